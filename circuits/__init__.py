@@ -1,0 +1,14 @@
+"""What is claimed: mechanisms, circuits, hooks and scores, on any hooked model."""
+
+from circuits.ablation import ablated as ablated
+from circuits.attention import mean_attention as mean_attention
+from circuits.circuit import Circuit as Circuit
+from circuits.circuit import Head as Head
+from circuits.circuit import HeadPath as HeadPath
+from circuits.circuit import parse_head_path as parse_head_path
+from circuits.discovery import discover as discover
+from circuits.mechanisms import Mechanism as Mechanism
+from circuits.mechanisms import RolePath as RolePath
+from circuits.scoring import CircuitScore as CircuitScore
+from circuits.scoring import Scorer as Scorer
+from circuits.scoring import score_circuit as score_circuit

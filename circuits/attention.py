@@ -1,0 +1,36 @@
+"""Mean attention by role: which role looks at which, a number a head (paper, section 9.1)."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuits.ablation import pattern_hook_name
+from tasks import Batch
+
+
+def attention_by_role(
+    pattern: Float[Tensor, "batch head dest src"], roles: Int[Tensor, "batch chain role"]
+) -> Float[Tensor, "head role role2"]:
+    """Average a pattern over examples and chains, from each role to each role of the same chain."""
+    example = torch.arange(len(pattern), device=pattern.device)[:, None, None, None]
+    between = pattern.transpose(0, 1)[:, example, roles[:, :, :, None], roles[:, :, None, :]]
+    return between.mean(dim=(1, 2))
+
+
+@torch.no_grad()
+def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:
+    """How much each head lets each role attend to each role of its own chain.
+
+    Returns:
+        [layer head dest src], each in [0, 1]; what a row lacks to 1 goes to other chains.
+    """
+    layers: list[Tensor] = []
+
+    def measure(pattern: Tensor, hook: Any) -> None:
+        layers.append(attention_by_role(pattern, batch.roles))
+
+    names = [pattern_hook_name(layer) for layer in range(model.cfg.n_layers)]
+    model.run_with_hooks(batch.inputs, fwd_hooks=[(name, measure) for name in names])
+    return torch.stack(layers)

@@ -1,0 +1,112 @@
+"""A picture of a circuit: roles across, layers upwards, arrows for paths (figures 5 and 7)."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from circuits.circuit import Circuit, Head, HeadPath
+from tasks import Batch, role_letters, role_name, symbol_letter
+
+_COLUMN, _ROW, _IDLE_ROW, _LEFT, _TOP = 92, 96, 30, 150, 26
+_COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
+
+
+def role_order(batch: Batch) -> list[int]:
+    """Roles in the order in which they stand in the sequence, earliest first."""
+    means = batch.roles.double().mean(dim=(0, 1)).tolist()
+    return sorted(range(len(means)), key=lambda role: means[role])
+
+
+def draw_circuit(
+    circuit: Circuit,
+    n_layers: int,
+    order: Sequence[int],
+    necessity: Mapping[HeadPath, float] | None = None,
+) -> str:
+    """Draw a circuit as SVG.
+
+    Args:
+        circuit: what to draw; heads without paths are written beside their layer.
+        n_layers: layers of the model.
+        order: roles from left to right.
+        necessity: MSE when each path is ablated; wider arrows are needed more.
+
+    Returns:
+        An `<svg>` element that takes its text colour from the page and needs nothing else.
+    """
+    necessity = necessity or {}
+    columns = {role: _LEFT + _COLUMN * place for place, role in enumerate(order)}
+    by_layer: dict[int, list[HeadPath]] = {layer: [] for layer in range(n_layers)}
+    for path in circuit.paths():
+        by_layer[path.head.layer].append(path)
+    heights = [_ROW if by_layer[layer] else _IDLE_ROW for layer in range(n_layers)]
+    width = _LEFT + _COLUMN * len(order)
+    height = _TOP + sum(heights) + 60
+    bottoms = [height - 60 - sum(heights[:layer]) for layer in range(n_layers + 1)]
+    parts = [
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        'xmlns="http://www.w3.org/2000/svg" font-family="system-ui, sans-serif" font-size="13">',
+        "<title>Circuit: roles across, layers upwards, an arrow for each attention path</title>",
+        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="11" '
+        'markerHeight="11" markerUnits="userSpaceOnUse" orient="auto-start-reverse">'
+        '<path d="M0 0 L10 5 L0 10 z" fill="context-stroke"/></marker></defs>',
+    ]
+    for role, x in columns.items():
+        parts.append(
+            f'<line x1="{x}" y1="{bottoms[0]}" x2="{x}" y2="{bottoms[-1]}" stroke="currentColor" '
+            'stroke-opacity="0.18"/>'
+        )
+        letter = symbol_letter(role // 2) + ("?" if role == 0 else "")
+        parts.append(
+            f'<text x="{x}" y="{height - 36}" text-anchor="middle" font-weight="600">'
+            f"{escape(letter)}</text>"
+            f'<text x="{x}" y="{height - 18}" text-anchor="middle" fill="currentColor" '
+            f'fill-opacity="0.65" font-size="11">{role_name(role)}</text>'
+        )
+    for layer in range(n_layers):
+        bottom, top = bottoms[layer], bottoms[layer + 1]
+        text = "; ".join(
+            f"{head} {mechanism.kind}"
+            for head, mechanism in circuit.mechanisms.items()
+            if head.layer == layer
+        )
+        parts.append(
+            f'<text x="8" y="{(bottom + top) / 2 + 4:.0f}" fill="currentColor" '
+            f'fill-opacity="{1 if by_layer[layer] else 0.55}">'
+            f"{escape(text or f'L{layer} original')}</text>"
+        )
+        for path in by_layer[layer]:
+            parts.append(_arrow(path, columns, bottom, top, necessity.get(path)))
+        for y in {bottom, top}:
+            parts += [
+                f'<circle cx="{x}" cy="{y}" r="3.5" fill="currentColor" fill-opacity="0.5"/>'
+                for x in columns.values()
+            ]
+    return "\n".join([*parts, "</svg>"])
+
+
+def _arrow(
+    path: HeadPath, columns: Mapping[int, int], bottom: float, top: float, mse: float | None
+) -> str:
+    start, end = columns[path.path.src], columns[path.path.dest]
+    color = _COLORS[path.head.head % len(_COLORS)]
+    stroke = 1.5 if mse is None else 1.5 + 4.5 * min(1.0, mse)
+    label = f"{path}: {role_letters(path.path.dest)} from {role_letters(path.path.src)}"
+    label += "" if mse is None else f", MSE {mse:.3f} when ablated"
+    middle = (bottom + top) / 2
+    text = (
+        ""
+        if mse is None
+        else f'<text x="{(start + end) / 2 + (8 if start == end else 0):.0f}" y="{middle - 8:.0f}" '
+        f'text-anchor="{"start" if start == end else "middle"}" font-size="11" '
+        f'fill="currentColor">{mse:.2f}</text>'
+    )
+    return (
+        f'<g><title>{escape(label)}</title><path d="M{start} {bottom - 5} C{start} {middle} {end} '
+        f'{middle} {end} {top + 5}" fill="none" stroke="{color}" stroke-width="{stroke:.1f}" '
+        f'marker-end="url(#tip)"/>{text}</g>'
+    )
+
+
+def useful_heads(circuit: Circuit) -> list[Head]:
+    """Heads that have paths."""
+    return [head for head, mechanism in circuit.mechanisms.items() if mechanism.paths]

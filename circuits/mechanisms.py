@@ -1,0 +1,170 @@
+"""Mechanisms: what a head's attention is replaced by (paper, appendix E).
+
+- `original`: left as it is.
+- `uniform`: equal weight on every position that the mask allows.
+- `identity`: every position attends to itself.
+- `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain.
+- `shared`: as one-hot, but a role may have several sources, which share its attention equally.
+
+Positions without a path have an all-zero row, as in the paper, or on request (`rest`) a uniform or
+an identity row.
+"""
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tasks import InputError, parse_role, role_name
+
+Kind = Literal["original", "uniform", "identity", "one-hot", "shared"]
+Rest = Literal["zero", "uniform", "identity"]
+KINDS: tuple[Kind, ...] = ("original", "uniform", "identity", "one-hot", "shared")
+RESTS: tuple[Rest, ...] = ("zero", "uniform", "identity")
+
+
+class RolePath(NamedTuple):
+    """Role `dest` attends to role `src` of its own chain."""
+
+    dest: int
+    src: int
+
+    def __str__(self) -> str:
+        return f"{role_name(self.dest)}<-{role_name(self.src)}"
+
+
+def parse_role_path(text: str, n_roles: int) -> RolePath:
+    """Read `s0<-s2`.
+
+    Raises:
+        InputError: not two roles with an arrow between them.
+    """
+    match = re.fullmatch(r"\s*(\S+?)\s*<-\s*(\S+)\s*", text)
+    if match is None:
+        raise InputError(f"expected a path such as s0<-s2, found {text!r}")
+    return RolePath(parse_role(match[1], n_roles), parse_role(match[2], n_roles))
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What one head is supposed to do.
+
+    Attributes:
+        kind: one of the kinds above.
+        paths: the paths of a one-hot or shared mechanism, kept sorted; empty for the others.
+
+    Raises:
+        InputError: paths where none belong, a path listed twice, or two sources for one role in a
+            one-hot mechanism.
+    """
+
+    kind: Kind
+    paths: tuple[RolePath, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"expected a mechanism of {', '.join(KINDS)}, found {self.kind!r}")
+        paths = tuple(sorted(RolePath(*path) for path in self.paths))
+        object.__setattr__(self, "paths", paths)
+        if paths and self.kind not in ("one-hot", "shared"):
+            raise InputError(f"expected no paths for a {self.kind} head, found {paths[0]}")
+        for first, second in itertools.pairwise(paths):
+            if first == second:
+                raise InputError(f"expected every path once, found {first} twice")
+            if first.dest == second.dest and self.kind == "one-hot":
+                raise InputError(
+                    f"expected one source a role in a one-hot head, found {first} and {second}; "
+                    "use shared"
+                )
+
+    def without(self, path: RolePath) -> "Mechanism":
+        """The same mechanism less one path; a shared role's other sources share its attention."""
+        return Mechanism(self.kind, tuple(kept for kept in self.paths if kept != path))
+
+    def __str__(self) -> str:
+        return " ".join([self.kind, *map(str, self.paths)])
+
+
+ORIGINAL = Mechanism("original")
+UNIFORM = Mechanism("uniform")
+IDENTITY = Mechanism("identity")
+
+
+def allowed_positions(n_positions: int, causal: bool, device: torch.device) -> Bool[Tensor, "d s"]:
+    """Which source each destination may attend to, [dest src]."""
+    allowed = torch.ones(n_positions, n_positions, dtype=torch.bool, device=device)
+    return allowed.tril() if causal else allowed
+
+
+def attention_pattern(
+    mechanism: Mechanism,
+    roles: Int[Tensor, "batch chain role"],
+    n_positions: int,
+    causal: bool = True,
+    rest: Rest = "zero",
+) -> Float[Tensor, "#batch dest src"]:
+    """The attention that a mechanism stands for, in float32 on the device of `roles`.
+
+    Args:
+        mechanism: any but `original`, which has no pattern of its own.
+        roles: position of every role.
+        n_positions: sequence length.
+        causal: whether a position may attend to earlier positions and itself only.
+        rest: the row of a position without a path.
+
+    Returns:
+        [batch dest src], or [1 dest src] where the pattern is the same for every example.
+
+    Raises:
+        InputError: a path names a role that the batch lacks, or goes against the causal mask.
+    """
+    allowed = allowed_positions(n_positions, causal, roles.device).float()
+    rows: dict[str, Tensor] = {
+        "zero": torch.zeros_like(allowed),
+        "uniform": allowed / allowed.sum(-1, keepdim=True),
+        "identity": torch.eye(n_positions, device=roles.device),
+    }
+    if mechanism.kind in ("uniform", "identity"):
+        return rows[mechanism.kind][None]
+    if mechanism.kind == "original":
+        raise InputError("an original head keeps its own attention and has no pattern to build")
+    check_paths(mechanism.paths, roles, causal)
+    pattern = rows[rest].expand(len(roles), -1, -1).clone()
+    example = torch.arange(len(roles), device=roles.device)[:, None]
+    sources: dict[int, list[int]] = {}
+    for dest, src in mechanism.paths:
+        sources.setdefault(dest, []).append(src)
+    for dest, srcs in sources.items():
+        pattern[example, roles[:, :, dest]] = 0.0
+        for src in srcs:
+            pattern[example, roles[:, :, dest], roles[:, :, src]] = 1.0 / len(srcs)
+    return pattern
+
+
+def check_paths(
+    paths: tuple[RolePath, ...],
+    roles: Int[Tensor, "batch chain role"],
+    causal: bool,
+    where: str = "",
+) -> None:
+    """Refuse paths that these positions cannot have; `where` goes before the error's text.
+
+    Raises:
+        InputError: a role that the batch lacks, or, in a causal model, a source that comes after
+            its destination.
+    """
+    n_roles = roles.shape[-1]
+    for path in paths:
+        if not (0 <= path.dest < n_roles and 0 <= path.src < n_roles):
+            raise InputError(
+                f"{where}expected roles from s0 to s{n_roles - 1}, found the path {path}"
+            )
+        if causal and bool((roles[:, :, path.src] > roles[:, :, path.dest]).any()):
+            raise InputError(
+                f"{where}expected a source before its destination (the model is causal), found "
+                f"{path}: {role_name(path.src)} comes later in the sequence"
+            )

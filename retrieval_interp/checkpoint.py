@@ -1,0 +1,238 @@
+"""Checkpoints: one safetensors file with the weights and all that is needed to read them.
+
+The file's metadata has one key, `retrieval_interp`, whose JSON holds `format` (version), `model`,
+`task`, `training` (how it was made) and `sha256` (over the rest and the weights, so that a damaged
+byte anywhere is noticed). Weights go under HookedTransformer's own names. Nothing is pickled.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from circuits.vector_transformer import VectorTransformer
+from retrieval_interp.config import from_dict, to_dict
+from retrieval_interp.files import write_whole
+from retrieval_interp.model import ModelConfig, build_model
+from tasks import InputError, RetrievalTask
+
+FORMAT = 1
+METADATA_KEY = "retrieval_interp"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model, the task it was trained on, and how.
+
+    Attributes:
+        name: what it was asked for by.
+        model: in evaluation mode, on the device asked for.
+        task: the task.
+        config: the model's sizes.
+        training: the training record; empty where there is none.
+    """
+
+    name: str
+    model: VectorTransformer
+    task: RetrievalTask
+    config: ModelConfig
+    training: dict[str, Any]
+
+
+def save_checkpoint(
+    path: Path,
+    model: VectorTransformer,
+    task: RetrievalTask,
+    config: ModelConfig,
+    training: dict[str, Any],
+) -> None:
+    """Write a checkpoint whole or not at all.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    content = {
+        "format": FORMAT,
+        "model": to_dict(config),
+        "task": task.to_dict(),
+        "training": training,
+    }
+    write_tensors(path, dict(model.named_parameters()), content)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+    """Write tensors with JSON metadata and a digest over both."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    signed = {**content, "sha256": _digest(tensors, content)}
+    write_whole(path, save(tensors, {METADATA_KEY: json.dumps(signed)}))
+
+
+def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `write_tensors` wrote: tensors on the CPU, and the metadata less the digest.
+
+    Raises:
+        InputError: missing, not a safetensors file, truncated, damaged, or of another format.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: expected {what}, found no file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{path}: expected {what} (a whole safetensors file), found: "
+            f"{' '.join(str(error).split())[:120]}"
+        ) from None
+    if METADATA_KEY not in metadata:
+        raise InputError(
+            f"{path}: expected {what} written by retrieval-interp, found a safetensors file "
+            f"without its {METADATA_KEY!r} metadata"
+        )
+    try:
+        content = json.loads(metadata[METADATA_KEY])
+        digest = content.pop("sha256")
+        version = content["format"]
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise InputError(
+            f"{path}: expected {what}, found metadata that cannot be read; the file is damaged"
+        ) from None
+    if version != FORMAT:
+        raise InputError(
+            f"{path}: expected format {FORMAT}, found {version!r:.20}; this file needs another "
+            "version of retrieval-interp"
+        )
+    if digest != _digest(tensors, content):
+        raise InputError(
+            f"{path}: expected contents that match the file's sha256, found others; the file is "
+            "damaged or was edited, get it again"
+        )
+    return tensors, content
+
+
+def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def shipped_checkpoints() -> dict[str, Path]:
+    """Name and file of every checkpoint in the package."""
+    folder = Path(str(resources.files("retrieval_interp"))) / "checkpoints"
+    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+
+
+def find_checkpoint(name: str) -> Path:
+    """The file of a shipped name, a file, or a run folder (its last checkpoint).
+
+    Raises:
+        InputError: none of these; the shipped names are listed.
+    """
+    shipped = shipped_checkpoints()
+    if name in shipped:
+        return shipped[name]
+    path = Path(name)
+    if path.is_dir():
+        found = sorted(path.glob("checkpoints/step-*.safetensors"))
+        if not found:
+            raise InputError(
+                f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none"
+            )
+        return found[-1]
+    if path.is_file():
+        return path
+    raise InputError(
+        f"checkpoint {name!r}: expected a file, a run folder or one of: "
+        f"{', '.join(shipped) or '(none shipped)'}; found none of these"
+    )
+
+
+def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:
+    """Load a model by shipped name, file or run folder.
+
+    Args:
+        name: `small`, `runs/a/checkpoints/step-001000.safetensors`, `runs/a`, ...
+        device: where to put it.
+
+    Raises:
+        InputError: not found, damaged, of another task, or with weights that are missing, extra,
+            of the wrong shape or type, NaN or infinite.
+    """
+    path = find_checkpoint(str(name))
+    tensors, content = read_tensors(path, "a checkpoint")
+    task_data = content.get("task")
+    if not isinstance(task_data, dict) or task_data.get("name") != "retrieval":
+        found = task_data.get("name") if isinstance(task_data, dict) else task_data
+        raise InputError(
+            f"{path}: expected a checkpoint of the task 'retrieval', found {found!r:.40}"
+        )
+    task = from_dict(
+        RetrievalTask, {k: v for k, v in task_data.items() if k != "name"}, f"{path}: task"
+    )
+    config = from_dict(ModelConfig, content.get("model"), f"{path}: model")
+    training = content.get("training")
+    if not isinstance(training, dict):
+        raise InputError(f"{path}: expected a training record, found {training!r:.40}")
+    _check_size(path, config, tensors)
+    model = build_model(config, task)
+    load_weights(model, tensors, str(path))
+    model.to(device, print_details=False)
+    return Checkpoint(str(name), model.eval(), task, config, training)
+
+
+def _check_size(path: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> None:
+    # Before memory is taken: each layer has weights, so a file can only hold what it has bytes for.
+    layers = {name.split(".")[1] for name in tensors if name.startswith("blocks.")}
+    query = tensors.get("blocks.0.attn.W_Q")
+    expected = (config.heads, config.d_model, config.head_width)
+    if len(layers) != config.layers or query is None or tuple(query.shape) != expected:
+        raise InputError(
+            f"{path}: expected weights of {config.layers} layers with attention of "
+            f"{list(expected)}, as its config says, found {len(layers)} layers with "
+            f"{None if query is None else list(query.shape)}"
+        )
+
+
+def load_weights(model: VectorTransformer, tensors: dict[str, Tensor], where: str) -> None:
+    """Copy weights into a model, strictly.
+
+    Raises:
+        InputError: a weight is missing, extra, of another shape or type, or not finite; or the
+            positional embedding is not zero.
+    """
+    parameters = dict(model.named_parameters())
+    for problem, names in (
+        ("missing", sorted(parameters.keys() - tensors.keys())),
+        ("extra", sorted(tensors.keys() - parameters.keys())),
+    ):
+        if names:
+            raise InputError(
+                f"{where}: expected exactly the model's {len(parameters)} weights, found "
+                f"{len(names)} {problem}: {names[0]}"
+            )
+    for name, parameter in parameters.items():
+        tensor = tensors[name]
+        if tensor.shape != parameter.shape or not tensor.is_floating_point():
+            raise InputError(
+                f"{where}: expected {name} as floats of shape {list(parameter.shape)}, found "
+                f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
+            )
+        if not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{where}: expected finite weights, found NaN or infinity in {name}")
+    if bool(tensors["pos_embed.W_pos"].any()):
+        raise InputError(
+            f"{where}: expected pos_embed.W_pos to be zero (the input carries its position), "
+            "found other numbers"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])

@@ -1,0 +1,87 @@
+"""What every command shares: options from a dataclass, one-line errors, progress bars.
+
+Heavy libraries are imported by the commands after their options are read.
+"""
+
+import contextlib
+import io
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from tasks.errors import InputError
+
+T = TypeVar("T")
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
+    """Read a dataclass from the command line.
+
+    Raises:
+        InputError: an option is unknown, missing or of the wrong form.
+        SystemExit: help was asked for and printed.
+    """
+    import tyro
+
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            if default is None:
+                return tyro.cli(cls, args=argv, prog=prog)
+            return tyro.cli(cls, args=argv, prog=prog, default=default)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise InputError(_one_line(errors.getvalue(), prog)) from None
+
+
+def _one_line(box: str, prog: str) -> str:
+    """The message inside the box that the option parser draws."""
+    lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines() if line.strip("│╭╮╰╯─ \t")]
+    text = lines[1:] if len(lines) > 1 and "─" in box.splitlines()[0] else lines
+    ends = ("Argument helptext", "For full helptext")
+    kept: list[str] = []
+    for line in text:
+        if line.startswith(ends) or len(kept) > 8:
+            break
+        kept.append(line)
+    message = re.sub(r"\s+", " ", " ".join(kept))
+    message = re.sub(r"^Error parsing [\w.-]+: (?=\w+: expected)", "", message)
+    return f"{message}; see {prog} --help"
+
+
+def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
+    """Run a command and exit: 0 done, 2 bad input (one line on stderr), 130 interrupted."""
+    warnings.showwarning = _warn_in_one_line  # type: ignore[assignment]
+    try:
+        main(sys.argv[1:])
+        sys.stdout.flush()
+    except InputError as error:
+        message = " ".join(str(error).split())
+        print(f"{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except KeyboardInterrupt as error:
+        message = str(error) or "interrupted; what was finished is kept"
+        print(f"\n{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) -> None:
+    # Libraries' own warnings are for developers; a command shows what this project has to say.
+    if category is UserWarning and str(message).startswith("torch.compile failed"):
+        print(f"note: {message}", file=sys.stderr)
+
+
+def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
+    """Show a bar on a terminal, nothing elsewhere."""
+    from tqdm.auto import tqdm
+
+    bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=None, dynamic_ncols=True)
+    return bar

@@ -1,0 +1,100 @@
+"""Writing files whole or not at all."""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks import InputError
+
+_TEMPORARY = ".writing-"
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file under a temporary name beside it, then rename it into place.
+
+    A reader sees the old file or the new one, never half of one; after a failure the old file
+    stands and nothing else is left behind.
+
+    Raises:
+        InputError: the folder is missing, not writable, or full.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    temporary = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise InputError(
+                f"{path}: expected to write a file of {len(data)} bytes, found: "
+                f"{error.strerror or error}; what was there before is unchanged"
+            ) from None
+        raise
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse an output path before the work starts rather than after.
+
+    Raises:
+        InputError: its folder does not exist or cannot be written, or it is a folder itself.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise InputError(f"{path}: expected the name of a file to write, found a folder")
+    if not path.parent.is_dir():
+        raise InputError(
+            f"{path}: expected an existing folder to write into, found none at "
+            f"{path.parent}; create it first"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path}: expected a folder that can be written, {path.parent} cannot")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what an earlier process was writing when it was killed."""
+    for leftover in folder.rglob(_TEMPORARY + "*"):
+        leftover.unlink(missing_ok=True)
+
+
+def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:
+    """Read a text file.
+
+    Raises:
+        InputError: it is missing, a folder, unreadable, too large or not UTF-8.
+    """
+    try:
+        if path.stat().st_size > largest:
+            raise InputError(f"{path}: expected {what} of at most {largest} bytes, found more")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: expected {what} in UTF-8 text, found other bytes") from None
+    except OSError as error:
+        raise InputError(f"{path}: expected {what}, found: {error.strerror or error}") from None
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a JSON-lines file, up to the first that was left unfinished."""
+    if not path.exists():
+        return
+    for line in read_text(path, "JSON lines", largest=2_000_000_000).splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            return
+        if isinstance(row, dict):
+            yield row

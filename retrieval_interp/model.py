@@ -1,0 +1,86 @@
+"""The transformers that are trained here: GPT-2 blocks over continuous vectors.
+
+Causal attention and, on request, an MLP of four times the width, each with layer norm in front, no
+dropout (paper, section 7.1). The class is `circuits.vector_transformer.VectorTransformer`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from transformer_lens import HookedTransformerConfig
+
+from circuits.vector_transformer import VectorTransformer
+from tasks import InputError, RetrievalTask
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes of a transformer.
+
+    Attributes:
+        layers: number of blocks.
+        heads: attention heads a block.
+        d_model: width of the residual stream.
+        d_head: width of a head; by default d_model / heads.
+        mlp: whether blocks have an MLP (transformer D has none, section 9.1).
+
+    Raises:
+        InputError: a size is out of range, or heads do not divide d_model and d_head is not given.
+    """
+
+    layers: int = 6
+    heads: int = 1
+    d_model: int = 64
+    d_head: int | None = None
+    mlp: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "heads", "d_model", "d_head"):
+            value = getattr(self, name)
+            if name == "d_head" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65536:
+                raise InputError(
+                    f"model: expected {name} to be an integer from 1 to 65536, found {value!r}"
+                )
+        if not isinstance(self.mlp, bool):
+            raise InputError(f"model: expected mlp to be true or false, found {self.mlp!r}")
+        if self.d_head is None and self.d_model % self.heads:
+            raise InputError(
+                f"model: expected heads to divide d_model = {self.d_model}, found {self.heads} "
+                "heads; give d_head"
+            )
+
+    @property
+    def head_width(self) -> int:
+        return self.d_head if self.d_head is not None else self.d_model // self.heads
+
+
+def build_model(
+    config: ModelConfig, task: RetrievalTask, seed: int = 0, device: str | torch.device = "cpu"
+) -> VectorTransformer:
+    """A freshly initialized model for a task; the same seed gives the same weights on any device.
+
+    TransformerLens's GPT-2 initialization: normal weights of standard deviation
+    0.8 / sqrt(d_model), biases zero. The caller's random state is left as it was.
+    """
+    cfg = HookedTransformerConfig(
+        n_layers=config.layers,
+        n_heads=config.heads,
+        d_model=config.d_model,
+        d_head=config.head_width,
+        n_ctx=task.n_positions,
+        d_vocab=task.d_in,
+        d_vocab_out=task.d_out,
+        attn_only=not config.mlp,
+        act_fn="gelu_new",
+        normalization_type="LN",
+        positional_embedding_type="standard",
+        default_prepend_bos=False,
+        device="cpu",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = VectorTransformer(cfg)
+    model.to(device, print_details=False)
+    return model

@@ -1,0 +1,187 @@
+"""The HTML report of `ablate`: one file, no network.
+
+Everything that came from a file is escaped. The drawing and the heat maps are SVG and tables; the
+only script in the page is circuitsvis's own.
+"""
+
+import importlib.metadata
+import json
+from html import escape
+
+from jaxtyping import Float
+from torch import Tensor
+
+from circuits import CircuitScore, mean_attention
+from circuits.drawing import draw_circuit, role_order
+from retrieval_interp.ablate import PAPER_COMBINED, PAPER_PATHS, describe_task, verdict
+from retrieval_interp.attention_views import attention_view
+from retrieval_interp.checkpoint import Checkpoint
+from tasks import path_letters, role_letters, role_name
+
+_STYLE = """
+:root { color-scheme: light dark; --fg: #1a1c1f; --bg: #ffffff; --soft: #6b7076; --line: #d9dce0;
+  --card: #f6f7f9; --good: #1a7f4b; --bad: #b3261e; --heat: 38, 96, 170; }
+@media (prefers-color-scheme: dark) { :root { --fg: #e6e8ea; --bg: #14161a; --soft: #9aa0a6;
+  --line: #33373d; --card: #1d2025; --good: #58c48c; --bad: #f28b82; --heat: 110, 168, 254; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg);
+  max-width: 60rem; margin: 0 auto; padding: 1.5rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem }
+p.soft, td.soft, figcaption { color: var(--soft); font-size: .9rem }
+.verdict { background: var(--card); border-left: 4px solid var(--bad); padding: .8rem 1rem }
+.verdict.good { border-color: var(--good) }
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; font-size: .93rem }
+th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line) }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
+.maps { display: flex; flex-wrap: wrap; gap: 1.2rem }
+.maps figure { margin: 0 }
+.maps td, .maps th { border: 0; padding: .15rem; font-size: .7rem; text-align: center;
+  min-width: 1.9rem; font-weight: 400 }
+.views { background: #fff; color: #111; padding: .5rem; border-radius: 6px }
+svg { max-width: 100%; height: auto }
+code { font-size: .88em; overflow-wrap: anywhere }
+"""
+
+
+def render_report(score: CircuitScore, checkpoint: Checkpoint, seed: int, command: str) -> str:
+    """The report as one HTML page.
+
+    Args:
+        score: what was measured.
+        checkpoint: the model, whose attention is shown.
+        seed: of the examples.
+        command: what was typed, shown at the end.
+    """
+    task, model = checkpoint.task, checkpoint.model
+    device = next(model.parameters()).device
+    batch = task.sample(score.examples, seed, device, split="test")
+    order = role_order(batch)
+    necessity = {row.path: row.ablated_mse for row in score.paths}
+    drawing = draw_circuit(score.circuit, checkpoint.config.layers, order, necessity)
+    good = score.sufficient and score.minimal
+    sections = [
+        f"<h1>Attention circuit of {escape(checkpoint.name)}</h1>",
+        f'<p class="soft">{escape(describe_task(checkpoint))}</p>',
+        f'<p class="verdict{" good" if good else ""}">{escape(verdict(score, task.plateau))}</p>',
+        "<h2>The circuit</h2>",
+        f'<div class="scroll">{drawing}</div>',
+        '<p class="soft">Columns are the positions of one chain in the order of the sequence; the '
+        "query is the last. An arrow is an attention path of the layer beside it; the number is "
+        "the MSE when that path is ablated too, and wider arrows cost more.</p>",
+        "<h2>What each replacement costs</h2>",
+        _head_table(score),
+        _path_table(score),
+        "<h2>Mean attention by role</h2>",
+        '<p class="soft">How much of the attention of a role (row) goes to each role of its own '
+        f"chain (column), over {score.examples} examples of the intact model.</p>",
+        _heat_maps(mean_attention(model, batch).cpu(), order),
+        "<h2>One example</h2>",
+        '<p class="soft">Attention of the intact model. B2 is the symbol B of the second chain, '
+        "A2? its query. Hover over a head to look closer.</p>",
+        f'<div class="views">{attention_view(model, batch, 0).local_src}</div>',
+        "<h2>How this was computed</h2>",
+        _provenance(score, checkpoint, seed, command),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Circuit of {escape(checkpoint.name)}</title><style>{_STYLE}</style></head><body>\n"
+        + "\n".join(sections)
+        + "\n</body></html>\n"
+    )
+
+
+def _table(header: list[tuple[str, bool]], rows: list[list[str]]) -> str:
+    """Cells are escaped; the flag says which columns hold numbers."""
+
+    def cell(tag: str, text: str, number: bool) -> str:
+        return f"<{tag}{' class=number' if number else ''}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", text, number) for text, number in header)
+    body = "".join(
+        "<tr>"
+        + "".join(cell("td", text, number) for text, (_, number) in zip(row, header))
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
+        "</table></div>"
+    )
+
+
+def _head_table(score: CircuitScore) -> str:
+    table = _table(
+        [("head", False), ("mechanism", False), ("MSE, only this head replaced", True)],
+        [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads],
+    )
+    return (
+        f"<p>Baseline, nothing replaced: <b>{score.baseline_mse:.4f}</b>. All of these replaced "
+        f"together: <b>{score.combined_mse:.4f}</b> (paper: {PAPER_COMBINED}).</p>{table}"
+    )
+
+
+def _path_table(score: CircuitScore) -> str:
+    if not score.paths:
+        return ""
+    table = _table(
+        [("path", False), ("in letters", False), ("MSE, ablated too", True)],
+        [
+            [str(row.path), path_letters(*row.path.path), f"{row.ablated_mse:.4f}"]
+            for row in score.paths
+        ],
+    )
+    return (
+        "<p>Each path ablated on top of all replacements "
+        f"(paper: {escape(PAPER_PATHS)}):</p>{table}"
+    )
+
+
+def _heat_maps(attention: Float[Tensor, "layer head dest src"], order: list[int]) -> str:
+    figures = []
+    for layer, heads in enumerate(attention.tolist()):
+        for head, rows in enumerate(heads):
+            columns = "".join(
+                f'<th title="{escape(role_letters(src))}">{role_name(src)}</th>' for src in order
+            )
+            body = "".join(
+                f'<tr><th title="{escape(role_letters(dest))}">{role_name(dest)}</th>'
+                + "".join(_heat_cell(rows[dest][src], dest, src) for src in order)
+                + "</tr>"
+                for dest in order
+            )
+            figures.append(
+                f"<figure><figcaption>L{layer}.H{head}</figcaption><table><tr><th></th>{columns}"
+                f"</tr>{body}</table></figure>"
+            )
+    return f'<div class="maps">{"".join(figures)}</div>'
+
+
+def _heat_cell(weight: float, dest: int, src: int) -> str:
+    title = f"{role_letters(dest)} from {role_letters(src)}: {weight:.3f}"
+    text = f"{weight:.2f}"[1:] if 0.05 <= weight < 0.995 else "1" if weight >= 0.995 else ""
+    return (
+        f'<td title="{escape(title)}" style="background:rgba(var(--heat),{weight:.2f})">{text}</td>'
+    )
+
+
+def _provenance(score: CircuitScore, checkpoint: Checkpoint, seed: int, command: str) -> str:
+    training = checkpoint.training
+    recipe = training.get("recipe", {})
+    versions = {
+        name: importlib.metadata.version(name)
+        for name in ("retrieval-interp", "torch", "transformer-lens", "circuitsvis")
+    }
+    rows = [
+        ["command", command],
+        [
+            "examples",
+            f"{score.examples} of the test split, seed {seed}; the circuit was not chosen on them",
+        ],
+        ["rows without a path", score.circuit.rest],
+        ["tolerance", f"{score.tolerance:g}"],
+        ["versions", ", ".join(f"{name} {version}" for name, version in versions.items())],
+        ["trained", json.dumps({k: v for k, v in training.items() if k != "recipe"})],
+        ["recipe", json.dumps(recipe)],
+    ]
+    return _table([("", False), ("", False)], rows)

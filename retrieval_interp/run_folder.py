@@ -1,0 +1,194 @@
+"""A run folder: config, metrics, checkpoints and the state from which a run goes on exactly.
+
+    config.json                          the recipe
+    metrics.jsonl                        a line a log step
+    checkpoints/step-001000.safetensors  weights with their training record
+    state.safetensors                    weights and optimizer at the last checkpoint
+
+A killed run loses what came after its last state: metrics written since are dropped on resuming,
+since the steps are run again and give the same numbers.
+"""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+from circuits.vector_transformer import VectorTransformer
+from retrieval_interp.checkpoint import (
+    FORMAT,
+    load_weights,
+    read_tensors,
+    save_checkpoint,
+    write_tensors,
+)
+from retrieval_interp.config import from_dict, to_dict
+from retrieval_interp.files import read_json_lines, read_text, remove_leftovers, write_whole
+from retrieval_interp.recipe import Recipe
+from tasks import InputError
+
+
+class RunFolder:
+    """One training run on disk, held by one process at a time.
+
+    Args:
+        path: created if missing.
+        recipe: must be the one that the folder holds, if it holds one.
+
+    Raises:
+        InputError: the folder holds another recipe or other files, another process trains in it,
+            or it cannot be written.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe):
+        self.path, self.recipe = path, recipe
+        config = path / "config.json"
+        if config.exists():
+            _check_same(recipe, read_recipe(path), path)
+        elif path.is_dir() and any(path.iterdir()):
+            raise InputError(
+                f"{path}: expected a new folder or a run's, found a folder with other files and no "
+                "config.json; give another --out"
+            )
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            self._lock: TextIO = open(path / "lock", "w")  # noqa: SIM115
+        except OSError as error:
+            raise InputError(
+                f"{path}: expected a folder that can be written, found: {error.strerror}"
+            ) from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise InputError(
+                f"{path}: expected a run that no other process is training, found one that is; "
+                "wait for it or give another --out"
+            ) from None
+        remove_leftovers(path)
+        if not config.exists():
+            write_whole(config, json.dumps(to_dict(recipe), indent=2) + "\n")
+
+    def close(self) -> None:
+        self._lock.close()
+
+    # Metrics
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append a line of metrics.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        try:
+            with open(self.metrics_path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise InputError(
+                f"{self.metrics_path}: expected to append a line, found: {error.strerror}; "
+                "the last checkpoint is whole, resume from it"
+            ) from None
+
+    # State
+
+    def save(
+        self,
+        step: int,
+        seconds: float,
+        model: VectorTransformer,
+        optimizer: torch.optim.Optimizer,
+        training: dict[str, Any],
+    ) -> None:
+        """Write the checkpoint of a step, then the state to go on from.
+
+        Raises:
+            InputError: the disk is full or cannot be written; the previous ones stay whole.
+        """
+        task, config = self.recipe.task, self.recipe.model
+        checkpoint = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
+        save_checkpoint(checkpoint, model, task, config, training)
+        if self.metrics_path.exists():
+            with open(self.metrics_path, "rb") as file:
+                os.fsync(file.fileno())
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            tensors[f"weight.{name}"] = parameter
+            for key in ("exp_avg", "exp_avg_sq"):
+                if key in optimizer.state[parameter]:
+                    tensors[f"{key}.{name}"] = optimizer.state[parameter][key]
+        content = {"format": FORMAT, "step": step, "seconds": seconds}
+        write_tensors(self.path / "state.safetensors", tensors, content)
+
+    def restore(
+        self, model: VectorTransformer, optimizer: torch.optim.Optimizer
+    ) -> tuple[int, float]:
+        """Load the last state, if there is one, and drop metrics that were logged after it.
+
+        Returns:
+            Steps done and the seconds they took; (0, 0.0) for a fresh run.
+        """
+        path, step, seconds = self.path / "state.safetensors", 0, 0.0
+        if path.exists():
+            tensors, content = read_tensors(path, "a run's state")
+            step, seconds = int(content["step"]), float(content["seconds"])
+            groups: dict[str, dict[str, Tensor]] = {"weight": {}, "exp_avg": {}, "exp_avg_sq": {}}
+            for name, tensor in tensors.items():
+                key, _, parameter_name = name.partition(".")
+                groups.setdefault(key, {})[parameter_name] = tensor
+            load_weights(model, groups["weight"], str(path))
+            for name, parameter in model.named_parameters():
+                if name in groups["exp_avg"]:
+                    optimizer.state[parameter] = {
+                        "step": torch.tensor(float(step), device=parameter.device),
+                        "exp_avg": groups["exp_avg"][name].to(parameter.device),
+                        "exp_avg_sq": groups["exp_avg_sq"][name].to(parameter.device),
+                    }
+        if self.metrics_path.exists():
+            kept = [row for row in read_json_lines(self.metrics_path) if row.get("step", 0) <= step]
+            write_whole(self.metrics_path, "".join(json.dumps(row) + "\n" for row in kept))
+        return step, seconds
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a run folder.
+
+    Raises:
+        InputError: no config.json, or one that is not a recipe.
+    """
+    config = path / "config.json"
+    try:
+        data = json.loads(read_text(config, "a run's config"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{config}: expected JSON, found {str(error)[:80]}") from None
+    return from_dict(Recipe, data, str(config))
+
+
+def _check_same(wanted: Recipe, found: Recipe, path: Path) -> None:
+    if wanted == found:
+        return
+    flat_wanted, flat_found = _flatten(to_dict(wanted)), _flatten(to_dict(found))
+    key = next(key for key in flat_wanted if flat_wanted[key] != flat_found[key])
+    raise InputError(
+        f"{path}: expected a run with {key} = {flat_wanted[key]}, found one with {key} = "
+        f"{flat_found[key]}; give another --out, or the same settings to go on"
+    )
+
+
+def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

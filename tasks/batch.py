@@ -1,0 +1,31 @@
+"""A batch of examples: what goes in, what should come out, and who is who."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples of a task.
+
+    Attributes:
+        inputs: what the model reads, [batch pos d_in].
+        targets: one vector a query, [batch query d_out]; chain c belongs to the c-th query.
+        roles: the position of every role of every chain, [batch chain role].
+    """
+
+    inputs: Float[Tensor, "batch pos d_in"]
+    targets: Float[Tensor, "batch query d_out"]
+    roles: Int[Tensor, "batch chain role"]
+
+    def __len__(self) -> int:
+        return self.inputs.shape[0]
+
+    def __getitem__(self, examples: slice) -> "Batch":
+        return Batch(self.inputs[examples], self.targets[examples], self.roles[examples])
+
+    def to(self, device: str | torch.device) -> "Batch":
+        return Batch(self.inputs.to(device), self.targets.to(device), self.roles.to(device))

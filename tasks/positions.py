@@ -1,0 +1,26 @@
+"""Rotary positional encodings as vectors (paper, section 6).
+
+The input carries its position: a token of `dim` numbers is followed by `dim` numbers that encode
+where it stands. Equation (1) of the paper gives both elements of a pair the encoding of the pair.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Position = Literal["pair", "token"]
+
+
+def rotary_encoding(count: int, dim: int, base: float) -> Float[Tensor, "{count} {dim}"]:
+    """Encodings of the positions 0..count-1: (cos, sin) of position * base^(-2i/dim).
+
+    Args:
+        count: number of positions.
+        dim: an even number of components.
+        base: ratio between the slowest and the fastest frequency, as in Su et al. (2021).
+    """
+    frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = torch.arange(count, dtype=torch.float64)[:, None] * frequencies
+    return torch.stack([torch.cos(angles), torch.sin(angles)], dim=-1).flatten(1).float()
