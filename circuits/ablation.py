@@ -65,7 +65,7 @@ def circuit_hooks(
 def _replace_heads(
     pattern: Float[Tensor, "batch head dest src"],
     hook: Any,
-    patterns: dict[int, Float[Tensor, "#batch dest src"]],
+    patterns: dict[int, Tensor],
 ) -> Float[Tensor, "batch head dest src"]:
     for replacement in patterns.values():
         if replacement.shape[-2:] != pattern.shape[-2:] or len(replacement) not in (

@@ -77,8 +77,6 @@ class Circuit:
     task: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.rest not in RESTS:
-            raise InputError(f"circuit: expected rest of {', '.join(RESTS)}, found {self.rest!r}")
         kept = {
             Head(*head): mechanism
             for head, mechanism in sorted(self.mechanisms.items())
@@ -183,6 +181,8 @@ class Circuit:
             except InputError as error:
                 raise InputError(f"{where} ({head}): {error}") from None
         rest = data.get("rest", "zero")
+        if rest not in RESTS:
+            raise InputError(f"circuit: expected rest of {', '.join(RESTS)}, found {rest!r:.40}")
         return cls(mechanisms, n_roles, rest, task)
 
     def to_json(self) -> str:

@@ -1,0 +1,81 @@
+"""Which attention paths of a small transformer do the work.
+
+>>> import retrieval_interp as ri
+
+Names are loaded when they are first used, so that commands start without the heavy libraries.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from circuits import Circuit as Circuit
+    from circuits import CircuitScore as CircuitScore
+    from circuits import Head as Head
+    from circuits import HeadPath as HeadPath
+    from circuits import Mechanism as Mechanism
+    from circuits import RolePath as RolePath
+    from circuits import ablated as ablated
+    from circuits import discover as discover
+    from circuits import mean_attention as mean_attention
+    from circuits import parse_head_path as parse_head_path
+    from circuits import score_circuit as score_circuit
+    from retrieval_interp.attention_views import attention_view as attention_view
+    from retrieval_interp.checkpoint import Checkpoint as Checkpoint
+    from retrieval_interp.checkpoint import load_checkpoint as load_checkpoint
+    from retrieval_interp.checkpoint import save_checkpoint as save_checkpoint
+    from retrieval_interp.checkpoint import shipped_checkpoints as shipped_checkpoints
+    from retrieval_interp.commands import progress_bar as progress_bar
+    from retrieval_interp.model import ModelConfig as ModelConfig
+    from retrieval_interp.model import build_model as build_model
+    from retrieval_interp.recipe import PRESETS as PRESETS
+    from retrieval_interp.recipe import Recipe as Recipe
+    from retrieval_interp.report import render_report as render_report
+    from retrieval_interp.summary import score_table as score_table
+    from retrieval_interp.summary import verdict as verdict
+    from retrieval_interp.training import train_model as train_model
+    from tasks import Batch as Batch
+    from tasks import InputError as InputError
+    from tasks import RetrievalTask as RetrievalTask
+
+_HOME = {
+    "circuits": (
+        "Circuit",
+        "CircuitScore",
+        "Head",
+        "HeadPath",
+        "Mechanism",
+        "RolePath",
+        "ablated",
+        "discover",
+        "mean_attention",
+        "parse_head_path",
+        "score_circuit",
+    ),
+    "retrieval_interp.attention_views": ("attention_view",),
+    "retrieval_interp.checkpoint": (
+        "Checkpoint",
+        "load_checkpoint",
+        "save_checkpoint",
+        "shipped_checkpoints",
+    ),
+    "retrieval_interp.commands": ("progress_bar",),
+    "retrieval_interp.model": ("ModelConfig", "build_model"),
+    "retrieval_interp.recipe": ("PRESETS", "Recipe"),
+    "retrieval_interp.report": ("render_report",),
+    "retrieval_interp.summary": ("score_table", "verdict"),
+    "retrieval_interp.training": ("train_model",),
+    "tasks": ("Batch", "InputError", "RetrievalTask"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

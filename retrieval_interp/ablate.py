@@ -7,18 +7,16 @@ replacement costs (paper, appendix E).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from retrieval_interp.commands import parse_options, progress_bar, run_command
 from tasks.errors import InputError
 
 if TYPE_CHECKING:
-    from circuits import Circuit, CircuitScore
+    from circuits import Circuit
     from retrieval_interp.checkpoint import Checkpoint
 
 PROG = "python -m retrieval_interp.ablate"
-PAPER_COMBINED = "below 0.05"
-PAPER_PATHS = "0.17 to 0.89 a path, 0.05 to 0.1 in the first useful layer"
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,8 @@ def main(argv: Sequence[str]) -> None:
     from circuits import discover, score_circuit
     from retrieval_interp.checkpoint import load_checkpoint
     from retrieval_interp.files import write_whole
-    from retrieval_interp.train import choose_device
+    from retrieval_interp.summary import describe, score_table, score_to_dict, verdict
+    from retrieval_interp.training import choose_device
 
     device = choose_device(options.device)
     checkpoint = load_checkpoint(options.ckpt, device)
@@ -68,7 +67,15 @@ def main(argv: Sequence[str]) -> None:
         )
     batch = task.sample(options.examples, options.seed, device, split="test")
     score = score_circuit(model, task, circuit, batch, options.tolerance, progress_bar)
-    print(format_score(score, checkpoint, options))
+    found = (
+        f"read from {options.circuit}; every MSE is"
+        if options.circuit
+        else f"found on {options.examples} examples; every MSE is measured on others,"
+    )
+    print(f"{checkpoint.name}: {describe(checkpoint)}")
+    print(f"circuit {found} over {options.examples} examples, seed {options.seed}\n")
+    print(score_table(score))
+    print(verdict(score, task.plateau))
     if options.json is not None:
         import json
 
@@ -132,130 +139,6 @@ def read_circuit(path: Path, checkpoint: "Checkpoint") -> "Circuit":
             f"was trained on, found one for {steps!r:.20}"
         )
     return circuit
-
-
-def score_to_dict(score: "CircuitScore", checkpoint: "Checkpoint", seed: int) -> dict[str, Any]:
-    """The numbers as JSON data."""
-    from tasks import role_name
-
-    return {
-        "checkpoint": checkpoint.name,
-        "task": checkpoint.task.to_dict(),
-        "examples": score.examples,
-        "seed": seed,
-        "tolerance": score.tolerance,
-        "baseline_mse": score.baseline_mse,
-        "heads": [
-            {
-                "layer": row.head.layer,
-                "head": row.head.head,
-                "mechanism": row.mechanism.kind,
-                "paths": [[role_name(dest), role_name(src)] for dest, src in row.mechanism.paths],
-                "mse": row.mse,
-            }
-            for row in score.heads
-        ],
-        "combined_mse": score.combined_mse,
-        "paths": [
-            {
-                "layer": row.path.head.layer,
-                "head": row.path.head.head,
-                "dest": role_name(row.path.path.dest),
-                "src": role_name(row.path.path.src),
-                "ablated_mse": row.ablated_mse,
-            }
-            for row in score.paths
-        ],
-        "sufficient": score.sufficient,
-        "minimal": score.minimal,
-        "rest": score.circuit.rest,
-    }
-
-
-def describe_task(checkpoint: "Checkpoint") -> str:
-    """The task and the model in one line."""
-    task, config = checkpoint.task, checkpoint.config
-    return (
-        f"retrieval with {task.chains} chains of {task.steps} steps in {task.dim} dimensions, "
-        f"{'with' if task.curriculum else 'without'} implicit curriculum; {config.layers} layers "
-        f"of {config.heads} head{'s' if config.heads > 1 else ''}, d_model {config.d_model}"
-    )
-
-
-def verdict(score: "CircuitScore", plateau: float) -> str:
-    """What the numbers say, in a sentence or two."""
-    kinds = sorted({row.mechanism.kind for row in score.heads if row.mechanism.paths})
-    useful = sum(bool(row.mechanism.paths) for row in score.heads)
-    if not score.circuit.mechanisms:
-        reason = (
-            f"the model itself is near its plateau of {plateau:.2f} and has not learned the task"
-            if score.baseline_mse > 0.8 * plateau
-            else "no replacement of its heads was found or given"
-        )
-        return f"No circuit: {reason} (baseline MSE {score.baseline_mse:.4f})."
-    text = (
-        f"{'Sufficient' if score.sufficient else 'Not sufficient'}: with "
-        f"{len(score.circuit.mechanisms)} of {len(score.heads)} heads replaced, {useful} of them "
-        f"by {' and '.join(kinds) or 'no'} paths, the MSE is {score.combined_mse:.4f}, "
-        f"{'below' if score.sufficient else 'not below'} {score.tolerance:g} (intact: "
-        f"{score.baseline_mse:.4f}; paper: {PAPER_COMBINED})."
-    )
-    if score.paths:
-        costs = [row.ablated_mse for row in score.paths]
-        spared = [str(row.path) for row in score.paths if row.ablated_mse <= score.tolerance]
-        text += (
-            f" {'Minimal' if score.minimal else 'Not minimal'}: each of the {len(costs)} paths, "
-            f"ablated too, gives {min(costs):.2f} to {max(costs):.2f} (paper: {PAPER_PATHS})"
-        )
-        text += f"; {', '.join(spared)} can go." if spared else "."
-    return text
-
-
-def format_score(score: "CircuitScore", checkpoint: "Checkpoint", options: AblateOptions) -> str:
-    """The table that the command prints."""
-    from tasks import path_letters
-
-    how = (
-        "read from " + str(options.circuit)
-        if options.circuit
-        else (f"found on {score.examples} examples")
-    )
-    lines = [
-        f"{checkpoint.name}: {describe_task(checkpoint)}",
-        f"circuit {how}; every MSE is measured on {score.examples} "
-        f"{'examples' if options.circuit else 'others'}, seed {options.seed}",
-        "",
-        f"baseline MSE (nothing replaced)  {score.baseline_mse:.4f}",
-        "",
-    ]
-    lines += _columns(
-        ["head", "mechanism", "MSE, only this head replaced"],
-        [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads],
-    )
-    lines += [
-        "",
-        f"combined MSE (all of them replaced)  {score.combined_mse:.4f}",
-        "",
-    ]
-    if score.paths:
-        lines += _columns(
-            ["path", "in letters", "MSE, ablated too"],
-            [
-                [str(row.path), path_letters(*row.path.path), f"{row.ablated_mse:.4f}"]
-                for row in score.paths
-            ],
-        )
-        lines.append("")
-    lines.append(verdict(score, checkpoint.task.plateau))
-    return "\n".join(lines)
-
-
-def _columns(header: list[str], rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    table = [header, ["-" * width for width in widths], *rows]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table
-    ]
 
 
 if __name__ == "__main__":

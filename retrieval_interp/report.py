@@ -13,9 +13,9 @@ from torch import Tensor
 
 from circuits import CircuitScore, mean_attention
 from circuits.drawing import draw_circuit, role_order
-from retrieval_interp.ablate import PAPER_COMBINED, PAPER_PATHS, describe_task, verdict
 from retrieval_interp.attention_views import attention_view
 from retrieval_interp.checkpoint import Checkpoint
+from retrieval_interp.summary import PAPER_COMBINED, PAPER_PATHS, describe, verdict
 from tasks import path_letters, role_letters, role_name
 
 _STYLE = """
@@ -61,7 +61,7 @@ def render_report(score: CircuitScore, checkpoint: Checkpoint, seed: int, comman
     good = score.sufficient and score.minimal
     sections = [
         f"<h1>Attention circuit of {escape(checkpoint.name)}</h1>",
-        f'<p class="soft">{escape(describe_task(checkpoint))}</p>',
+        f'<p class="soft">{escape(describe(checkpoint))}</p>',
         f'<p class="verdict{" good" if good else ""}">{escape(verdict(score, task.plateau))}</p>',
         "<h2>The circuit</h2>",
         f'<div class="scroll">{drawing}</div>',

@@ -15,7 +15,7 @@ def role_name(role: int) -> str:
     return f"s{role}"
 
 
-def parse_role(name: str, n_roles: int) -> int:
+def parse_role(name: object, n_roles: int) -> int:
     """The number of a role given by name.
 
     Raises:

@@ -1,0 +1,30 @@
+# make demo   install, then find the circuit of the shipped checkpoint (offline after installing)
+# make test   install, then lint, type check and run the tests
+# make bench  paired timings against hand-written code (minutes)
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test bench clean
+
+demo: $(INSTALLED)
+	$(RUN) -m retrieval_interp.ablate --ckpt small --report report.html
+
+test: $(INSTALLED)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest
+
+bench: $(INSTALLED)
+	$(RUN) benchmarks/training_step.py
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info report.html

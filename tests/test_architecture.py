@@ -1,0 +1,55 @@
+"""The arrows between packages, and what importing costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ALLOWED = {
+    "tasks": {"tasks"},
+    "circuits": {"circuits", "tasks"},
+    "retrieval_interp": {"retrieval_interp", "circuits", "tasks"},
+}
+
+
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_packages_import_in_one_direction(package):
+    for path in (ROOT / package).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, path
+                names = [node.module or ""]
+            own = {name.split(".")[0] for name in names} & ALLOWED.keys()
+            assert own <= ALLOWED[package], path
+
+
+def loaded_by(statement):
+    script = f"{statement}\nimport sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_no_heavy_library():
+    assert not loaded_by("import retrieval_interp") & {"torch", "transformer_lens", "plotly"}
+
+
+def test_circuits_load_without_transformer_lens():
+    assert "transformer_lens" not in loaded_by("import circuits")
+
+
+def test_every_exported_name_is_there():
+    import retrieval_interp as ri
+
+    for name in ri.__all__:
+        assert getattr(ri, name) is not None
+    assert callable(ri.train_model) and callable(ri.discover)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ri.nothing  # noqa: B018

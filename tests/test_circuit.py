@@ -1,0 +1,110 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from circuits.circuit import Circuit, Head, HeadPath, parse_head, parse_head_path
+from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
+from tasks import InputError, RetrievalTask
+
+ONE_HOT = Mechanism("one-hot", (RolePath(0, 2), RolePath(4, 3)))
+CIRCUIT = Circuit(
+    {Head(2, 1): ONE_HOT, Head(0, 0): UNIFORM, Head(1, 0): IDENTITY},
+    n_roles=7,
+    rest="uniform",
+    task=RetrievalTask().to_dict(),
+)
+
+heads = st.tuples(st.integers(0, 5), st.integers(0, 3))
+paths = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)))
+
+
+@given(st.dictionaries(heads, paths), st.sampled_from(["zero", "uniform", "identity"]))
+def test_circuits_survive_json(sources, rest):
+    mechanisms = {
+        Head(*head): Mechanism("shared", tuple(RolePath(*path) for path in paths))
+        for head, paths in sources.items()
+    }
+    circuit = Circuit(mechanisms, 7, rest)
+    assert Circuit.from_json(circuit.to_json(), 7) == circuit
+
+
+def test_json_has_the_documented_keys_and_a_line_a_head():
+    data = json.loads(CIRCUIT.to_json())
+    assert list(data) == ["task", "rest", "heads"]
+    assert data["heads"][2] == {
+        "layer": 2,
+        "head": 1,
+        "mechanism": "one-hot",
+        "paths": [["s0", "s2"], ["s4", "s3"]],
+    }
+    assert sum('"mechanism"' in line for line in CIRCUIT.to_json().splitlines()) == 3
+
+
+def test_heads_not_named_are_original_and_original_ones_are_dropped():
+    assert CIRCUIT[5, 0] == ORIGINAL
+    assert Head(0, 0) not in CIRCUIT.replace((0, 0), ORIGINAL).mechanisms
+
+
+def test_a_path_is_left_out_of_its_own_head_only():
+    path = HeadPath(Head(2, 1), RolePath(0, 2))
+    assert path in set(CIRCUIT.paths())
+    smaller = CIRCUIT.without(path)
+    assert list(smaller.paths()) == [HeadPath(Head(2, 1), RolePath(4, 3))]
+    assert smaller[0, 0] == UNIFORM and smaller.rest == "uniform"
+
+
+def test_heads_and_paths_are_read_as_written():
+    for path in CIRCUIT.paths():
+        assert parse_head_path(str(path), 7) == path
+    assert parse_head("L11.H3") == Head(11, 3)
+
+
+@pytest.mark.parametrize("text", ["L1H0", "1.0", "L-1.H0", "L1.H0x", "", "H0.L1"])
+def test_other_texts_are_no_head(text):
+    with pytest.raises(InputError, match="expected a head such as L1.H0, found"):
+        parse_head(text)
+
+
+def row(**changes):
+    return {"layer": 0, "head": 0, "mechanism": "one-hot", "paths": [["s0", "s2"]], **changes}
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ([], "circuit: expected an object, found list"),
+        ({}, "expected the key 'heads', which is missing"),
+        ({"heads": {}}, "expected heads to be a list"),
+        ({"heads": [], "extra": 1}, "expected the keys .* found 'extra'"),
+        ({"heads": [], "rest": "nothing"}, "expected rest of zero, uniform, identity"),
+        ({"heads": [], "task": 3}, "expected task to be an object"),
+        ({"heads": [{"layer": 0}]}, r"heads\[0\]: expected the key 'head'"),
+        ({"heads": [row(layer=-1)]}, "expected layer to be a number from 0, found -1"),
+        ({"heads": [row(layer=True)]}, "expected layer to be a number from 0, found True"),
+        ({"heads": [row(), row()]}, "expected every head once, found L0.H0 twice"),
+        ({"heads": [row(mechanism="hot")]}, "expected a mechanism of .* found 'hot'"),
+        ({"heads": [row(paths=["s0", "s2"])]}, "expected paths as"),
+        ({"heads": [row(paths=[["s0", "s9"]])]}, "expected a role from s0 to s6, found 's9'"),
+        ({"heads": [row(paths=[["s0", 2]])]}, "expected a role from s0 to s6, found 2"),
+        ({"heads": [row(paths=[["s0", "s2"]] * 2)]}, "expected every path once, found s0<-s2"),
+        ({"heads": [row(paths=[["s0", "s2"], ["s0", "s4"]])]}, "expected one source a role"),
+        ({"heads": [row(mechanism="uniform")]}, "expected no paths for a uniform head"),
+    ],
+)
+def test_bad_circuits_are_refused_by_name(data, text):
+    with pytest.raises(InputError, match=text):
+        Circuit.from_json(json.dumps(data), 7)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "nul"])
+def test_texts_that_are_not_json_are_refused(text):
+    with pytest.raises(InputError, match="circuit: expected"):
+        Circuit.from_json(text, 7)
+
+
+def test_heads_that_a_model_lacks_are_refused():
+    CIRCUIT.check_fits(3, 2)
+    with pytest.raises(InputError, match=r"heads from L0\.H0 to L2\.H0, .* found L2\.H1"):
+        CIRCUIT.check_fits(3, 1)

@@ -1,0 +1,67 @@
+import pytest
+
+from retrieval_interp.config import from_dict, to_dict
+from retrieval_interp.recipe import PRESETS, Recipe
+from tasks import InputError
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_presets_survive_json(name):
+    import json
+
+    data = json.loads(json.dumps(to_dict(PRESETS[name])))
+    assert from_dict(Recipe, data, "recipe") == PRESETS[name]
+
+
+def test_keys_that_older_files_lack_take_their_defaults():
+    assert from_dict(Recipe, {"steps": 5, "task": {"steps": 2}}, "r").task.chains == 4
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (3, "r: expected an object, found int"),
+        ({"stepz": 3}, "found 'stepz'"),
+        ({"steps": "3"}, "r.steps: expected int, found '3'"),
+        ({"steps": True}, "r.steps: expected int, found True"),
+        ({"steps": 3.5}, "r.steps: expected int, found 3.5"),
+        ({"schedule": "linear"}, "r.schedule: expected 'constant' or 'cosine', found 'linear'"),
+        ({"task": {"position": "word"}}, "r.task.position: expected 'pair' or 'token'"),
+        ({"model": {"d_head": "x"}}, r"r.model.d_head: expected int \| None, found 'x'"),
+        ({"learning_rate": float("nan")}, "learning_rate to be a number from 0 up, found nan"),
+        ({"steps": 0}, "steps to be an integer of at least 1, found 0"),
+        ({"batch": 100, "examples": 50}, "expected at least batch = 100 examples, found 50"),
+        ({"log_every": 7}, "checkpoint_every to be a multiple of log_every = 7, found 1000"),
+    ],
+)
+def test_bad_recipes_are_refused_by_key(data, text):
+    with pytest.raises(InputError, match=text):
+        from_dict(Recipe, data, "r")
+
+
+def test_recipes_are_the_papers():
+    a, d = PRESETS["transformer-a"], PRESETS["transformer-d"]
+    assert (a.model.layers, a.model.heads, a.model.d_model, a.steps, a.batch) == (
+        12,
+        1,
+        128,
+        24_000,
+        128,
+    )
+    assert (d.model.layers, d.model.head_width, d.model.mlp, d.steps, d.checkpoint_every) == (
+        24,
+        16,
+        False,
+        6_400,
+        80,
+    )
+    assert all(PRESETS[f"section7-ic-{n}"].examples == 2**20 for n in range(1, 9))
+    assert not PRESETS["section7-nonic-3"].task.curriculum
+
+
+def test_the_learning_rate_warms_up_and_decays():
+    recipe = Recipe(steps=100, learning_rate=1.0, warmup=9, schedule="cosine")
+    rates = [recipe.learning_rate_at(step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.1) and max(rates) == rates[9]
+    assert rates[-1] < 0.001 and rates == sorted(rates[:9]) + sorted(rates[9:], reverse=True)
+    assert Recipe(learning_rate=0.5).learning_rate_at(9_999) == 0.5

@@ -1,0 +1,203 @@
+import copy
+import math
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformer_lens import HookedTransformer
+from transformer_lens.components.transformer_block import TransformerBlock
+
+from retrieval_interp.model import ModelConfig, build_model
+from tasks import InputError, RetrievalTask
+
+
+def plain_transformer(model, inputs, mlp):
+    """GPT-2 blocks in plain PyTorch, from the same weights."""
+    weights = dict(model.named_parameters())
+    residual = inputs @ weights["embed.W_E"]
+    _, positions, width = residual.shape
+    mask = torch.ones(positions, positions, dtype=torch.bool).tril()
+    for layer in range(model.cfg.n_layers):
+        w = {
+            name.removeprefix(f"blocks.{layer}."): value
+            for name, value in weights.items()
+            if name.startswith(f"blocks.{layer}.")
+        }
+        x = F.layer_norm(residual, (width,), w["ln1.w"], w["ln1.b"])
+        out = torch.zeros_like(residual) + w["attn.b_O"]
+        for head in range(model.cfg.n_heads):
+            q, k, v = (x @ w[f"attn.W_{n}"][head] + w[f"attn.b_{n}"][head] for n in "QKV")
+            scores = q @ k.transpose(1, 2) / math.sqrt(model.cfg.d_head)
+            pattern = scores.masked_fill(~mask, -math.inf).softmax(-1)
+            out = out + pattern @ v @ w["attn.W_O"][head]
+        residual = residual + out
+        if mlp:
+            x = F.layer_norm(residual, (width,), w["ln2.w"], w["ln2.b"])
+            hidden = F.gelu(x @ w["mlp.W_in"] + w["mlp.b_in"], approximate="tanh")
+            residual = residual + hidden @ w["mlp.W_out"] + w["mlp.b_out"]
+    residual = F.layer_norm(residual, (width,), weights["ln_final.w"], weights["ln_final.b"])
+    return residual @ weights["unembed.W_U"] + weights["unembed.b_U"]
+
+
+def randomize(model):
+    """Weights in which biases and layer norms matter too."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name != "pos_embed.W_pos":
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.mark.parametrize("mlp", [True, False])
+def test_outputs_equal_a_plain_transformer_with_the_same_weights(task, mlp):
+    model = randomize(build_model(ModelConfig(3, 2, 16, 5, mlp), task))
+    inputs = task.sample(6).inputs
+    expected = plain_transformer(model, inputs, mlp)
+    torch.testing.assert_close(model(inputs), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("mlp", [True, False])
+def test_our_block_equals_the_stock_block_and_fires_the_same_hooks(task, mlp):
+    model = randomize(build_model(ModelConfig(2, 2, 16, mlp=mlp), task))
+    stock = copy.deepcopy(model)
+    for block in stock.blocks:
+        block.__class__ = TransformerBlock
+    inputs = task.sample(4).inputs
+    ours, our_cache = model.run_with_cache(inputs)
+    theirs, their_cache = stock.run_with_cache(inputs)
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    assert set(our_cache.keys()) == set(their_cache.keys())
+    for name, value in our_cache.items():
+        torch.testing.assert_close(value, their_cache[name], atol=1e-5, rtol=0)
+
+
+def test_split_inputs_work_as_in_transformer_lens(task, model):
+    inputs = task.sample(4).inputs
+    before = model(inputs)
+    model.set_use_split_qkv_input(True)
+    _, cache = model.run_with_cache(inputs)
+    assert cache["blocks.0.hook_q_input"].shape == (4, task.n_positions, 2, 16)
+    torch.testing.assert_close(model(inputs), before)
+
+
+def test_hooks_caches_and_partial_runs_work(task, model):
+    inputs = task.sample(4).inputs
+    whole, cache = model.run_with_cache(inputs)
+    assert cache["blocks.1.attn.hook_pattern"].shape == (4, 2, task.n_positions, task.n_positions)
+    middle = model(inputs, stop_at_layer=2)
+    torch.testing.assert_close(middle, cache["blocks.2.hook_resid_pre"])
+    torch.testing.assert_close(model(middle, start_at_layer=2), whole)
+
+    def silence(z, hook):
+        return torch.zeros_like(z)
+
+    changed = model.run_with_hooks(inputs, fwd_hooks=[("blocks.0.attn.hook_z", silence)])
+    assert not torch.allclose(changed, whole)
+    with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", silence)]):
+        torch.testing.assert_close(model(inputs), changed)
+    torch.testing.assert_close(model(inputs), whole)
+
+
+def test_the_weights_open_in_a_stock_hooked_transformer(task, model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        stock = HookedTransformer(model.cfg)
+    stock.load_state_dict(model.state_dict(), strict=True)
+    inputs = task.sample(4).inputs
+    outputs = stock(inputs @ stock.W_E, start_at_layer=0)
+    torch.testing.assert_close(outputs, model(inputs))
+
+
+def bridge_weights(model):
+    """HookedTransformer's weights under TransformerBridge's names and in its shapes."""
+    ours = dict(model.named_parameters())
+    weights = {
+        "embed.weight": ours["embed.W_E"],
+        "pos_embed.weight": ours["pos_embed.W_pos"],
+        "ln_final.weight": ours["ln_final.w"],
+        "ln_final.bias": ours["ln_final.b"],
+        "unembed.weight": ours["unembed.W_U"].T,
+        "unembed.bias": ours["unembed.b_U"],
+    }
+    for layer in range(model.cfg.n_layers):
+        block = f"blocks.{layer}."
+        for norm in ("ln1", "ln2"):
+            weights[f"{block}{norm}.weight"] = ours[f"{block}{norm}.w"]
+            weights[f"{block}{norm}.bias"] = ours[f"{block}{norm}.b"]
+        for name in "QKV":
+            weight = ours[f"{block}attn.W_{name}"]  # [head d_model d_head]
+            weights[f"{block}attn.{name.lower()}.weight"] = weight.transpose(1, 2).flatten(0, 1)
+            weights[f"{block}attn.{name.lower()}.bias"] = ours[f"{block}attn.b_{name}"].flatten()
+        weights[f"{block}attn.o.weight"] = ours[f"{block}attn.W_O"].flatten(0, 1).T
+        weights[f"{block}attn.o.bias"] = ours[f"{block}attn.b_O"]
+        for name in ("in", "out"):
+            weights[f"{block}mlp.{name}.weight"] = ours[f"{block}mlp.W_{name}"].T
+            weights[f"{block}mlp.{name}.bias"] = ours[f"{block}mlp.b_{name}"]
+    return weights
+
+
+def test_the_weights_open_in_a_transformer_bridge_with_the_same_outputs(task, model):
+    from transformer_lens.config import TransformerBridgeConfig
+    from transformer_lens.model_bridge.bridge import TransformerBridge
+
+    cfg = model.cfg
+    bridge = TransformerBridge.boot_native(
+        TransformerBridgeConfig(
+            n_layers=cfg.n_layers,
+            n_heads=cfg.n_heads,
+            d_model=cfg.d_model,
+            d_head=cfg.d_head,
+            d_mlp=cfg.d_mlp,
+            n_ctx=cfg.n_ctx,
+            d_vocab=cfg.d_vocab,
+            d_vocab_out=cfg.d_vocab_out,
+            act_fn="gelu_new",
+            normalization_type="LN",
+            positional_embedding_type="standard",
+        )
+    )
+    bridge.load_state_dict(bridge_weights(model), strict=True)
+    inputs = task.sample(4).inputs
+    # The bridge reads token numbers only, so the vectors enter behind its embedding.
+    outputs = bridge.run_with_hooks(
+        torch.zeros(4, task.n_positions, dtype=torch.long),
+        fwd_hooks=[("embed.hook_out", lambda embedding, hook: inputs @ model.W_E)],
+    )
+    torch.testing.assert_close(outputs, model(inputs), atol=1e-5, rtol=0)
+
+
+def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_state_alone(task, config):
+    before = torch.random.get_rng_state()
+    first, second, third = (build_model(config, task, seed) for seed in (3, 3, 4))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(first.W_Q, second.W_Q) and not torch.equal(first.W_Q, third.W_Q)
+
+
+def test_building_warns_of_nothing(task, config):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_model(config, task)
+
+
+def test_inputs_of_another_shape_are_refused(model):
+    with pytest.raises(InputError, match=r"shape \[batch, pos, 8\], found \[2, 5, 9\]"):
+        model(torch.zeros(2, 5, 9))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"layers": 0}, "layers to be an integer from 1 to 65536, found 0"),
+        ({"heads": 3}, "heads to divide d_model = 64, found 3 heads; give d_head"),
+        ({"d_head": 0}, "d_head to be an integer from 1"),
+    ],
+)
+def test_sizes_out_of_range_are_refused(change, text):
+    with pytest.raises(InputError, match=text):
+        ModelConfig(**change)
+
+
+def test_default_sizes_are_valid():
+    assert build_model(ModelConfig(), RetrievalTask()).cfg.d_head == 64

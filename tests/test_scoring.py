@@ -1,0 +1,95 @@
+import pytest
+import torch
+
+from circuits.attention import mean_attention
+from circuits.circuit import Circuit, Head
+from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, RolePath
+from circuits.scoring import Scorer, score_circuit
+from retrieval_interp.model import ModelConfig, build_model
+from tasks import InputError, RetrievalTask
+from tests.test_ablation import hooks_left, naive_outputs
+
+CIRCUIT = Circuit(
+    {
+        Head(0, 0): Mechanism("shared", (RolePath(2, 1), RolePath(0, 2), RolePath(0, 4))),
+        Head(0, 1): UNIFORM,
+        Head(1, 1): IDENTITY,
+        Head(2, 0): Mechanism("one-hot", (RolePath(0, 4),)),
+    },
+    n_roles=5,
+)
+
+
+def naive_mse(model, task, circuit, batch):
+    with torch.no_grad():
+        outputs = naive_outputs(model, circuit, batch)
+    errors = [
+        (outputs[example, task.n_positions - task.chains + query] - batch.targets[example, query])
+        for example in range(len(batch))
+        for query in range(task.chains)
+    ]
+    return float(torch.stack(errors).pow(2).mean())
+
+
+@pytest.mark.parametrize("mlp", [True, False])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads):
+    model = build_model(ModelConfig(3, heads, 16, mlp=mlp), task)
+    batch = task.sample(7, seed=3)
+    kept = {head: m for head, m in CIRCUIT.mechanisms.items() if head.head < heads}
+    circuit = Circuit(kept, 5)
+    score = score_circuit(model, task, circuit, batch)
+    empty = Circuit({}, 5)
+
+    def naive(c):
+        return pytest.approx(naive_mse(model, task, c, batch), abs=1e-5)
+
+    assert score.baseline_mse == naive(empty)
+    assert score.combined_mse == naive(circuit)
+    assert len(score.heads) == 3 * heads
+    for row in score.heads:
+        assert row.mse == naive(empty.replace(row.head, circuit[row.head]))
+    assert [row.path for row in score.paths] == list(circuit.paths())
+    for row in score.paths:
+        assert row.ablated_mse == naive(circuit.without(row.path))
+    assert hooks_left(model) == 0
+
+
+def test_losses_come_from_whatever_base_was_kept(task, model):
+    batch = task.sample(6)
+    scorer = Scorer(model, task, batch)
+    direct = scorer.losses(CIRCUIT)
+    scorer.rebase(CIRCUIT.replace((2, 0), UNIFORM))
+    torch.testing.assert_close(scorer.losses(CIRCUIT), direct)
+    scorer.rebase(CIRCUIT)
+    torch.testing.assert_close(scorer.losses(CIRCUIT), direct)
+    other_rest = Circuit(CIRCUIT.mechanisms, 5, rest="uniform")
+    fresh = Scorer(model, task, batch)
+    torch.testing.assert_close(scorer.losses(other_rest), fresh.losses(other_rest))
+
+
+def test_a_model_that_does_not_fit_the_task_is_refused(model):
+    with pytest.raises(InputError, match="with 8 inputs and 12 outputs, .* found 8 and 8"):
+        Scorer(model, RetrievalTask(steps=3), RetrievalTask(steps=3).sample(2))
+
+
+def test_sufficient_and_minimal_follow_the_tolerance(task, model):
+    batch = task.sample(4)
+    score = score_circuit(model, task, CIRCUIT, batch, tolerance=1e9)
+    assert score.sufficient and not score.minimal
+    score = score_circuit(model, task, CIRCUIT, batch, tolerance=1e-9)
+    assert not score.sufficient and score.minimal
+
+
+def test_mean_attention_equals_loops_over_examples_and_chains(task, model):
+    batch = task.sample(4)
+    found = mean_attention(model, batch)
+    assert found.shape == (3, 2, 5, 5)
+    _, cache = model.run_with_cache(batch.inputs)
+    for layer, head, dest, src in [(0, 0, 0, 2), (1, 1, 2, 1), (2, 0, 4, 4), (2, 1, 0, 3)]:
+        pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, head]
+        total = 0.0
+        for example in range(4):
+            for chain in batch.roles[example].tolist():
+                total += float(pattern[example, chain[dest], chain[src]])
+        assert float(found[layer, head, dest, src]) == pytest.approx(total / 12, abs=1e-6)

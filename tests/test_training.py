@@ -1,0 +1,245 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from retrieval_interp.checkpoint import load_checkpoint, read_tensors
+from retrieval_interp.model import ModelConfig, build_model
+from retrieval_interp.recipe import Recipe
+from retrieval_interp.training import choose_device, step_indices, train_model
+from tasks import InputError, RetrievalTask
+
+TINY = Recipe(
+    task=RetrievalTask(chains=2, steps=1, dim=2),
+    model=ModelConfig(layers=1, heads=1, d_model=8),
+    steps=60,
+    batch=8,
+    examples=64,
+    log_every=5,
+    checkpoint_every=20,
+    validation_examples=16,
+    schedule="cosine",
+    warmup=3,
+)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(step):
+    def on_step(done, row):
+        if done == step:
+            raise Stop
+
+    return on_step
+
+
+def state(folder):
+    tensors, content = read_tensors(folder / "state.safetensors", "a state")
+    assert content["step"] == TINY.steps
+    return tensors
+
+
+def same(first, second):
+    assert first.keys() == second.keys()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def metrics(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["seconds"]
+    return rows
+
+
+def test_training_equals_a_loop_written_by_hand():
+    """AdamW by its formulas, batches by their definition."""
+    recipe = replace(TINY, steps=12, weight_decay=0.2)
+    trained = train_model(recipe, compile=False).model
+    model = build_model(recipe.model, recipe.task, recipe.seed)
+    kept = {n: p for n, p in model.named_parameters() if n != "pos_embed.W_pos"}
+    first = {n: torch.zeros_like(p) for n, p in kept.items()}
+    second = {n: torch.zeros_like(p) for n, p in kept.items()}
+    orders: dict = {}
+    for step in range(12):
+        batch = recipe.task.examples(step_indices(recipe, step, orders), recipe.seed)
+        error = model(batch.inputs)[:, -2:] - batch.targets
+        grads = torch.autograd.grad(error.pow(2).mean(), list(kept.values()))
+        rate = recipe.learning_rate_at(step)
+        with torch.no_grad():
+            for (name, p), grad in zip(kept.items(), grads):
+                first[name] = 0.9 * first[name] + 0.1 * grad
+                second[name] = 0.999 * second[name] + 0.001 * grad**2
+                mean = first[name] / (1 - 0.9 ** (step + 1))
+                scale = (second[name] / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8
+                p.mul_(1 - rate * 0.2).sub_(rate * mean / scale)
+    for name, p in trained.named_parameters():
+        # A key bias moves all scores of a row alike: its gradient is rounding noise, which Adam
+        # scales up to full steps, and no output depends on it.
+        if not name.endswith("b_K"):
+            expected = kept.get(name, torch.zeros(()))
+            torch.testing.assert_close(p.detach(), expected.expand_as(p), atol=1e-5, rtol=1e-4)
+
+
+def test_an_epoch_sees_every_example_once_in_an_order_of_its_own():
+    orders: dict = {}
+    epochs = [
+        torch.cat([step_indices(TINY, 8 * epoch + step, orders) for step in range(8)])
+        for epoch in range(3)
+    ]
+    for epoch in epochs:
+        assert sorted(epoch.tolist()) == list(range(64))
+    assert not torch.equal(epochs[0], epochs[1]) and not torch.equal(epochs[1], epochs[2])
+    assert torch.equal(step_indices(TINY, 9, {}), epochs[1][8:16])
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights_and_metrics(tmp_path):
+    train_model(TINY, tmp_path / "whole", compile=False)
+    for step in (3, 20, 31, 47):
+        with pytest.raises(Stop):
+            train_model(TINY, tmp_path / "parts", compile=False, on_step=stop_at(step))
+    trained = train_model(TINY, tmp_path / "parts", compile=False)
+    assert same(state(tmp_path / "parts"), state(tmp_path / "whole"))
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    assert [row["step"] for row in trained.metrics] == list(range(1, 61))
+    again = train_model(TINY, tmp_path / "parts", compile=False)
+    assert same(dict(again.model.named_parameters()), dict(trained.model.named_parameters()))
+
+
+def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
+    recipe = replace(TINY, steps=4000, log_every=10, checkpoint_every=50)
+    script = f"""
+import torch; torch.set_num_threads(1)
+from retrieval_interp.training import train_model
+from tests.test_training import TINY
+from dataclasses import replace
+recipe = replace(TINY, steps={recipe.steps}, log_every=10, checkpoint_every=50)
+train_model(recipe, {str(tmp_path / "killed")!r}, compile=False)
+"""
+    draw, kills = random.Random(0), 0
+    while kills < 3:
+        process = subprocess.Popen([sys.executable, "-c", script], cwd=os.getcwd())
+        while not (tmp_path / "killed" / "metrics.jsonl").exists() and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0.2, 2.0) + (3.5 if kills else 0))
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "the run was over before it was killed"
+        kills += 1
+        for path in (tmp_path / "killed").rglob("*.safetensors"):
+            if not path.name.startswith("."):
+                read_tensors(path, "whatever was written")  # whole, or this raises
+    finished = train_model(recipe, tmp_path / "killed", compile=False)
+    undisturbed = train_model(recipe, compile=False)
+    assert same(dict(finished.model.named_parameters()), dict(undisturbed.model.named_parameters()))
+    assert not list((tmp_path / "killed").rglob(".writing-*"))
+    assert [row["step"] for row in finished.metrics] == [row["step"] for row in undisturbed.metrics]
+
+
+def test_checkpoints_hold_the_weights_of_their_step_and_the_record(tmp_path):
+    trained = train_model(TINY, tmp_path / "run", compile=False)
+    steps = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert steps == [f"step-{step:06d}.safetensors" for step in (20, 40, 60)]
+    last = load_checkpoint(tmp_path / "run")
+    assert last.training == json.loads(json.dumps(trained.record))
+    assert last.training["step"] == 60
+    tail = [row["validation_loss"] for row in trained.metrics]  # all 60 are in the last 100
+    assert last.training["validation_loss"] == pytest.approx(sum(tail) / 60)
+    batch = TINY.task.sample(16, TINY.seed, split="validation")
+    loss = float(TINY.task.loss(last.model(batch.inputs), batch).detach())
+    assert trained.metrics[-1]["validation_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+# torch itself calls what torch deprecates while it compiles.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_compiled_training_follows_eager_training():
+    recipe = replace(TINY, steps=8)
+    eager = train_model(recipe, compile=False)
+    compiled = train_model(recipe, compile=True)
+    assert compiled.record["compiled"] and not eager.record["compiled"]
+    for row, other in zip(eager.metrics, compiled.metrics):
+        assert row["validation_loss"] == pytest.approx(other["validation_loss"], abs=1e-4)
+
+
+def test_where_compiling_fails_training_goes_on_with_a_word(monkeypatch):
+    def broken(model, mode):
+        raise RuntimeError("no C compiler here")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.warns(UserWarning, match="torch.compile failed, .* no C compiler here"):
+        trained = train_model(replace(TINY, steps=4))
+    assert not trained.record["compiled"]
+
+
+def test_a_folder_of_another_recipe_is_refused(tmp_path):
+    train_model(TINY, tmp_path / "run", compile=False)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    other = replace(TINY, task=replace(TINY.task, chains=3))
+    with pytest.raises(InputError, match="with task.chains = 3, found one with task.chains = 2"):
+        train_model(other, tmp_path / "run", compile=False)
+    assert before == {
+        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    }
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match="found a folder with other files"):
+        train_model(TINY, tmp_path, compile=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    def second(done, row):
+        if done == 1:
+            with pytest.raises(InputError, match="that no other process is training"):
+                train_model(TINY, tmp_path / "run", compile=False)
+            raise Stop
+
+    with pytest.raises(Stop):
+        train_model(TINY, tmp_path / "run", compile=False, on_step=second)
+
+
+def test_an_unwritable_place_is_refused_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="expected a folder that can be written"):
+        train_model(TINY, tmp_path / "file" / "run", compile=False)
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+    with pytest.raises(Stop):
+        train_model(TINY, tmp_path / "run", compile=False, on_step=stop_at(25))
+    kept = (tmp_path / "run" / "checkpoints" / "step-000020.safetensors").read_bytes()
+
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        with pytest.raises(InputError, match="No space left on device"):
+            train_model(TINY, tmp_path / "run", compile=False)
+    assert (tmp_path / "run" / "checkpoints" / "step-000020.safetensors").read_bytes() == kept
+    train_model(TINY, tmp_path / "run", compile=False)
+    train_model(TINY, tmp_path / "whole", compile=False)
+    assert same(state(tmp_path / "run"), state(tmp_path / "whole"))
+
+
+def test_a_diverging_run_stops_with_a_word():
+    with pytest.raises(InputError, match="expected a finite loss, found .* lower the learning"):
+        train_model(replace(TINY, learning_rate=1e30, warmup=0), compile=False)
+
+
+def test_devices_that_are_not_there_are_refused():
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(InputError, match="expected auto, cpu or cuda, found 'gpu'"):
+        choose_device("gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="found none; use cpu"):
+            choose_device("cuda")
