@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuits.circuit import Circuit, Head
-from circuits.mechanisms import attention_pattern
+from circuits.mechanisms import RolePath, attention_pattern, check_paths, cut_paths
 from tasks import Batch, InputError
 
 PatternHook = Callable[..., Tensor]
@@ -54,11 +54,18 @@ def circuit_hooks(
             layers.setdefault(head.layer, []).append(head)
     hooks: list[tuple[str, PatternHook]] = []
     for layer, heads in layers.items():
-        patterns = {
-            head.head: attention_pattern(circuit[head], roles, n_positions, causal, circuit.rest)
-            for head in heads
-        }
-        hooks.append((pattern_hook_name(layer), partial(_replace_heads, patterns=patterns)))
+        patterns, cuts = {}, {}
+        for head in heads:
+            mechanism = circuit[head]
+            if mechanism.kind == "cut":
+                check_paths(mechanism.paths, roles, causal)
+                cuts[head.head] = mechanism.paths
+            else:
+                patterns[head.head] = attention_pattern(
+                    mechanism, roles, n_positions, causal, circuit.rest
+                )
+        hook = partial(_replace_heads, patterns=patterns, cuts=cuts, roles=roles)
+        hooks.append((pattern_hook_name(layer), hook))
     return hooks
 
 
@@ -66,6 +73,8 @@ def _replace_heads(
     pattern: Float[Tensor, "batch head dest src"],
     hook: Any,
     patterns: dict[int, Tensor],
+    cuts: dict[int, tuple[RolePath, ...]],
+    roles: Tensor,
 ) -> Float[Tensor, "batch head dest src"]:
     for replacement in patterns.values():
         if replacement.shape[-2:] != pattern.shape[-2:] or len(replacement) not in (
@@ -77,7 +86,14 @@ def _replace_heads(
                 f"{replacement.shape[-1]} positions, but the model ran on {len(pattern)} and "
                 f"{pattern.shape[-1]}; run the batch that was given"
             )
+    if cuts and len(roles) != len(pattern):
+        raise InputError(
+            f"ablation: the circuit was applied for a batch of {len(roles)} examples, but the "
+            f"model ran on {len(pattern)}; run the batch that was given"
+        )
     replaced = pattern.clone()
+    for head, paths in cuts.items():
+        replaced[:, head] = cut_paths(pattern[:, head], paths, roles)
     for head, replacement in patterns.items():
         replaced[:, head] = replacement.to(pattern)
     return replaced

@@ -98,6 +98,10 @@ class Circuit:
         mechanisms = {**self.mechanisms, Head(*head): mechanism}
         return Circuit(mechanisms, self.n_roles, self.rest, self.task)
 
+    def cut(self, path: HeadPath) -> "Circuit":
+        """The same circuit with one more path of an original head cut."""
+        return self.replace(path.head, Mechanism("cut", (*self[path.head].paths, path.path)))
+
     def without(self, path: HeadPath) -> "Circuit":
         """The same circuit less one path."""
         return self.replace(path.head, self[path.head].without(path.path))

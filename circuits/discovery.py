@@ -55,12 +55,15 @@ def discover(
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
-        A circuit with a mechanism for every head that has one. It is a proposal: score it on other
+        A circuit with a mechanism for every head that has one; an empty one for a model that has
+        not learned the task, which has no circuit to find. It is a proposal: score it on other
         examples with `score_circuit`.
     """
     device = next(model.parameters()).device
     batch = task.sample(examples, seed, device, split="discovery")
     scorer = Scorer(model, task, batch)
+    if is_unlearned(float(scorer.base_losses.mean()), task):
+        return scorer.empty_circuit
     circuit = _start(scorer, mean_attention(model, batch).cpu(), tolerance, progress)
     while True:
         before = circuit
@@ -68,6 +71,14 @@ def discover(
         circuit = _prune_paths(scorer, circuit, tolerance, progress)
         if circuit == before:
             return circuit
+
+
+def is_unlearned(mse: float, task: RetrievalTask) -> bool:
+    """Whether a model does no better than answering with the mean of the candidates.
+
+    The paper calls a run unlearned above 0.7, where that answer gives 0.75 (section 7.2).
+    """
+    return mse > task.plateau * 0.7 / 0.75
 
 
 def propose(

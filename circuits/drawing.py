@@ -85,7 +85,7 @@ def draw_circuit(
 
 
 def _arrow(
-    path: HeadPath, columns: Mapping[int, int], bottom: float, top: float, mse: float | None
+    path: HeadPath, columns: Mapping[int, int], bottom: int, top: int, mse: float | None
 ) -> str:
     start, end = columns[path.path.src], columns[path.path.dest]
     color = _COLORS[path.head.head % len(_COLORS)]

@@ -1,6 +1,7 @@
 """Mechanisms: what a head's attention is replaced by (paper, appendix E).
 
 - `original`: left as it is.
+- `cut`: left as it is, but for its paths, whose attention is set to zero.
 - `uniform`: equal weight on every position that the mask allows.
 - `identity`: every position attends to itself.
 - `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain.
@@ -21,9 +22,9 @@ from torch import Tensor
 
 from tasks import InputError, parse_role, role_name
 
-Kind = Literal["original", "uniform", "identity", "one-hot", "shared"]
+Kind = Literal["original", "cut", "uniform", "identity", "one-hot", "shared"]
 Rest = Literal["zero", "uniform", "identity"]
-KINDS: tuple[Kind, ...] = ("original", "uniform", "identity", "one-hot", "shared")
+KINDS: tuple[Kind, ...] = ("original", "cut", "uniform", "identity", "one-hot", "shared")
 RESTS: tuple[Rest, ...] = ("zero", "uniform", "identity")
 
 
@@ -55,7 +56,7 @@ class Mechanism:
 
     Attributes:
         kind: one of the kinds above.
-        paths: the paths of a one-hot or shared mechanism, kept sorted; empty for the others.
+        paths: the paths of a one-hot, shared or cut mechanism, kept sorted; empty for the others.
 
     Raises:
         InputError: paths where none belong, a path listed twice, or two sources for one role in a
@@ -70,7 +71,7 @@ class Mechanism:
             raise InputError(f"expected a mechanism of {', '.join(KINDS)}, found {self.kind!r}")
         paths = tuple(sorted(RolePath(*path) for path in self.paths))
         object.__setattr__(self, "paths", paths)
-        if paths and self.kind not in ("one-hot", "shared"):
+        if paths and self.kind not in ("one-hot", "shared", "cut"):
             raise InputError(f"expected no paths for a {self.kind} head, found {paths[0]}")
         for first, second in itertools.pairwise(paths):
             if first == second:
@@ -110,7 +111,7 @@ def attention_pattern(
     """The attention that a mechanism stands for, in float32 on the device of `roles`.
 
     Args:
-        mechanism: any but `original`, which has no pattern of its own.
+        mechanism: any but `original` and `cut`, which have no pattern of their own.
         roles: position of every role.
         n_positions: sequence length.
         causal: whether a position may attend to earlier positions and itself only.
@@ -130,8 +131,8 @@ def attention_pattern(
     }
     if mechanism.kind in ("uniform", "identity"):
         return rows[mechanism.kind][None]
-    if mechanism.kind == "original":
-        raise InputError("an original head keeps its own attention and has no pattern to build")
+    if mechanism.kind in ("original", "cut"):
+        raise InputError(f"{mechanism.kind}: the head keeps its own attention, no pattern to build")
     check_paths(mechanism.paths, roles, causal)
     pattern = rows[rest].expand(len(roles), -1, -1).clone()
     example = torch.arange(len(roles), device=roles.device)[:, None]
@@ -142,6 +143,19 @@ def attention_pattern(
         pattern[example, roles[:, :, dest]] = 0.0
         for src in srcs:
             pattern[example, roles[:, :, dest], roles[:, :, src]] = 1.0 / len(srcs)
+    return pattern
+
+
+def cut_paths(
+    pattern: Float[Tensor, "batch dest src"],
+    paths: tuple[RolePath, ...],
+    roles: Int[Tensor, "batch chain role"],
+) -> Float[Tensor, "batch dest src"]:
+    """A copy of a pattern in which no attention runs along the given paths."""
+    pattern = pattern.clone()
+    example = torch.arange(len(roles), device=roles.device)[:, None]
+    for dest, src in paths:
+        pattern[example, roles[:, :, dest], roles[:, :, src]] = 0.0
     return pattern
 
 

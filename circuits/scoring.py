@@ -4,21 +4,21 @@
 2. All heads replaced together.
 3. All heads replaced and one path left out, for every path.
 
-Every hypothesis is one run of the model from the first layer in which it differs from a run that
-is kept; what comes before is the same by construction, so the numbers equal those of whole runs.
+Every hypothesis is run only where it differs from a run that is kept (`circuits.runs`); the numbers
+equal those of whole runs with hooks.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.ablation import ablated
+from circuits.ablation import is_causal
 from circuits.circuit import Circuit, Head, HeadPath
-from circuits.mechanisms import Mechanism
+from circuits.mechanisms import Mechanism, check_paths
+from circuits.runs import make_runs
 from tasks import Batch, InputError, RetrievalTask
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -30,64 +30,40 @@ def no_progress(items: Iterable[Any], what: str) -> Iterable[Any]:
 
 
 class Scorer:
-    """Losses of one model on one batch under many circuits.
-
-    Keeps the residual stream of one run, the base, before every layer; another circuit is run from
-    the first layer where it differs.
-    """
+    """Losses of one model on one batch under many circuits."""
 
     def __init__(self, model: Any, task: RetrievalTask, batch: Batch):
         check_model_fits(model, task)
         self.model, self.task, self.batch = model, task, batch
-        self.rebase(self.empty_circuit)
+        self.runs = make_runs(model, batch, task.chains)
+        self.base_losses = self._losses(self.runs.outputs(self.runs.base))
 
     @property
     def empty_circuit(self) -> Circuit:
         """The circuit that leaves every head as it is."""
         return Circuit({}, len(self.task.role_names), task=self.task.to_dict())
 
-    @torch.no_grad()
     def rebase(self, circuit: Circuit) -> float:
-        """Run a circuit in full, keep its residual streams, and return its MSE."""
-        residuals: list[Tensor] = []
-
-        def keep(residual: Tensor, hook: Any) -> None:
-            residuals.append(residual.detach())
-
-        names = [f"blocks.{layer}.hook_resid_pre" for layer in range(self.model.cfg.n_layers)]
-        with (
-            self.model.hooks(fwd_hooks=[(name, keep) for name in names]),
-            ablated(self.model, circuit, self.batch),
-        ):
-            outputs = self.model(self.batch.inputs)
-        if len(residuals) != len(names):
-            raise InputError(
-                f"scoring: expected hook_resid_pre to fire in each of {len(names)} layers, "
-                f"found {len(residuals)}"
-            )
-        self.base, self.base_residuals = circuit, residuals
-        self.base_losses = self.task.example_losses(outputs, self.batch)
+        """Run a circuit, keep what later runs can reuse, and return its MSE."""
+        self.base_losses = self._losses(self.runs.rebase(circuit))
         return float(self.base_losses.mean())
 
-    @torch.no_grad()
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
-        """The loss of every example and asked symbol with a circuit in place."""
-        layer = self._first_difference(circuit)
-        if layer is None:
-            return self.base_losses
-        with ablated(self.model, circuit, self.batch, first_layer=layer):
-            outputs = self.model(self.base_residuals[layer], start_at_layer=layer)
-        return self.task.example_losses(outputs, self.batch)
+        """The loss of every example and asked symbol with a circuit in place.
+
+        Raises:
+            InputError: the circuit does not fit the model or the batch.
+        """
+        for mechanism in circuit.mechanisms.values():
+            check_paths(mechanism.paths, self.batch.roles, is_causal(self.model))
+        return self._losses(self.runs.outputs(circuit))
 
     def mse(self, circuit: Circuit) -> float:
         """The mean of `losses`."""
         return float(self.losses(circuit).mean())
 
-    def _first_difference(self, circuit: Circuit) -> int | None:
-        if circuit.rest != self.base.rest:
-            return 0
-        heads = circuit.mechanisms.keys() | self.base.mechanisms.keys()
-        return min((head.layer for head in heads if circuit[head] != self.base[head]), default=None)
+    def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
+        return self.task.example_losses(outputs, self.batch)
 
 
 def check_model_fits(model: Any, task: RetrievalTask) -> None:

@@ -4,6 +4,12 @@ Finds a circuit (or takes one), replaces the attention of a trained model by it,
 replacement costs (paper, appendix E).
 """
 
+import os
+
+# Before torch is loaded: its threads then sleep while they wait. By default they spin, and where
+# another process wants the same cores a run of many small steps takes thirty times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
     print(f"{checkpoint.name}: {describe(checkpoint)}")
     print(f"circuit {found} over {options.examples} examples, seed {options.seed}\n")
     print(score_table(score))
-    print(verdict(score, task.plateau))
+    print(verdict(score, task))
     if options.json is not None:
         import json
 

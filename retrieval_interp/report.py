@@ -62,7 +62,7 @@ def render_report(score: CircuitScore, checkpoint: Checkpoint, seed: int, comman
     sections = [
         f"<h1>Attention circuit of {escape(checkpoint.name)}</h1>",
         f'<p class="soft">{escape(describe(checkpoint))}</p>',
-        f'<p class="verdict{" good" if good else ""}">{escape(verdict(score, task.plateau))}</p>',
+        f'<p class="verdict{" good" if good else ""}">{escape(verdict(score, task))}</p>',
         "<h2>The circuit</h2>",
         f'<div class="scroll">{drawing}</div>',
         '<p class="soft">Columns are the positions of one chain in the order of the sequence; the '

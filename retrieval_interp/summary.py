@@ -3,8 +3,9 @@
 from typing import Any
 
 from circuits import CircuitScore
+from circuits.discovery import is_unlearned
 from retrieval_interp.checkpoint import Checkpoint
-from tasks import path_letters, role_name
+from tasks import RetrievalTask, path_letters, role_name
 
 PAPER_COMBINED = "below 0.05"
 PAPER_PATHS = "0.17 to 0.89 a path, 0.05 to 0.1 in the first useful layer"
@@ -56,14 +57,14 @@ def describe(checkpoint: Checkpoint) -> str:
     )
 
 
-def verdict(score: CircuitScore, plateau: float) -> str:
+def verdict(score: CircuitScore, task: RetrievalTask) -> str:
     """What the numbers say, in a sentence or two."""
     kinds = sorted({row.mechanism.kind for row in score.heads if row.mechanism.paths})
     useful = sum(bool(row.mechanism.paths) for row in score.heads)
     if not score.circuit.mechanisms:
         reason = (
-            f"the model itself is near its plateau of {plateau:.2f} and has not learned the task"
-            if score.baseline_mse > 0.8 * plateau
+            f"the model itself is near the plateau of {task.plateau:.2f} and has not learned the task"
+            if is_unlearned(score.baseline_mse, task)
             else "no replacement of its heads was found or given"
         )
         return f"No circuit: {reason} (baseline MSE {score.baseline_mse:.4f})."

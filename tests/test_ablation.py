@@ -18,14 +18,20 @@ def hooks_left(model):
 def naive_outputs(model, circuit, batch):
     """One plain hook a head, set by hand."""
     hooks = []
+    n_positions = batch.inputs.shape[1]
     for (layer, head), mechanism in circuit.mechanisms.items():
-        pattern = attention_pattern(
-            mechanism, batch.roles, batch.inputs.shape[1], rest=circuit.rest
-        )
 
-        def replace(old, hook, head=head, pattern=pattern):
+        def replace(old, hook, head=head, mechanism=mechanism):
             new = old.clone()
-            new[:, head] = pattern
+            if mechanism.kind == "cut":
+                for example in range(len(batch)):
+                    for chain in batch.roles[example].tolist():
+                        for dest, src in mechanism.paths:
+                            new[example, head, chain[dest], chain[src]] = 0
+            else:
+                new[:, head] = attention_pattern(
+                    mechanism, batch.roles, n_positions, rest=circuit.rest
+                )
             return new
 
         hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))

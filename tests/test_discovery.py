@@ -1,0 +1,48 @@
+import pytest
+
+from circuits.discovery import discover, propose, tidy
+from circuits.mechanisms import Mechanism, RolePath
+from circuits.scoring import score_circuit
+from retrieval_interp.checkpoint import load_checkpoint
+
+
+def test_proposals_follow_the_attention():
+    import torch
+
+    attention = torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0], [0.0, 0.45, 0.55]])
+    assert str(propose(attention, "one-hot", 0.4)) == "one-hot s0<-s2 s1<-s1 s2<-s2"
+    assert str(propose(attention, "shared", 0.4)) == "shared s0<-s2 s1<-s1 s2<-s1 s2<-s2"
+    assert str(propose(attention, "one-hot", 0.6)) == "one-hot s0<-s2 s1<-s1"
+
+
+def test_shared_with_one_source_a_role_is_one_hot():
+    assert tidy(Mechanism("shared", (RolePath(0, 2), RolePath(4, 3)))).kind == "one-hot"
+    assert tidy(Mechanism("shared", (RolePath(0, 2), RolePath(0, 3)))).kind == "shared"
+
+
+@pytest.fixture(scope="module")
+def small():
+    return load_checkpoint("small")
+
+
+def test_the_search_is_deterministic_and_leaves_the_model_alone(small):
+    before = {name: p.clone() for name, p in small.model.named_parameters()}
+    first = discover(small.model, small.task, examples=128)
+    assert discover(small.model, small.task, examples=128) == first
+    assert all((p == before[name]).all() for name, p in small.model.named_parameters())
+    assert not any(point.has_hooks() for point in small.model.hook_dict.values())
+
+
+def test_other_examples_name_the_same_paths(small):
+    circuits = [discover(small.model, small.task, seed=seed) for seed in (0, 1)]
+    assert list(circuits[0].paths()) == list(circuits[1].paths())
+
+
+def test_the_circuit_found_holds_on_other_examples(small):
+    circuit = discover(small.model, small.task)
+    batch = small.task.sample(512, seed=7, split="test")
+    score = score_circuit(small.model, small.task, circuit, batch)
+    assert score.sufficient and score.minimal
+    assert len(circuit.mechanisms) == 5
+    # Three useful heads: the least that D = 3 needs.
+    assert sum(bool(mechanism.paths) for mechanism in circuit.mechanisms.values()) == 3
