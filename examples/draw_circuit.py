@@ -1,0 +1,18 @@
+"""Draw the circuit of a checkpoint as a picture: python examples/draw_circuit.py [CKPT] [OUT.svg]"""
+
+import sys
+from pathlib import Path
+
+import retrieval_interp as ri
+from circuits.drawing import draw_circuit, role_order
+
+name, out = [*sys.argv[1:], *["small", "circuit.svg"][len(sys.argv) - 1 :]]
+checkpoint = ri.load_checkpoint(name)
+model, task = checkpoint.model, checkpoint.task
+batch = task.sample(512, split="test")
+score = ri.score_circuit(model, task, ri.discover(model, task), batch)
+necessity = {row.path: row.ablated_mse for row in score.paths}
+svg = draw_circuit(score.circuit, checkpoint.config.layers, role_order(batch), necessity)
+# A picture of its own needs its own background.
+style = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
+Path(out).write_text(svg.replace("</title>", f"</title>{style}", 1) + "\n")
