@@ -33,7 +33,6 @@ def stepper(
 ) -> Callable[[], None]:
     """A function that takes one training step."""
     task = recipe.task
-    model = model.to(device)
     kept = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(kept, lr=1e-3, weight_decay=0.1, fused=True)
     mode = "reduce-overhead" if device.type == "cuda" else "default"
@@ -61,11 +60,13 @@ def seconds(function: Callable[[], object], times: int) -> float:
 def compare(name: str, rounds: int, steps: int, eager: bool, device: torch.device) -> str:
     recipe = PRESETS[name]
     contenders = {
-        "hooked": stepper(recipe, build_model(recipe.model, recipe.task), device, True),
-        "plain": stepper(recipe, PlainTransformer(recipe.model, recipe.task), device, True),
+        "hooked": stepper(recipe, build_model(recipe.model, recipe.task, 0, device), device, True),
+        "plain": stepper(
+            recipe, PlainTransformer(recipe.model, recipe.task).to(device), device, True
+        ),
     }
     if eager:
-        model = build_model(recipe.model, recipe.task)
+        model = build_model(recipe.model, recipe.task, 0, device)
         contenders["eager"] = stepper(recipe, model, device, False)
     times: dict[str, list[float]] = {key: [] for key in contenders}
     for contender in contenders.values():

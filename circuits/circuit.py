@@ -88,10 +88,11 @@ class Circuit:
         return self.mechanisms.get(Head(*head), ORIGINAL)
 
     def paths(self) -> Iterator[HeadPath]:
-        """Every path of every head, by layer, head and role."""
+        """Every one-hot or shared path of every head, by layer, head and role."""
         for head, mechanism in self.mechanisms.items():
-            for path in mechanism.paths:
-                yield HeadPath(head, path)
+            if mechanism.kind in ("one-hot", "shared"):
+                for path in mechanism.paths:
+                    yield HeadPath(head, path)
 
     def replace(self, head: tuple[int, int], mechanism: Mechanism) -> "Circuit":
         """The same circuit with another mechanism for one head."""
@@ -132,6 +133,7 @@ class Circuit:
                     "head": head.head,
                     "mechanism": mechanism.kind,
                     "paths": [[role_name(dest), role_name(src)] for dest, src in mechanism.paths],
+                    **({"weights": list(mechanism.weights)} if mechanism.weights else {}),
                 }
                 for head, mechanism in self.mechanisms.items()
             ],
@@ -153,7 +155,7 @@ class Circuit:
         mechanisms: dict[Head, Mechanism] = {}
         for index, row in enumerate(data["heads"]):
             where = f"circuit: heads[{index}]"
-            _expect_keys(row, {"layer", "head", "mechanism"}, {"paths"}, where)
+            _expect_keys(row, {"layer", "head", "mechanism"}, {"paths", "weights"}, where)
             for key in ("layer", "head"):
                 if isinstance(row[key], bool) or not isinstance(row[key], int) or row[key] < 0:
                     raise InputError(
@@ -174,6 +176,11 @@ class Circuit:
                 raise InputError(
                     f'{where} ({head}): expected paths as [["s0", "s2"], ...], found {paths!r:.80}'
                 )
+            weights = row.get("weights", [])
+            if not isinstance(weights, list) or not all(
+                type(weight) in (int, float) for weight in weights
+            ):
+                raise InputError(f"{where} ({head}): expected weights as a list of numbers")
             try:
                 mechanisms[head] = Mechanism(
                     row["mechanism"],
@@ -181,6 +188,7 @@ class Circuit:
                         RolePath(parse_role(dest, n_roles), parse_role(src, n_roles))
                         for dest, src in paths
                     ),
+                    tuple(map(float, weights)),
                 )
             except InputError as error:
                 raise InputError(f"{where} ({head}): {error}") from None

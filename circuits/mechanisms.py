@@ -6,6 +6,7 @@
 - `identity`: every position attends to itself.
 - `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain.
 - `shared`: as one-hot, but a role may have several sources, which share its attention equally.
+- `role-mean`: every path has its own weight, as measured; content-free, but not simple.
 
 Positions without a path have an all-zero row, as in the paper, or on request (`rest`) a uniform or
 an identity row.
@@ -14,7 +15,7 @@ an identity row.
 import itertools
 import re
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,10 +23,11 @@ from torch import Tensor
 
 from tasks import InputError, parse_role, role_name
 
-Kind = Literal["original", "cut", "uniform", "identity", "one-hot", "shared"]
+Kind = Literal["original", "cut", "uniform", "identity", "one-hot", "shared", "role-mean"]
 Rest = Literal["zero", "uniform", "identity"]
-KINDS: tuple[Kind, ...] = ("original", "cut", "uniform", "identity", "one-hot", "shared")
-RESTS: tuple[Rest, ...] = ("zero", "uniform", "identity")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+RESTS: tuple[Rest, ...] = get_args(Rest)
+WITH_PATHS = ("one-hot", "shared", "role-mean", "cut")
 
 
 class RolePath(NamedTuple):
@@ -56,7 +58,9 @@ class Mechanism:
 
     Attributes:
         kind: one of the kinds above.
-        paths: the paths of a one-hot, shared or cut mechanism, kept sorted; empty for the others.
+        paths: the paths of a one-hot, shared, role-mean or cut mechanism, kept sorted; empty for
+            the others.
+        weights: the attention of each path of a role-mean mechanism; empty for the others.
 
     Raises:
         InputError: paths where none belong, a path listed twice, or two sources for one role in a
@@ -65,13 +69,24 @@ class Mechanism:
 
     kind: Kind
     paths: tuple[RolePath, ...] = ()
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"expected a mechanism of {', '.join(KINDS)}, found {self.kind!r}")
-        paths = tuple(sorted(RolePath(*path) for path in self.paths))
+        if len(self.weights) != (len(self.paths) if self.kind == "role-mean" else 0):
+            raise InputError(
+                f"expected a weight for each path of a role-mean head and none for others, found "
+                f"{len(self.weights)} for the {len(self.paths)} paths of a {self.kind} head"
+            )
+        if not all(0 <= weight <= 1 for weight in self.weights):
+            raise InputError("expected weights from 0 to 1")
+        order = sorted(range(len(self.paths)), key=lambda place: self.paths[place])
+        paths = tuple(RolePath(*self.paths[place]) for place in order)
         object.__setattr__(self, "paths", paths)
-        if paths and self.kind not in ("one-hot", "shared", "cut"):
+        if self.weights:
+            object.__setattr__(self, "weights", tuple(self.weights[place] for place in order))
+        if paths and self.kind not in WITH_PATHS:
             raise InputError(f"expected no paths for a {self.kind} head, found {paths[0]}")
         for first, second in itertools.pairwise(paths):
             if first == second:
@@ -84,9 +99,25 @@ class Mechanism:
 
     def without(self, path: RolePath) -> "Mechanism":
         """The same mechanism less one path; a shared role's other sources share its attention."""
-        return Mechanism(self.kind, tuple(kept for kept in self.paths if kept != path))
+        kept = [place for place, other in enumerate(self.paths) if other != path]
+        return Mechanism(
+            self.kind,
+            tuple(self.paths[place] for place in kept),
+            tuple(self.weights[place] for place in kept) if self.weights else (),
+        )
+
+    def sources(self, dest: int) -> tuple[tuple[int, float], ...]:
+        """The sources that the paths give a role, each with its share of the attention."""
+        places = [place for place, path in enumerate(self.paths) if path.dest == dest]
+        share = 1 / max(1, len(places))
+        return tuple(
+            (self.paths[place].src, self.weights[place] if self.weights else share)
+            for place in places
+        )
 
     def __str__(self) -> str:
+        if self.kind == "role-mean":
+            return f"role-mean of {len(self.paths)} paths"
         return " ".join([self.kind, *map(str, self.paths)])
 
 
@@ -136,13 +167,10 @@ def attention_pattern(
     check_paths(mechanism.paths, roles, causal)
     pattern = rows[rest].expand(len(roles), -1, -1).clone()
     example = torch.arange(len(roles), device=roles.device)[:, None]
-    sources: dict[int, list[int]] = {}
-    for dest, src in mechanism.paths:
-        sources.setdefault(dest, []).append(src)
-    for dest, srcs in sources.items():
+    for dest in {path.dest for path in mechanism.paths}:
         pattern[example, roles[:, :, dest]] = 0.0
-        for src in srcs:
-            pattern[example, roles[:, :, dest], roles[:, :, src]] = 1.0 / len(srcs)
+        for src, weight in mechanism.sources(dest):
+            pattern[example, roles[:, :, dest], roles[:, :, src]] = weight
     return pattern
 
 

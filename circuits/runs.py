@@ -84,21 +84,20 @@ class HookRuns:
         return min((head.layer for head in heads if circuit[head] != self.base[head]), default=None)
 
 
-Row = tuple[str, tuple[int, ...]]
+Row = tuple[str, tuple[tuple[int, float], ...]]
 
 
 def attention_row(mechanism: Mechanism, dest: int, rest: Rest) -> Row:
-    """What a role attends to: `mean` of these roles, `uniform`, or `original` less these roles."""
-    if mechanism.kind == "uniform":
-        return "uniform", ()
-    if mechanism.kind == "identity":
-        return "mean", (dest,)
-    sources = tuple(src for path_dest, src in mechanism.paths if path_dest == dest)
+    """What a role attends to: `fixed` shares, `uniform`, or `original` less some sources."""
+    sources = mechanism.sources(dest)
     if mechanism.kind in ("original", "cut"):
         return "original", sources
     if sources:
-        return "mean", sources
-    return {"zero": ("mean", ()), "uniform": ("uniform", ()), "identity": ("mean", (dest,))}[rest]
+        return "fixed", sources
+    kind = mechanism.kind if mechanism.kind in ("uniform", "identity") else rest
+    if kind == "uniform":
+        return "uniform", ()
+    return "fixed", ((dest, 1.0),) if kind == "identity" else ()
 
 
 class RoleRuns:
@@ -203,8 +202,8 @@ class RoleRuns:
         return needed
 
     def _sources(self, row: Row, dest: int) -> set[int]:
-        kind, roles = row
-        return set(roles) if kind == "mean" else self.visible[dest]
+        kind, shares = row
+        return {src for src, _ in shares} if kind == "fixed" else self.visible[dest]
 
     def _visible_roles(self) -> list[set[int]]:
         """For each role, those that any of its positions may attend to."""
@@ -262,11 +261,18 @@ class RoleRuns:
         attn = self.model.blocks[layer].attn
         shape = (len(self.mask), len(dests), self.n_chains, self.cfg.d_head)
         z = attn.W_V.new_zeros(shape)
-        fixed = [place for place, d in enumerate(dests) if row[d][0] == "mean" and row[d][1]]
+        fixed = [place for place, d in enumerate(dests) if row[d][0] == "fixed" and row[d][1]]
         if fixed:
-            groups = [[normalized[src] for src in row[dests[place]][1]] for place in fixed]
-            means = torch.stack([torch.stack(group).mean(dim=0) for group in groups], 1)
-            z[:, fixed] = means @ attn.W_V[head] + attn.b_V[head]
+            shares = [row[dests[place]][1] for place in fixed]
+            means = torch.stack(
+                [
+                    torch.stack([normalized[src] * weight for src, weight in group]).sum(dim=0)
+                    for group in shares
+                ],
+                1,
+            )
+            totals = z.new_tensor([sum(weight for _, weight in group) for group in shares])
+            z[:, fixed] = means @ attn.W_V[head] + totals[:, None, None] * attn.b_V[head]
         spread = [place for place, dest in enumerate(dests) if row[dest][0] == "uniform"]
         if spread:
             assert everything is not None
@@ -292,7 +298,7 @@ class RoleRuns:
         pattern = scores.masked_fill(~self._rows_of(self.mask, dests), -torch.inf).softmax(-1)
         chain = torch.arange(self.n_chains, device=pattern.device)
         for place, dest in enumerate(dests):
-            for src in row[dest][1]:
+            for src, _ in row[dest][1]:
                 pattern[:, place * self.n_chains + chain, src * self.n_chains + chain] = 0.0
         return self._by_role(pattern @ v)
 

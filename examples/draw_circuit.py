@@ -1,4 +1,4 @@
-"""Draw the circuit of a checkpoint as a picture: python examples/draw_circuit.py [CKPT] [OUT.svg]"""
+"""Draw a checkpoint's circuit as a picture: python examples/draw_circuit.py [CKPT] [OUT.svg]"""
 
 import sys
 from pathlib import Path

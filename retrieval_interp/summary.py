@@ -63,7 +63,7 @@ def verdict(score: CircuitScore, task: RetrievalTask) -> str:
     useful = sum(bool(row.mechanism.paths) for row in score.heads)
     if not score.circuit.mechanisms:
         reason = (
-            f"the model itself is near the plateau of {task.plateau:.2f} and has not learned the task"
+            f"the model is near the plateau of {task.plateau:.2f} and has not learned the task"
             if is_unlearned(score.baseline_mse, task)
             else "no replacement of its heads was found or given"
         )
