@@ -1,39 +1,72 @@
-"""Finding a circuit without being told one (paper, appendix E, steps 3 to 6, made automatic).
+"""Finding a circuit without being told one (paper, appendix E, made automatic).
 
-1. Measure each head's mean attention by role.
-2. Propose circuits in which every head is one-hot, or shared, on the role paths above a threshold
-   of attention; start from the first whose combined MSE is below the tolerance, in the order of
-   `_PROPOSALS`, or else from the best. While that is not below the tolerance, give back its
-   original attention to the head that gains most by it.
-3. Replace heads by uniform or identity attention where the combined MSE stays below the tolerance,
-   the cheapest first.
-4. Leave out paths in the same way; shared heads left with one source a role become one-hot.
-5. Repeat 3 and 4 until neither changes anything.
+1. Measure each head's mean attention by role, and list each head's candidate mechanisms: uniform,
+   identity, one-hot and shared on the role paths above several thresholds, role-mean, original.
+2. Start from whole circuits: every head one-hot, or shared, above one threshold; or every head
+   role-mean. While a start does not hold the loss, raise the head that gains most to role-mean or
+   back to its original attention.
+3. Simplify: give heads their cheapest candidate that still holds the loss, cheapest replacements
+   first; then leave out paths in the same way; repeat until neither changes anything.
+4. Revisit: put a path back that was left out, and simplify again; keep what ends up cheaper. Then
+   try to leave out every two paths at once.
+5. Do this from several starts and keep the cheapest circuit, the lower loss where costs are equal.
+
+What is simple is explicit (`cost`): uniform and identity attention cost nothing, the first source
+of a role 1, every further source that shares with it 2, a role-mean head 3 a role, an original head
+10 a role. To hold the loss is to stay two standard errors below the tolerance on the examples that
+decide; which trial to look at first is judged on some of them.
 
 Where this departs from the paper: heads are judged with all other replacements in place, not one
 head at a time in the intact model, since a soft model makes single heads look indispensable that
-nobody misses once the others are sharp.
+nobody misses once the others are sharp, and the reverse.
 """
 
+import itertools
 from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
 from circuits.attention import mean_attention
-from circuits.circuit import Circuit, Head
+from circuits.circuit import Circuit, Head, HeadPath
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
-from circuits.scoring import Progress, Scorer, no_progress
-from tasks import RetrievalTask
+from circuits.scoring import Progress, Scorer, no_progress, standard_error
+from tasks import Batch, InputError, RetrievalTask
 
-_PROPOSALS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
+_THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
     ("one-hot", 0.5),
-    ("one-hot", 0.4),
     ("one-hot", 0.3),
     ("shared", 0.4),
-    ("shared", 0.3),
-    ("shared", 0.2),
+    ("shared", 0.25),
+    ("shared", 0.15),
 )
+_REVISITED = 0.25  # paths with at least this mean attention may be put back
+_SCOUTED = 128  # examples on which trials are ordered
+_NEGLIGIBLE = 0.005  # weaker attention is left out of role-mean heads
+
+
+def cost(mechanism: Mechanism, n_roles: int) -> int:
+    """How far a mechanism is from simple; see the module's docstring."""
+    return {
+        "uniform": 0,
+        "identity": 0,
+        "one-hot": len(mechanism.paths),
+        "shared": 2 * len(mechanism.paths) - len({path.dest for path in mechanism.paths}),
+        "role-mean": 3 * n_roles,
+    }.get(mechanism.kind, 10 * n_roles)
+
+
+def circuit_cost(circuit: Circuit, heads: list[Head]) -> int:
+    """The cost of a circuit on a model with these heads."""
+    return sum(cost(circuit[head], circuit.n_roles) for head in heads)
+
+
+def is_unlearned(mse: float, task: RetrievalTask) -> bool:
+    """Whether a model does no better than answering with the mean of the candidates.
+
+    The paper calls a run unlearned above 0.7, where that answer gives 0.75 (section 7.2).
+    """
+    return mse > task.plateau * 0.7 / 0.75
 
 
 def discover(
@@ -42,6 +75,7 @@ def discover(
     tolerance: float = 0.05,
     examples: int = 512,
     seed: int = 0,
+    restarts: int = 3,
     progress: Progress = no_progress,
 ) -> Circuit:
     """Find which attention paths do the work.
@@ -52,33 +86,25 @@ def discover(
         tolerance: the MSE that the combined circuit stays below (paper: 0.05).
         examples: how many examples decide.
         seed: which ones.
+        restarts: from how many starting circuits to search, at least 1.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
         A circuit with a mechanism for every head that has one; an empty one for a model that has
         not learned the task, which has no circuit to find. It is a proposal: score it on other
         examples with `score_circuit`.
+
+    Raises:
+        InputError: the model does not fit the task, or restarts below 1.
     """
+    if restarts < 1:
+        raise InputError(f"restarts: expected at least 1, found {restarts}")
     device = next(model.parameters()).device
     batch = task.sample(examples, seed, device, split="discovery")
-    scorer = Scorer(model, task, batch)
-    if is_unlearned(float(scorer.base_losses.mean()), task):
-        return scorer.empty_circuit
-    circuit = _start(scorer, mean_attention(model, batch).cpu(), tolerance, progress)
-    while True:
-        before = circuit
-        circuit = _simplify_heads(scorer, circuit, tolerance, progress)
-        circuit = _prune_paths(scorer, circuit, tolerance, progress)
-        if circuit == before:
-            return circuit
-
-
-def is_unlearned(mse: float, task: RetrievalTask) -> bool:
-    """Whether a model does no better than answering with the mean of the candidates.
-
-    The paper calls a run unlearned above 0.7, where that answer gives 0.75 (section 7.2).
-    """
-    return mse > task.plateau * 0.7 / 0.75
+    search = Search(model, task, batch, tolerance)
+    if is_unlearned(search.baseline_mse, task):
+        return search.empty
+    return search.run(restarts, progress)
 
 
 def propose(
@@ -100,6 +126,17 @@ def propose(
     return tidy(Mechanism("shared", tuple(paths)))
 
 
+def role_mean(attention: Float[Tensor, "dest src"]) -> Mechanism:
+    """A head's mean attention by role as a mechanism."""
+    weights = {
+        RolePath(dest, src): min(1.0, weight)
+        for dest, row in enumerate(attention.tolist())
+        for src, weight in enumerate(row)
+        if weight >= _NEGLIGIBLE
+    }
+    return Mechanism("role-mean", tuple(weights), tuple(weights.values()))
+
+
 def tidy(mechanism: Mechanism) -> Mechanism:
     """Call a shared mechanism one-hot where every role has one source."""
     if mechanism.kind != "shared":
@@ -108,69 +145,190 @@ def tidy(mechanism: Mechanism) -> Mechanism:
     return Mechanism("one-hot" if len(set(dests)) == len(dests) else "shared", mechanism.paths)
 
 
-def _start(scorer: Scorer, attention: Tensor, tolerance: float, progress: Progress) -> Circuit:
-    n_layers, n_heads = attention.shape[:2]
-    heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    best, best_mse = scorer.empty_circuit, float("inf")
-    for kind, threshold in progress(_PROPOSALS, "proposing"):
-        circuit = scorer.empty_circuit
-        for head in heads:
-            circuit = circuit.replace(head, propose(attention[head], kind, threshold))
-        mse = scorer.mse(circuit)
-        if mse < best_mse:
-            best, best_mse = circuit, mse
-        if mse < tolerance:
-            break
-    while best_mse >= tolerance and best.mechanisms:
-        scorer.rebase(best)
-        trials = [
-            (scorer.mse(best.replace(head, ORIGINAL)), head)
-            for head in progress(list(best.mechanisms), "restoring heads")
+class Search:
+    """The search for one model, on one set of examples."""
+
+    def __init__(self, model: Any, task: RetrievalTask, batch: Batch, tolerance: float):
+        self.tolerance = tolerance
+        self.judge = Scorer(model, task, batch)
+        self.scout = Scorer(model, task, batch[:_SCOUTED])
+        self.baseline_mse = float(self.judge.base_losses.mean())
+        self.empty = self.judge.empty_circuit
+        self.attention = mean_attention(model, batch).cpu()
+        self.known: dict[tuple[Any, ...], bool] = {}
+        n_layers, n_heads = self.attention.shape[:2]
+        self.heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+        self.candidates = {head: self._candidates(self.attention[head]) for head in self.heads}
+
+    def run(self, restarts: int, progress: Progress) -> Circuit:
+        """The best circuit from the best starts."""
+        starts = sorted(self._starts(), key=lambda circuit: self._order(circuit))
+        best, best_rank = self.empty, self._rank(self.empty)
+        for start in progress(starts[:restarts], "searching"):
+            found = self._revisit(self._simplify(self._enrich(start)), progress)
+            rank = self._rank(found)
+            if rank < best_rank:
+                best, best_rank = found, rank
+        return best
+
+    # Judging
+
+    def _holds(self, circuit: Circuit) -> bool:
+        """Whether the loss stays below the tolerance; hopeless cases are not looked at closely."""
+        key = tuple(circuit.mechanisms.items())
+        if key not in self.known:
+            self.known[key] = not self._far_off(circuit) and self._close_look(circuit)
+        return self.known[key]
+
+    def _far_off(self, circuit: Circuit) -> bool:
+        losses = self.scout.losses(circuit).mean(dim=1)
+        return float(losses.mean()) - 4 * standard_error(losses) > self.tolerance
+
+    def _close_look(self, circuit: Circuit) -> bool:
+        losses = self.judge.losses(circuit).mean(dim=1)
+        return float(losses.mean()) + 2 * standard_error(losses) < self.tolerance
+
+    def _mse(self, circuit: Circuit) -> float:
+        return self.scout.mse(circuit)
+
+    def _rebase(self, circuit: Circuit) -> float:
+        self.judge.rebase(circuit)
+        return self.scout.rebase(circuit)
+
+    def _cost(self, circuit: Circuit) -> int:
+        return circuit_cost(circuit, self.heads)
+
+    def _rank(self, circuit: Circuit) -> tuple[bool, int, float]:
+        """Lower is better: circuits that hold first, then cheap ones, then low losses."""
+        return not self._holds(circuit), self._cost(circuit), self.judge.mse(circuit)
+
+    def _order(self, circuit: Circuit) -> tuple[bool, float, int]:
+        """Which starts to try first: those that hold, cheap ones; else those nearest to it."""
+        holds, mse = self._holds(circuit), self._mse(circuit)
+        return not holds, (0.0 if holds else mse), self._cost(circuit)
+
+    # Moves
+
+    def _candidates(self, attention: Float[Tensor, "dest src"]) -> list[Mechanism]:
+        proposals = [propose(attention, kind, threshold) for kind, threshold in _THRESHOLDS]
+        found = [UNIFORM, IDENTITY, *proposals, role_mean(attention), ORIGINAL]
+        distinct = list(dict.fromkeys(found))
+        return sorted(distinct, key=lambda mechanism: cost(mechanism, len(attention)))
+
+    def _starts(self) -> list[Circuit]:
+        empty = self.empty
+        mechanisms = [
+            *({h: propose(self.attention[h], *t) for h in self.heads} for t in _THRESHOLDS),
+            {head: role_mean(self.attention[head]) for head in self.heads},
         ]
-        mse, head = min(trials)
-        if mse >= best_mse:
-            break
-        best, best_mse = best.replace(head, ORIGINAL), mse
-    return best
+        circuits = [Circuit(m, empty.n_roles, empty.rest, empty.task) for m in mechanisms]
+        return [c for place, c in enumerate(circuits) if c not in circuits[:place]]
 
+    def _enrich(self, circuit: Circuit) -> Circuit:
+        """Make heads richer, the one that gains most first, until the circuit holds."""
+        mse = self._rebase(circuit)
+        while not self._holds(circuit):
+            trials = [
+                (self._mse(circuit.replace(head, richer)), head, richer)
+                for head in self.heads
+                for richer in (role_mean(self.attention[head]), ORIGINAL)
+                if cost(richer, circuit.n_roles) > cost(circuit[head], circuit.n_roles)
+            ]
+            if not trials:
+                return circuit
+            best_mse, head, richer = min(trials, key=lambda trial: trial[0])
+            if best_mse >= mse:
+                return circuit
+            circuit = circuit.replace(head, richer)
+            mse = self._rebase(circuit)
+        return circuit
 
-def _simplify_heads(
-    scorer: Scorer, circuit: Circuit, tolerance: float, progress: Progress
-) -> Circuit:
-    limit = max(tolerance, scorer.rebase(circuit))
-    idle = (UNIFORM, IDENTITY)
-    trials = []
-    for head in progress([h for h in _all_heads(scorer) if circuit[h] not in idle], "idle heads"):
-        trials.append(min((scorer.mse(circuit.replace(head, m)), head, m.kind) for m in idle))
-    for mse, head, _ in progress(sorted(trials), "simplifying heads"):
-        if mse >= limit:
-            break
-        for mechanism in idle:
-            simpler = circuit.replace(head, mechanism)
-            if scorer.mse(simpler) < limit:
+    def _simplify(self, circuit: Circuit) -> Circuit:
+        """Cheaper heads and fewer paths until nothing can go."""
+        if not self._holds(circuit):
+            return circuit
+        while True:
+            before = circuit
+            circuit = self._cheaper_heads(circuit)
+            circuit = self._fewer_paths(circuit)
+            if circuit == before:
+                return circuit
+
+    def _cheaper_heads(self, circuit: Circuit) -> Circuit:
+        self._rebase(circuit)
+        trials = []
+        for head in self.heads:
+            own = cost(circuit[head], circuit.n_roles)
+            for candidate in self.candidates[head]:
+                if cost(candidate, circuit.n_roles) < own:
+                    mse = self._mse(circuit.replace(head, candidate))
+                    saved = own - cost(candidate, circuit.n_roles)
+                    trials.append((mse, -saved, head, candidate))
+        changed = set()
+        # The cheapest losses first; idle heads are settled before useful ones are touched.
+        for _, _, head, candidate in sorted(trials, key=lambda trial: trial[:3]):
+            if head in changed:
+                continue
+            simpler = circuit.replace(head, candidate)
+            if self._holds(simpler):
+                circuit = self._cheapest(circuit, head)
+                changed.add(head)
+                self._rebase(circuit)
+        return circuit
+
+    def _cheapest(self, circuit: Circuit, head: Head) -> Circuit:
+        """The head's cheapest candidate that holds; among equally cheap ones the lower loss."""
+        trials = (circuit.replace(head, candidate) for candidate in self.candidates[head])
+        for _, group in itertools.groupby(trials, key=self._cost):
+            holding = [trial for trial in group if self._holds(trial)]
+            if holding:
+                return min(holding, key=self._mse)
+        return circuit
+
+    def _fewer_paths(self, circuit: Circuit) -> Circuit:
+        self._rebase(circuit)
+        trials = [(self._mse(circuit.without(path)), path) for path in circuit.paths()]
+        for _, path in sorted(trials):
+            simpler = self._without(circuit, path)
+            if self._holds(simpler):
                 circuit = simpler
-                scorer.rebase(circuit)
-                break
-    return circuit
+                self._rebase(circuit)
+        return circuit
 
+    @staticmethod
+    def _without(circuit: Circuit, path: HeadPath) -> Circuit:
+        smaller = circuit.without(path)
+        return smaller.replace(path.head, tidy(smaller[path.head]))
 
-def _prune_paths(scorer: Scorer, circuit: Circuit, tolerance: float, progress: Progress) -> Circuit:
-    limit = max(tolerance, scorer.rebase(circuit))
-    trials = [
-        (scorer.mse(circuit.without(path)), path)
-        for path in progress(list(circuit.paths()), "weighing paths")
-    ]
-    for mse, path in progress(sorted(trials), "pruning paths"):
-        if mse >= limit:
-            break
-        simpler = circuit.without(path)
-        simpler = simpler.replace(path.head, tidy(simpler[path.head]))
-        if scorer.mse(simpler) < limit:
-            circuit = simpler
-            scorer.rebase(circuit)
-    return circuit
+    def _with(self, circuit: Circuit, path: HeadPath) -> Circuit:
+        old = circuit[path.head]
+        kept = old.paths if old.kind in ("one-hot", "shared") else ()
+        return circuit.replace(path.head, tidy(Mechanism("shared", (*kept, path.path))))
 
-
-def _all_heads(scorer: Scorer) -> list[Head]:
-    cfg = scorer.model.cfg
-    return [Head(layer, head) for layer in range(cfg.n_layers) for head in range(cfg.n_heads)]
+    def _revisit(self, circuit: Circuit, progress: Progress) -> Circuit:
+        """Decisions depend on each other: undo some, simplify again, keep what is cheaper."""
+        if not self._holds(circuit):
+            return circuit
+        present = set(circuit.paths())
+        absent = [
+            HeadPath(head, RolePath(dest, src))
+            for head in self.heads
+            for dest, src in (self.attention[head] >= _REVISITED).nonzero().tolist()
+            if HeadPath(head, RolePath(dest, src)) not in present
+        ]
+        for path in progress(absent, "revisiting"):
+            if path in set(circuit.paths()) or circuit[path.head].kind in ("role-mean", "original"):
+                continue
+            self._rebase(circuit)
+            richer = self._with(circuit, path)
+            if self._mse(richer) >= self._mse(circuit):
+                continue
+            found = self._simplify(richer)
+            if self._rank(found) < self._rank(circuit):
+                circuit = found
+        self._rebase(circuit)
+        for first, second in itertools.combinations(list(circuit.paths()), 2):
+            smaller = self._without(self._without(circuit, first), second)
+            if self._holds(smaller):
+                return self._simplify(smaller)
+        return circuit

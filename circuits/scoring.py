@@ -66,6 +66,11 @@ class Scorer:
         return self.task.example_losses(outputs, self.batch)
 
 
+def standard_error(losses: Float[Tensor, " batch"]) -> float:
+    """The standard error of a mean over examples; NaN for a single one."""
+    return float(losses.std()) / len(losses) ** 0.5 if len(losses) > 1 else float("nan")
+
+
 def check_model_fits(model: Any, task: RetrievalTask) -> None:
     """Refuse a model that cannot read or answer a task.
 

@@ -69,7 +69,12 @@ def main(argv: Sequence[str]) -> None:
         circuit = read_circuit(options.circuit, checkpoint)
     else:
         circuit = discover(
-            model, task, options.tolerance, options.examples, options.seed, progress_bar
+            model,
+            task,
+            options.tolerance,
+            options.examples,
+            options.seed,
+            progress=progress_bar,
         )
     batch = task.sample(options.examples, options.seed, device, split="test")
     score = score_circuit(model, task, circuit, batch, options.tolerance, progress_bar)
