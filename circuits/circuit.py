@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from circuits.mechanisms import (
@@ -69,12 +69,15 @@ class Circuit:
         n_roles: how many roles the circuit's task has, 2D+1.
         rest: the attention row of a position without a path, in one-hot and shared heads.
         task: the task it speaks of, as `task.to_dict()` gives it.
+        enabling: paths that the circuit does without, its attention being given, but by which the
+            living model finds where to attend (`circuits.enabling`).
     """
 
     mechanisms: Mapping[Head, Mechanism]
     n_roles: int
     rest: Rest = "zero"
     task: Mapping[str, Any] = field(default_factory=dict)
+    enabling: tuple[HeadPath, ...] = ()
 
     def __post_init__(self) -> None:
         kept = {
@@ -97,7 +100,7 @@ class Circuit:
     def replace(self, head: tuple[int, int], mechanism: Mechanism) -> "Circuit":
         """The same circuit with another mechanism for one head."""
         mechanisms = {**self.mechanisms, Head(*head): mechanism}
-        return Circuit(mechanisms, self.n_roles, self.rest, self.task)
+        return replace(self, mechanisms=mechanisms)
 
     def cut(self, path: HeadPath) -> "Circuit":
         """The same circuit with one more path of an original head cut."""
@@ -113,7 +116,7 @@ class Circuit:
         Raises:
             InputError: with the heads that there are.
         """
-        for head in self.mechanisms:
+        for head in [*self.mechanisms, *(path.head for path in self.enabling)]:
             if not (0 <= head.layer < n_layers and 0 <= head.head < n_heads):
                 raise InputError(
                     f"circuit: expected heads from L0.H0 to L{n_layers - 1}.H{n_heads - 1}, which "
@@ -137,6 +140,7 @@ class Circuit:
                 }
                 for head, mechanism in self.mechanisms.items()
             ],
+            "enabling": [str(path) for path in self.enabling],
         }
 
     @classmethod
@@ -146,7 +150,7 @@ class Circuit:
         Raises:
             InputError: a key is missing, unknown or of the wrong form; the head is named.
         """
-        _expect_keys(data, {"heads"}, {"task", "rest"}, "circuit")
+        _expect_keys(data, {"heads"}, {"task", "rest", "enabling"}, "circuit")
         if not isinstance(data["heads"], list):
             raise InputError("circuit: expected heads to be a list")
         task = data.get("task", {})
@@ -195,7 +199,14 @@ class Circuit:
         rest = data.get("rest", "zero")
         if rest not in RESTS:
             raise InputError(f"circuit: expected rest of {', '.join(RESTS)}, found {rest!r:.40}")
-        return cls(mechanisms, n_roles, rest, task)
+        enabling = data.get("enabling", [])
+        if not isinstance(enabling, list) or not all(isinstance(path, str) for path in enabling):
+            raise InputError('circuit: expected enabling as ["L0.H0 s2<-s1", ...]')
+        try:
+            listed = tuple(parse_head_path(path, n_roles) for path in enabling)
+        except InputError as error:
+            raise InputError(f"circuit: enabling: {error}") from None
+        return cls(mechanisms, n_roles, rest, task, listed)
 
     def to_json(self) -> str:
         """One line a head, so that two circuits can be compared with a text diff."""
@@ -203,7 +214,7 @@ class Circuit:
         heads = ",\n".join("    " + json.dumps(row) for row in data["heads"])
         return (
             f'{{\n  "task": {json.dumps(data["task"])},\n  "rest": {json.dumps(data["rest"])},\n'
-            f'  "heads": [\n{heads}\n  ]\n}}\n'
+            f'  "heads": [\n{heads}\n  ],\n  "enabling": {json.dumps(data["enabling"])}\n}}\n'
         )
 
     @classmethod

@@ -10,6 +10,8 @@
 4. Revisit: put a path back that was left out, and simplify again; keep what ends up cheaper. Then
    try to leave out every two paths at once.
 5. Do this from several starts and keep the cheapest circuit, the lower loss where costs are equal.
+6. Cut every path in the intact model; those that it cannot do without but the circuit can are
+   listed as enabling.
 
 What is simple is explicit (`cost`): uniform and identity attention cost nothing, the first source
 of a role 1, every further source that shares with it 2, a role-mean head 3 a role, an original head
@@ -22,6 +24,7 @@ nobody misses once the others are sharp, and the reverse.
 """
 
 import itertools
+from dataclasses import replace
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -29,6 +32,7 @@ from torch import Tensor
 
 from circuits.attention import mean_attention
 from circuits.circuit import Circuit, Head, HeadPath
+from circuits.enabling import live_sweep
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
 from circuits.scoring import Progress, Scorer, no_progress, standard_error
 from tasks import Batch, InputError, RetrievalTask
@@ -104,7 +108,8 @@ def discover(
     search = Search(model, task, batch, tolerance)
     if is_unlearned(search.baseline_mse, task):
         return search.empty
-    return search.run(restarts, progress)
+    circuit = search.run(restarts, progress)
+    return replace(circuit, enabling=search.enabling(circuit, progress))
 
 
 def propose(
@@ -170,6 +175,13 @@ class Search:
             if rank < best_rank:
                 best, best_rank = found, rank
         return best
+
+    def enabling(self, circuit: Circuit, progress: Progress) -> tuple[HeadPath, ...]:
+        """Paths that the circuit does without and the living model does not."""
+        present = set(circuit.paths())
+        swept = live_sweep(self.scout, self.attention, progress=progress)
+        needed = (row.path for row in swept if row.live_mse > self.tolerance)
+        return tuple(path for path in needed if path not in present)
 
     # Judging
 

@@ -25,7 +25,8 @@ def draw_circuit(
     """Draw a circuit as SVG.
 
     Args:
-        circuit: what to draw; heads without paths are written beside their layer.
+        circuit: what to draw; heads without paths are written beside their layer, and paths
+            that only enable are dashed.
         n_layers: layers of the model.
         order: roles from left to right.
         necessity: MSE when each path is ablated; wider arrows are needed more.
@@ -36,8 +37,9 @@ def draw_circuit(
     necessity = necessity or {}
     columns = {role: _LEFT + _COLUMN * place for place, role in enumerate(order)}
     by_layer: dict[int, list[HeadPath]] = {layer: [] for layer in range(n_layers)}
-    for path in circuit.paths():
+    for path in (*circuit.paths(), *circuit.enabling):
         by_layer[path.head.layer].append(path)
+    enabling = set(circuit.enabling)
     heights = [_ROW if by_layer[layer] else _IDLE_ROW for layer in range(n_layers)]
     width = _LEFT + _COLUMN * len(order)
     height = _TOP + sum(heights) + 60
@@ -75,7 +77,7 @@ def draw_circuit(
             f"{escape(text or f'L{layer} original')}</text>"
         )
         for path in by_layer[layer]:
-            parts.append(_arrow(path, columns, bottom, top, necessity.get(path)))
+            parts.append(_arrow(path, columns, bottom, top, necessity.get(path), path in enabling))
         for y in {bottom, top}:
             parts += [
                 f'<circle cx="{x}" cy="{y}" r="3.5" fill="currentColor" fill-opacity="0.5"/>'
@@ -85,13 +87,20 @@ def draw_circuit(
 
 
 def _arrow(
-    path: HeadPath, columns: Mapping[int, int], bottom: int, top: int, mse: float | None
+    path: HeadPath,
+    columns: Mapping[int, int],
+    bottom: int,
+    top: int,
+    mse: float | None,
+    enabling: bool,
 ) -> str:
     start, end = columns[path.path.src], columns[path.path.dest]
     color = _COLORS[path.head.head % len(_COLORS)]
     stroke = 1.5 if mse is None else 1.5 + 4.5 * min(1.0, mse)
     label = f"{path}: {role_letters(path.path.dest)} from {role_letters(path.path.src)}"
     label += "" if mse is None else f", MSE {mse:.3f} when ablated"
+    label += ", enables only" if enabling else ""
+    dashes = ' stroke-dasharray="5 4" stroke-opacity="0.75"' if enabling else ""
     middle = (bottom + top) / 2
     text = (
         ""
@@ -102,8 +111,8 @@ def _arrow(
     )
     return (
         f'<g><title>{escape(label)}</title><path d="M{start} {bottom - 5} C{start} {middle} {end} '
-        f'{middle} {end} {top + 5}" fill="none" stroke="{color}" stroke-width="{stroke:.1f}" '
-        f'marker-end="url(#tip)"/>{text}</g>'
+        f'{middle} {end} {top + 5}" fill="none" stroke="{color}" stroke-width="{stroke:.1f}"'
+        f'{dashes} marker-end="url(#tip)"/>{text}</g>'
     )
 
 

@@ -57,6 +57,7 @@ def main(argv: Sequence[str]) -> None:
     _check_options(options)
 
     from circuits import discover, score_circuit
+    from circuits.flow import describe_flow
     from retrieval_interp.checkpoint import load_checkpoint
     from retrieval_interp.files import write_whole
     from retrieval_interp.summary import describe, score_table, score_to_dict, verdict
@@ -77,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
             progress=progress_bar,
         )
     batch = task.sample(options.examples, options.seed, device, split="test")
-    score = score_circuit(model, task, circuit, batch, options.tolerance, progress_bar)
+    score = score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
     found = (
         f"read from {options.circuit}; every MSE is"
         if options.circuit
@@ -87,6 +88,7 @@ def main(argv: Sequence[str]) -> None:
     print(f"circuit {found} over {options.examples} examples, seed {options.seed}\n")
     print(score_table(score))
     print(verdict(score, task))
+    print(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
     if options.json is not None:
         import json
 

@@ -13,10 +13,18 @@ from torch import Tensor
 
 from circuits import CircuitScore, mean_attention
 from circuits.drawing import draw_circuit, role_order
+from circuits.flow import describe_flow
 from retrieval_interp.attention_views import attention_view
 from retrieval_interp.checkpoint import Checkpoint
-from retrieval_interp.summary import PAPER_COMBINED, PAPER_PATHS, describe, verdict
-from tasks import path_letters, role_letters, role_name
+from retrieval_interp.summary import (
+    PAPER_COMBINED,
+    PAPER_PATHS,
+    PATH_HEADER,
+    describe,
+    path_rows,
+    verdict,
+)
+from tasks import role_letters, role_name
 
 _STYLE = """
 :root { color-scheme: light dark; --fg: #1a1c1f; --bg: #ffffff; --soft: #6b7076; --line: #d9dce0;
@@ -58,6 +66,7 @@ def render_report(score: CircuitScore, checkpoint: Checkpoint, seed: int, comman
     order = role_order(batch)
     necessity = {row.path: row.ablated_mse for row in score.paths}
     drawing = draw_circuit(score.circuit, checkpoint.config.layers, order, necessity)
+    flow = describe_flow(score.circuit, checkpoint.config.layers, checkpoint.config.heads)
     good = score.sufficient and score.minimal
     sections = [
         f"<h1>Attention circuit of {escape(checkpoint.name)}</h1>",
@@ -67,7 +76,9 @@ def render_report(score: CircuitScore, checkpoint: Checkpoint, seed: int, comman
         f'<div class="scroll">{drawing}</div>',
         '<p class="soft">Columns are the positions of one chain in the order of the sequence; the '
         "query is the last. An arrow is an attention path of the layer beside it; the number is "
-        "the MSE when that path is ablated too, and wider arrows cost more.</p>",
+        "the MSE when that path is ablated too, and wider arrows cost more. Dashed arrows only "
+        "enable: with attention given, the circuit does without them, but by them the model finds "
+        f"where to attend. {escape(flow)}</p>",
         "<h2>What each replacement costs</h2>",
         _head_table(score),
         _path_table(score),
@@ -124,16 +135,14 @@ def _head_table(score: CircuitScore) -> str:
 def _path_table(score: CircuitScore) -> str:
     if not score.paths:
         return ""
-    table = _table(
-        [("path", False), ("in letters", False), ("MSE, ablated too", True)],
-        [
-            [str(row.path), path_letters(*row.path.path), f"{row.ablated_mse:.4f}"]
-            for row in score.paths
-        ],
-    )
+    numbers = ("MSE, ablated too", "MSE, cut live")
+    table = _table([(name, name in numbers) for name in PATH_HEADER], path_rows(score))
     return (
-        "<p>Each path ablated on top of all replacements "
-        f"(paper: {escape(PAPER_PATHS)}):</p>{table}"
+        "<p>Each path ablated twice: on top of all replacements, as in the paper (there: "
+        f"{escape(PAPER_PATHS)}), which shows what it carries; and alone in the intact model, with "
+        "all later attention recomputed, which also shows what it enables. In brackets: the side "
+        "of the later head that misses it, and that path's mean attention before and "
+        f"after.</p>{table}"
     )
 
 

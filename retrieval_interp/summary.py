@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from circuits import CircuitScore
+from circuits import CircuitScore, HeadPath
 from circuits.discovery import is_unlearned
+from circuits.evaluation import LivePathScore, PathScore, control_summary
 from retrieval_interp.checkpoint import Checkpoint
 from tasks import RetrievalTask, path_letters, role_name
 
@@ -20,30 +21,57 @@ def score_to_dict(score: CircuitScore, checkpoint: Checkpoint, seed: int) -> dic
         "seed": seed,
         "tolerance": score.tolerance,
         "baseline_mse": score.baseline_mse,
+        "baseline_se": score.baseline_se,
         "heads": [
             {
-                "layer": row.head.layer,
-                "head": row.head.head,
+                **row.head._asdict(),
                 "mechanism": row.mechanism.kind,
                 "paths": [[role_name(dest), role_name(src)] for dest, src in row.mechanism.paths],
                 "mse": row.mse,
+                "se": row.se,
             }
             for row in score.heads
         ],
         "combined_mse": score.combined_mse,
+        "combined_se": score.combined_se,
         "paths": [
             {
-                "layer": row.path.head.layer,
-                "head": row.path.head.head,
-                "dest": role_name(row.path.path.dest),
-                "src": role_name(row.path.path.src),
+                **_place(row.path),
                 "ablated_mse": row.ablated_mse,
+                "se": row.se,
+                "carries": row.ablated_mse > score.tolerance,
+                **_live(row),
             }
             for row in score.paths
         ],
+        "enabling": [{**_place(row.path), **_live(row)} for row in score.enabling],
+        "control": list(score.control),
         "sufficient": score.sufficient,
         "minimal": score.minimal,
         "rest": score.circuit.rest,
+    }
+
+
+def _place(path: HeadPath) -> dict[str, Any]:
+    names = {"dest": role_name(path.path.dest), "src": role_name(path.path.src)}
+    return {**path.head._asdict(), **names}
+
+
+def _live(row: LivePathScore) -> dict[str, Any]:
+    return {
+        "attention": row.attention,
+        "live_mse": row.live_mse,
+        "live_se": row.live_se,
+        "enables": [
+            {
+                **_place(later.path),
+                "attention": later.attention,
+                "when_cut": later.when_cut,
+                "by_query": later.by_query,
+                "by_key": later.by_key,
+            }
+            for later in row.enables
+        ],
     }
 
 
@@ -77,31 +105,59 @@ def verdict(score: CircuitScore, task: RetrievalTask) -> str:
     )
     if score.paths:
         costs = [row.ablated_mse for row in score.paths]
-        spared = [str(row.path) for row in score.paths if row.ablated_mse <= score.tolerance]
         text += (
             f" {'Minimal' if score.minimal else 'Not minimal'}: each of the {len(costs)} paths, "
             f"ablated too, gives {min(costs):.2f} to {max(costs):.2f} (paper: {PAPER_PATHS})"
         )
-        text += f"; {', '.join(spared)} can go." if spared else "."
+        text += f"; {', '.join(map(str, score.spared))} can go." if score.spared else "."
+    if score.control:
+        text += f" {control_summary(score)}"
     return text
+
+
+def path_rows(score: CircuitScore) -> list[list[str]]:
+    """A row a path: name, letters, frozen and live MSE, and what it does."""
+    return [
+        [
+            str(row.path),
+            path_letters(*row.path.path),
+            f"{row.ablated_mse:.4f}" if isinstance(row, PathScore) else "",
+            f"{row.live_mse:.4f}",
+            _does(row),
+        ]
+        for row in (*score.paths, *score.enabling)
+    ]
+
+
+PATH_HEADER = ["path", "in letters", "MSE, ablated too", "MSE, cut live", "what it does"]
+
+
+def _does(row: LivePathScore) -> str:
+    later = ", ".join(
+        f"{enabled.path} ({enabled.side} {enabled.attention:.2f} to {enabled.when_cut:.2f})"
+        for enabled in row.enables
+    )
+    does = ["carries"] if isinstance(row, PathScore) else []
+    return "; ".join(does + ([f"enables {later}"] if later else []))
 
 
 def score_table(score: CircuitScore) -> str:
     """Every number of a score as text."""
-    lines = [f"baseline MSE (nothing replaced)  {score.baseline_mse:.4f}", ""]
+    lines = [
+        f"baseline MSE (nothing replaced)  {score.baseline_mse:.4f} +- {score.baseline_se:.4f}",
+        "",
+    ]
     lines += _columns(
         ["head", "mechanism", "MSE, only this head replaced"],
         [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads],
     )
-    lines += ["", f"combined MSE (all of them replaced)  {score.combined_mse:.4f}", ""]
+    lines += [
+        "",
+        f"combined MSE (all of them replaced)  {score.combined_mse:.4f} +- {score.combined_se:.4f}",
+        "",
+    ]
     if score.paths:
-        lines += _columns(
-            ["path", "in letters", "MSE, ablated too"],
-            [
-                [str(row.path), path_letters(*row.path.path), f"{row.ablated_mse:.4f}"]
-                for row in score.paths
-            ],
-        )
+        lines += _columns(PATH_HEADER, path_rows(score))
         lines.append("")
     return "\n".join(lines)
 

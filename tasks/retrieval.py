@@ -114,8 +114,9 @@ class RetrievalTask:
 
     @property
     def plateau(self) -> float:
-        """MSE of answering with the mean of the candidates, before anything is learned: 1 - 1/N."""
-        return 1 - 1 / self.chains
+        """MSE of answering with the mean of the candidates: 1 - 1/N of a symbol's variance."""
+        variance = 1.0 if self.tokens == "gaussian" else 1 / self.dim
+        return (1 - 1 / self.chains) * variance
 
     # Examples
 

@@ -14,6 +14,7 @@ CIRCUIT = Circuit(
     n_roles=7,
     rest="uniform",
     task=RetrievalTask().to_dict(),
+    enabling=(parse_head_path("L0.H0 s2<-s1", 7),),
 )
 
 heads = st.tuples(st.integers(0, 5), st.integers(0, 3))
@@ -26,13 +27,14 @@ def test_circuits_survive_json(sources, rest):
         Head(*head): Mechanism("shared", tuple(RolePath(*path) for path in paths))
         for head, paths in sources.items()
     }
-    circuit = Circuit(mechanisms, 7, rest)
+    circuit = Circuit(mechanisms, 7, rest, {}, (HeadPath(Head(1, 0), RolePath(0, 2)),))
     assert Circuit.from_json(circuit.to_json(), 7) == circuit
 
 
 def test_json_has_the_documented_keys_and_a_line_a_head():
     data = json.loads(CIRCUIT.to_json())
-    assert list(data) == ["task", "rest", "heads"]
+    assert list(data) == ["task", "rest", "heads", "enabling"]
+    assert data["enabling"] == ["L0.H0 s2<-s1"]
     assert data["heads"][2] == {
         "layer": 2,
         "head": 1,
@@ -79,6 +81,10 @@ def row(**changes):
         ({"heads": {}}, "expected heads to be a list"),
         ({"heads": [], "extra": 1}, "expected the keys .* found 'extra'"),
         ({"heads": [], "rest": "nothing"}, "expected rest of zero, uniform, identity"),
+        ({"heads": [], "enabling": [3]}, "expected enabling as"),
+        ({"heads": [], "enabling": ["L0 s2"]}, "enabling: expected a head such as L1.H0"),
+        ({"heads": [row(mechanism="role-mean")]}, "a weight for each path of a role-mean head"),
+        ({"heads": [row(weights=["x"])]}, "expected weights as a list of numbers"),
         ({"heads": [], "task": 3}, "expected task to be an object"),
         ({"heads": [{"layer": 0}]}, r"heads\[0\]: expected the key 'head'"),
         ({"heads": [row(layer=-1)]}, "expected layer to be a number from 0, found -1"),

@@ -47,6 +47,8 @@ def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done):
     assert data["combined_mse"] < 0.05 and data["sufficient"]
     assert data["minimal"] and min(row["ablated_mse"] for row in data["paths"]) > 0.05
     assert len(data["heads"]) == 5
+    assert len(data["control"]) == 100 and data["control"][0] > 10 * data["combined_mse"]
+    assert 0 < data["combined_se"] < data["combined_mse"] / 10
     assert (data["checkpoint"], data["examples"], data["seed"]) == ("small", 512, 0)
     assert data["task"]["steps"] == 3
 
@@ -63,7 +65,12 @@ def test_the_table_says_what_the_json_says(done):
     for row in data["paths"]:
         name = f"L{row['layer']}.H{row['head']} {row['dest']}<-{row['src']} "
         line = next(line for line in result.stdout.splitlines() if line.startswith(name))
-        assert line.endswith(f"{row['ablated_mse']:.4f}")
+        assert f" {row['ablated_mse']:.4f} " in line and f" {row['live_mse']:.4f} " in line
+        assert line.count("enables") == bool(row["enables"]) and "carries" in line
+    for row in data["enabling"]:
+        name = f"L{row['layer']}.H{row['head']} {row['dest']}<-{row['src']} "
+        line = next(line for line in result.stdout.splitlines() if line.startswith(name))
+        assert f" {row['live_mse']:.4f} " in line and "carries" not in line
     assert f"{data['combined_mse']:.4f}" in result.stdout
     assert "Sufficient" in result.stdout and "Minimal" in result.stdout
     assert result.stderr == ""

@@ -1,8 +1,8 @@
 import pytest
 
 from circuits.discovery import discover, propose, tidy
+from circuits.evaluation import score_circuit
 from circuits.mechanisms import Mechanism, RolePath
-from circuits.scoring import score_circuit
 from retrieval_interp.checkpoint import load_checkpoint
 
 

@@ -149,6 +149,10 @@ def test_losses_of_known_answers():
     means[:, -4:] = batch.targets.mean(1, keepdim=True)
     assert abs(float(task.loss(means, batch)) - task.plateau) < 0.02
     assert task.plateau == 0.75
+    unit = RetrievalTask(dim=8, tokens="unit")
+    drawn = unit.sample(2000)
+    means = drawn.targets.mean(1, keepdim=True).expand(-1, 28, -1)
+    assert abs(float(unit.loss(means, drawn)) - unit.plateau) < 0.002
     right = zeros.clone()
     right[:, -4:] = batch.targets
     assert float(task.loss(right, batch)) == 0.0

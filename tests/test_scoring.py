@@ -3,8 +3,9 @@ import torch
 
 from circuits.attention import mean_attention
 from circuits.circuit import Circuit, Head
+from circuits.evaluation import score_circuit
 from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, RolePath
-from circuits.scoring import Scorer, score_circuit
+from circuits.scoring import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from tasks import InputError, RetrievalTask
 from tests.test_ablation import hooks_left, naive_outputs
@@ -52,6 +53,11 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
     assert [row.path for row in score.paths] == list(circuit.paths())
     for row in score.paths:
         assert row.ablated_mse == naive(circuit.without(row.path))
+        assert row.live_mse == naive(empty.cut(row.path))
+    with torch.no_grad():
+        outputs = naive_outputs(model, circuit, batch)[:, -task.chains :]
+    each = (outputs - batch.targets).square().mean(dim=(1, 2))
+    assert score.combined_se == pytest.approx(float(each.std()) / 7**0.5, abs=1e-5)
     assert hooks_left(model) == 0
 
 

@@ -1,0 +1,157 @@
+"""Carrying and enabling: what a path is worth in the living model, and what it makes possible.
+
+With every pattern fixed, a path matters only by what it *carries* to the output. The head that
+joins a pair, without which no later head could find its target, then looks idle (the paper's
+exception in appendix E). So each path is also ablated *live*: its attention is set to zero in the
+intact model and later attention is computed anew.
+
+1. `live_sweep` cuts every path of every head, one at a time, and gives the loss.
+2. `enabled_by` says which later paths lose attention when a path is cut, and whether through their
+   queries or through their keys: one of the two is taken from the cut run, the other from the
+   intact one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuits.ablation import ablated, is_causal
+from circuits.attention import attention_by_role
+from circuits.circuit import Circuit, Head, HeadPath
+from circuits.mechanisms import RolePath, allowed_positions
+from circuits.scoring import Progress, Scorer, no_progress
+from tasks import Batch
+
+
+@dataclass(frozen=True)
+class LiveScore:
+    """A path cut in the intact model.
+
+    Attributes:
+        path: the path.
+        attention: its mean attention in the intact model.
+        live_mse: the MSE when it is cut, later attention recomputed.
+    """
+
+    path: HeadPath
+    attention: float
+    live_mse: float
+
+
+@dataclass(frozen=True)
+class Enabled:
+    """A later path that loses attention when an earlier one is cut.
+
+    Attributes:
+        path: the later path.
+        attention: its mean attention in the intact model.
+        when_cut: the same when the earlier path is cut.
+        by_query: the same when only the later head's queries come from the cut run.
+        by_key: the same when only its keys do.
+    """
+
+    path: HeadPath
+    attention: float
+    when_cut: float
+    by_query: float
+    by_key: float
+
+    @property
+    def side(self) -> str:
+        """`query` or `key`: which of the two loses more attention alone."""
+        return "query" if self.by_query < self.by_key else "key"
+
+
+def live_sweep(
+    scorer: Scorer,
+    attention: Float[Tensor, "layer head dest src"],
+    least: float = 0.05,
+    progress: Progress = no_progress,
+) -> list[LiveScore]:
+    """Cut every path with some attention, one at a time, in the intact model.
+
+    Args:
+        scorer: of the model and the examples; it is left on the intact model.
+        attention: mean attention by role.
+        least: paths with less mean attention are left out.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+
+    Returns:
+        A score a path, by layer, head, destination and source.
+    """
+    scorer.rebase(scorer.empty_circuit)
+    places = (attention >= least).nonzero().tolist()
+    paths = [HeadPath(Head(layer, head), RolePath(d, s)) for layer, head, d, s in places]
+    return [
+        LiveScore(
+            path,
+            float(attention[path.head][path.path]),
+            scorer.mse(scorer.empty_circuit.cut(path)),
+        )
+        for path in progress(paths, "cutting paths")
+    ]
+
+
+@torch.no_grad()
+def enabled_by(
+    model: Any,
+    batch: Batch,
+    cut: HeadPath,
+    later: Sequence[HeadPath],
+    least_drop: float = 0.1,
+) -> list[Enabled]:
+    """Which later paths a path enables.
+
+    Args:
+        model: a hooked model without rotary attention.
+        batch: the examples.
+        cut: the path that is cut in the intact model.
+        later: paths to look at; those of the same or earlier layers are skipped.
+        least_drop: mean attention that a path must lose to be named.
+
+    Returns:
+        The paths that lose attention, those that lose most first.
+    """
+    later = [path for path in later if path.head.layer > cut.head.layer]
+    if not later:
+        return []
+    layers = sorted({path.head.layer for path in later})
+    names = [f"blocks.{layer}.attn.hook_{side}" for layer in layers for side in "qk"]
+    _, intact = model.run_with_cache(batch.inputs, names_filter=names)
+    circuit = Circuit({}, batch.roles.shape[-1]).cut(cut)
+    with ablated(model, circuit, batch):
+        _, changed = model.run_with_cache(batch.inputs, names_filter=names)
+    found = []
+    for layer in layers:
+        q, k = (f"blocks.{layer}.attn.hook_{side}" for side in "qk")
+        means = [
+            _mean_attention(model, batch, layer, queries[q], keys[k])
+            for queries in (intact, changed)
+            for keys in (intact, changed)
+        ]
+        for path in later:
+            if path.head.layer == layer:
+                both = (path.head.head, *path.path)
+                before, by_key, by_query, after = (float(mean[both]) for mean in means)
+                if before - after >= least_drop:
+                    found.append(Enabled(path, before, after, by_query, by_key))
+    return sorted(found, key=lambda row: row.when_cut - row.attention)
+
+
+def _mean_attention(
+    model: Any,
+    batch: Batch,
+    layer: int,
+    queries: Float[Tensor, "batch pos head d_head"],
+    keys: Float[Tensor, "batch pos head d_head"],
+) -> Float[Tensor, "head dest src"]:
+    """Attention by role from given queries and keys."""
+    scale = model.blocks[layer].attn.attn_scale
+    scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / scale
+    allowed = allowed_positions(queries.shape[1], is_causal(model), scores.device)
+    pattern = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    return attention_by_role(pattern, batch.roles)
