@@ -32,9 +32,9 @@ from torch import Tensor
 
 from circuits.attention import mean_attention
 from circuits.circuit import Circuit, Head, HeadPath
-from circuits.enabling import live_sweep
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
 from circuits.scoring import Progress, Scorer, no_progress, standard_error
+from circuits.sweep import live_sweep
 from tasks import Batch, InputError, RetrievalTask
 
 _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (

@@ -5,10 +5,9 @@ joins a pair, without which no later head could find its target, then looks idle
 exception in appendix E). So each path is also ablated *live*: its attention is set to zero in the
 intact model and later attention is computed anew.
 
-1. `live_sweep` cuts every path of every head, one at a time, and gives the loss.
-2. `enabled_by` says which later paths lose attention when a path is cut, and whether through their
-   queries or through their keys: one of the two is taken from the cut run, the other from the
-   intact one.
+`circuits.sweep` gives the loss of every such cut. `enabled_by` says which later paths lose
+attention when a path is cut, and whether through their queries or through their keys: one of the
+two is taken from the cut run, the other from the intact one.
 """
 
 from collections.abc import Sequence
@@ -21,25 +20,9 @@ from torch import Tensor
 
 from circuits.ablation import ablated, is_causal
 from circuits.attention import attention_by_role
-from circuits.circuit import Circuit, Head, HeadPath
-from circuits.mechanisms import RolePath, allowed_positions
-from circuits.scoring import Progress, Scorer, no_progress
+from circuits.circuit import Circuit, HeadPath
+from circuits.mechanisms import allowed_positions
 from tasks import Batch
-
-
-@dataclass(frozen=True)
-class LiveScore:
-    """A path cut in the intact model.
-
-    Attributes:
-        path: the path.
-        attention: its mean attention in the intact model.
-        live_mse: the MSE when it is cut, later attention recomputed.
-    """
-
-    path: HeadPath
-    attention: float
-    live_mse: float
 
 
 @dataclass(frozen=True)
@@ -64,36 +47,6 @@ class Enabled:
     def side(self) -> str:
         """`query` or `key`: which of the two loses more attention alone."""
         return "query" if self.by_query < self.by_key else "key"
-
-
-def live_sweep(
-    scorer: Scorer,
-    attention: Float[Tensor, "layer head dest src"],
-    least: float = 0.05,
-    progress: Progress = no_progress,
-) -> list[LiveScore]:
-    """Cut every path with some attention, one at a time, in the intact model.
-
-    Args:
-        scorer: of the model and the examples; it is left on the intact model.
-        attention: mean attention by role.
-        least: paths with less mean attention are left out.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Returns:
-        A score a path, by layer, head, destination and source.
-    """
-    scorer.rebase(scorer.empty_circuit)
-    places = (attention >= least).nonzero().tolist()
-    paths = [HeadPath(Head(layer, head), RolePath(d, s)) for layer, head, d, s in places]
-    return [
-        LiveScore(
-            path,
-            float(attention[path.head][path.path]),
-            scorer.mse(scorer.empty_circuit.cut(path)),
-        )
-        for path in progress(paths, "cutting paths")
-    ]
 
 
 @torch.no_grad()

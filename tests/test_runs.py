@@ -6,7 +6,8 @@ from transformer_lens import HookedTransformerConfig
 
 from circuits.circuit import Circuit, Head
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
-from circuits.runs import HookRuns, RoleRuns, make_runs
+from circuits.role_runs import RoleRuns
+from circuits.runs import HookRuns, make_runs
 from circuits.vector_transformer import VectorTransformer
 from retrieval_interp.model import ModelConfig, build_model
 from tasks import RetrievalTask
@@ -139,9 +140,9 @@ def test_only_what_can_change_is_computed(monkeypatch):
     computed = []
     layer = RoleRuns._layer
 
-    def counted(self, index, residual, rows, dests):
+    def counted(self, index, residual, rows, dests, changed):
         computed.append((index, tuple(dests)))
-        return layer(self, index, residual, rows, dests)
+        return layer(self, index, residual, rows, dests, changed)
 
     monkeypatch.setattr(RoleRuns, "_layer", counted)
     runs.outputs(circuit)
