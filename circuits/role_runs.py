@@ -207,7 +207,8 @@ class RoleRuns:
         new = normalized[:, changed]
 
         def project(weight: Tensor, bias: Tensor) -> Tensor:
-            return new @ weight[head] + bias[head]
+            projected: Tensor = new @ weight[head] + bias[head]
+            return projected
 
         return (
             _updated(keys, changed, lambda: project(attn.W_K, attn.b_K)),
@@ -235,7 +236,7 @@ class RoleRuns:
         """
         block = self.model.blocks[layer]
         normalized = self._read_in(layer, residual, changed)
-        out = residual[:, dests] + block.attn.b_O
+        out: Tensor = residual[:, dests] + block.attn.b_O
         for head, row in enumerate(rows[layer]):
             out += self._head(layer, head, row, dests, normalized, changed)
         if self.cfg.attn_only:
