@@ -14,8 +14,8 @@
    listed as enabling.
 
 What is simple is explicit (`cost`): uniform and identity attention cost nothing, the first source
-of a role 1, every further source that shares with it 2, a role-mean head 3 a role, an original head
-10 a role. To hold the loss is to stay two standard errors below the tolerance on the examples that
+of a role 1, every further source that shares with it 2, a head that attends nowhere 1, a role-mean
+head 3 a role, an original head 10 a role. To hold the loss is to stay two standard errors below the tolerance on the examples that
 decide; which trial to look at first is judged on some of them.
 
 Where this departs from the paper: heads are judged with all other replacements in place, not one
@@ -51,6 +51,8 @@ _NEGLIGIBLE = 0.005  # weaker attention is left out of role-mean heads
 
 def cost(mechanism: Mechanism, n_roles: int) -> int:
     """How far a mechanism is from simple; see the module's docstring."""
+    if mechanism.kind in ("one-hot", "shared") and not mechanism.paths:
+        return 1  # attending nowhere is no attention of a softmax
     return {
         "uniform": 0,
         "identity": 0,

@@ -1,0 +1,131 @@
+"""A circuit as a Plotly figure and as plain text (paper, figures 5 and 7).
+
+Roles across in the order of the sequence, layers upwards, an arrow a path: wider where it is needed
+more, dashed where it only enables.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from circuits.circuit import Circuit, HeadPath
+from tasks import role_letters, role_name, symbol_letter
+
+_COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
+
+
+def circuit_figure(
+    circuit: Circuit,
+    n_layers: int,
+    order: Sequence[int],
+    necessity: Mapping[HeadPath, float] | None = None,
+) -> go.Figure:
+    """Draw a circuit.
+
+    Args:
+        circuit: what to draw.
+        n_layers: layers of the model.
+        order: roles from left to right, as `circuits.drawing.role_order` gives them.
+        necessity: MSE when each path is ablated.
+
+    Returns:
+        A figure of its own template; `figure.show()` and `figure.write_html(...)` as usual.
+    """
+    necessity = necessity or {}
+    place = {role: x for x, role in enumerate(order)}
+    figure = go.Figure()
+    for x in range(len(order)):
+        figure.add_shape(
+            type="line", x0=x, x1=x, y0=0, y1=n_layers, line={"color": "#d9dce0"}, layer="below"
+        )
+    enabling = set(circuit.enabling)
+    for path in (*circuit.paths(), *circuit.enabling):
+        mse = necessity.get(path)
+        layer, color = path.head.layer, _COLORS[path.head.head % len(_COLORS)]
+        start, end = place[path.path.src], place[path.path.dest]
+        width = 1.5 if mse is None else 1.5 + 4.5 * min(1.0, mse)
+        text = f"{path}<br>{role_letters(path.path.dest)} from {role_letters(path.path.src)}"
+        text += "" if mse is None else f"<br>MSE {mse:.3f} when ablated"
+        text += "<br>only enables" if path in enabling else ""
+        figure.add_trace(
+            go.Scatter(
+                x=[start, (start + end) / 2, end],
+                y=[layer, layer + 0.5, layer + 1],
+                mode="lines+markers",
+                line={
+                    "color": color,
+                    "width": width,
+                    "dash": "dash" if path in enabling else "solid",
+                },
+                marker={
+                    "symbol": ["circle", "circle", "arrow"],
+                    "size": [5, 1, 12],
+                    "angleref": "previous",
+                    "color": color,
+                },
+                hoverinfo="text",
+                text=text,
+                showlegend=False,
+            )
+        )
+    labels = [
+        f"L{layer} " + ", ".join(
+            f"H{head.head} {mechanism.kind}"
+            for head, mechanism in circuit.mechanisms.items()
+            if head.layer == layer
+        )
+        for layer in range(n_layers)
+    ]  # fmt: skip
+    figure.update_xaxes(
+        title="role, in the order of the sequence",
+        tickvals=list(range(len(order))),
+        ticktext=[
+            f"{symbol_letter(role // 2)}{'?' if role == 0 else ''}<br>{role_name(role)}"
+            for role in order
+        ],
+        showgrid=False,
+        zeroline=False,
+    )
+    figure.update_yaxes(
+        title="layer",
+        tickvals=[layer + 0.5 for layer in range(n_layers)],
+        ticktext=labels,
+        showgrid=False,
+        zeroline=False,
+        range=[-0.2, n_layers + 0.3],
+    )
+    figure.update_layout(
+        template="plotly_white",
+        width=max(420, 180 + 75 * len(order)),
+        height=max(320, 130 + 42 * n_layers),
+        margin={"l": 20, "r": 20, "t": 20, "b": 20},
+    )
+    return figure
+
+
+def circuit_text(circuit: Circuit, n_layers: int) -> str:
+    """A circuit for the terminal: a line a layer, the last on top; `~` marks enabling paths."""
+    lines = []
+    for layer in reversed(range(n_layers)):
+        heads = [
+            f"H{head.head} {mechanism}"
+            for head, mechanism in circuit.mechanisms.items()
+            if head.layer == layer
+        ]
+        heads += [
+            f"H{path.head.head} ~{path.path}"
+            for path in circuit.enabling
+            if path.head.layer == layer
+        ]
+        lines.append(f"L{layer:<3} {'; '.join(heads) or 'original'}")
+    return "\n".join(lines)
+
+
+def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
+    """What changed between two circuits, a line a head: `L1.H0: uniform -> one-hot s0<-s2`."""
+    heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
+    lines = [f"{head}: {old[head]} -> {new[head]}" for head in heads if old[head] != new[head]]
+    gone = [f"enabling: - {path}" for path in old.enabling if path not in new.enabling]
+    come = [f"enabling: + {path}" for path in new.enabling if path not in old.enabling]
+    rest = [f"rest: {old.rest} -> {new.rest}"] if old.rest != new.rest else []
+    return [*rest, *lines, *gone, *come]

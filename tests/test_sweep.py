@@ -1,0 +1,133 @@
+"""Sweeps, what enables what, and the control: against naive runs and on circuits that are known."""
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+from circuits.ablation import ablated
+from circuits.attention import mean_attention
+from circuits.circuit import Circuit, Head, HeadPath
+from circuits.compile import compile_circuit
+from circuits.control import allowed_paths, random_circuit, random_control
+from circuits.discovery import discover
+from circuits.enabling import enabled_by
+from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, RolePath
+from circuits.rules import doubling_rules, random_rules
+from circuits.scoring import Scorer
+from circuits.sweep import sweep
+from tasks import RetrievalTask
+from tests.test_mechanisms import PATHS
+from tests.test_scoring import naive_mse
+
+
+@pytest.mark.parametrize("least", [0.0, 0.2])
+def test_a_sweep_equals_a_naive_loop(task, model, least):
+    batch = task.sample(5, seed=2)
+    found = sweep(model, task, batch, least)
+    empty = Circuit({}, 5)
+    assert found.baseline_mse == pytest.approx(naive_mse(model, task, empty, batch), abs=1e-5)
+    assert len(found.heads) == 3 * 2 * 2
+    for (head, mechanism), mse in found.heads.items():
+        expected = naive_mse(model, task, empty.replace(head, mechanism), batch)
+        assert mse == pytest.approx(expected, abs=1e-5)
+    attention = mean_attention(model, batch)
+    wanted = [
+        (layer, head, path)
+        for layer in range(3)
+        for head in range(2)
+        for path in PATHS
+        if attention[layer, head][path] >= least
+    ]
+    assert len(found.paths) == len(wanted)
+    for row in found.paths:
+        expected = naive_mse(model, task, empty.cut(row.path), batch)
+        assert row.live_mse == pytest.approx(expected, abs=1e-5)
+        assert row.attention == pytest.approx(float(attention[row.path.head][row.path.path]))
+
+
+def test_what_a_path_enables_is_seen_from_both_sides(task, model):
+    """The sides by definition: queries or keys of a cut run in an otherwise intact head."""
+    batch = task.sample(6, seed=1)
+    cut = HeadPath(Head(0, 0), RolePath(2, 1))
+    later = [HeadPath(Head(2, 1), RolePath(0, 2)), HeadPath(Head(1, 0), RolePath(4, 3))]
+    rows = enabled_by(model, batch, cut, [*later, cut], least_drop=-1.0)
+    assert {row.path for row in rows} == set(later)
+    circuit = Circuit({}, 5).cut(cut)
+    intact = mean_attention(model, batch)
+    with ablated(model, circuit, batch):
+        _, changed = model.run_with_cache(batch.inputs)
+    for row in rows:
+        layer, place = row.path.head.layer, (*row.path.head, *row.path.path)
+        assert row.attention == pytest.approx(float(intact[place]), abs=1e-5)
+        for side, value in (("q", row.by_query), ("k", row.by_key)):
+            name = f"blocks.{layer}.attn.hook_{side}"
+            with model.hooks(fwd_hooks=[(name, lambda x, hook, name=name: changed[name])]):
+                assert value == pytest.approx(float(mean_attention(model, batch)[place]), abs=1e-5)
+        with ablated(model, circuit, batch):
+            both = mean_attention(model, batch)
+        assert row.when_cut == pytest.approx(float(both[place]), abs=1e-5)
+
+
+def test_an_induction_head_is_enabled_through_its_keys():
+    task = RetrievalTask(steps=1, dim=8, tokens="unit")
+    built = compile_circuit(doubling_rules(task), task)
+    join, look = HeadPath(Head(0, 0), RolePath(2, 1)), HeadPath(Head(1, 0), RolePath(0, 2))
+    assert set(built.carrying) == {look} and set(built.enabling) == {join}
+    (row,) = enabled_by(built.model, task.sample(32), join, [look])
+    assert row.side == "key" and row.attention > 0.99
+    assert row.by_key < 0.6 and row.by_query > 0.99
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_discovery_recovers_compiled_circuits(seed):
+    """Precision and recall 1 on circuits that are known because they were built."""
+    task = RetrievalTask(steps=1 + seed % 3, dim=8, tokens="unit")
+    rules = random_rules(task, 4, seed=seed, n_heads=1 + seed % 2, extras=False)
+    built = compile_circuit(rules, task, n_layers=4, n_heads=1 + seed % 2)
+    found = discover(built.model, task, tolerance=0.05 / 8, examples=64, seed=seed)
+    assert set(found.paths()) == set(built.carrying)
+    assert set(found.enabling) == set(built.enabling) - set(built.carrying)
+    for head in built.idle:
+        assert found[head] in (UNIFORM, IDENTITY)
+
+
+def test_random_circuits_have_the_same_size_and_mechanisms(task):
+    circuit = Circuit(
+        {
+            Head(0, 0): Mechanism("one-hot", (RolePath(2, 1), RolePath(4, 3))),
+            Head(1, 0): Mechanism("shared", (RolePath(0, 2), RolePath(0, 4), RolePath(2, 1))),
+            Head(2, 0): UNIFORM,
+            Head(2, 1): IDENTITY,
+        },
+        5,
+    )
+    heads = [Head(layer, head) for layer in range(3) for head in range(2)]
+    paths = allowed_paths(task.sample(8), causal=True)
+    assert sorted(paths) == sorted(RolePath(*path) for path in PATHS)
+
+    def shape(c):
+        return Counter(
+            (m.kind, tuple(sorted(Counter(path.dest for path in m.paths).values())))
+            for m in c.mechanisms.values()
+        )
+
+    draw = random.Random(0)
+    drawn = [random_circuit(circuit, heads, paths, draw) for _ in range(30)]
+    assert all(shape(other) == shape(circuit) for other in drawn)
+    assert len({tuple(other.mechanisms.items()) for other in drawn}) > 25
+    used = {path.path for other in drawn for path in other.paths()}
+    assert used <= set(paths) and len(used) == len(paths)
+
+
+def test_the_control_is_what_random_circuits_give(task, model):
+    batch = task.sample(4)
+    circuit = Circuit({Head(1, 0): Mechanism("one-hot", (RolePath(0, 2),))}, 5)
+    heads = [Head(layer, head) for layer in range(3) for head in range(2)]
+    paths = allowed_paths(batch, True)
+    found = random_control(Scorer(model, task, batch), circuit, heads, paths, count=8, seed=4)
+    draw = random.Random(4)
+    drawn = [random_circuit(circuit, heads, paths, draw) for _ in range(8)]
+    expected = sorted(naive_mse(model, task, other, batch) for other in drawn)
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), atol=1e-5, rtol=0)
