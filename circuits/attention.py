@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuits.ablation import pattern_hook_name
-from tasks import Batch
+from tasks import Batch, InputError
 
 
 def attention_by_role(
@@ -25,6 +25,9 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
 
     Returns:
         [layer head dest src], each in [0, 1]; what a row lacks to 1 goes to other chains.
+
+    Raises:
+        InputError: the model's pattern hooks do not fire.
     """
     layers: list[Tensor] = []
 
@@ -33,4 +36,9 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
 
     names = [pattern_hook_name(layer) for layer in range(model.cfg.n_layers)]
     model.run_with_hooks(batch.inputs, fwd_hooks=[(name, measure) for name in names])
+    if len(layers) != len(names):
+        raise InputError(
+            f"attention: expected {names[0]} and its like to fire in {len(names)} layers, found "
+            f"{len(layers)}; the model does not pass its attention through these hooks"
+        )
     return torch.stack(layers)

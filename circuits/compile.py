@@ -5,11 +5,7 @@
 2. A rule becomes a head that scores beta * (<query, key> - penalty * <avoid, own token or pair>),
    tokens and encodings at unit length, and copies slots. What positions hold differs by role, what
    is copied where does not: slots count from a position's own token.
-3. The rules are traced by role: which symbol stands in which slot, and who attends to whom. A role
-   that finds no one position with what it seeks (the end of the chain has no successor) attends
-   to what happens to be alike, and what it copies is undetermined; nothing is decided by that.
-4. Back from the read-out: a path carries if what it copies arrives there, and enables if what it
-   copies is compared by a path that carries or enables.
+3. `circuits.trace` follows the symbols through the rules, which gives the circuit that they induce.
 
 Where this departs from the paper: tokens have unit length, without which matching by inner product
 fails, and there is neither MLP nor layer norm. Saturated attention makes copies exact in float32.
@@ -20,7 +16,6 @@ dimensions one answer in 10,000 (D = 3) to 1,000 (D = 16) is wrong, from 6 on no
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,49 +23,22 @@ from transformer_lens import HookedTransformerConfig
 
 from circuits.circuit import Circuit, Head, HeadPath
 from circuits.mechanisms import UNIFORM, Mechanism, RolePath
-from circuits.rules import PAIR, TOKEN, Kind, Rule, Slot
+from circuits.rules import PAIR, TOKEN, Rule, Slot
+from circuits.trace import (
+    Symbol,
+    Trace,
+    asked_steps,
+    symbol_of,
+    trace_rules,
+    useful_paths,
+)
 from circuits.vector_transformer import VectorTransformer
 from tasks import InputError, RetrievalTask, role_name
 from tasks.positions import rotary_encoding
 
 BETA = 2.0**26
 PENALTY = 2.0**-12
-ADMIXTURE = 0.1  # how much of other symbols may stand in a slot beside the one that counts
 _SATURATED = 32.0  # a difference of scores that leaves exp(-32) of the attention elsewhere
-
-
-class Symbol(NamedTuple):
-    """Token x_step of a chain, or the encoding of its pair of that step (0 for the query)."""
-
-    kind: Kind
-    step: int
-
-    def __str__(self) -> str:
-        return f"{self.kind}_{self.step}"
-
-
-Content = dict[Symbol, float] | None  # None: undetermined
-State = list[dict[Slot, Content]]  # by role
-
-
-class Target(NamedTuple):
-    """Which role a role attends to, and whether only `avoid` decided between several."""
-
-    src: int
-    contested: bool
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What the rules do, by role.
-
-    Attributes:
-        states: what each role holds before each layer, and after the last.
-        targets: by rule and role, for those roles that find exactly one.
-    """
-
-    states: tuple[State, ...]
-    targets: dict[Rule, dict[int, Target]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +102,7 @@ def compile_circuit(
     _check_task(rules, task, beta, penalty)
     trace = trace_rules(rules, task, layers)
     _check_delivery(trace, task)
-    carrying, enabling = _flow(trace, rules, task)
+    carrying, enabling = useful_paths(trace, rules, task)
     mechanisms = {
         Head(rule.layer, rule.head): Mechanism(
             "one-hot", tuple(RolePath(dest, target.src) for dest, target in targets.items())
@@ -151,121 +119,6 @@ def compile_circuit(
     slots = _layout(rules, task)
     model = _build(rules, task, slots, layers, heads, beta, penalty)
     return Compiled(model, task, rules, slots, circuit, carrying, enabling, idle)
-
-
-# What the rules do
-
-
-def trace_rules(rules: Sequence[Rule], task: RetrievalTask, n_layers: int) -> Trace:
-    """Follow the symbols through the slots of every role."""
-    n_roles = len(task.role_names)
-    state: State = [
-        {TOKEN: {Symbol("x", role // 2): 1.0}, PAIR: {Symbol("p", (role + 1) // 2): 1.0}}
-        for role in range(n_roles)
-    ]
-    states, targets = [state], {}
-    for layer in range(n_layers):
-        after = [dict(held) for held in state]
-        for rule in (rule for rule in rules if rule.layer == layer):
-            found = {role: _target(rule, state, role) for role in range(n_roles)}
-            targets[rule] = {role: target for role, target in found.items() if target is not None}
-            for role, target in found.items():
-                for source, own in rule.copy:
-                    brought = None if target is None else state[target.src].get(source, {})
-                    after[role][own] = _sum(after[role].get(own, {}), brought, rule.scale)
-        states.append(state := after)
-    return Trace(tuple(states), targets)
-
-
-def _target(rule: Rule, state: State, role: int) -> Target | None:
-    wanted = _symbol(state[role].get(rule.query, {}))
-    # Positions of other chains are seen too: pairs of one step stand in any order.
-    seen = [key for key in range(len(state)) if _pair(key) >= _pair(role)]
-    held = {key: state[key].get(rule.key, {}) for key in seen}
-    keys = {key: _symbol(content, 0.0) for key, content in held.items() if content != {}}
-    if wanted is None or None in keys.values():
-        return None
-    found = [
-        key
-        for key, symbol in keys.items()
-        if symbol == wanted and (_pair(key) > _pair(role) or key <= role)
-    ]
-    contested = len(found) > 1
-    if contested and rule.avoid is not None:
-        avoided = _symbol(state[role].get(rule.avoid, {}))
-        own = TOKEN if rule.avoid.kind == "x" else PAIR
-        if avoided is not None:
-            found = [key for key in found if state[key][own] != {avoided: 1.0}]
-    return Target(found[0], contested) if len(found) == 1 else None
-
-
-def _pair(role: int) -> int:
-    """The pair a role stands in; the query comes after all of them, as pair 0."""
-    return (role + 1) // 2
-
-
-def _symbol(content: Content, admixture: float = ADMIXTURE) -> Symbol | None:
-    """The symbol that a slot holds, up to an admixture of others."""
-    if not content:
-        return None
-    symbol, weight = max(content.items(), key=lambda item: item[1])
-    rest = abs(1 - weight) + sum(abs(other) for other in content.values()) - abs(weight)
-    return symbol if rest <= admixture + 1e-9 else None
-
-
-def _sum(held: Content, brought: Content, scale: float) -> Content:
-    if held is None or brought is None:
-        return None
-    symbols = {**held, **brought}
-    return {s: held.get(s, 0.0) + scale * brought.get(s, 0.0) for s in symbols}
-
-
-def _asked(task: RetrievalTask) -> range:
-    return range(1 if task.curriculum else task.steps, task.steps + 1)
-
-
-def _flow(
-    trace: Trace, rules: Sequence[Rule], task: RetrievalTask
-) -> tuple[frozenset[HeadPath], frozenset[HeadPath]]:
-    """Carrying and enabling paths: who brought what is read out, and what is compared."""
-    read = {(0, Slot("x", i), Symbol("x", i)) for i in _asked(task)}
-    compared: set[tuple[int, Slot, Symbol]] = set()
-    carrying: set[HeadPath] = set()
-    enabling: set[HeadPath] = set()
-    for layer in reversed(range(len(trace.states) - 1)):
-        state = trace.states[layer]
-        before: list[set[tuple[int, Slot, Symbol]]] = [set(), set()]
-        for rule in (rule for rule in rules if rule.layer == layer):
-            for dest, target in trace.targets[rule].items():
-                path = HeadPath(Head(rule.layer, rule.head), RolePath(dest, target.src))
-                for needed, paths, earlier in zip((read, compared), (carrying, enabling), before):
-                    brought = {
-                        (target.src, source, symbol)
-                        for source, own in rule.copy
-                        for symbol in state[target.src].get(source) or {}
-                        if (dest, own, symbol) in needed
-                    }
-                    if brought:
-                        paths.add(path)
-                    earlier |= brought
-                if path in carrying or path in enabling:
-                    before[1] |= _comparison(rule, state, dest, target)
-        read, compared = read | before[0], compared | before[1]
-    return frozenset(carrying), frozenset(enabling)
-
-
-def _comparison(
-    rule: Rule, state: State, dest: int, target: Target
-) -> set[tuple[int, Slot, Symbol]]:
-    """What a match rests on; other positions' keys do not count, since nobody misses a rival."""
-    places = [(dest, rule.query), (target.src, rule.key)]
-    if target.contested and rule.avoid is not None:
-        places.append((dest, rule.avoid))
-    symbols = [(role, slot, _symbol(state[role].get(slot))) for role, slot in places]
-    return {(role, slot, symbol) for role, slot, symbol in symbols if symbol is not None}
-
-
-# What cannot be built
 
 
 def _check_rules(rules: Sequence[Rule], n_layers: int, n_heads: int) -> None:
@@ -316,10 +169,10 @@ def _check_task(rules: Sequence[Rule], task: RetrievalTask, beta: float, penalty
 
 
 def _check_delivery(trace: Trace, task: RetrievalTask) -> None:
-    for i in _asked(task):
+    for i in asked_steps(task):
         slot, wanted = Slot("x", i), Symbol("x", i)
         content = trace.states[-1][0].get(slot, {})
-        if _symbol(content) != wanted:
+        if symbol_of(content) != wanted:
             found = "something undetermined"
             if content is not None:
                 found = " + ".join(f"{weight:g} {s}" for s, weight in content.items()) or "nothing"
@@ -333,7 +186,7 @@ def _check_delivery(trace: Trace, task: RetrievalTask) -> None:
 
 
 def _layout(rules: Sequence[Rule], task: RetrievalTask) -> tuple[Slot, ...]:
-    slots = {TOKEN, PAIR, *(Slot("x", i) for i in _asked(task))}
+    slots = {TOKEN, PAIR, *(Slot("x", i) for i in asked_steps(task))}
     for rule in rules:
         slots |= {rule.query, rule.key, rule.avoid or rule.query}
         slots |= {slot for copy in rule.copy for slot in copy}
@@ -373,7 +226,7 @@ def _build(
         parameter.zero_()
     model.embed.W_E[:dim, rows[TOKEN]] = eye
     model.embed.W_E[dim:, rows[PAIR]] = eye
-    for column, i in enumerate(_asked(task)):
+    for column, i in enumerate(asked_steps(task)):
         model.unembed.W_U[rows[Slot("x", i)], column * dim : (column + 1) * dim] = eye
 
     def unit(slot: Slot) -> Tensor:

@@ -15,8 +15,8 @@
 
 What is simple is explicit (`cost`): uniform and identity attention cost nothing, the first source
 of a role 1, every further source that shares with it 2, a head that attends nowhere 1, a role-mean
-head 3 a role, an original head 10 a role. To hold the loss is to stay two standard errors below the tolerance on the examples that
-decide; which trial to look at first is judged on some of them.
+head 3 a role, an original head 10 a role. To hold the loss is to stay two standard errors below the
+tolerance on the examples that decide; which trial to look at first is judged on some of them.
 
 Where this departs from the paper: heads are judged with all other replacements in place, not one
 head at a time in the intact model, since a soft model makes single heads look indispensable that

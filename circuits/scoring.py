@@ -29,6 +29,7 @@ class Scorer:
 
     def __init__(self, model: Any, task: RetrievalTask, batch: Batch):
         check_model_fits(model, task)
+        check_batch_fits(batch, task)
         self.model, self.task, self.batch = model, task, batch
         self.runs = make_runs(model, batch, task.chains)
         self.base_losses = self._losses(self.runs.outputs(self.runs.base))
@@ -59,6 +60,19 @@ class Scorer:
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         return self.task.example_losses(outputs, self.batch)
+
+
+def check_batch_fits(batch: Batch, task: RetrievalTask) -> None:
+    """Refuse a batch of another task.
+
+    Raises:
+        InputError: the batch has other roles than the task.
+    """
+    if batch.roles.shape[-1] != len(task.role_names):
+        raise InputError(
+            f"expected a batch with the task's {len(task.role_names)} roles, s0 to "
+            f"{task.role_names[-1]}, found one with {batch.roles.shape[-1]}"
+        )
 
 
 def standard_error(losses: Float[Tensor, " batch"]) -> float:

@@ -17,9 +17,16 @@ if TYPE_CHECKING:
     from circuits import RolePath as RolePath
     from circuits import ablated as ablated
     from circuits import discover as discover
+    from circuits import enabled_by as enabled_by
     from circuits import mean_attention as mean_attention
     from circuits import parse_head_path as parse_head_path
     from circuits import score_circuit as score_circuit
+    from circuits import sweep as sweep
+    from circuits.compile import compile_circuit as compile_circuit
+    from circuits.figure import circuit_diff as circuit_diff
+    from circuits.figure import circuit_figure as circuit_figure
+    from circuits.figure import circuit_text as circuit_text
+    from circuits.flow import describe_flow as describe_flow
     from retrieval_interp.attention_views import attention_view as attention_view
     from retrieval_interp.checkpoint import Checkpoint as Checkpoint
     from retrieval_interp.checkpoint import load_checkpoint as load_checkpoint
@@ -48,10 +55,15 @@ _HOME = {
         "RolePath",
         "ablated",
         "discover",
+        "enabled_by",
         "mean_attention",
         "parse_head_path",
         "score_circuit",
+        "sweep",
     ),
+    "circuits.compile": ("compile_circuit",),
+    "circuits.figure": ("circuit_diff", "circuit_figure", "circuit_text"),
+    "circuits.flow": ("describe_flow",),
     "retrieval_interp.attention_views": ("attention_view",),
     "retrieval_interp.checkpoint": (
         "Checkpoint",

@@ -96,6 +96,13 @@ def verdict(score: CircuitScore, task: RetrievalTask) -> str:
             else "no replacement of its heads was found or given"
         )
         return f"No circuit: {reason} (baseline MSE {score.baseline_mse:.4f})."
+    if score.tolerance <= score.baseline_mse:
+        note = (
+            f" The tolerance is not above the intact model's own MSE of {score.baseline_mse:.4f}; "
+            f"try --tolerance {max(0.05, 2 * score.baseline_mse):.2g}."
+        )
+    else:
+        note = ""
     text = (
         f"{'Sufficient' if score.sufficient else 'Not sufficient'}: with "
         f"{len(score.circuit.mechanisms)} of {len(score.heads)} heads replaced, {useful} of them "
@@ -110,6 +117,7 @@ def verdict(score: CircuitScore, task: RetrievalTask) -> str:
             f"ablated too, gives {min(costs):.2f} to {max(costs):.2f} (paper: {PAPER_PATHS})"
         )
         text += f"; {', '.join(map(str, score.spared))} can go." if score.spared else "."
+    text += note
     if score.control:
         text += f" {control_summary(score)}"
     return text

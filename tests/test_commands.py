@@ -183,6 +183,12 @@ def test_a_circuit_for_other_chains_is_refused(capsys, tmp_path):
     assert "for chains of 3 steps, as small was trained on, found one for 5" in found
 
 
+def test_a_tolerance_below_the_models_own_loss_is_remarked(capsys):
+    ablate(["--examples", "64", "--tolerance", "0.001"])
+    printed = capsys.readouterr().out
+    assert "not above the intact model's own MSE" in printed and "try --tolerance 0.05" in printed
+
+
 def test_the_same_file_twice_is_refused(capsys, tmp_path):
     both = ["--json", tmp_path / "x", "--report", tmp_path / "x"]
     assert "expected a different file" in errors_of(ablate, both, capsys)

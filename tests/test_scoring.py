@@ -79,6 +79,22 @@ def test_a_model_that_does_not_fit_the_task_is_refused(model):
         Scorer(model, RetrievalTask(steps=3), RetrievalTask(steps=3).sample(2))
 
 
+def test_a_batch_of_another_task_is_refused(task, model):
+    other = RetrievalTask(chains=3, steps=3, dim=4).sample(2)
+    with pytest.raises(InputError, match="the task's 5 roles, s0 to s4, found one with 7"):
+        Scorer(model, task, other)
+
+
+def test_attention_that_bypasses_its_hooks_is_an_error(task, model):
+    hook = model.blocks[1].attn.hook_pattern
+    model.blocks[1].attn.hook_pattern = torch.nn.Identity()
+    try:
+        with pytest.raises(InputError, match="expected blocks.0.attn.hook_pattern and its like"):
+            mean_attention(model, task.sample(2))
+    finally:
+        model.blocks[1].attn.hook_pattern = hook
+
+
 def test_sufficient_and_minimal_follow_the_tolerance(task, model):
     batch = task.sample(4)
     score = score_circuit(model, task, CIRCUIT, batch, tolerance=1e9)
