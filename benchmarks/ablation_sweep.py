@@ -3,13 +3,14 @@
     python benchmarks/ablation_sweep.py [--presets small transformer-a ...] [--examples 128]
 
 In one run, in turn, round after round:
-(ours)   `circuits.sweep` on all hypotheses;
+(ours)   `circuits.sweep` on all hypotheses: each head alone, each path cut in the living model;
 (naive)  one `run_with_hooks` of the whole model a hypothesis, on a sample of the same ones;
 (patch)  transformer-lens's `get_act_patch_attn_head_pattern_dest_src_pos`, patching zeros, on a
          sample of single entries of the pattern (it cannot patch the four chains of a role path at
          once, so an entry is less than a hypothesis).
-The table gives seconds a hypothesis and the ratios; `difference` is the largest between our numbers
-and the naive ones. Weights are those of a shipped checkpoint of that name, else untrained ones:
+(frozen) ours and naive again, with all other heads replaced, as a search does it.
+The table gives milliseconds a hypothesis and the ratios; `difference` is the largest between ours
+and the naive numbers. Weights are those of a shipped checkpoint of that name, else untrained ones:
 the work is the same.
 """
 
@@ -25,8 +26,10 @@ import torch
 from tqdm import tqdm
 from transformer_lens import patching
 
-from circuits import Circuit, HeadPath, sweep
+from circuits import Circuit, Head, HeadPath, Scorer, mean_attention, sweep
 from circuits.ablation import ablated, pattern_hook_name
+from circuits.discovery import propose
+from circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.model import build_model
 from retrieval_interp.recipe import PRESETS
@@ -57,6 +60,16 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
+def frozen_hypotheses(model: Any, batch: Batch, empty: Circuit) -> list[Circuit]:
+    """A whole circuit, and what differs from it by one head or one path."""
+    attention = mean_attention(model, batch)
+    heads = [Head(la, h) for la in range(attention.shape[0]) for h in range(attention.shape[1])]
+    mechanisms = {head: propose(attention[head], "one-hot", 0.1) for head in heads}
+    whole = replace(empty, mechanisms=mechanisms)
+    simpler = [whole.replace(head, m) for head in heads for m in (UNIFORM, IDENTITY)]
+    return [whole, *simpler, *(whole.without(path) for path in whole.paths())]
+
+
 @torch.no_grad()
 def patch(model: Any, task: RetrievalTask, batch: Batch, paths: list[HeadPath]) -> None:
     """transformer-lens's own patching, an entry of the pattern a path."""
@@ -84,7 +97,8 @@ def patch(model: Any, task: RetrievalTask, batch: Batch, paths: list[HeadPath]) 
 def compare(name: str, examples: int, rounds: int, sample: int) -> str:
     model, task = load(name)
     batch = task.sample(examples, 0, split="test")
-    times: dict[str, list[float]] = {"ours": [], "naive": [], "patch": []}
+    names = ("ours", "naive", "patch", "frozen", "frozen naive")
+    times: dict[str, list[float]] = {key: [] for key in names}
     total, difference, hypotheses = 0.0, 0.0, 0
     for round_number in range(rounds):
         seconds, found = timed(lambda: sweep(model, task, batch))
@@ -102,15 +116,27 @@ def compare(name: str, examples: int, rounds: int, sample: int) -> str:
         paths = [row.path for row in found.paths][round_number % stride :: stride]
         seconds, _ = timed(lambda p=paths: patch(model, task, batch, p))
         times["patch"].append(seconds / len(paths))
+        scorer = Scorer(model, task, batch)
+        frozen = frozen_hypotheses(model, batch, empty)
+        scorer.rebase(frozen[0])
+        seconds, mses = timed(lambda s=scorer, c=frozen: [s.mse(x) for x in c])
+        times["frozen"].append(seconds / len(frozen))
+        chosen = list(zip(frozen, mses))[round_number::stride]
+        seconds, values = timed(lambda c=chosen: [naive_mse(model, task, batch, x) for x, _ in c])
+        times["frozen naive"].append(seconds / len(chosen))
+        errors = [abs(value - mse) for value, (_, mse) in zip(values, chosen)]
+        difference = max(difference, *errors)
     medians = {key: statistics.median(values) for key, values in times.items()}
-    ratios = {
-        key: statistics.median(a / b for a, b in zip(times[key], times["ours"]))
-        for key in ("naive", "patch")
-    }
+
+    def ratio(key: str, to: str) -> float:
+        return statistics.median(a / b for a, b in zip(times[key], times[to]))
+
     return (
         f"{name:<14} {hypotheses:>10} {total:>8.1f} {1e3 * medians['ours']:>8.2f} "
-        f"{1e3 * medians['naive']:>9.2f} {1e3 * medians['patch']:>9.2f} {ratios['naive']:>6.1f} "
-        f"{ratios['patch']:>6.1f} {difference:>11.1e}"
+        f"{1e3 * medians['naive']:>9.2f} {1e3 * medians['patch']:>9.2f} "
+        f"{ratio('naive', 'ours'):>6.1f} {ratio('patch', 'ours'):>6.1f} "
+        f"{1e3 * medians['frozen']:>10.2f} {ratio('frozen naive', 'frozen'):>6.1f} "
+        f"{difference:>11.1e}"
     )
 
 
@@ -125,7 +151,8 @@ def main() -> None:
     print(f"{options.examples} examples, {torch.get_num_threads()} threads")
     print(
         f"{'model':<14} {'hypotheses':>10} {'ours, s':>8} {'ours ms':>8} {'naive ms':>9} "
-        f"{'patch ms':>9} {'naive':>6} {'patch':>6} {'difference':>11}"
+        f"{'patch ms':>9} {'naive':>6} {'patch':>6} {'frozen ms':>10} {'naive':>6} "
+        f"{'difference':>11}"
     )
     for name in tqdm(options.presets, disable=None, leave=False):
         line = compare(name, options.examples, options.rounds, options.sample)
