@@ -1,4 +1,4 @@
-"""Build a transformer of the least depth for each D and measure it: python examples/reach_the_bound.py
+"""Build transformers of the least depth and measure them: python examples/reach_the_bound.py [D ...]
 
 One head a layer, floor(log2 D) + 2 layers, no training. One layer fewer is refused.
 """
