@@ -1,4 +1,4 @@
-"""Build transformers of the least depth and measure them: python examples/reach_the_bound.py [D ...]
+"""Build transformers of the least depth, measure them: python examples/reach_the_bound.py [D ...]
 
 One head a layer, floor(log2 D) + 2 layers, no training. One layer fewer is refused.
 """

@@ -28,9 +28,11 @@ from tasks import role_letters, role_name
 
 _STYLE = """
 :root { color-scheme: light dark; --fg: #1a1c1f; --bg: #ffffff; --soft: #6b7076; --line: #d9dce0;
-  --card: #f6f7f9; --good: #1a7f4b; --bad: #b3261e; --heat: 38, 96, 170; }
+  --card: #f6f7f9; --good: #1a7f4b; --bad: #b3261e; --heat: 38, 96, 170;
+  --hot: #fff; }
 @media (prefers-color-scheme: dark) { :root { --fg: #e6e8ea; --bg: #14161a; --soft: #9aa0a6;
-  --line: #33373d; --card: #1d2025; --good: #58c48c; --bad: #f28b82; --heat: 110, 168, 254; } }
+  --line: #33373d; --card: #1d2025; --good: #58c48c; --bad: #f28b82; --heat: 110, 168, 254;
+  --hot: #10141a; } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg);
   max-width: 60rem; margin: 0 auto; padding: 1.5rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem }
@@ -45,6 +47,7 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
 .maps figure { margin: 0 }
 .maps td, .maps th { border: 0; padding: .15rem; font-size: .7rem; text-align: center;
   min-width: 1.9rem; font-weight: 400 }
+.maps td.hot { color: var(--hot) }
 .views { background: #fff; color: #111; padding: .5rem; border-radius: 6px }
 svg { max-width: 100%; height: auto }
 code { font-size: .88em; overflow-wrap: anywhere }
@@ -169,9 +172,9 @@ def _heat_maps(attention: Float[Tensor, "layer head dest src"], order: list[int]
 def _heat_cell(weight: float, dest: int, src: int) -> str:
     title = f"{role_letters(dest)} from {role_letters(src)}: {weight:.3f}"
     text = f"{weight:.2f}"[1:] if 0.05 <= weight < 0.995 else "1" if weight >= 0.995 else ""
-    return (
-        f'<td title="{escape(title)}" style="background:rgba(var(--heat),{weight:.2f})">{text}</td>'
-    )
+    hot = ' class="hot"' if weight > 0.55 else ""
+    style = f"background:rgba(var(--heat),{weight:.2f})"
+    return f'<td{hot} title="{escape(title)}" style="{style}">{text}</td>'
 
 
 def _provenance(score: CircuitScore, checkpoint: Checkpoint, seed: int, command: str) -> str:
