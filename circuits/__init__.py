@@ -5,6 +5,7 @@ from circuits.attention import mean_attention as mean_attention
 from circuits.circuit import Circuit as Circuit
 from circuits.circuit import Head as Head
 from circuits.circuit import HeadPath as HeadPath
+from circuits.circuit import parse_circuit as parse_circuit
 from circuits.circuit import parse_head_path as parse_head_path
 from circuits.discovery import discover as discover
 from circuits.enabling import enabled_by as enabled_by

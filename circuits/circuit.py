@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from circuits.mechanisms import (
     RolePath,
     parse_role_path,
 )
-from tasks import InputError, parse_role, role_name
+from tasks import InputError, RetrievalTask, parse_role, role_name
 
 
 class Head(NamedTuple):
@@ -58,6 +58,33 @@ def parse_head_path(text: str, n_roles: int) -> HeadPath:
     """
     head, _, path = text.strip().partition(" ")
     return HeadPath(parse_head(head), parse_role_path(path, n_roles))
+
+
+def parse_circuit(lines: Iterable[str], task: RetrievalTask, rest: Rest = "zero") -> "Circuit":
+    """A circuit from lines such as `L0.H0 one-hot s2<-s1 s4<-s3` and `L1.H0 uniform`.
+
+    Args:
+        lines: one a head, as tables print them; heads not named are left as they are.
+        task: the task that the circuit speaks of.
+        rest: the attention row of a position without a path, in one-hot and shared heads.
+
+    Raises:
+        InputError: not of that form, or a head named twice; the line is quoted.
+    """
+    n_roles = len(task.role_names)
+    mechanisms: dict[Head, Mechanism] = {}
+    for line in lines:
+        words = line.split()
+        if len(words) < 2 or words[1] not in KINDS or words[1] == "role-mean":
+            raise InputError(
+                f"expected a line such as L0.H0 one-hot s2<-s1 or L1.H0 uniform, found {line!r}"
+            )
+        head = parse_head(words[0])
+        if head in mechanisms:
+            raise InputError(f"expected every head once, found {head} twice")
+        paths = tuple(parse_role_path(word, n_roles) for word in words[2:])
+        mechanisms[head] = Mechanism(words[1], paths)
+    return Circuit(mechanisms, n_roles, rest, task.to_dict())
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ def draw_circuit(
         )
         letter = symbol_letter(role // 2) + ("?" if role == 0 else "")
         parts.append(
-            f'<text x="{x}" y="{height - 36}" text-anchor="middle" font-weight="600">'
+            f'<text x="{x}" y="{height - 36}" text-anchor="middle" fill="currentColor" '
+            f'font-weight="600">'
             f"{escape(letter)}</text>"
             f'<text x="{x}" y="{height - 18}" text-anchor="middle" fill="currentColor" '
             f'fill-opacity="0.65" font-size="11">{role_name(role)}</text>'

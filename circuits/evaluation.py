@@ -212,5 +212,5 @@ def control_summary(score: CircuitScore) -> str:
     return (
         f"{better} of {len(score.control)} random circuits of the same size and mechanisms do as "
         f"well: they give {score.control[0]:.2f} at best, {statistics.median(score.control):.2f} "
-        "in the middle."
+        "at the median."
     )

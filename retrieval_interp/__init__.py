@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from circuits import discover as discover
     from circuits import enabled_by as enabled_by
     from circuits import mean_attention as mean_attention
+    from circuits import parse_circuit as parse_circuit
     from circuits import parse_head_path as parse_head_path
     from circuits import score_circuit as score_circuit
     from circuits import sweep as sweep
@@ -57,6 +58,7 @@ _HOME = {
         "discover",
         "enabled_by",
         "mean_attention",
+        "parse_circuit",
         "parse_head_path",
         "score_circuit",
         "sweep",

@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
     from circuits.flow import describe_flow
     from retrieval_interp.checkpoint import load_checkpoint
     from retrieval_interp.files import write_whole
-    from retrieval_interp.summary import describe, score_table, score_to_dict, verdict
+    from retrieval_interp.summary import describe, scale, score_table, score_to_dict, verdict
     from retrieval_interp.training import choose_device
 
     device = choose_device(options.device)
@@ -80,12 +80,13 @@ def main(argv: Sequence[str]) -> None:
     batch = task.sample(options.examples, options.seed, device, split="test")
     score = score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
     found = (
-        f"read from {options.circuit}; every MSE is"
+        f"read from {options.circuit}; every MSE is measured on {options.examples} examples"
         if options.circuit
-        else f"found on {options.examples} examples; every MSE is measured on others,"
+        else f"found on {options.examples} examples; every MSE is measured on as many others"
     )
     print(f"{checkpoint.name}: {describe(checkpoint)}")
-    print(f"circuit {found} over {options.examples} examples, seed {options.seed}\n")
+    print(f"circuit {found}, seed {options.seed}")
+    print(f"{scale(task)}\n")
     print(score_table(score))
     print(verdict(score, task))
     print(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
@@ -112,8 +113,8 @@ def _check_options(options: AblateOptions) -> None:
 
     from retrieval_interp.files import check_writable
 
-    if not 1 <= options.examples <= 1_000_000:
-        raise InputError(f"--examples: expected 1 to 1000000, found {options.examples}")
+    if not 2 <= options.examples <= 1_000_000:
+        raise InputError(f"--examples: expected 2 to 1000000, found {options.examples}")
     if not (0 < options.tolerance < math.inf):
         raise InputError(f"--tolerance: expected a number above 0, found {options.tolerance}")
     if not 0 <= options.seed < 2**63:

@@ -65,7 +65,7 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
         print(f"{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt as error:
-        message = str(error) or "interrupted; what was finished is kept"
+        message = str(error) or "interrupted; no file is half written"
         print(f"\n{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:

@@ -17,11 +17,13 @@ from circuits.flow import describe_flow
 from retrieval_interp.attention_views import attention_view
 from retrieval_interp.checkpoint import Checkpoint
 from retrieval_interp.summary import (
+    HEAD_NOTE,
     PAPER_COMBINED,
     PAPER_PATHS,
     PATH_HEADER,
     describe,
     path_rows,
+    scale,
     verdict,
 )
 from tasks import role_letters, role_name
@@ -42,6 +44,7 @@ p.soft, td.soft, figcaption { color: var(--soft); font-size: .9rem }
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: .93rem }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line) }
+td:nth-child(-n+2) { white-space: nowrap }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
 .maps { display: flex; flex-wrap: wrap; gap: 1.2rem }
 .maps figure { margin: 0 }
@@ -75,6 +78,7 @@ def render_report(score: CircuitScore, checkpoint: Checkpoint, seed: int, comman
         f"<h1>Attention circuit of {escape(checkpoint.name)}</h1>",
         f'<p class="soft">{escape(describe(checkpoint))}</p>',
         f'<p class="verdict{" good" if good else ""}">{escape(verdict(score, task))}</p>',
+        f'<p class="soft">{escape(scale(task))}.</p>',
         "<h2>The circuit</h2>",
         f'<div class="scroll">{drawing}</div>',
         '<p class="soft">Columns are the positions of one chain in the order of the sequence; the '
@@ -132,6 +136,7 @@ def _head_table(score: CircuitScore) -> str:
     return (
         f"<p>Baseline, nothing replaced: <b>{score.baseline_mse:.4f}</b>. All of these replaced "
         f"together: <b>{score.combined_mse:.4f}</b> (paper: {PAPER_COMBINED}).</p>{table}"
+        f'<p class="soft">{escape(" ".join(HEAD_NOTE))}</p>'
     )
 
 

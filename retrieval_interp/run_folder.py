@@ -157,6 +157,14 @@ class RunFolder:
         return step, seconds
 
 
+def last_step(path: Path) -> int:
+    """The step of a run folder's last checkpoint, 0 where there is none."""
+    steps = [
+        file.stem.removeprefix("step-") for file in path.glob("checkpoints/step-*.safetensors")
+    ]
+    return max((int(step) for step in steps if step.isdigit()), default=0)
+
+
 def read_recipe(path: Path) -> Recipe:
     """The recipe of a run folder.
 

@@ -39,7 +39,7 @@ def score_to_dict(score: CircuitScore, checkpoint: Checkpoint, seed: int) -> dic
                 **_place(row.path),
                 "ablated_mse": row.ablated_mse,
                 "se": row.se,
-                "carries": row.ablated_mse > score.tolerance,
+                "carries": score.sufficient and row.ablated_mse > score.tolerance,
                 **_live(row),
             }
             for row in score.paths
@@ -85,42 +85,60 @@ def describe(checkpoint: Checkpoint) -> str:
     )
 
 
+def scale(task: RetrievalTask) -> str:
+    """What the numbers of a task mean."""
+    zeros = 1.0 if task.tokens == "gaussian" else 1 / task.dim
+    return (
+        f"MSE is the mean over all asked components: 0 is perfect, {task.plateau:.2g} the plateau "
+        f"before anything is learned, {zeros:.2g} answering zeros; +- is the standard error over "
+        "examples"
+    )
+
+
 def verdict(score: CircuitScore, task: RetrievalTask) -> str:
-    """What the numbers say, in a sentence or two."""
+    """What the numbers say, in a few sentences."""
+    if is_unlearned(score.baseline_mse, task):
+        return (
+            f"No circuit to find: the model has not learned the task. Its MSE of "
+            f"{score.baseline_mse:.4f} is not clearly below the plateau of {task.plateau:.2g}."
+        )
+    if not score.circuit.mechanisms:
+        return (
+            "No circuit: no replacement of its heads was found or given (baseline MSE "
+            f"{score.baseline_mse:.4f})."
+        )
     kinds = sorted({row.mechanism.kind for row in score.heads if row.mechanism.paths})
     useful = sum(bool(row.mechanism.paths) for row in score.heads)
-    if not score.circuit.mechanisms:
-        reason = (
-            f"the model is near the plateau of {task.plateau:.2f} and has not learned the task"
-            if is_unlearned(score.baseline_mse, task)
-            else "no replacement of its heads was found or given"
-        )
-        return f"No circuit: {reason} (baseline MSE {score.baseline_mse:.4f})."
-    if score.tolerance <= score.baseline_mse:
-        note = (
-            f" The tolerance is not above the intact model's own MSE of {score.baseline_mse:.4f}; "
-            f"try --tolerance {max(0.05, 2 * score.baseline_mse):.2g}."
-        )
-    else:
-        note = ""
+    by_paths = f", {useful} of them by {' and '.join(kinds)} paths" if useful else ""
+    word = "Sufficient" if score.sufficient else "Not sufficient"
     text = (
-        f"{'Sufficient' if score.sufficient else 'Not sufficient'}: with "
-        f"{len(score.circuit.mechanisms)} of {len(score.heads)} heads replaced, {useful} of them "
-        f"by {' and '.join(kinds) or 'no'} paths, the MSE is {score.combined_mse:.4f}, "
+        f"{word}: with {len(score.circuit.mechanisms)} of {len(score.heads)} heads replaced"
+        f"{by_paths}, the MSE is {score.combined_mse:.4f}, "
         f"{'below' if score.sufficient else 'not below'} {score.tolerance:g} (intact: "
         f"{score.baseline_mse:.4f}; paper: {PAPER_COMBINED})."
     )
-    if score.paths:
-        costs = [row.ablated_mse for row in score.paths]
+    if score.paths and score.sufficient:
+        text += f" {_minimality(score)}"
+    if score.tolerance <= score.baseline_mse:
         text += (
-            f" {'Minimal' if score.minimal else 'Not minimal'}: each of the {len(costs)} paths, "
-            f"ablated too, gives {min(costs):.2f} to {max(costs):.2f} (paper: {PAPER_PATHS})"
+            f" The tolerance is not above the intact model's own MSE of {score.baseline_mse:.4f}; "
+            f"try --tolerance {max(0.05, 2 * score.baseline_mse):.2g}."
         )
-        text += f"; {', '.join(map(str, score.spared))} can go." if score.spared else "."
-    text += note
     if score.control:
         text += f" {control_summary(score)}"
     return text
+
+
+def _minimality(score: CircuitScore) -> str:
+    costs = [row.ablated_mse for row in score.paths]
+    each = (
+        f"each of the {len(costs)} paths, ablated too, gives {min(costs):.2f} to {max(costs):.2f}"
+        if len(costs) > 1
+        else f"its one path, ablated too, gives {costs[0]:.2f}"
+    )
+    if score.minimal:
+        return f"Minimal, as no path can go without passing that: {each} (paper: {PAPER_PATHS})."
+    return f"Not minimal, as {', '.join(map(str, score.spared))} can go: {each}."
 
 
 def path_rows(score: CircuitScore) -> list[list[str]]:
@@ -131,21 +149,26 @@ def path_rows(score: CircuitScore) -> list[list[str]]:
             path_letters(*row.path.path),
             f"{row.ablated_mse:.4f}" if isinstance(row, PathScore) else "",
             f"{row.live_mse:.4f}",
-            _does(row),
+            _does(row, score.sufficient),
         ]
         for row in (*score.paths, *score.enabling)
     ]
 
 
+HEAD_NOTE = (
+    "A head replaced alone can cost more than all together: later heads that still look for",
+    "themselves no longer find what it marked (see what it enables), while replaced ones need not.",
+)
 PATH_HEADER = ["path", "in letters", "MSE, ablated too", "MSE, cut live", "what it does"]
 
 
-def _does(row: LivePathScore) -> str:
+def _does(row: LivePathScore, sufficient: bool) -> str:
     later = ", ".join(
         f"{enabled.path} ({enabled.side} {enabled.attention:.2f} to {enabled.when_cut:.2f})"
         for enabled in row.enables
     )
-    does = ["carries"] if isinstance(row, PathScore) else []
+    # In a circuit that does not work, every path left out gives a high loss, whatever it carries.
+    does = ["carries"] if isinstance(row, PathScore) and sufficient else []
     return "; ".join(does + ([f"enables {later}"] if later else []))
 
 
@@ -160,6 +183,8 @@ def score_table(score: CircuitScore) -> str:
         [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads],
     )
     lines += [
+        "",
+        *HEAD_NOTE,
         "",
         f"combined MSE (all of them replaced)  {score.combined_mse:.4f} +- {score.combined_se:.4f}",
         "",

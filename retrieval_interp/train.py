@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 
 from retrieval_interp.commands import parse_options, run_command
 from retrieval_interp.recipe import PRESETS, Recipe
+from retrieval_interp.run_folder import last_step
 from retrieval_interp.training import FINAL_STEPS, train_model
 from tasks import InputError
 
@@ -71,6 +72,12 @@ def main(argv: Sequence[str]) -> None:
             raise InputError(f"threads: expected at least 1, found {options.threads}")
         torch.set_num_threads(options.threads)
     recipe = options.recipe
+    start = last_step(out)
+    print(
+        f"{out}: {recipe.steps} steps of {recipe.batch} examples"
+        + (f", going on from step {start}" if start else ""),
+        flush=True,
+    )
     bar = tqdm(total=recipe.steps, unit="step", disable=None, dynamic_ncols=True)
 
     def show(done: int, row: dict[str, Any] | None) -> None:
@@ -82,9 +89,14 @@ def main(argv: Sequence[str]) -> None:
     try:
         trained = train_model(recipe, out, options.device, options.compile, show)
     except KeyboardInterrupt:
+        kept = last_step(out)
+        onwards = (
+            f"goes on from step {kept}"
+            if kept
+            else f"starts over (the first checkpoint is at step {recipe.checkpoint_every})"
+        )
         raise KeyboardInterrupt(
-            f"interrupted at step {int(bar.n)}; run the same command again to go on from the last "
-            f"checkpoint in {out}"
+            f"interrupted at step {int(bar.n)}; the same command {onwards}"
         ) from None
     finally:
         bar.close()

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from circuits.circuit import Circuit, Head, HeadPath, parse_head, parse_head_path
+from circuits.circuit import (
+    Circuit,
+    Head,
+    HeadPath,
+    parse_circuit,
+    parse_head,
+    parse_head_path,
+)
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
 from tasks import InputError, RetrievalTask
 
@@ -114,3 +121,26 @@ def test_heads_that_a_model_lacks_are_refused():
     CIRCUIT.check_fits(3, 2)
     with pytest.raises(InputError, match=r"heads from L0\.H0 to L2\.H0, .* found L2\.H1"):
         CIRCUIT.check_fits(3, 1)
+
+
+def test_circuits_are_read_from_the_lines_that_tables_print():
+    lines = [f"{head} {mechanism}" for head, mechanism in CIRCUIT.mechanisms.items()]
+    read = parse_circuit(lines, RetrievalTask(), "uniform")
+    assert read.mechanisms == CIRCUIT.mechanisms and read.rest == CIRCUIT.rest
+    assert parse_circuit([], RetrievalTask()).mechanisms == {}
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (["L0.H0"], "expected a line such as L0.H0 one-hot s2<-s1"),
+        (["L0.H0 hot s2<-s1"], "found 'L0.H0 hot s2<-s1'"),
+        (["0.0 uniform"], "expected a head such as L1.H0"),
+        (["L0.H0 one-hot s2<-s9"], "expected a role from s0 to s6"),
+        (["L0.H0 uniform", "L0.H0 identity"], "expected every head once, found L0.H0 twice"),
+        (["L0.H0 uniform s2<-s1"], "expected no paths for a uniform head"),
+    ],
+)
+def test_other_lines_are_refused(lines, text):
+    with pytest.raises(InputError, match=text):
+        parse_circuit(lines, RetrievalTask())

@@ -141,7 +141,7 @@ def errors_of(main, arguments, capsys):
     ("arguments", "text"),
     [
         (["--ckpt", "smal"], "checkpoint 'smal': expected a file, .* one of: .*small"),
-        (["--examples", "0"], "--examples: expected 1 to 1000000, found 0"),
+        (["--examples", "0"], "--examples: expected 2 to 1000000, found 0"),
         (["--tolerance", "0"], "--tolerance: expected a number above 0, found 0.0"),
         (["--tolerance", "nan"], "--tolerance: expected a number above 0, found nan"),
         (["--seed", "-1"], "--seed: expected 0 to"),
