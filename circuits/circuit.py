@@ -44,9 +44,9 @@ def parse_head(text: str) -> Head:
     Raises:
         InputError: not of that form.
     """
-    match = re.fullmatch(r"\s*L(\d{1,6})\.H(\d{1,6})\s*", text)
+    match = re.fullmatch(r"\s*L([0-9]{1,6})\.H([0-9]{1,6})\s*", text)
     if match is None:
-        raise InputError(f"expected a head such as L1.H0, found {text!r}")
+        raise InputError(f"expected a head such as L1.H0, found {text!r:.60}")
     return Head(int(match[1]), int(match[2]))
 
 
@@ -77,7 +77,7 @@ def parse_circuit(lines: Iterable[str], task: RetrievalTask, rest: Rest = "zero"
         words = line.split()
         if len(words) < 2 or words[1] not in KINDS or words[1] == "role-mean":
             raise InputError(
-                f"expected a line such as L0.H0 one-hot s2<-s1 or L1.H0 uniform, found {line!r}"
+                f"expected a line such as L0.H0 one-hot s2<-s1 or L1.H0 uniform, found {line!r:.80}"
             )
         head = parse_head(words[0])
         if head in mechanisms:
@@ -190,7 +190,7 @@ class Circuit:
             for key in ("layer", "head"):
                 if isinstance(row[key], bool) or not isinstance(row[key], int) or row[key] < 0:
                     raise InputError(
-                        f"{where}: expected {key} to be a number from 0, found {row[key]!r}"
+                        f"{where}: expected {key} to be a number from 0, found {row[key]!r:.60}"
                     )
             head = Head(row["layer"], row["head"])
             if head in mechanisms:
@@ -198,7 +198,7 @@ class Circuit:
             if row["mechanism"] not in KINDS:
                 raise InputError(
                     f"{where} ({head}): expected a mechanism of {', '.join(KINDS)}, "
-                    f"found {row['mechanism']!r}"
+                    f"found {row['mechanism']!r:.60}"
                 )
             paths = row.get("paths", [])
             if not isinstance(paths, list) or not all(
@@ -209,9 +209,11 @@ class Circuit:
                 )
             weights = row.get("weights", [])
             if not isinstance(weights, list) or not all(
-                type(weight) in (int, float) for weight in weights
+                type(weight) in (int, float) and 0 <= weight <= 1 for weight in weights
             ):
-                raise InputError(f"{where} ({head}): expected weights as a list of numbers")
+                raise InputError(
+                    f"{where} ({head}): expected weights as a list of numbers from 0 to 1"
+                )
             try:
                 mechanisms[head] = Mechanism(
                     row["mechanism"],
@@ -233,7 +235,11 @@ class Circuit:
             listed = tuple(parse_head_path(path, n_roles) for path in enabling)
         except InputError as error:
             raise InputError(f"circuit: enabling: {error}") from None
-        return cls(mechanisms, n_roles, rest, task, listed)
+        circuit = cls(mechanisms, n_roles, rest, task, listed)
+        for place, path in enumerate(listed):
+            if path in listed[:place] or path in set(circuit.paths()):
+                raise InputError(f"circuit: enabling: expected every path once, found {path} twice")
+        return circuit
 
     def to_json(self) -> str:
         """One line a head, so that two circuits can be compared with a text diff."""

@@ -33,7 +33,7 @@ from torch import Tensor
 from circuits.attention import mean_attention
 from circuits.circuit import Circuit, Head, HeadPath
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
-from circuits.scoring import Progress, Scorer, no_progress, standard_error
+from circuits.scoring import Progress, Scorer, mean_loss, no_progress, standard_error
 from circuits.sweep import live_sweep
 from tasks import Batch, InputError, RetrievalTask
 
@@ -72,7 +72,8 @@ def is_unlearned(mse: float, task: RetrievalTask) -> bool:
 
     The paper calls a run unlearned above 0.7, where that answer gives 0.75 (section 7.2).
     """
-    return mse > task.plateau * 0.7 / 0.75
+    # With one chain the candidates' mean is the answer; answering zeros is what tells nothing then.
+    return mse > (task.plateau or task.symbol_variance) * 0.7 / 0.75
 
 
 def discover(
@@ -159,7 +160,7 @@ class Search:
         self.tolerance = tolerance
         self.judge = Scorer(model, task, batch)
         self.scout = Scorer(model, task, batch[:_SCOUTED])
-        self.baseline_mse = float(self.judge.base_losses.mean())
+        self.baseline_mse = mean_loss(self.judge.base_losses)
         self.empty = self.judge.empty_circuit
         self.attention = mean_attention(model, batch).cpu()
         self.known: dict[tuple[Any, ...], bool] = {}

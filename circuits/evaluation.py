@@ -23,7 +23,7 @@ from circuits.circuit import Circuit, Head, HeadPath
 from circuits.control import allowed_paths, random_control
 from circuits.enabling import Enabled, enabled_by
 from circuits.mechanisms import Mechanism
-from circuits.scoring import Progress, Scorer, no_progress, standard_error
+from circuits.scoring import Progress, Scorer, mean_loss, no_progress, standard_error
 from tasks import Batch, RetrievalTask
 
 
@@ -109,13 +109,13 @@ class CircuitScore:
 
     @property
     def sufficient(self) -> bool:
-        """The whole circuit stays below the tolerance."""
-        return self.combined_mse < self.tolerance
+        """There is a circuit, and it stays below the tolerance."""
+        return bool(self.circuit.mechanisms) and self.combined_mse < self.tolerance
 
     @property
     def minimal(self) -> bool:
-        """No path can be left out without passing the tolerance."""
-        return not self.spared
+        """The circuit is sufficient, and no path can be left out without passing the tolerance."""
+        return self.sufficient and not self.spared
 
     @property
     def spared(self) -> tuple[HeadPath, ...]:
@@ -201,7 +201,7 @@ def score_circuit(
 
 def _measured(losses: Float[Tensor, "batch target"]) -> Measured:
     each = losses.mean(dim=1)
-    return Measured(float(each.mean()), standard_error(each))
+    return Measured(mean_loss(losses), standard_error(each))
 
 
 def control_summary(score: CircuitScore) -> str:

@@ -241,21 +241,22 @@ def carrying_paths(circuit: Circuit, n_layers: int) -> tuple[HeadPath, ...]:
 
 
 def original_heads(circuit: Circuit, n_layers: int, n_heads: int) -> tuple[Head, ...]:
-    """The heads that the circuit leaves as they are: they may carry anything.
+    """The heads that the circuit leaves as they are, cut or role-mean: they may carry anything.
 
     Raises:
         InputError: the circuit names a head that there is not.
     """
     circuit.check_fits(n_layers, n_heads)
     heads = (Head(layer, head) for layer in range(n_layers) for head in range(n_heads))
-    return tuple(head for head in heads if head not in circuit.mechanisms)
+    loose = ("original", "cut", "role-mean")
+    return tuple(head for head in heads if circuit[head].kind in loose)
 
 
 def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
     """What reaches the query, as a sentence for people.
 
-    `By information flow, this circuit can deliver B and C but not D.` Heads left as they are get a
-    clause where something is missing, since they may bring it.
+    `By information flow along its paths, this circuit can deliver B and C but not D.` Heads left
+    as they are get a clause where something is missing, since they may bring it.
 
     Raises:
         InputError: as `circuit_flow`, or the circuit names a head that there is not.
@@ -274,8 +275,9 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
     if missing and kept:
         heads = [str(head) for head in kept]
         named = _listed(heads, "and") if len(heads) <= 4 else f"{len(heads)} of its heads"
-        text += f"; {named} {'is' if len(heads) == 1 else 'are'} not replaced and may bring more"
-    return f"By information flow, this circuit {text}."
+        verb = "is" if len(heads) == 1 else "are"
+        text += f"; {named} {verb} not reduced to paths and may bring more"
+    return f"By information flow along its paths, this circuit {text}."
 
 
 def _listed(words: list[str], conjunction: str) -> str:

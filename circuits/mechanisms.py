@@ -48,7 +48,7 @@ def parse_role_path(text: str, n_roles: int) -> RolePath:
     """
     match = re.fullmatch(r"\s*(\S+?)\s*<-\s*(\S+)\s*", text)
     if match is None:
-        raise InputError(f"expected a path such as s0<-s2, found {text!r}")
+        raise InputError(f"expected a path such as s0<-s2, found {text!r:.60}")
     return RolePath(parse_role(match[1], n_roles), parse_role(match[2], n_roles))
 
 

@@ -7,6 +7,7 @@ equal those of whole runs with hooks.
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -33,6 +34,11 @@ class Scorer:
         self.model, self.task, self.batch = model, task, batch
         self.runs = make_runs(model, batch, task.chains)
         self.base_losses = self._losses(self.runs.outputs(self.runs.base))
+        if not bool(torch.isfinite(self.base_losses).all()):
+            raise InputError(
+                "scoring: expected finite losses of the intact model, found NaN or infinity; its "
+                "weights are broken"
+            )
 
     @property
     def empty_circuit(self) -> Circuit:
@@ -42,7 +48,7 @@ class Scorer:
     def rebase(self, circuit: Circuit) -> float:
         """Run a circuit, keep what later runs can reuse, and return its MSE."""
         self.base_losses = self._losses(self.runs.rebase(circuit))
-        return float(self.base_losses.mean())
+        return mean_loss(self.base_losses)
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
         """The loss of every example and asked symbol with a circuit in place.
@@ -55,8 +61,8 @@ class Scorer:
         return self._losses(self.runs.outputs(circuit))
 
     def mse(self, circuit: Circuit) -> float:
-        """The mean of `losses`."""
-        return float(self.losses(circuit).mean())
+        """The mean of `losses`, taken as `mean_loss` does."""
+        return mean_loss(self.losses(circuit))
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         return self.task.example_losses(outputs, self.batch)
@@ -73,6 +79,11 @@ def check_batch_fits(batch: Batch, task: RetrievalTask) -> None:
             f"expected a batch with the task's {len(task.role_names)} roles, s0 to "
             f"{task.role_names[-1]}, found one with {batch.roles.shape[-1]}"
         )
+
+
+def mean_loss(losses: Float[Tensor, "batch target"]) -> float:
+    """One way of averaging everywhere, so that equal circuits have equal numbers."""
+    return float(losses.mean(dim=1).mean())
 
 
 def standard_error(losses: Float[Tensor, " batch"]) -> float:

@@ -18,7 +18,7 @@ from circuits.attention import mean_attention
 from circuits.circuit import Head, HeadPath
 from circuits.control import allowed_paths
 from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
-from circuits.scoring import Progress, Scorer, no_progress
+from circuits.scoring import Progress, Scorer, mean_loss, no_progress
 from tasks import Batch, RetrievalTask
 
 
@@ -84,7 +84,7 @@ def sweep(
         (head, mechanism): scorer.mse(scorer.empty_circuit.replace(head, mechanism))
         for head, mechanism in progress(choices, "replacing heads")
     }
-    baseline = float(scorer.base_losses.mean())
+    baseline = mean_loss(scorer.base_losses)
     return Sweep(baseline, heads, live_sweep(scorer, attention, least, progress))
 
 

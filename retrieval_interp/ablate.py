@@ -5,6 +5,7 @@ replacement costs (paper, appendix E).
 """
 
 import os
+import shlex
 
 # Before torch is loaded: its threads then sleep while they wait. By default they spin, and where
 # another process wants the same cores a run of many small steps takes thirty times as long.
@@ -79,6 +80,20 @@ def main(argv: Sequence[str]) -> None:
         )
     batch = task.sample(options.examples, options.seed, device, split="test")
     score = score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
+    # Files first: whoever reads what is printed may stop listening.
+    if options.json is not None:
+        import json
+
+        data = score_to_dict(score, checkpoint, options.seed)
+        write_whole(options.json, json.dumps(data, indent=2) + "\n")
+    if options.save_circuit is not None:
+        write_whole(options.save_circuit, circuit.to_json())
+    if options.report is not None:
+        from retrieval_interp.report import render_report
+
+        command = " ".join([PROG, shlex.join(argv)])
+        page = render_report(score, checkpoint, options.seed, command)
+        write_whole(options.report, page)
     found = (
         f"read from {options.circuit}; every MSE is measured on {options.examples} examples"
         if options.circuit
@@ -90,22 +105,13 @@ def main(argv: Sequence[str]) -> None:
     print(score_table(score))
     print(verdict(score, task))
     print(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
-    if options.json is not None:
-        import json
-
-        data = score_to_dict(score, checkpoint, options.seed)
-        write_whole(options.json, json.dumps(data, indent=2) + "\n")
-        print(f"numbers: {options.json}")
-    if options.save_circuit is not None:
-        write_whole(options.save_circuit, circuit.to_json())
-        print(f"circuit: {options.save_circuit}")
-    if options.report is not None:
-        from retrieval_interp.report import render_report
-
-        command = " ".join([PROG, *argv])
-        page = render_report(score, checkpoint, options.seed, command)
-        write_whole(options.report, page)
-        print(f"report:  {options.report}")
+    for what, path in (
+        ("numbers: ", options.json),
+        ("circuit: ", options.save_circuit),
+        ("report:  ", options.report),
+    ):
+        if path is not None:
+            print(f"{what}{path}")
 
 
 def _check_options(options: AblateOptions) -> None:
@@ -125,6 +131,9 @@ def _check_options(options: AblateOptions) -> None:
     given = [path.resolve() for path in outputs if path is not None]
     if len(set(given)) < len(given):
         raise InputError("expected a different file for --json, --report and --save-circuit")
+    for source in (Path(options.ckpt), options.circuit):
+        if source is not None and source.resolve() in given:
+            raise InputError(f"{source}: expected other files to write than to read")
 
 
 def read_circuit(path: Path, checkpoint: "Checkpoint") -> "Circuit":
@@ -143,11 +152,13 @@ def read_circuit(path: Path, checkpoint: "Checkpoint") -> "Circuit":
         circuit.check_fits(config.layers, config.heads)
         for head, mechanism in circuit.mechanisms.items():
             check_paths(mechanism.paths, task.sample(1).roles, causal=True, where=f"{head}: ")
+        for listed in circuit.enabling:
+            check_paths((listed.path,), task.sample(1).roles, True, f"enabling: {listed.head}: ")
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None
     steps = circuit.task.get("steps", task.steps)
-    if steps != task.steps:
+    if steps != task.steps or circuit.task.get("name", "retrieval") != "retrieval":
         raise InputError(
             f"{path}: expected a circuit for chains of {task.steps} steps, as {checkpoint.name} "
             f"was trained on, found one for {steps!r:.20}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PROG = "python -m retrieval_interp.bound"
 DEFAULT_STEPS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128)
 MOST_STEPS = 512  # simulated in about a second
-MOST_DRAWN = 26  # symbols have letters up to there
+MOST_DRAWN = 25  # symbols have letters up to there
 _CELL = 6
 _COLUMNS = {
     "steps": "D",

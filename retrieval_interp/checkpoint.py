@@ -25,6 +25,7 @@ from tasks import InputError, RetrievalTask
 
 FORMAT = 1
 METADATA_KEY = "retrieval_interp"
+_WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def find_checkpoint(name: str) -> Path:
         return shipped[name]
     path = Path(name)
     if path.is_dir():
-        found = sorted(path.glob("checkpoints/step-*.safetensors"))
+        found = sorted(path.glob("checkpoints/step-*.safetensors"), key=lambda p: (len(p.name), p))
         if not found:
             raise InputError(
                 f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none"
@@ -221,12 +222,12 @@ def load_weights(model: VectorTransformer, tensors: dict[str, Tensor], where: st
             )
     for name, parameter in parameters.items():
         tensor = tensors[name]
-        if tensor.shape != parameter.shape or not tensor.is_floating_point():
+        if tensor.shape != parameter.shape or tensor.dtype not in _WEIGHT_TYPES:
             raise InputError(
                 f"{where}: expected {name} as floats of shape {list(parameter.shape)}, found "
                 f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
             )
-        if not bool(torch.isfinite(tensor).all()):
+        if not bool(torch.isfinite(tensor.to(parameter.dtype)).all()):
             raise InputError(f"{where}: expected finite weights, found NaN or infinity in {name}")
     if bool(tensors["pos_embed.W_pos"].any()):
         raise InputError(

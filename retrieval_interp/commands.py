@@ -59,7 +59,8 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
     warnings.showwarning = _warn_in_one_line  # type: ignore[assignment]
     try:
         main(sys.argv[1:])
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except InputError as error:
         message = " ".join(str(error).split())
         print(f"{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
@@ -71,6 +72,13 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except (OSError, MemoryError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        if isinstance(error, RuntimeError) and "alloc" not in text and "out of memory" not in text:
+            raise
+        what = "a smaller size, memory is short" if not isinstance(error, OSError) else "its files"
+        print(f"{prog.split('.')[-1]}: expected {what}, found: {text:.150}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
 
 
 def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) -> None:

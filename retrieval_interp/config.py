@@ -53,7 +53,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if typing.get_origin(option) is typing.Literal:
             if isinstance(value, str) and value in typing.get_args(option):
                 return value
-        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        elif option is float and type(value) in (int, float) and not abs(value) >= 1e300:
             return float(value)
         elif option in (bool, int, str, type(None)) and type(value) is option:
             return value

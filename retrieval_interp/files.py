@@ -54,8 +54,15 @@ def check_writable(path: Path | None) -> None:
     """
     if path is None:
         return
-    if path.is_dir():
+    try:
+        exists, regular, folder = os.path.lexists(path), path.is_file(), path.is_dir()
+        path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path!s:.80}: expected a file to write, found: {error!s:.80}") from None
+    if folder:
         raise InputError(f"{path}: expected the name of a file to write, found a folder")
+    if exists and not regular:
+        raise InputError(f"{path}: expected a new or a regular file to write, found neither")
     if not path.parent.is_dir():
         raise InputError(
             f"{path}: expected an existing folder to write into, found none at "
@@ -68,7 +75,8 @@ def check_writable(path: Path | None) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Delete what an earlier process was writing when it was killed."""
     for leftover in folder.rglob(_TEMPORARY + "*"):
-        leftover.unlink(missing_ok=True)
+        if leftover.is_file():
+            leftover.unlink(missing_ok=True)
 
 
 def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:
@@ -78,6 +86,8 @@ def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:
         InputError: it is missing, a folder, unreadable, too large or not UTF-8.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: expected {what}, found what is not a regular file")
         if path.stat().st_size > largest:
             raise InputError(f"{path}: expected {what} of at most {largest} bytes, found more")
         return path.read_text(encoding="utf-8")
@@ -88,13 +98,24 @@ def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a JSON-lines file, up to the first that was left unfinished."""
+    """The lines of a JSON-lines file, less a last one that a killed process left unfinished.
+
+    Raises:
+        InputError: another line is not a JSON object.
+    """
     if not path.exists():
         return
-    for line in read_text(path, "JSON lines", largest=2_000_000_000).splitlines():
+    lines = read_text(path, "JSON lines", largest=2_000_000_000).splitlines()
+    for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-        except ValueError:
-            return
-        if isinstance(row, dict):
-            yield row
+        except (ValueError, RecursionError):
+            row = None
+            if number == len(lines):
+                return
+        if not isinstance(row, dict):
+            raise InputError(
+                f"{path}: expected a JSON object in line {number}, found {line!r:.60}; mend or "
+                "remove that line"
+            )
+        yield row

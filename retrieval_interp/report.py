@@ -141,7 +141,7 @@ def _head_table(score: CircuitScore) -> str:
 
 
 def _path_table(score: CircuitScore) -> str:
-    if not score.paths:
+    if not score.paths and not score.enabling:
         return ""
     numbers = ("MSE, ablated too", "MSE, cut live")
     table = _table([(name, name in numbers) for name in PATH_HEADER], path_rows(score))
@@ -193,7 +193,7 @@ def _provenance(score: CircuitScore, checkpoint: Checkpoint, seed: int, command:
         ["command", command],
         [
             "examples",
-            f"{score.examples} of the test split, seed {seed}; the circuit was not chosen on them",
+            f"{score.examples} of the test split, seed {seed}; discovery draws from another split",
         ],
         ["rows without a path", score.circuit.rest],
         ["tolerance", f"{score.tolerance:g}"],

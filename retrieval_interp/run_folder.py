@@ -49,7 +49,10 @@ class RunFolder:
         config = path / "config.json"
         if config.exists():
             _check_same(recipe, read_recipe(path), path)
-        elif path.is_dir() and any(path.iterdir()):
+        elif path.is_dir() and any(
+            child.name != "lock" and (child.name != "checkpoints" or any(child.iterdir()))
+            for child in path.iterdir()
+        ):
             raise InputError(
                 f"{path}: expected a new folder or a run's, found a folder with other files and no "
                 "config.json; give another --out"
@@ -81,6 +84,26 @@ class RunFolder:
     @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows logged so far.
+
+        Raises:
+            InputError: a row lacks a number that every row has.
+        """
+        rows = list(read_json_lines(self.metrics_path))
+        for number, row in enumerate(rows, start=1):
+            partial = row.get("partial_losses")
+            numbers = [row.get(key) for key in ("train_loss", "validation_loss", "seconds")]
+            numbers += partial if isinstance(partial, list) and partial else [None]
+            if type(row.get("step")) is not int or any(
+                type(x) not in (int, float) for x in numbers
+            ):
+                raise InputError(
+                    f"{self.metrics_path}: expected step, train_loss, validation_loss, "
+                    f"partial_losses and seconds in line {number}, found {row!r:.60}"
+                )
+        return rows
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a line of metrics.
@@ -138,7 +161,11 @@ class RunFolder:
         path, step, seconds = self.path / "state.safetensors", 0, 0.0
         if path.exists():
             tensors, content = read_tensors(path, "a run's state")
-            step, seconds = int(content["step"]), float(content["seconds"])
+            if type(content.get("step")) is not int or type(content.get("seconds")) is not float:
+                raise InputError(
+                    f"{path}: expected a run's state with its step and seconds, found another file"
+                )
+            step, seconds = content["step"], content["seconds"]
             groups: dict[str, dict[str, Tensor]] = {"weight": {}, "exp_avg": {}, "exp_avg_sq": {}}
             for name, tensor in tensors.items():
                 key, _, parameter_name = name.partition(".")
@@ -151,8 +178,13 @@ class RunFolder:
                         "exp_avg": groups["exp_avg"][name].to(parameter.device),
                         "exp_avg_sq": groups["exp_avg_sq"][name].to(parameter.device),
                     }
+        elif last_step(self.path):
+            raise InputError(
+                f"{path}: expected the state that belongs to the checkpoints, found none; put it "
+                "back or give another --out"
+            )
         if self.metrics_path.exists():
-            kept = [row for row in read_json_lines(self.metrics_path) if row.get("step", 0) <= step]
+            kept = [row for row in self.metrics() if row["step"] <= step]
             write_whole(self.metrics_path, "".join(json.dumps(row) + "\n" for row in kept))
         return step, seconds
 

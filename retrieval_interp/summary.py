@@ -79,15 +79,21 @@ def describe(checkpoint: Checkpoint) -> str:
     """The task and the model in one line."""
     task, config = checkpoint.task, checkpoint.config
     return (
-        f"retrieval with {task.chains} chains of {task.steps} steps in {task.dim} dimensions, "
-        f"{'with' if task.curriculum else 'without'} implicit curriculum; {config.layers} layers "
-        f"of {config.heads} head{'s' if config.heads > 1 else ''}, d_model {config.d_model}"
+        f"retrieval with {_count(task.chains, 'chain')} of {_count(task.steps, 'step')} in "
+        f"{task.dim} dimensions, "
+        f"{'with' if task.curriculum else 'without'} implicit curriculum; "
+        f"{_count(config.layers, 'layer')} of {_count(config.heads, 'head')}, "
+        f"d_model {config.d_model}"
     )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def scale(task: RetrievalTask) -> str:
     """What the numbers of a task mean."""
-    zeros = 1.0 if task.tokens == "gaussian" else 1 / task.dim
+    zeros = task.symbol_variance
     return (
         f"MSE is the mean over all asked components: 0 is perfect, {task.plateau:.2g} the plateau "
         f"before anything is learned, {zeros:.2g} answering zeros; +- is the standard error over "
@@ -138,7 +144,11 @@ def _minimality(score: CircuitScore) -> str:
     )
     if score.minimal:
         return f"Minimal, as no path can go without passing that: {each} (paper: {PAPER_PATHS})."
-    return f"Not minimal, as {', '.join(map(str, score.spared))} can go: {each}."
+    return f"Not minimal, as {_listed(score.spared)} can go: {each}."
+
+
+def _listed(paths: tuple[HeadPath, ...]) -> str:
+    return f"each of {', '.join(map(str, paths))} alone" if len(paths) > 1 else str(paths[0])
 
 
 def path_rows(score: CircuitScore) -> list[list[str]]:
@@ -149,7 +159,7 @@ def path_rows(score: CircuitScore) -> list[list[str]]:
             path_letters(*row.path.path),
             f"{row.ablated_mse:.4f}" if isinstance(row, PathScore) else "",
             f"{row.live_mse:.4f}",
-            _does(row, score.sufficient),
+            _does(row, score),
         ]
         for row in (*score.paths, *score.enabling)
     ]
@@ -162,13 +172,14 @@ HEAD_NOTE = (
 PATH_HEADER = ["path", "in letters", "MSE, ablated too", "MSE, cut live", "what it does"]
 
 
-def _does(row: LivePathScore, sufficient: bool) -> str:
+def _does(row: LivePathScore, score: CircuitScore) -> str:
     later = ", ".join(
         f"{enabled.path} ({enabled.side} {enabled.attention:.2f} to {enabled.when_cut:.2f})"
         for enabled in row.enables
     )
     # In a circuit that does not work, every path left out gives a high loss, whatever it carries.
-    does = ["carries"] if isinstance(row, PathScore) and sufficient else []
+    carries = isinstance(row, PathScore) and row.path not in score.spared and score.sufficient
+    does = ["carries"] if carries else []
     return "; ".join(does + ([f"enables {later}"] if later else []))
 
 
@@ -189,7 +200,7 @@ def score_table(score: CircuitScore) -> str:
         f"combined MSE (all of them replaced)  {score.combined_mse:.4f} +- {score.combined_se:.4f}",
         "",
     ]
-    if score.paths:
+    if score.paths or score.enabling:
         lines += _columns(PATH_HEADER, path_rows(score))
         lines.append("")
     return "\n".join(lines)

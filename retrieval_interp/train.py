@@ -54,12 +54,13 @@ def preset_recipe(name: str) -> Recipe:
 
 
 def _preset_of(argv: Sequence[str]) -> str:
+    preset = "small"
     for option, value in zip(argv, [*argv[1:], ""]):
         if option == "--preset":
-            return value
-        if option.startswith("--preset="):
-            return option.removeprefix("--preset=")
-    return "small"
+            preset = value
+        elif option.startswith("--preset="):
+            preset = option.removeprefix("--preset=")
+    return preset
 
 
 def main(argv: Sequence[str]) -> None:
@@ -68,19 +69,19 @@ def main(argv: Sequence[str]) -> None:
     options = parse_options(TrainOptions, argv, PROG, default)
     out = options.out or Path("runs") / preset
     if options.threads is not None:
-        if options.threads < 1:
-            raise InputError(f"threads: expected at least 1, found {options.threads}")
+        if not 1 <= options.threads <= 1024:
+            raise InputError(f"threads: expected 1 to 1024, found {options.threads}")
         torch.set_num_threads(options.threads)
     recipe = options.recipe
     start = last_step(out)
-    print(
-        f"{out}: {recipe.steps} steps of {recipe.batch} examples"
-        + (f", going on from step {start}" if start else ""),
-        flush=True,
-    )
+    progress = [start]
     bar = tqdm(total=recipe.steps, unit="step", disable=None, dynamic_ncols=True)
 
     def show(done: int, row: dict[str, Any] | None) -> None:
+        if progress[0] == start:
+            onwards = f", going on from step {done - 1}" if done > 1 else ""
+            tqdm.write(f"{out}: {recipe.steps} steps of {recipe.batch} examples{onwards}")
+        progress[0] = done
         bar.update(done - bar.n)
         if row:
             partial = " ".join(f"{loss:.3f}" for loss in row["partial_losses"])
@@ -96,11 +97,14 @@ def main(argv: Sequence[str]) -> None:
             else f"starts over (the first checkpoint is at step {recipe.checkpoint_every})"
         )
         raise KeyboardInterrupt(
-            f"interrupted at step {int(bar.n)}; the same command {onwards}"
+            f"interrupted at step {progress[0]}; the same command {onwards}"
         ) from None
     finally:
         bar.close()
     record = trained.record
+    if "validation_loss" not in record:
+        print(f"{out}: {record['step']} steps; its metrics.jsonl has no losses of the last steps")
+        return
     partial = " ".join(
         f"x_{step} {loss:.4f}" for step, loss in zip(_asked_steps(recipe), record["partial_losses"])
     )

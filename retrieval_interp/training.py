@@ -10,6 +10,7 @@
 
 import importlib.metadata
 import math
+import re
 import statistics
 import time
 import warnings
@@ -24,7 +25,6 @@ from torch import Tensor
 
 from circuits.vector_transformer import VectorTransformer
 from retrieval_interp.config import to_dict
-from retrieval_interp.files import read_json_lines
 from retrieval_interp.model import build_model
 from retrieval_interp.recipe import Recipe
 from retrieval_interp.run_folder import RunFolder
@@ -59,10 +59,9 @@ def choose_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device: expected auto, cpu or cuda, found {name!r}") from None
+    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:
+        raise InputError(f"device: expected auto, cpu or cuda, found {name!r:.40}")
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device: expected a CUDA device for {name!r}, found none; use cpu")
     return device
@@ -129,7 +128,7 @@ def _train(
         trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
     )
     first, seconds = folder.restore(model, optimizer) if folder else (0, 0.0)
-    metrics = list(read_json_lines(folder.metrics_path)) if folder else []
+    metrics = folder.metrics() if folder else []
     validation = task.sample(recipe.validation_examples, recipe.seed, device, split="validation")
     forward = _compiled(model, task.sample(recipe.batch, 0, device).inputs) if compile else model
     record = {
@@ -172,8 +171,9 @@ def _train(
             since = 0
             if not math.isfinite(train_loss + sum(partial)):
                 raise InputError(
-                    f"training: expected a finite loss, found {train_loss} at step {done}; "
-                    "lower the learning rate or add warm-up (the last checkpoint is kept)"
+                    f"training: expected finite losses, found {train_loss} in training and "
+                    f"{statistics.fmean(partial)} in validation at step {done}; lower the learning "
+                    "rate or add warm-up, and give another --out (what was saved is kept)"
                 )
             metrics.append(row)
             if folder:

@@ -115,8 +115,12 @@ class RetrievalTask:
     @property
     def plateau(self) -> float:
         """MSE of answering with the mean of the candidates: 1 - 1/N of a symbol's variance."""
-        variance = 1.0 if self.tokens == "gaussian" else 1 / self.dim
-        return (1 - 1 / self.chains) * variance
+        return (1 - 1 / self.chains) * self.symbol_variance
+
+    @property
+    def symbol_variance(self) -> float:
+        """Variance of a symbol's component, which is the MSE of answering zeros."""
+        return 1.0 if self.tokens == "gaussian" else 1 / self.dim
 
     # Examples
 

@@ -21,9 +21,9 @@ def parse_role(name: object, n_roles: int) -> int:
     Raises:
         InputError: the name is not one of s0 .. s<n_roles-1>.
     """
-    match = re.fullmatch(r"s(0|[1-9]\d{0,5})", name.strip()) if isinstance(name, str) else None
+    match = re.fullmatch(r"s(0|[1-9][0-9]{0,5})", name.strip()) if isinstance(name, str) else None
     if match is None or int(match[1]) >= n_roles:
-        raise InputError(f"expected a role from s0 to s{n_roles - 1}, found {name!r}")
+        raise InputError(f"expected a role from s0 to s{n_roles - 1}, found {name!r:.60}")
     return int(match[1])
 
 

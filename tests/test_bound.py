@@ -122,7 +122,7 @@ def test_the_page_needs_no_network(run, tmp_path):
     [
         (["--steps", 0], "--steps: expected numbers from 1 to 512, found 0"),
         (["--steps", 3, 513], "--steps: expected numbers from 1 to 512, found 513"),
-        (["--draw", 27], "--draw: expected a number from 1 to 26, found 27"),
+        (["--draw", 27], "--draw: expected a number from 1 to 25, found 27"),
         (["--html", "a.html"], "--html: expected a drawing to apply to, found none; add --draw 5"),
         (["--no-mask"], "--no-mask: expected a drawing to apply to, found none; add --draw 5"),
         (["--json", "missing/a.json"], "missing/a.json: expected an existing folder to write into"),

@@ -34,7 +34,7 @@ def test_circuits_survive_json(sources, rest):
         Head(*head): Mechanism("shared", tuple(RolePath(*path) for path in paths))
         for head, paths in sources.items()
     }
-    circuit = Circuit(mechanisms, 7, rest, {}, (HeadPath(Head(1, 0), RolePath(0, 2)),))
+    circuit = Circuit(mechanisms, 7, rest, {}, (HeadPath(Head(9, 0), RolePath(0, 2)),))
     assert Circuit.from_json(circuit.to_json(), 7) == circuit
 
 
@@ -89,9 +89,11 @@ def row(**changes):
         ({"heads": [], "extra": 1}, "expected the keys .* found 'extra'"),
         ({"heads": [], "rest": "nothing"}, "expected rest of zero, uniform, identity"),
         ({"heads": [], "enabling": [3]}, "expected enabling as"),
+        ({"heads": [row()], "enabling": ["L0.H0 s0<-s2"]}, "every path once, found L0.H0 s0<-s2"),
+        ({"heads": [row(mechanism="role-mean", weights=[10**400])]}, "numbers from 0 to 1"),
         ({"heads": [], "enabling": ["L0 s2"]}, "enabling: expected a head such as L1.H0"),
         ({"heads": [row(mechanism="role-mean")]}, "a weight for each path of a role-mean head"),
-        ({"heads": [row(weights=["x"])]}, "expected weights as a list of numbers"),
+        ({"heads": [row(weights=["x"])]}, "expected weights as a list of numbers from 0 to 1"),
         ({"heads": [], "task": 3}, "expected task to be an object"),
         ({"heads": [{"layer": 0}]}, r"heads\[0\]: expected the key 'head'"),
         ({"heads": [row(layer=-1)]}, "expected layer to be a number from 0, found -1"),

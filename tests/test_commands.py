@@ -1,6 +1,7 @@
 """The commands as a user runs them: exit status, one-line errors, files written or not."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from circuits import Circuit
+from circuits import Circuit, parse_circuit
 from retrieval_interp.ablate import main as ablate
 from retrieval_interp.checkpoint import load_checkpoint, save_checkpoint
 from retrieval_interp.train import main as train
-from tasks import InputError
+from tasks import InputError, RetrievalTask
 
 QUICK = ["--examples", "64", "--tolerance", "0.06"]
 
@@ -202,14 +203,56 @@ def test_errors_are_one_line_with_exit_status_2(tmp_path):
     assert run("train", "--help").returncode == 0
 
 
+def test_outputs_do_not_replace_inputs_or_what_is_no_file(capsys, tmp_path):
+    circuit = tmp_path / "circuit.json"
+    circuit.write_text('{"heads": []}')
+    both = ["--circuit", circuit, "--json", circuit]
+    assert "expected other files to write than to read" in errors_of(ablate, both, capsys)
+    assert circuit.read_text() == '{"heads": []}'
+    os.mkfifo(tmp_path / "pipe")
+    found = errors_of(ablate, ["--json", tmp_path / "pipe"], capsys)
+    assert "expected a new or a regular file to write" in found
+    assert "not a regular file" in errors_of(ablate, ["--circuit", tmp_path / "pipe"], capsys)
+    assert "expected a file to write" in errors_of(ablate, ["--json", "x" * 300], capsys)
+
+
+def test_the_last_preset_counts(capsys):
+    twice = ["--preset", "small", "--preset", "nope"]
+    assert "preset 'nope': expected one of" in errors_of(train, twice, capsys)
+
+
+def test_a_path_that_can_go_is_not_said_to_carry(done, capsys, tmp_path):
+    circuit = Circuit.from_json((done[0] / "circuit.json").read_text(), 7)
+    lines = [f"{head} {mechanism}" for head, mechanism in circuit.mechanisms.items()]
+    richer = parse_circuit(
+        [line + " s6<-s6" if line.startswith("L2") else line for line in lines], RetrievalTask()
+    )
+    (tmp_path / "richer.json").write_text(richer.to_json())
+    ablate(["--circuit", str(tmp_path / "richer.json"), "--json", str(tmp_path / "out.json")])
+    printed = capsys.readouterr().out
+    (row,) = [row for row in printed.splitlines() if row.startswith("L2.H0 s6<-s6 ")]
+    assert "carries" not in row and "Not minimal, as L2.H0 s6<-s6 can go" in printed
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert [row["carries"] for row in data["paths"]].count(False) == 1 and not data["minimal"]
+
+
+def test_a_circuit_of_nothing_is_not_sufficient(capsys, tmp_path):
+    (tmp_path / "empty.json").write_text('{"heads": []}')
+    ablate(["--circuit", str(tmp_path / "empty.json"), "--json", str(tmp_path / "out.json")])
+    assert "No circuit: no replacement" in capsys.readouterr().out
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert not data["sufficient"] and not data["minimal"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--device", "mps"], "device: expected auto, cpu or cuda, found 'mps'"),
         (["--preset", "smal"], "preset 'smal': expected one of: small, transformer-a"),
         (["--preset"], "preset '': expected one of"),
         (["--steps", "0"], "recipe: expected steps to be an integer of at least 1, found 0"),
         (["--stepz", "3"], "--stepz"),
-        (["--threads", "0"], "threads: expected at least 1, found 0"),
+        (["--threads", "0"], "threads: expected 1 to 1024, found 0"),
         (["--task.dim", "3"], "expected an even dim"),
         (["--out", "taken"], "found a folder with other files"),
     ],

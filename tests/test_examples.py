@@ -23,10 +23,12 @@ def run(*arguments, cwd):
 
 
 def test_the_readmes_lines_run(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    (tmp_path / "lines.py").write_text(code)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert len(blocks) == 2
+    (tmp_path / "lines.py").write_text("\n".join(blocks))
     printed = run("lines.py", cwd=tmp_path)
-    assert "combined MSE" in printed and "Sufficient" in printed
+    assert printed.count("combined MSE") == 2 and "Sufficient" in printed
+    assert "L3   original" in printed
 
 
 def test_the_readmes_numbers_are_the_commands(tmp_path):

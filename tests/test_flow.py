@@ -184,17 +184,17 @@ def test_uniform_and_identity_heads_bring_nothing():
 def test_the_sentence_names_what_arrives_and_what_does_not():
     circuit = circuit_of(*JOINED, *FETCHED)
     fewer = circuit.without(parse_head_path("L1.H0 s4<-s6", 7))
-    start = "By information flow, this circuit "
+    start = "By information flow along its paths, this circuit "
     assert describe_flow(circuit, 3, 1) == start + "can deliver B, C and D."
     assert describe_flow(fewer, 3, 1) == start + "can deliver B and C but not D."
     assert describe_flow(circuit_of(*FETCHED[:1]), 2, 1) == start + (
-        "can deliver B but not C or D; L0.H0 is not replaced and may bring more."
+        "can deliver B but not C or D; L0.H0 is not reduced to paths and may bring more."
     )
     assert describe_flow(circuit_of(), 2, 1) == start + (
-        "cannot deliver B, C or D; L0.H0 and L1.H0 are not replaced and may bring more."
+        "cannot deliver B, C or D; L0.H0 and L1.H0 are not reduced to paths and may bring more."
     )
     assert describe_flow(circuit_of(n_roles=3), 12, 2) == start + (
-        "cannot deliver B; 24 of its heads are not replaced and may bring more."
+        "cannot deliver B; 24 of its heads are not reduced to paths and may bring more."
     )
 
 

@@ -100,7 +100,9 @@ def test_sufficient_and_minimal_follow_the_tolerance(task, model):
     score = score_circuit(model, task, CIRCUIT, batch, tolerance=1e9)
     assert score.sufficient and not score.minimal
     score = score_circuit(model, task, CIRCUIT, batch, tolerance=1e-9)
-    assert not score.sufficient and score.minimal
+    assert not score.sufficient and not score.minimal and not score.spared
+    empty = score_circuit(model, task, Circuit({}, 5), batch, tolerance=1e9)
+    assert not empty.sufficient and not empty.minimal
 
 
 def test_mean_attention_equals_loops_over_examples_and_chains(task, model):

@@ -239,8 +239,40 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     assert same(state(tmp_path / "run"), state(tmp_path / "whole"))
 
 
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda run: (run / "state.safetensors").unlink(), "expected the state that belongs to"),
+        (
+            lambda run: (run / "state.safetensors").write_bytes(
+                (run / "checkpoints" / "step-000020.safetensors").read_bytes()
+            ),
+            "expected a run's state with its step",
+        ),
+        (lambda run: (run / "metrics.jsonl").write_text("x\n{}\n"), "a JSON object in line 1"),
+        (lambda run: (run / "metrics.jsonl").write_text('{"step": "4"}\n'), "in line 1, found"),
+    ],
+)
+def test_a_damaged_run_is_refused_and_nothing_is_lost(tmp_path, damage, text):
+    with pytest.raises(Stop):
+        train_model(TINY, tmp_path / "run", compile=False, on_step=stop_at(25))
+    damage(tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=text):
+        train_model(TINY, tmp_path / "run", compile=False)
+    assert before == {
+        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    }
+
+
+def test_a_run_killed_before_its_first_file_can_start_again(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "lock").touch()
+    assert train_model(replace(TINY, steps=2), tmp_path / "run", compile=False).record["step"] == 2
+
+
 def test_a_diverging_run_stops_with_a_word():
-    with pytest.raises(InputError, match="expected a finite loss, found .* lower the learning"):
+    with pytest.raises(InputError, match="expected finite losses, found .* lower the learning"):
         train_model(replace(TINY, learning_rate=1e30, warmup=0), compile=False)
 
 
