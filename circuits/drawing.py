@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from circuits.circuit import Circuit, Head, HeadPath
+from circuits.circuit import Circuit, HeadPath
 from tasks import Batch, role_letters, role_name, symbol_letter
 
 _COLUMN, _ROW, _IDLE_ROW, _LEFT, _TOP = 92, 96, 30, 150, 26
@@ -115,8 +115,3 @@ def _arrow(
         f'{middle} {end} {top + 5}" fill="none" stroke="{color}" stroke-width="{stroke:.1f}"'
         f'{dashes} marker-end="url(#tip)"/>{text}</g>'
     )
-
-
-def useful_heads(circuit: Circuit) -> list[Head]:
-    """Heads that have paths."""
-    return [head for head, mechanism in circuit.mechanisms.items() if mechanism.paths]
