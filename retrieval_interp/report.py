@@ -52,7 +52,8 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
   min-width: 1.9rem; font-weight: 400 }
 .maps td.hot { color: var(--hot) }
 .views { background: #fff; color: #111; padding: .5rem; border-radius: 6px }
-svg { max-width: 100%; height: auto }
+.scroll > svg { max-width: 100%; min-width: 34rem; height: auto }
+.scroll td:nth-child(5) { min-width: 16rem }
 code { font-size: .88em; overflow-wrap: anywhere }
 """
 
