@@ -19,7 +19,8 @@ test: $(INSTALLED)
 	$(RUN) -m pytest
 
 bench: $(INSTALLED)
-	$(RUN) benchmarks/training_step.py
+	$(RUN) benchmarks/training_step.py --eager
+	$(RUN) benchmarks/ablation_sweep.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)

@@ -11,7 +11,7 @@ Where this departs from the paper: tokens have unit length, without which matchi
 fails, and there is neither MLP nor layer norm. Saturated attention makes copies exact in float32.
 Tokens nearer to each other than about sqrt(penalty) are confused, hence a small penalty, and
 neighbours in a chain whose cosine is above 1 - 32 / (beta * penalty), hence a large beta. In 4
-dimensions one answer in 10,000 (D = 3) to 1,000 (D = 16) is wrong, from 6 on none was seen.
+dimensions 10 of 196,608 answers were wrong at D = 3 and 10 of 65,536 at D = 16, from 6 on none.
 """
 
 from collections.abc import Sequence
