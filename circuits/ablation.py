@@ -1,7 +1,8 @@
 """Applying a circuit to a hooked model by replacing attention patterns (paper, appendix E).
 
 The replacement happens at TransformerLens's `hook_pattern`, after the softmax, so a circuit can be
-applied to any model that has these hook points. Hooks live inside one `with` block.
+applied to any model that has these hook points; where a model only shows its pattern there, at
+`hook_z` (`circuits.value_hooks`). Hooks live inside one `with` block.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from torch import Tensor
 
 from circuits.circuit import Circuit, Head
 from circuits.mechanisms import RolePath, attention_pattern, check_paths, cut_paths
+from circuits.value_hooks import pattern_is_used, value_hooks
 from tasks import Batch, InputError
 
-PatternHook = Callable[..., Tensor]
+PatternHook = Callable[..., Tensor | None]
 
 
 def pattern_hook_name(layer: int) -> str:
@@ -35,8 +37,9 @@ def circuit_hooks(
     n_positions: int,
     causal: bool,
     first_layer: int = 0,
+    by_values: bool = False,
 ) -> list[tuple[str, PatternHook]]:
-    """Hooks that replace the attention of a circuit's heads, one a layer.
+    """Hooks that replace the attention of a circuit's heads.
 
     Args:
         circuit: the mechanisms to apply.
@@ -44,6 +47,8 @@ def circuit_hooks(
         n_positions: its sequence length.
         causal: whether the model masks later positions.
         first_layer: leave out the layers before this one.
+        by_values: replace the heads' results, for models that do not use the pattern that a hook
+            returns (`circuits.value_hooks`).
 
     Returns:
         Pairs of hook name and hook, for `model.hooks` or `model.run_with_hooks`.
@@ -64,8 +69,11 @@ def circuit_hooks(
                 patterns[head.head] = attention_pattern(
                     mechanism, roles, n_positions, causal, circuit.rest
                 )
-        hook = partial(_replace_heads, patterns=patterns, cuts=cuts, roles=roles)
-        hooks.append((pattern_hook_name(layer), hook))
+        if by_values:
+            hooks += value_hooks(layer, patterns, cuts, roles, causal)
+        else:
+            hook = partial(_replace_heads, patterns=patterns, cuts=cuts, roles=roles)
+            hooks.append((pattern_hook_name(layer), hook))
     return hooks
 
 
@@ -120,19 +128,20 @@ def ablated(model: Any, circuit: Circuit, batch: Batch, first_layer: int = 0) ->
             a hook it set never fired, which would leave that head silently as it was.
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
+    by_values = bool(circuit.mechanisms) and not pattern_is_used(model, batch)
     hooks = circuit_hooks(
-        circuit, batch.roles, batch.inputs.shape[1], is_causal(model), first_layer
+        circuit, batch.roles, batch.inputs.shape[1], is_causal(model), first_layer, by_values
     )
     fired: set[str] = set()
 
-    def noting(function: PatternHook) -> PatternHook:
-        def replace(pattern: Tensor, hook: Any) -> Tensor:
-            fired.add(hook.name)
-            return function(pattern, hook=hook)
+    def noting(name: str, function: PatternHook) -> PatternHook:
+        def replace(activation: Tensor, hook: Any) -> Tensor | None:
+            fired.add(name)
+            return function(activation, hook=hook)
 
         return replace
 
-    with model.hooks(fwd_hooks=[(name, noting(function)) for name, function in hooks]):
+    with model.hooks(fwd_hooks=[(name, noting(name, function)) for name, function in hooks]):
         yield model
     for name, _ in hooks:
         if name not in fired:

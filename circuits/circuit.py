@@ -15,7 +15,7 @@ from circuits.mechanisms import (
     RolePath,
     parse_role_path,
 )
-from tasks import InputError, RetrievalTask, parse_role, role_name
+from tasks import InputError, Task, parse_role, role_name
 
 
 class Head(NamedTuple):
@@ -60,7 +60,7 @@ def parse_head_path(text: str, n_roles: int) -> HeadPath:
     return HeadPath(parse_head(head), parse_role_path(path, n_roles))
 
 
-def parse_circuit(lines: Iterable[str], task: RetrievalTask, rest: Rest = "zero") -> "Circuit":
+def parse_circuit(lines: Iterable[str], task: Task, rest: Rest = "zero") -> "Circuit":
     """A circuit from lines such as `L0.H0 one-hot s2<-s1 s4<-s3` and `L1.H0 uniform`.
 
     Args:

@@ -35,7 +35,7 @@ from circuits.circuit import Circuit, Head, HeadPath
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
 from circuits.scoring import Progress, Scorer, mean_loss, no_progress, standard_error
 from circuits.sweep import live_sweep
-from tasks import Batch, InputError, RetrievalTask
+from tasks import Batch, InputError, Task
 
 _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
     ("one-hot", 0.5),
@@ -67,18 +67,17 @@ def circuit_cost(circuit: Circuit, heads: list[Head]) -> int:
     return sum(cost(circuit[head], circuit.n_roles) for head in heads)
 
 
-def is_unlearned(mse: float, task: RetrievalTask) -> bool:
-    """Whether a model does no better than answering with the mean of the candidates.
+def is_unlearned(mse: float, task: Task) -> bool:
+    """Whether a model does no better than a guess that tells the candidates not apart.
 
-    The paper calls a run unlearned above 0.7, where that answer gives 0.75 (section 7.2).
+    The paper calls a run unlearned above 0.7, where that guess gives 0.75 (section 7.2).
     """
-    # With one chain the candidates' mean is the answer; answering zeros is what tells nothing then.
-    return mse > (task.plateau or task.symbol_variance) * 0.7 / 0.75
+    return task.plateau is not None and mse > task.plateau * 0.7 / 0.75
 
 
 def discover(
     model: Any,
-    task: RetrievalTask,
+    task: Task,
     tolerance: float = 0.05,
     examples: int = 512,
     seed: int = 0,
@@ -156,7 +155,7 @@ def tidy(mechanism: Mechanism) -> Mechanism:
 class Search:
     """The search for one model, on one set of examples."""
 
-    def __init__(self, model: Any, task: RetrievalTask, batch: Batch, tolerance: float):
+    def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float):
         self.tolerance = tolerance
         self.judge = Scorer(model, task, batch)
         self.scout = Scorer(model, task, batch[:_SCOUTED])

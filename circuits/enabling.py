@@ -103,7 +103,7 @@ def _mean_attention(
     keys: Float[Tensor, "batch pos head d_head"],
 ) -> Float[Tensor, "head dest src"]:
     """Attention by role from given queries and keys."""
-    scale = model.blocks[layer].attn.attn_scale
+    scale = getattr(model.blocks[layer].attn, "attn_scale", None) or queries.shape[-1] ** 0.5
     scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / scale
     allowed = allowed_positions(queries.shape[1], is_causal(model), scores.device)
     pattern = scores.masked_fill(~allowed, -torch.inf).softmax(-1)

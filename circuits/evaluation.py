@@ -24,7 +24,7 @@ from circuits.control import allowed_paths, random_control
 from circuits.enabling import Enabled, enabled_by
 from circuits.mechanisms import Mechanism
 from circuits.scoring import Progress, Scorer, mean_loss, no_progress, standard_error
-from tasks import Batch, RetrievalTask
+from tasks import Batch, Task
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class CircuitScore:
 
 def score_circuit(
     model: Any,
-    task: RetrievalTask,
+    task: Task,
     circuit: Circuit,
     batch: Batch,
     tolerance: float = 0.05,

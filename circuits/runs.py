@@ -13,32 +13,39 @@ from torch import Tensor
 from circuits.ablation import ablated
 from circuits.circuit import Circuit
 from circuits.role_runs import RoleRuns
-from tasks import Batch, InputError
+from tasks import Batch, InputError, Task
 
 
-def make_runs(model: Any, batch: Batch, n_queries: int) -> "HookRuns | RoleRuns":
-    """The fastest way that is exact for this model and batch."""
+def make_runs(model: Any, batch: Batch, task: Task) -> "HookRuns | RoleRuns":
+    """The fastest way that is exact for this model, batch and loss."""
     empty = Circuit({}, batch.roles.shape[-1])
-    if RoleRuns.supports(model, batch):
+    if task.answers_at_s0 and RoleRuns.supports(model, batch):
         return RoleRuns(model, batch, empty)
-    return HookRuns(model, batch, n_queries, empty)
+    return HookRuns(model, batch, empty)
 
 
 class HookRuns:
-    """Whole layers of a hooked model, from the first in which a circuit differs from the base."""
+    """Whole layers of a hooked model, from the first in which a circuit differs from the base.
 
-    def __init__(self, model: Any, batch: Batch, n_queries: int, circuit: Circuit):
-        self.model, self.batch, self.n_queries = model, batch, n_queries
+    A model that cannot start at a layer (`TransformerBridge`) is run from its first.
+    """
+
+    def __init__(self, model: Any, batch: Batch, circuit: Circuit):
+        from transformer_lens import HookedTransformer
+
+        self.model, self.batch = model, batch
+        self.starts_anywhere = isinstance(model, HookedTransformer)
         self.rebase(circuit)
 
     @torch.no_grad()
-    def rebase(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
+    def rebase(self, circuit: Circuit) -> Float[Tensor, "batch pos d_out"]:
         residuals: list[Tensor] = []
 
         def keep(residual: Tensor, hook: Any) -> None:
             residuals.append(residual.detach())
 
-        names = [f"blocks.{layer}.hook_resid_pre" for layer in range(self.model.cfg.n_layers)]
+        n_layers = self.model.cfg.n_layers if self.starts_anywhere else 0
+        names = [f"blocks.{layer}.hook_resid_pre" for layer in range(n_layers)]
         with (
             self.model.hooks(fwd_hooks=[(name, keep) for name in names]),
             ablated(self.model, circuit, self.batch),
@@ -50,17 +57,22 @@ class HookRuns:
                 f"found {len(residuals)} times"
             )
         self.base, self.residuals = circuit, residuals
-        self.base_outputs = outputs[:, -self.n_queries :]
-        return self.base_outputs
+        self.base_outputs = outputs
+        return outputs
 
     @torch.no_grad()
-    def outputs(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
+    def outputs(self, circuit: Circuit) -> Float[Tensor, "batch pos d_out"]:
         layer = self._first_difference(circuit)
         if layer is None:
             return self.base_outputs
+        outputs: Tensor
+        if not self.starts_anywhere:
+            with ablated(self.model, circuit, self.batch):
+                outputs = self.model(self.batch.inputs)
+            return outputs
         with ablated(self.model, circuit, self.batch, first_layer=layer):
-            outputs: Tensor = self.model(self.residuals[layer], start_at_layer=layer)
-        return outputs[:, -self.n_queries :]
+            outputs = self.model(self.residuals[layer], start_at_layer=layer)
+        return outputs
 
     def _first_difference(self, circuit: Circuit) -> int | None:
         if circuit.rest != self.base.rest:

@@ -15,7 +15,7 @@ from circuits.ablation import is_causal
 from circuits.circuit import Circuit
 from circuits.mechanisms import check_paths
 from circuits.runs import make_runs
-from tasks import Batch, InputError, RetrievalTask
+from tasks import Batch, InputError, RetrievalTask, Task
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
@@ -28,11 +28,11 @@ def no_progress(items: Iterable[Any], what: str) -> Iterable[Any]:
 class Scorer:
     """Losses of one model on one batch under many circuits."""
 
-    def __init__(self, model: Any, task: RetrievalTask, batch: Batch):
-        check_model_fits(model, task)
+    def __init__(self, model: Any, task: Task, batch: Batch):
+        check_model_fits(model, batch, task)
         check_batch_fits(batch, task)
         self.model, self.task, self.batch = model, task, batch
-        self.runs = make_runs(model, batch, task.chains)
+        self.runs = make_runs(model, batch, task)
         self.base_losses = self._losses(self.runs.outputs(self.runs.base))
         if not bool(torch.isfinite(self.base_losses).all()):
             raise InputError(
@@ -68,7 +68,7 @@ class Scorer:
         return self.task.example_losses(outputs, self.batch)
 
 
-def check_batch_fits(batch: Batch, task: RetrievalTask) -> None:
+def check_batch_fits(batch: Batch, task: Task) -> None:
     """Refuse a batch of another task.
 
     Raises:
@@ -91,13 +91,20 @@ def standard_error(losses: Float[Tensor, " batch"]) -> float:
     return float(losses.std()) / len(losses) ** 0.5 if len(losses) > 1 else 0.0
 
 
-def check_model_fits(model: Any, task: RetrievalTask) -> None:
+def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
     """Refuse a model that cannot read or answer a task.
 
     Raises:
-        InputError: the model's input or output has another size than the task's.
+        InputError: the model's input or output has another size than the task's, or the model is
+            on another device than the batch.
     """
-    if (model.cfg.d_vocab, model.cfg.d_vocab_out) != (task.d_in, task.d_out):
+    device = next(model.parameters()).device
+    if device != batch.inputs.device:
+        raise InputError(
+            f"expected the batch on the model's device, {device}, found it on "
+            f"{batch.inputs.device}; use batch.to({str(device)!r})"
+        )
+    if isinstance(task, RetrievalTask) and (model.cfg.d_vocab, model.cfg.d_vocab_out) != (task.d_in, task.d_out):
         raise InputError(
             f"expected a model with {task.d_in} inputs and {task.d_out} outputs, as the task has, "
             f"found {model.cfg.d_vocab} and {model.cfg.d_vocab_out}"

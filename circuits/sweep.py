@@ -19,7 +19,7 @@ from circuits.circuit import Head, HeadPath
 from circuits.control import allowed_paths
 from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from circuits.scoring import Progress, Scorer, mean_loss, no_progress
-from tasks import Batch, RetrievalTask
+from tasks import Batch, Task
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Sweep:
 
 def sweep(
     model: Any,
-    task: RetrievalTask,
+    task: Task,
     batch: Batch,
     least: float = 0.0,
     progress: Progress = no_progress,

@@ -3,9 +3,10 @@
 from tasks.batch import Batch as Batch
 from tasks.errors import InputError as InputError
 from tasks.retrieval import RetrievalTask as RetrievalTask
-from tasks.retrieval import Split as Split
 from tasks.roles import parse_role as parse_role
 from tasks.roles import path_letters as path_letters
 from tasks.roles import role_letters as role_letters
 from tasks.roles import role_name as role_name
 from tasks.roles import symbol_letter as symbol_letter
+from tasks.task import Split as Split
+from tasks.task import Task as Task

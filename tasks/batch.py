@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 
@@ -12,13 +12,14 @@ class Batch:
     """Examples of a task.
 
     Attributes:
-        inputs: what the model reads, [batch pos d_in].
-        targets: one vector a query, [batch query d_out]; chain c belongs to the c-th query.
+        inputs: what the model reads: vectors [batch pos d_in], or token numbers [batch pos].
+        targets: one vector a query, [batch query d_out] (or one token number, [batch query]);
+            chain c belongs to the c-th query.
         roles: the position of every role of every chain, [batch chain role].
     """
 
-    inputs: Float[Tensor, "batch pos d_in"]
-    targets: Float[Tensor, "batch query d_out"]
+    inputs: Shaped[Tensor, "batch pos *d_in"]
+    targets: Shaped[Tensor, "batch query *d_out"]
     roles: Int[Tensor, "batch chain role"]
 
     def __len__(self) -> int:

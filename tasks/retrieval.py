@@ -12,7 +12,7 @@ queries as the paper does. The paper's "DN" target dimensions are D*K; both are 
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,16 +24,16 @@ from tasks.batch import Batch
 from tasks.errors import InputError
 from tasks.philox import normals, random_words
 from tasks.positions import Position, rotary_encoding
-from tasks.roles import role_name
+from tasks.roles import path_letters, role_letters, role_name, symbol_letter
+from tasks.task import Split, Task
 
 Tokens = Literal["gaussian", "unit"]
-Split = Literal["train", "validation", "discovery", "test"]
 _STREAMS: dict[str, int] = {"train": 0, "validation": 1, "discovery": 2, "test": 3}
 _MAX_POSITIONS = 100_000
 
 
 @dataclass(frozen=True)
-class RetrievalTask:
+class RetrievalTask(Task):
     """Follow `chains` interleaved chains of `steps` induction steps each.
 
     Attributes:
@@ -57,6 +57,9 @@ class RetrievalTask:
     position: Position = "pair"
     base: float = 10_000.0
     tokens: Tokens = "gaussian"
+
+    loss_name: ClassVar[str] = "MSE"
+    answers_at_s0: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, least in (("chains", 1), ("steps", 1), ("dim", 2)):
@@ -108,19 +111,58 @@ class RetrievalTask:
         return self.steps if self.curriculum else 1
 
     @property
-    def role_names(self) -> tuple[str, ...]:
-        """s0 .. s2D."""
-        return tuple(role_name(role) for role in range(2 * self.steps + 1))
-
-    @property
     def plateau(self) -> float:
-        """MSE of answering with the mean of the candidates: 1 - 1/N of a symbol's variance."""
-        return (1 - 1 / self.chains) * self.symbol_variance
+        """MSE of answering with the mean of the candidates: 1 - 1/N of a symbol's variance.
+
+        With one chain that is the answer; what tells nothing then is answering zeros.
+        """
+        return (1 - 1 / self.chains if self.chains > 1 else 1.0) * self.symbol_variance
 
     @property
     def symbol_variance(self) -> float:
         """Variance of a symbol's component, which is the MSE of answering zeros."""
         return 1.0 if self.tokens == "gaussian" else 1 / self.dim
+
+    # Names
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        """s0 .. s2D."""
+        return tuple(role_name(role) for role in range(2 * self.steps + 1))
+
+    @property
+    def role_labels(self) -> tuple[str, ...]:
+        """`query A`, `A of A->B`, `B of A->B`, ..."""
+        return tuple(role_letters(role) for role in range(2 * self.steps + 1))
+
+    @property
+    def role_symbols(self) -> tuple[str, ...]:
+        """The symbol that each role holds: `A?`, `A`, `B`, `B`, ..."""
+        return tuple(
+            symbol_letter(role // 2) + ("?" if role == 0 else "")
+            for role in range(2 * self.steps + 1)
+        )
+
+    @property
+    def description(self) -> str:
+        return (
+            f"retrieval with {_count(self.chains, 'chain')} of {_count(self.steps, 'step')} in "
+            f"{self.dim} dimensions, {'with' if self.curriculum else 'without'} implicit curriculum"
+        )
+
+    def path_label(self, dest: int, src: int) -> str:
+        return path_letters(dest, src)
+
+    def position_labels(self, batch: Batch, example: int) -> list[str]:
+        """Symbol letter and chain number; a query with `?`.
+
+        `B2` stands for x_1 of the chain whose query comes second, `A2?` for that query.
+        """
+        labels = [""] * batch.inputs.shape[1]
+        for chain, roles in enumerate(batch.roles[example].tolist(), start=1):
+            for role, position in enumerate(roles):
+                labels[position] = f"{symbol_letter(role // 2)}{chain}{'?' if role == 0 else ''}"
+        return labels
 
     # Examples
 
@@ -247,3 +289,7 @@ class RetrievalTask:
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": "retrieval", **asdict(self)}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,88 @@
+"""What every task has, so that circuits can be supposed, scored and found on it.
+
+A task of your own needs three things: names for its roles, examples, and a loss of each example.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tasks.batch import Batch
+
+Split = Literal["train", "validation", "discovery", "test"]
+
+
+class Task:
+    """A question to a model, with a role for every position that matters.
+
+    Subclasses give `role_names`, `sample` and `example_losses`; everything else has a default.
+
+    Attributes:
+        role_names: s0 .. sR, as paths are written; R+1 is the last axis of a batch's roles.
+        role_labels: the same for people; by default the names.
+        role_symbols: the same, shorter, for axes; by default the names.
+        loss_name: what the loss is called in tables.
+        plateau: the loss before anything is learned, or None where that is not known.
+        answers_at_s0: whether the loss reads the outputs at role s0 and nothing else; scores are
+            then computed only where they can change these.
+    """
+
+    loss_name: ClassVar[str] = "loss"
+    answers_at_s0: ClassVar[bool] = False
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def sample(
+        self,
+        n: int,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        split: Split = "train",
+        start: int = 0,
+    ) -> Batch:
+        """n examples of a seed; `train`, `validation`, `discovery` and `test` share none."""
+        raise NotImplementedError
+
+    def example_losses(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch target"]:
+        """The loss of each example and asked symbol (one column where one thing is asked)."""
+        raise NotImplementedError
+
+    @property
+    def plateau(self) -> float | None:
+        return None
+
+    @property
+    def role_labels(self) -> tuple[str, ...]:
+        return self.role_names
+
+    @property
+    def role_symbols(self) -> tuple[str, ...]:
+        return self.role_names
+
+    @property
+    def description(self) -> str:
+        """The task in a few words."""
+        return f"{type(self).__name__} with roles {', '.join(self.role_names)}"
+
+    def path_label(self, dest: int, src: int) -> str:
+        """A path for people."""
+        return f"{self.role_labels[dest]} <- {self.role_labels[src]}"
+
+    def position_labels(self, batch: Batch, example: int) -> list[str]:
+        """A short name for every position of an example: role and chain, or the place alone."""
+        labels = [f"{place}" for place in range(batch.inputs.shape[1])]
+        chains = batch.roles[example].tolist()
+        for chain, roles in enumerate(chains, start=1):
+            for symbol, position in zip(self.role_symbols, roles):
+                labels[position] = f"{symbol}.{chain}" if len(chains) > 1 else symbol
+        return labels
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a circuit file says of its task."""
+        return {"name": type(self).__name__}
