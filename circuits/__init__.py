@@ -5,7 +5,6 @@ from circuits.attention import mean_attention as mean_attention
 from circuits.circuit import Circuit as Circuit
 from circuits.circuit import Head as Head
 from circuits.circuit import HeadPath as HeadPath
-from circuits.circuit import parse_circuit as parse_circuit
 from circuits.circuit import parse_head_path as parse_head_path
 from circuits.discovery import discover as discover
 from circuits.enabling import enabled_by as enabled_by
@@ -14,4 +13,5 @@ from circuits.evaluation import score_circuit as score_circuit
 from circuits.mechanisms import Mechanism as Mechanism
 from circuits.mechanisms import RolePath as RolePath
 from circuits.scoring import Scorer as Scorer
+from circuits.supposing import parse_circuit as parse_circuit
 from circuits.sweep import sweep as sweep

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from circuits.mechanisms import (
     RolePath,
     parse_role_path,
 )
-from tasks import InputError, Task, parse_role, role_name
+from tasks import InputError, parse_role, role_name
 
 
 class Head(NamedTuple):
@@ -60,34 +60,7 @@ def parse_head_path(text: str, n_roles: int) -> HeadPath:
     return HeadPath(parse_head(head), parse_role_path(path, n_roles))
 
 
-def parse_circuit(lines: Iterable[str], task: Task, rest: Rest = "zero") -> "Circuit":
-    """A circuit from lines such as `L0.H0 one-hot s2<-s1 s4<-s3` and `L1.H0 uniform`.
-
-    Args:
-        lines: one a head, as tables print them; heads not named are left as they are.
-        task: the task that the circuit speaks of.
-        rest: the attention row of a position without a path, in one-hot and shared heads.
-
-    Raises:
-        InputError: not of that form, or a head named twice; the line is quoted.
-    """
-    n_roles = len(task.role_names)
-    mechanisms: dict[Head, Mechanism] = {}
-    for line in lines:
-        words = line.split()
-        if len(words) < 2 or words[1] not in KINDS or words[1] == "role-mean":
-            raise InputError(
-                f"expected a line such as L0.H0 one-hot s2<-s1 or L1.H0 uniform, found {line!r:.80}"
-            )
-        head = parse_head(words[0])
-        if head in mechanisms:
-            raise InputError(f"expected every head once, found {head} twice")
-        paths = tuple(parse_role_path(word, n_roles) for word in words[2:])
-        mechanisms[head] = Mechanism(words[1], paths)
-    return Circuit(mechanisms, n_roles, rest, task.to_dict())
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Circuit:
     """Which mechanism stands in for each head; heads not named are left as they are.
 
@@ -149,6 +122,26 @@ class Circuit:
                     f"circuit: expected heads from L0.H0 to L{n_layers - 1}.H{n_heads - 1}, which "
                     f"the model has, found {head}"
                 )
+
+    # Display
+
+    def __repr__(self) -> str:
+        """A line a head; `~` marks paths that only enable."""
+        lines = [f"{head} {mechanism}" for head, mechanism in self.mechanisms.items()]
+        lines += [f"{path.head} ~{path.path}" for path in self.enabling]
+        return "\n".join(lines) or "empty circuit: every head as it is"
+
+    def _repr_html_(self) -> str:
+        """The circuit drawn, for notebooks."""
+        from circuits.drawing import draw_circuit
+
+        if not self.mechanisms:
+            return f"<p>{self!r}</p>"
+        n_layers = 1 + max(head.layer for head in self.mechanisms)
+        # As a chain's sequence runs: the last pair first, the query at the end.
+        pairs = range(self.n_roles - 1, 0, -2)
+        order = [*(role for last in pairs for role in (last - 1, last) if role), 0]
+        return draw_circuit(self, n_layers, order)
 
     # Files
 

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from circuits.attention import mean_attention
 from circuits.circuit import Circuit, Head, HeadPath
-from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
+from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath, tidy
 from circuits.scoring import Progress, Scorer, mean_loss, no_progress, standard_error
 from circuits.sweep import live_sweep
 from tasks import Batch, InputError, Task
@@ -142,14 +142,6 @@ def role_mean(attention: Float[Tensor, "dest src"]) -> Mechanism:
         if weight >= _NEGLIGIBLE
     }
     return Mechanism("role-mean", tuple(weights), tuple(weights.values()))
-
-
-def tidy(mechanism: Mechanism) -> Mechanism:
-    """Call a shared mechanism one-hot where every role has one source."""
-    if mechanism.kind != "shared":
-        return mechanism
-    dests = [path.dest for path in mechanism.paths]
-    return Mechanism("one-hot" if len(set(dests)) == len(dests) else "shared", mechanism.paths)
 
 
 class Search:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from circuits.circuit import Circuit, HeadPath
-from tasks import Batch, role_letters, role_name, symbol_letter
+from tasks import Batch, Task, path_letters, role_name, symbol_letter
 
 _COLUMN, _ROW, _IDLE_ROW, _LEFT, _TOP = 92, 96, 30, 150, 26
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
@@ -21,6 +21,7 @@ def draw_circuit(
     n_layers: int,
     order: Sequence[int],
     necessity: Mapping[HeadPath, float] | None = None,
+    task: Task | None = None,
 ) -> str:
     """Draw a circuit as SVG.
 
@@ -29,12 +30,14 @@ def draw_circuit(
             that only enable are dashed.
         n_layers: layers of the model.
         order: roles from left to right.
-        necessity: MSE when each path is ablated; wider arrows are needed more.
+        necessity: loss when each path is ablated; wider arrows are needed more.
+        task: names the roles; by default they are a chain's, in letters.
 
     Returns:
         An `<svg>` element that takes its text colour from the page and needs nothing else.
     """
     necessity = necessity or {}
+    loss = task.loss_name if task else "MSE"
     columns = {role: _LEFT + _COLUMN * place for place, role in enumerate(order)}
     by_layer: dict[int, list[HeadPath]] = {layer: [] for layer in range(n_layers)}
     for path in (*circuit.paths(), *circuit.enabling):
@@ -57,7 +60,11 @@ def draw_circuit(
             f'<line x1="{x}" y1="{bottoms[0]}" x2="{x}" y2="{bottoms[-1]}" stroke="currentColor" '
             'stroke-opacity="0.18"/>'
         )
-        letter = symbol_letter(role // 2) + ("?" if role == 0 else "")
+        letter = (
+            task.role_symbols[role]
+            if task
+            else symbol_letter(role // 2) + ("?" if role == 0 else "")
+        )
         parts.append(
             f'<text x="{x}" y="{height - 36}" text-anchor="middle" fill="currentColor" '
             f'font-weight="600">'
@@ -78,7 +85,14 @@ def draw_circuit(
             f"{escape(text or f'L{layer} original')}</text>"
         )
         for path in by_layer[layer]:
-            parts.append(_arrow(path, columns, bottom, top, necessity.get(path), path in enabling))
+            mse, enables = necessity.get(path), path in enabling
+            letters = (task.path_label if task else path_letters)(*path.path)
+            title = f"{path}: {letters}"
+            title += "" if mse is None else f", {loss} {mse:.3f} when ablated"
+            title += ", enables only" if enables else ""
+            color = _COLORS[path.head.head % len(_COLORS)]
+            ends = columns[path.path.src], columns[path.path.dest]
+            parts.append(_arrow(ends, bottom, top, mse, enables, color, title))
         for y in {bottom, top}:
             parts += [
                 f'<circle cx="{x}" cy="{y}" r="3.5" fill="currentColor" fill-opacity="0.5"/>'
@@ -88,20 +102,17 @@ def draw_circuit(
 
 
 def _arrow(
-    path: HeadPath,
-    columns: Mapping[int, int],
+    ends: tuple[int, int],
     bottom: int,
     top: int,
     mse: float | None,
-    enabling: bool,
+    enables: bool,
+    color: str,
+    title: str,
 ) -> str:
-    start, end = columns[path.path.src], columns[path.path.dest]
-    color = _COLORS[path.head.head % len(_COLORS)]
+    start, end = ends
     stroke = 1.5 if mse is None else 1.5 + 4.5 * min(1.0, mse)
-    label = f"{path}: {role_letters(path.path.dest)} from {role_letters(path.path.src)}"
-    label += "" if mse is None else f", MSE {mse:.3f} when ablated"
-    label += ", enables only" if enabling else ""
-    dashes = ' stroke-dasharray="5 4" stroke-opacity="0.75"' if enabling else ""
+    dashes = ' stroke-dasharray="5 4" stroke-opacity="0.75"' if enables else ""
     middle = (bottom + top) / 2
     text = (
         ""
@@ -111,7 +122,7 @@ def _arrow(
         f'fill="currentColor">{mse:.2f}</text>'
     )
     return (
-        f'<g><title>{escape(label)}</title><path d="M{start} {bottom - 5} C{start} {middle} {end} '
+        f'<g><title>{escape(title)}</title><path d="M{start} {bottom - 5} C{start} {middle} {end} '
         f'{middle} {end} {top + 5}" fill="none" stroke="{color}" stroke-width="{stroke:.1f}"'
         f'{dashes} marker-end="url(#tip)"/>{text}</g>'
     )

@@ -93,6 +93,7 @@ class CircuitScore:
         paths: a row a path of the circuit.
         enabling: a row a path that only enables.
         control: the combined MSEs of random circuits of the same size and mechanisms, rising.
+        loss_name: what the numbers are; all that is called MSE here is the task's own loss.
     """
 
     circuit: Circuit
@@ -106,6 +107,7 @@ class CircuitScore:
     paths: tuple[PathScore, ...]
     enabling: tuple[LivePathScore, ...]
     control: tuple[float, ...]
+    loss_name: str = "MSE"
 
     @property
     def sufficient(self) -> bool:
@@ -196,6 +198,7 @@ def score_circuit(
         ),
         tuple(rows[path] for path in circuit.enabling),
         tuple(control),
+        task.loss_name,
     )
 
 

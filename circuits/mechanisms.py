@@ -121,6 +121,14 @@ class Mechanism:
         return " ".join([self.kind, *map(str, self.paths)])
 
 
+def tidy(mechanism: Mechanism) -> Mechanism:
+    """Call a shared mechanism one-hot where every role has one source."""
+    if mechanism.kind != "shared":
+        return mechanism
+    dests = [path.dest for path in mechanism.paths]
+    return Mechanism("one-hot" if len(set(dests)) == len(dests) else "shared", mechanism.paths)
+
+
 ORIGINAL = Mechanism("original")
 UNIFORM = Mechanism("uniform")
 IDENTITY = Mechanism("identity")

@@ -46,7 +46,12 @@ class Scorer:
         return Circuit({}, len(self.task.role_names), task=self.task.to_dict())
 
     def rebase(self, circuit: Circuit) -> float:
-        """Run a circuit, keep what later runs can reuse, and return its MSE."""
+        """Run a circuit, keep what later runs can reuse, and return its MSE.
+
+        Raises:
+            InputError: the circuit does not fit the model or the batch.
+        """
+        self._check(circuit)
         self.base_losses = self._losses(self.runs.rebase(circuit))
         return mean_loss(self.base_losses)
 
@@ -56,9 +61,13 @@ class Scorer:
         Raises:
             InputError: the circuit does not fit the model or the batch.
         """
+        self._check(circuit)
+        return self._losses(self.runs.outputs(circuit))
+
+    def _check(self, circuit: Circuit) -> None:
+        circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
         for mechanism in circuit.mechanisms.values():
             check_paths(mechanism.paths, self.batch.roles, is_causal(self.model))
-        return self._losses(self.runs.outputs(circuit))
 
     def mse(self, circuit: Circuit) -> float:
         """The mean of `losses`, taken as `mean_loss` does."""
@@ -98,14 +107,26 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
         InputError: the model's input or output has another size than the task's, or the model is
             on another device than the batch.
     """
+    check_devices(model, batch)
+    if isinstance(task, RetrievalTask) and (model.cfg.d_vocab, model.cfg.d_vocab_out) != (
+        task.d_in,
+        task.d_out,
+    ):
+        raise InputError(
+            f"expected a model with {task.d_in} inputs and {task.d_out} outputs, as the task has, "
+            f"found {model.cfg.d_vocab} and {model.cfg.d_vocab_out}"
+        )
+
+
+def check_devices(model: Any, batch: Batch) -> None:
+    """Refuse a model on another device than the batch.
+
+    Raises:
+        InputError: with what to do.
+    """
     device = next(model.parameters()).device
     if device != batch.inputs.device:
         raise InputError(
             f"expected the batch on the model's device, {device}, found it on "
             f"{batch.inputs.device}; use batch.to({str(device)!r})"
-        )
-    if isinstance(task, RetrievalTask) and (model.cfg.d_vocab, model.cfg.d_vocab_out) != (task.d_in, task.d_out):
-        raise InputError(
-            f"expected a model with {task.d_in} inputs and {task.d_out} outputs, as the task has, "
-            f"found {model.cfg.d_vocab} and {model.cfg.d_vocab_out}"
         )

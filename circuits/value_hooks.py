@@ -100,7 +100,9 @@ def value_hooks(
 
 
 def _own_pattern(
-    queries: Float[Tensor, "batch pos d_head"], keys: Float[Tensor, "batch pos d_head"], causal: bool
+    queries: Float[Tensor, "batch pos d_head"],
+    keys: Float[Tensor, "batch pos d_head"],
+    causal: bool,
 ) -> Float[Tensor, "batch dest src"]:
     scores = queries @ keys.transpose(1, 2) / queries.shape[-1] ** 0.5
     allowed = allowed_positions(queries.shape[1], causal, queries.device)

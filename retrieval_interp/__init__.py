@@ -36,15 +36,19 @@ if TYPE_CHECKING:
     from retrieval_interp.commands import progress_bar as progress_bar
     from retrieval_interp.model import ModelConfig as ModelConfig
     from retrieval_interp.model import build_model as build_model
+    from retrieval_interp.page import View as View
     from retrieval_interp.recipe import PRESETS as PRESETS
     from retrieval_interp.recipe import Recipe as Recipe
     from retrieval_interp.report import render_report as render_report
     from retrieval_interp.summary import score_table as score_table
     from retrieval_interp.summary import verdict as verdict
     from retrieval_interp.training import train_model as train_model
+    from retrieval_interp.workbench import Workbench as Workbench
+    from retrieval_interp.workbench import open as open
     from tasks import Batch as Batch
     from tasks import InputError as InputError
     from tasks import RetrievalTask as RetrievalTask
+    from tasks import Task as Task
 
 _HOME = {
     "circuits": (
@@ -78,8 +82,10 @@ _HOME = {
     "retrieval_interp.recipe": ("PRESETS", "Recipe"),
     "retrieval_interp.report": ("render_report",),
     "retrieval_interp.summary": ("score_table", "verdict"),
+    "retrieval_interp.page": ("View",),
     "retrieval_interp.training": ("train_model",),
-    "tasks": ("Batch", "InputError", "RetrievalTask"),
+    "retrieval_interp.workbench": ("Workbench", "open"),
+    "tasks": ("Batch", "InputError", "RetrievalTask", "Task"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE_OF)

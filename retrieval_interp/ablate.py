@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
     if options.json is not None:
         import json
 
-        data = score_to_dict(score, checkpoint, options.seed)
+        data = score_to_dict(score, checkpoint.name, task, options.seed)
         write_whole(options.json, json.dumps(data, indent=2) + "\n")
     if options.save_circuit is not None:
         write_whole(options.save_circuit, circuit.to_json())
@@ -92,14 +92,22 @@ def main(argv: Sequence[str]) -> None:
         from retrieval_interp.report import render_report
 
         command = " ".join([PROG, shlex.join(argv)])
-        page = render_report(score, checkpoint, options.seed, command)
+        page = render_report(
+            score,
+            model,
+            task,
+            name=checkpoint.name,
+            seed=options.seed,
+            command=command,
+            training=checkpoint.training,
+        )
         write_whole(options.report, page)
     found = (
         f"read from {options.circuit}; every MSE is measured on {options.examples} examples"
         if options.circuit
         else f"found on {options.examples} examples; every MSE is measured on as many others"
     )
-    print(f"{checkpoint.name}: {describe(checkpoint)}")
+    print(f"{checkpoint.name}: {describe(model, task)}")
     print(f"circuit {found}, seed {options.seed}")
     print(f"{scale(task)}\n")
     print(score_table(score))

@@ -1,205 +1,186 @@
-"""The HTML report of `ablate`: one file, no network.
+"""The HTML report of a scored circuit: one file, no network, to be sent to a colleague.
 
-Everything that came from a file is escaped. The drawing and the heat maps are SVG and tables; the
-only script in the page is circuitsvis's own.
+The drawing and the heat maps are SVG and tables; the only scripts in the page are circuitsvis's own
+and the one that sorts tables. Everything that came from a file is escaped.
 """
 
 import importlib.metadata
-import json
+import platform
+from collections.abc import Mapping
 from html import escape
-
-from jaxtyping import Float
-from torch import Tensor
+from typing import Any
 
 from circuits import CircuitScore, mean_attention
 from circuits.drawing import draw_circuit, role_order
 from circuits.flow import describe_flow
 from retrieval_interp.attention_views import attention_view
-from retrieval_interp.checkpoint import Checkpoint
+from retrieval_interp.page import render_page, render_table
+from retrieval_interp.role_maps import role_maps_html
 from retrieval_interp.summary import (
     HEAD_NOTE,
     PAPER_COMBINED,
     PAPER_PATHS,
-    PATH_HEADER,
     describe,
+    head_header,
+    head_rows,
+    path_header,
     path_rows,
     scale,
     verdict,
 )
-from tasks import role_letters, role_name
+from tasks import Batch, RetrievalTask, Task
 
-_STYLE = """
-:root { color-scheme: light dark; --fg: #1a1c1f; --bg: #ffffff; --soft: #6b7076; --line: #d9dce0;
-  --card: #f6f7f9; --good: #1a7f4b; --bad: #b3261e; --heat: 38, 96, 170;
-  --hot: #fff; }
-@media (prefers-color-scheme: dark) { :root { --fg: #e6e8ea; --bg: #14161a; --soft: #9aa0a6;
-  --line: #33373d; --card: #1d2025; --good: #58c48c; --bad: #f28b82; --heat: 110, 168, 254;
-  --hot: #10141a; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg);
-  max-width: 60rem; margin: 0 auto; padding: 1.5rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem }
-p.soft, td.soft, figcaption { color: var(--soft); font-size: .9rem }
-.verdict { background: var(--card); border-left: 4px solid var(--bad); padding: .8rem 1rem }
-.verdict.good { border-color: var(--good) }
-.scroll { overflow-x: auto }
-table { border-collapse: collapse; font-size: .93rem }
-th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line) }
-td:nth-child(-n+2) { white-space: nowrap }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
-.maps { display: flex; flex-wrap: wrap; gap: 1.2rem }
-.maps figure { margin: 0 }
-.maps td, .maps th { border: 0; padding: .15rem; font-size: .7rem; text-align: center;
-  min-width: 1.9rem; font-weight: 400 }
-.maps td.hot { color: var(--hot) }
-.views { background: #fff; color: #111; padding: .5rem; border-radius: 6px }
-.scroll > svg { max-width: 100%; min-width: 34rem; height: auto }
-.scroll td:nth-child(5) { min-width: 16rem }
-code { font-size: .88em; overflow-wrap: anywhere }
-"""
+# Numbers of attention in the page: 8 examples of most models, fewer of large ones.
+_MOST_NUMBERS = 1_000_000
+_MOST_EXAMPLES = 8
+PAPER = (
+    "T. Mușat, Mechanism and Emergence of Stacked Attention Heads in Multi-Layer Transformers, "
+    "appendix E"
+)
 
 
-def render_report(score: CircuitScore, checkpoint: Checkpoint, seed: int, command: str) -> str:
+def render_report(
+    score: CircuitScore,
+    model: Any,
+    task: Task,
+    *,
+    name: str,
+    seed: int,
+    command: str,
+    training: Mapping[str, Any] | None = None,
+) -> str:
     """The report as one HTML page.
 
     Args:
         score: what was measured.
-        checkpoint: the model, whose attention is shown.
+        model: the model, whose attention is shown.
+        task: what it was measured on.
+        name: what the model is called.
         seed: of the examples.
         command: what was typed, shown at the end.
+        training: the model's training record, where there is one.
     """
-    task, model = checkpoint.task, checkpoint.model
     device = next(model.parameters()).device
     batch = task.sample(score.examples, seed, device, split="test")
-    order = role_order(batch)
-    necessity = {row.path: row.ablated_mse for row in score.paths}
-    drawing = draw_circuit(score.circuit, checkpoint.config.layers, order, necessity)
-    flow = describe_flow(score.circuit, checkpoint.config.layers, checkpoint.config.heads)
-    good = score.sufficient and score.minimal
+    paths = [*score.circuit.paths(), *score.circuit.enabling]
+    maps = role_maps_html(mean_attention(model, batch).cpu(), task, role_order(batch), paths)
+    framed = " Framed: the circuit's paths." if paths else ""
     sections = [
-        f"<h1>Attention circuit of {escape(checkpoint.name)}</h1>",
-        f'<p class="soft">{escape(describe(checkpoint))}</p>',
-        f'<p class="verdict{" good" if good else ""}">{escape(verdict(score, task))}</p>',
+        f"<h1>Attention circuit of {escape(name)}</h1>",
+        f'<p class="soft">{escape(describe(model, task))}</p>',
+        verdict_html(score, task),
         f'<p class="soft">{escape(scale(task))}.</p>',
         "<h2>The circuit</h2>",
-        f'<div class="scroll">{drawing}</div>',
-        '<p class="soft">Columns are the positions of one chain in the order of the sequence; the '
-        "query is the last. An arrow is an attention path of the layer beside it; the number is "
-        "the MSE when that path is ablated too, and wider arrows cost more. Dashed arrows only "
-        "enable: with attention given, the circuit does without them, but by them the model finds "
-        f"where to attend. {escape(flow)}</p>",
+        drawing_html(score, model, task, batch),
         "<h2>What each replacement costs</h2>",
-        _head_table(score),
-        _path_table(score),
+        tables_html(score, task, sortable=True),
         "<h2>Mean attention by role</h2>",
         '<p class="soft">How much of the attention of a role (row) goes to each role of its own '
-        f"chain (column), over {score.examples} examples of the intact model.</p>",
-        _heat_maps(mean_attention(model, batch).cpu(), order),
-        "<h2>One example</h2>",
-        '<p class="soft">Attention of the intact model. B2 is the symbol B of the second chain, '
-        "A2? its query. Hover over a head to look closer.</p>",
-        f'<div class="views">{attention_view(model, batch, 0).local_src}</div>',
+        f"chain (column), over {score.examples} examples of the intact model.{framed}</p>",
+        maps,
+        "<h2>Examples</h2>",
+        _examples_html(model, task, batch),
         "<h2>How this was computed</h2>",
-        _provenance(score, checkpoint, seed, command),
+        _provenance(score, task, seed, command, training or {}),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Circuit of {escape(checkpoint.name)}</title><style>{_STYLE}</style></head><body>\n"
-        + "\n".join(sections)
-        + "\n</body></html>\n"
-    )
+    return render_page(f"Circuit of {name}", "\n".join(sections), sortable=True)
 
 
-def _table(header: list[tuple[str, bool]], rows: list[list[str]]) -> str:
-    """Cells are escaped; the flag says which columns hold numbers."""
+def verdict_html(score: CircuitScore, task: Task) -> str:
+    good = " good" if score.sufficient and score.minimal else ""
+    return f'<p class="verdict{good}">{escape(verdict(score, task))}</p>'
 
-    def cell(tag: str, text: str, number: bool) -> str:
-        return f"<{tag}{' class=number' if number else ''}>{escape(text)}</{tag}>"
 
-    head = "".join(cell("th", text, number) for text, number in header)
-    body = "".join(
-        "<tr>"
-        + "".join(cell("td", text, number) for text, (_, number) in zip(row, header))
-        + "</tr>"
-        for row in rows
+def drawing_html(score: CircuitScore, model: Any, task: Task, batch: Batch) -> str:
+    """The circuit with the necessity of its paths, and what the picture means."""
+    n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
+    necessity = {row.path: row.ablated_mse for row in score.paths}
+    drawing = draw_circuit(score.circuit, n_layers, role_order(batch), necessity, task)
+    flow = (
+        f" {describe_flow(score.circuit, n_layers, n_heads)}"
+        if isinstance(task, RetrievalTask)
+        else ""
     )
     return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
-        "</table></div>"
+        f'<div class="scroll">{drawing}</div>'
+        '<p class="soft">Columns are the roles of one chain in the order of the sequence. An arrow '
+        f"is an attention path of the layer beside it; the number is the {score.loss_name} when "
+        "that path is ablated too, and wider arrows cost more. Dashed arrows only enable: with "
+        "attention given, the circuit does without them, but by them the model finds where to "
+        f"attend.{escape(flow)}</p>"
     )
 
 
-def _head_table(score: CircuitScore) -> str:
-    table = _table(
-        [("head", False), ("mechanism", False), ("MSE, only this head replaced", True)],
-        [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads],
+def tables_html(score: CircuitScore, task: Task, sortable: bool = False) -> str:
+    """The tables of heads and paths, with a word on how to read them."""
+    paper = f" (paper: {PAPER_COMBINED})" if isinstance(task, RetrievalTask) else ""
+    parts = [
+        f"<p>Baseline, nothing replaced: <b>{score.baseline_mse:.4f}</b> ± "
+        f"{score.baseline_se:.4f}. All of these replaced together: <b>{score.combined_mse:.4f}</b> "
+        f"± {score.combined_se:.4f}{paper}.</p>",
+        render_table(head_header(score), head_rows(score), ["nowrap", "", "number"], sortable),
+        f'<p class="soft">{escape(" ".join(HEAD_NOTE))}</p>',
+    ]
+    if score.paths or score.enabling:
+        there = f" (there: {escape(PAPER_PATHS)})" if isinstance(task, RetrievalTask) else ""
+        parts += [
+            "<p>Each path ablated twice: on top of all replacements, as in the paper"
+            f"{there}, which shows what it carries; and alone in the intact model, with all later "
+            "attention recomputed, which also shows what it enables. In brackets: the side of the "
+            "later head that misses it, and that path's mean attention before and after.</p>",
+            render_table(
+                path_header(score),
+                path_rows(score, task),
+                ["nowrap", "nowrap", "number", "number", "wide"],
+                sortable,
+            ),
+        ]
+    return "".join(parts)
+
+
+def _examples_html(model: Any, task: Task, batch: Batch) -> str:
+    each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
+    count = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
+    shown = f"{count} examples" if count > 1 else "one example"
+    letters = (
+        " B2 is the symbol B of the second chain, A2? its query."
+        if isinstance(task, RetrievalTask)
+        else ""
     )
     return (
-        f"<p>Baseline, nothing replaced: <b>{score.baseline_mse:.4f}</b>. All of these replaced "
-        f"together: <b>{score.combined_mse:.4f}</b> (paper: {PAPER_COMBINED}).</p>{table}"
-        f'<p class="soft">{escape(" ".join(HEAD_NOTE))}</p>'
+        f'<p class="soft">Attention of the intact model on {shown}.{letters} Hover over a head to '
+        f"look closer.</p>{attention_view(model, task, batch, range(count)).html}"
     )
 
 
-def _path_table(score: CircuitScore) -> str:
-    if not score.paths and not score.enabling:
-        return ""
-    numbers = ("MSE, ablated too", "MSE, cut live")
-    table = _table([(name, name in numbers) for name in PATH_HEADER], path_rows(score))
-    return (
-        "<p>Each path ablated twice: on top of all replacements, as in the paper (there: "
-        f"{escape(PAPER_PATHS)}), which shows what it carries; and alone in the intact model, with "
-        "all later attention recomputed, which also shows what it enables. In brackets: the side "
-        "of the later head that misses it, and that path's mean attention before and "
-        f"after.</p>{table}"
-    )
-
-
-def _heat_maps(attention: Float[Tensor, "layer head dest src"], order: list[int]) -> str:
-    figures = []
-    for layer, heads in enumerate(attention.tolist()):
-        for head, rows in enumerate(heads):
-            columns = "".join(
-                f'<th title="{escape(role_letters(src))}">{role_name(src)}</th>' for src in order
-            )
-            body = "".join(
-                f'<tr><th title="{escape(role_letters(dest))}">{role_name(dest)}</th>'
-                + "".join(_heat_cell(rows[dest][src], dest, src) for src in order)
-                + "</tr>"
-                for dest in order
-            )
-            figures.append(
-                f"<figure><figcaption>L{layer}.H{head}</figcaption><table><tr><th></th>{columns}"
-                f"</tr>{body}</table></figure>"
-            )
-    return f'<div class="maps">{"".join(figures)}</div>'
-
-
-def _heat_cell(weight: float, dest: int, src: int) -> str:
-    title = f"{role_letters(dest)} from {role_letters(src)}: {weight:.3f}"
-    text = f"{weight:.2f}"[1:] if 0.05 <= weight < 0.995 else "1" if weight >= 0.995 else ""
-    hot = ' class="hot"' if weight > 0.55 else ""
-    style = f"background:rgba(var(--heat),{weight:.2f})"
-    return f'<td{hot} title="{escape(title)}" style="{style}">{text}</td>'
-
-
-def _provenance(score: CircuitScore, checkpoint: Checkpoint, seed: int, command: str) -> str:
-    training = checkpoint.training
-    recipe = training.get("recipe", {})
-    versions = {
-        name: importlib.metadata.version(name)
-        for name in ("retrieval-interp", "torch", "transformer-lens", "circuitsvis")
-    }
+def _provenance(
+    score: CircuitScore, task: Task, seed: int, command: str, training: Mapping[str, Any]
+) -> str:
+    packages = ("retrieval-interp", "torch", "transformer-lens", "circuitsvis")
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     rows = [
         ["command", command],
         [
             "examples",
             f"{score.examples} of the test split, seed {seed}; discovery draws from another split",
         ],
-        ["rows without a path", score.circuit.rest],
-        ["tolerance", f"{score.tolerance:g}"],
-        ["versions", ", ".join(f"{name} {version}" for name, version in versions.items())],
-        ["trained", json.dumps({k: v for k, v in training.items() if k != "recipe"})],
-        ["recipe", json.dumps(recipe)],
+        ["positions without a path", f"{score.circuit.rest} (in one-hot and shared heads)"],
+        ["tolerance", f"{score.loss_name} below {score.tolerance:g}"],
+        ["versions", f"{', '.join(versions)}; Python {platform.python_version()}"],
     ]
-    return _table([("", False), ("", False)], rows)
+    recipe = training.get("recipe", {})
+    record = {key: value for key, value in training.items() if key != "recipe"}
+    rows += [[what, _words(value)] for what, value in (("trained", record), ("recipe", recipe))
+             if value]  # fmt: skip
+    if isinstance(task, RetrievalTask):
+        rows.append(["method", PAPER])
+    return render_table(["", ""], rows, ["nowrap", ""])
+
+
+def _words(data: Any) -> str:
+    """Nested settings as `key value, key value`."""
+    if isinstance(data, Mapping):
+        return ", ".join(f"{str(key).replace('_', ' ')} {_words(v)}" for key, v in data.items())
+    if isinstance(data, (list, tuple)):
+        return " / ".join(_words(value) for value in data)
+    return f"{data:.5g}" if isinstance(data, float) else str(data)

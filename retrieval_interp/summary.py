@@ -5,18 +5,17 @@ from typing import Any
 from circuits import CircuitScore, HeadPath
 from circuits.discovery import is_unlearned
 from circuits.evaluation import LivePathScore, PathScore, control_summary
-from retrieval_interp.checkpoint import Checkpoint
-from tasks import RetrievalTask, path_letters, role_name
+from tasks import RetrievalTask, Task, path_letters, role_name
 
 PAPER_COMBINED = "below 0.05"
 PAPER_PATHS = "0.17 to 0.89 a path, 0.05 to 0.1 in the first useful layer"
 
 
-def score_to_dict(score: CircuitScore, checkpoint: Checkpoint, seed: int) -> dict[str, Any]:
+def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict[str, Any]:
     """The numbers as JSON data."""
     return {
-        "checkpoint": checkpoint.name,
-        "task": checkpoint.task.to_dict(),
+        "checkpoint": name,
+        "task": task.to_dict(),
         "examples": score.examples,
         "seed": seed,
         "tolerance": score.tolerance,
@@ -75,67 +74,63 @@ def _live(row: LivePathScore) -> dict[str, Any]:
     }
 
 
-def describe(checkpoint: Checkpoint) -> str:
+def describe(model: Any, task: Task) -> str:
     """The task and the model in one line."""
-    task, config = checkpoint.task, checkpoint.config
+    layers, heads = model.cfg.n_layers, model.cfg.n_heads
     return (
-        f"retrieval with {_count(task.chains, 'chain')} of {_count(task.steps, 'step')} in "
-        f"{task.dim} dimensions, "
-        f"{'with' if task.curriculum else 'without'} implicit curriculum; "
-        f"{_count(config.layers, 'layer')} of {_count(config.heads, 'head')}, "
-        f"d_model {config.d_model}"
+        f"{task.description}; {layers} layer{'' if layers == 1 else 's'} of {heads} "
+        f"head{'' if heads == 1 else 's'}, d_model {model.cfg.d_model}"
     )
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def scale(task: RetrievalTask) -> str:
+def scale(task: Task) -> str:
     """What the numbers of a task mean."""
-    zeros = task.symbol_variance
+    if not isinstance(task, RetrievalTask):
+        return f"{task.loss_name} is the task's own, lower is better; +- is its standard error"
     return (
         f"MSE is the mean over all asked components: 0 is perfect, {task.plateau:.2g} the plateau "
-        f"before anything is learned, {zeros:.2g} answering zeros; +- is the standard error over "
-        "examples"
+        f"before anything is learned, {task.symbol_variance:.2g} answering zeros; +- is the "
+        "standard error over examples"
     )
 
 
-def verdict(score: CircuitScore, task: RetrievalTask) -> str:
+def verdict(score: CircuitScore, task: Task) -> str:
     """What the numbers say, in a few sentences."""
+    loss = score.loss_name
     if is_unlearned(score.baseline_mse, task):
         return (
-            f"No circuit to find: the model has not learned the task. Its MSE of "
+            f"No circuit to find: the model has not learned the task. Its {loss} of "
             f"{score.baseline_mse:.4f} is not clearly below the plateau of {task.plateau:.2g}."
         )
     if not score.circuit.mechanisms:
         return (
-            "No circuit: no replacement of its heads was found or given (baseline MSE "
-            f"{score.baseline_mse:.4f})."
+            "No circuit: no replacement of its heads was found or given (baseline "
+            f"{loss} {score.baseline_mse:.4f})."
         )
     kinds = sorted({row.mechanism.kind for row in score.heads if row.mechanism.paths})
     useful = sum(bool(row.mechanism.paths) for row in score.heads)
     by_paths = f", {useful} of them by {' and '.join(kinds)} paths" if useful else ""
     word = "Sufficient" if score.sufficient else "Not sufficient"
+    papers = isinstance(task, RetrievalTask)
     text = (
         f"{word}: with {len(score.circuit.mechanisms)} of {len(score.heads)} heads replaced"
-        f"{by_paths}, the MSE is {score.combined_mse:.4f}, "
+        f"{by_paths}, the {loss} is {score.combined_mse:.4f}, "
         f"{'below' if score.sufficient else 'not below'} {score.tolerance:g} (intact: "
-        f"{score.baseline_mse:.4f}; paper: {PAPER_COMBINED})."
+        f"{score.baseline_mse:.4f}{f'; paper: {PAPER_COMBINED}' if papers else ''})."
     )
     if score.paths and score.sufficient:
-        text += f" {_minimality(score)}"
+        text += f" {_minimality(score, papers)}"
     if score.tolerance <= score.baseline_mse:
         text += (
-            f" The tolerance is not above the intact model's own MSE of {score.baseline_mse:.4f}; "
-            f"try --tolerance {max(0.05, 2 * score.baseline_mse):.2g}."
+            f" The tolerance is not above the intact model's own {loss} of "
+            f"{score.baseline_mse:.4f}; try --tolerance {max(0.05, 2 * score.baseline_mse):.2g}."
         )
     if score.control:
         text += f" {control_summary(score)}"
     return text
 
 
-def _minimality(score: CircuitScore) -> str:
+def _minimality(score: CircuitScore, papers: bool) -> str:
     costs = [row.ablated_mse for row in score.paths]
     each = (
         f"each of the {len(costs)} paths, ablated too, gives {min(costs):.2f} to {max(costs):.2f}"
@@ -143,7 +138,8 @@ def _minimality(score: CircuitScore) -> str:
         else f"its one path, ablated too, gives {costs[0]:.2f}"
     )
     if score.minimal:
-        return f"Minimal, as no path can go without passing that: {each} (paper: {PAPER_PATHS})."
+        paper = f" (paper: {PAPER_PATHS})" if papers else ""
+        return f"Minimal, as no path can go without passing that: {each}{paper}."
     return f"Not minimal, as {_listed(score.spared)} can go: {each}."
 
 
@@ -151,12 +147,13 @@ def _listed(paths: tuple[HeadPath, ...]) -> str:
     return f"each of {', '.join(map(str, paths))} alone" if len(paths) > 1 else str(paths[0])
 
 
-def path_rows(score: CircuitScore) -> list[list[str]]:
+def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
     """A row a path: name, letters, frozen and live MSE, and what it does."""
+    label = task.path_label if task else path_letters
     return [
         [
             str(row.path),
-            path_letters(*row.path.path),
+            label(*row.path.path),
             f"{row.ablated_mse:.4f}" if isinstance(row, PathScore) else "",
             f"{row.live_mse:.4f}",
             _does(row, score),
@@ -169,7 +166,15 @@ HEAD_NOTE = (
     "A head replaced alone can cost more than all together: later heads that still look for",
     "themselves no longer find what it marked (see what it enables), while replaced ones need not.",
 )
-PATH_HEADER = ["path", "in letters", "MSE, ablated too", "MSE, cut live", "what it does"]
+
+
+def head_header(score: CircuitScore) -> list[str]:
+    return ["head", "mechanism", f"{score.loss_name}, only this head replaced"]
+
+
+def path_header(score: CircuitScore) -> list[str]:
+    loss = score.loss_name
+    return ["path", "in letters", f"{loss}, ablated too", f"{loss}, cut live", "what it does"]
 
 
 def _does(row: LivePathScore, score: CircuitScore) -> str:
@@ -183,30 +188,32 @@ def _does(row: LivePathScore, score: CircuitScore) -> str:
     return "; ".join(does + ([f"enables {later}"] if later else []))
 
 
-def score_table(score: CircuitScore) -> str:
-    """Every number of a score as text."""
+def head_rows(score: CircuitScore) -> list[list[str]]:
+    """A row a head: name, mechanism, and the loss with it alone replaced."""
+    return [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads]
+
+
+def score_table(score: CircuitScore, task: Task | None = None) -> str:
+    """Every number of a score as text; the task names the roles, by default in letters."""
+    loss = score.loss_name
     lines = [
-        f"baseline MSE (nothing replaced)  {score.baseline_mse:.4f} +- {score.baseline_se:.4f}",
+        f"baseline {loss} (nothing replaced)  {score.baseline_mse:.4f} +- {score.baseline_se:.4f}",
         "",
-    ]
-    lines += _columns(
-        ["head", "mechanism", "MSE, only this head replaced"],
-        [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads],
-    )
-    lines += [
+        *columns(head_header(score), head_rows(score)),
         "",
         *HEAD_NOTE,
         "",
-        f"combined MSE (all of them replaced)  {score.combined_mse:.4f} +- {score.combined_se:.4f}",
+        f"combined {loss} (all of them replaced)  {score.combined_mse:.4f} +- "
+        f"{score.combined_se:.4f}",
         "",
     ]
     if score.paths or score.enabling:
-        lines += _columns(PATH_HEADER, path_rows(score))
-        lines.append("")
+        lines += [*columns(path_header(score), path_rows(score, task)), ""]
     return "\n".join(lines)
 
 
-def _columns(header: list[str], rows: list[list[str]]) -> list[str]:
+def columns(header: list[str], rows: list[list[str]]) -> list[str]:
+    """A table in plain text."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     table = [header, ["-" * width for width in widths], *rows]
     return [

@@ -1,5 +1,6 @@
 """A batch of examples: what goes in, what should come out, and who is who."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,11 @@ class Batch:
 
     def __getitem__(self, examples: slice) -> "Batch":
         return Batch(self.inputs[examples], self.targets[examples], self.roles[examples])
+
+    def take(self, examples: Sequence[int]) -> "Batch":
+        """Some of the examples, in the order given."""
+        chosen = list(examples)
+        return Batch(self.inputs[chosen], self.targets[chosen], self.roles[chosen])
 
     def to(self, device: str | torch.device) -> "Batch":
         return Batch(self.inputs.to(device), self.targets.to(device), self.roles.to(device))

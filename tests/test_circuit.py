@@ -8,7 +8,6 @@ from circuits.circuit import (
     Circuit,
     Head,
     HeadPath,
-    parse_circuit,
     parse_head,
     parse_head_path,
 )
@@ -125,24 +124,13 @@ def test_heads_that_a_model_lacks_are_refused():
         CIRCUIT.check_fits(3, 1)
 
 
-def test_circuits_are_read_from_the_lines_that_tables_print():
-    lines = [f"{head} {mechanism}" for head, mechanism in CIRCUIT.mechanisms.items()]
-    read = parse_circuit(lines, RetrievalTask(), "uniform")
-    assert read.mechanisms == CIRCUIT.mechanisms and read.rest == CIRCUIT.rest
-    assert parse_circuit([], RetrievalTask()).mechanisms == {}
-
-
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        (["L0.H0"], "expected a line such as L0.H0 one-hot s2<-s1"),
-        (["L0.H0 hot s2<-s1"], "found 'L0.H0 hot s2<-s1'"),
-        (["0.0 uniform"], "expected a head such as L1.H0"),
-        (["L0.H0 one-hot s2<-s9"], "expected a role from s0 to s6"),
-        (["L0.H0 uniform", "L0.H0 identity"], "expected every head once, found L0.H0 twice"),
-        (["L0.H0 uniform s2<-s1"], "expected no paths for a uniform head"),
-    ],
-)
-def test_other_lines_are_refused(lines, text):
-    with pytest.raises(InputError, match=text):
-        parse_circuit(lines, RetrievalTask())
+def test_a_circuit_reads_well_and_draws_itself():
+    lines = repr(Circuit(CIRCUIT.mechanisms, 7, enabling=(HeadPath(Head(0, 1), RolePath(2, 1)),)))
+    assert lines.splitlines() == [
+        "L0.H0 uniform",
+        "L1.H0 identity",
+        "L2.H1 one-hot s0<-s2 s4<-s3",
+        "L0.H1 ~s2<-s1",
+    ]
+    assert CIRCUIT._repr_html_().count("marker-end") == 3  # one of them enables
+    assert "every head as it is" in Circuit({}, 7)._repr_html_() + repr(Circuit({}, 7))

@@ -1,8 +1,8 @@
 import pytest
 
-from circuits.discovery import discover, is_unlearned, propose, tidy
+from circuits.discovery import discover, is_unlearned, propose
 from circuits.evaluation import score_circuit
-from circuits.mechanisms import Mechanism, RolePath
+from circuits.mechanisms import Mechanism, RolePath, tidy
 from retrieval_interp.checkpoint import load_checkpoint
 from tasks import RetrievalTask
 

@@ -1,0 +1,451 @@
+"""A workbench for circuit discovery in notebooks: look, suppose, score, discover, draw, save.
+
+>>> import retrieval_interp as ri
+>>> bench = ri.open("small")
+>>> bench.suppose("L2.H0 s0<-s2")
+
+Every method returns something that a notebook shows well and that reads well in a terminal; nothing
+is printed. The state is a `Circuit` and the ones before it.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from circuits import Circuit, CircuitScore, Head, HeadPath, Scorer, mean_attention, score_circuit
+from circuits import discover as discover_circuit
+from circuits.ablation import ablated, is_causal
+from circuits.circuit import parse_head
+from circuits.discovery import role_mean
+from circuits.drawing import draw_circuit, role_order
+from circuits.figure import circuit_diff, circuit_text
+from circuits.mechanisms import ORIGINAL, check_paths, tidy
+from circuits.scoring import Progress, standard_error
+from circuits.supposing import suppose
+from retrieval_interp.attention_views import attention_view
+from retrieval_interp.checkpoint import Checkpoint, load_checkpoint
+from retrieval_interp.commands import progress_bar
+from retrieval_interp.files import check_writable, read_text, write_whole
+from retrieval_interp.page import View
+from retrieval_interp.role_maps import role_maps
+from retrieval_interp.summary import describe, scale, score_table, verdict
+from retrieval_interp.training import choose_device
+from tasks import InputError, Task
+
+
+def open(
+    what: Any,
+    task: Task | None = None,
+    *,
+    examples: int = 512,
+    seed: int = 0,
+    tolerance: float = 0.05,
+    device: str = "auto",
+    progress: Progress = progress_bar,
+) -> "Workbench":
+    """Open a trained model on a workbench.
+
+    Args:
+        what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
+            any hooked model, which then needs its task.
+        task: what the model is asked; known for checkpoints.
+        examples: how many examples every number is measured on.
+        seed: which ones.
+        tolerance: the loss that a working circuit stays below.
+        device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+
+    Raises:
+        InputError: no such checkpoint, a model without a task, or a number out of range.
+    """
+    if isinstance(what, (str, Path)):
+        what = load_checkpoint(str(what), choose_device(device))
+    name, training = type(what).__name__, {}
+    if isinstance(what, Checkpoint):
+        if task is not None:
+            raise InputError("task: expected none for a checkpoint, which has its own")
+        name, task, training, what = what.name, what.task, what.training, what.model
+    if task is None:
+        raise InputError(
+            f"expected a task with a model that is no checkpoint ({name}): ri.open(model, task)"
+        )
+    return Workbench(what, task, name, training, examples, seed, tolerance, progress)
+
+
+class _Step(NamedTuple):
+    """A circuit that was supposed, its loss and the loss's standard error."""
+
+    circuit: Circuit
+    loss: float
+    se: float
+
+
+class Workbench:
+    """A model on the workbench, and the circuit supposed so far.
+
+    Attributes:
+        model: the hooked model, left unchanged by everything here.
+        task: what it is asked.
+        name: what it is called.
+        training: its training record, or nothing.
+        batch: the examples that every number is measured on, from the `test` split.
+        tolerance: the loss that a working circuit stays below.
+        seed: of the examples.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        name: str,
+        training: dict[str, Any],
+        examples: int,
+        seed: int,
+        tolerance: float,
+        progress: Progress,
+    ):
+        if not 2 <= examples <= 1_000_000:
+            raise InputError(f"examples: expected 2 to 1000000, found {examples}")
+        if not tolerance > 0:
+            raise InputError(f"tolerance: expected a number above 0, found {tolerance}")
+        self.model, self.task, self.name, self.training = model, task, name, training
+        self.tolerance, self.seed, self.progress = tolerance, seed, progress
+        device = next(model.parameters()).device
+        self.batch = task.sample(examples, seed, device, split="test")
+        self.scorer = Scorer(model, task, self.batch)
+        self.order = role_order(self.batch)
+        self._steps = [self._step(self.scorer.empty_circuit)]
+        self._score: CircuitScore | None = None
+
+    # What is there
+
+    @property
+    def circuit(self) -> Circuit:
+        """The circuit supposed so far; drawn when displayed."""
+        return self._steps[-1].circuit
+
+    @property
+    def heads(self) -> list[Head]:
+        """All heads of the model."""
+        cfg = self.model.cfg
+        return [Head(layer, head) for layer in range(cfg.n_layers) for head in range(cfg.n_heads)]
+
+    @cached_property
+    def intact_attention(self) -> Any:
+        """Mean attention by role of the intact model, [layer head dest src] on the CPU."""
+        return mean_attention(self.model, self.batch).cpu()
+
+    @property
+    def loss(self) -> float:
+        """The loss with the circuit so far in place."""
+        return self._steps[-1].loss
+
+    @property
+    def intact_loss(self) -> float:
+        """The loss of the model as it is."""
+        return self._steps[0].loss
+
+    def loss_with(self, circuit: Circuit) -> float:
+        """The loss with another circuit in place; nothing is supposed."""
+        return self.scorer.mse(circuit)
+
+    def _step(self, circuit: Circuit) -> "_Step":
+        """Measure a circuit and keep what the next one, which will differ little, can reuse."""
+        loss = self.scorer.rebase(circuit)
+        return _Step(circuit, loss, standard_error(self.scorer.base_losses.mean(dim=1)))
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n"
+            f"{circuit_text(self.circuit, self.model.cfg.n_layers)}"
+        )
+
+    def _repr_html_(self) -> str:
+        return View(
+            self.name,
+            f"<p><b>{escape(self.name)}</b>: {escape(describe(self.model, self.task))}</p>"
+            f"<p>{escape(self._state())}</p>{self._drawing()}",
+            "",
+        )._repr_html_()
+
+    def _state(self) -> str:
+        loss, se = self._steps[-1].loss, self._steps[-1].se
+        if not self.circuit.mechanisms:
+            return f"nothing supposed yet; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
+        below = "below" if loss < self.tolerance else "not below"
+        return (
+            f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
+            f"{len(self.heads)} heads replaced, {below} {self.tolerance:g}"
+        )
+
+    @property
+    def undoable(self) -> bool:
+        """Whether there is a change to take back."""
+        return len(self._steps) > 1
+
+    def drawing(self) -> str:
+        """The circuit so far as SVG."""
+        layers = self.model.cfg.n_layers
+        return draw_circuit(self.circuit, layers, self.order, task=self.task)
+
+    def _drawing(self) -> str:
+        return f'<div class="scroll">{self.drawing()}</div>'
+
+    # Looking
+
+    def attention(
+        self,
+        layer: int | None = None,
+        examples: int | Sequence[int] = (0, 1, 2, 3),
+        with_circuit: bool = False,
+    ) -> View:
+        """Attention on some examples: circuitsvis, with roles as tokens.
+
+        Args:
+            layer: which layer; default all.
+            examples: which examples of the batch to choose from.
+            with_circuit: show it with the circuit in place; default the intact model's.
+
+        Returns:
+            A view whose `data` is the attention, [example head dest src].
+
+        Raises:
+            InputError: no such layer or example.
+        """
+        return attention_view(
+            self.model,
+            self.task,
+            self.batch,
+            [examples] if isinstance(examples, int) else examples,
+            None if layer is None else [layer],
+            self.circuit if with_circuit else None,
+        )
+
+    def roles(self, with_circuit: bool = False) -> View:
+        """Mean attention by dest and source role, a heat map a head; the circuit's paths framed.
+
+        Args:
+            with_circuit: show it with the circuit in place; default the intact model's.
+
+        Returns:
+            A view whose `data` is the attention, [layer head dest src].
+        """
+        attention, caption = self.intact_attention, ""
+        if with_circuit:
+            with ablated(self.model, self.circuit, self.batch):
+                attention = mean_attention(self.model, self.batch).cpu()
+            caption = " with the circuit in place"
+        paths = [*self.circuit.paths(), *self.circuit.enabling]
+        return role_maps(attention, self.task, self.order, paths, caption)
+
+    # Supposing
+
+    def suppose(self, *lines: str | Circuit) -> View:
+        """Suppose what some heads do, and measure it.
+
+        Args:
+            lines: `L3.H0 uniform` (or identity, role-mean, original) replaces a head;
+                `L1.H0 one-hot s0<-s2 s4<-s6` gives it these paths; `L1.H0 s0<-s2` adds a path to
+                those that it has, and where its role has another source, they share. Or a whole
+                circuit.
+
+        Returns:
+            A view of what changed; its `data` is the loss.
+
+        Raises:
+            InputError: not of that form, or a head, role or path that is not there; then nothing
+                has changed.
+        """
+        circuit = self.circuit
+        for line in lines:
+            circuit = line if isinstance(line, Circuit) else self._supposed(circuit, line)
+        return self._change(circuit)
+
+    def remove(self, path: str | HeadPath) -> View:
+        """Take a path out of the circuit, as `L1.H0 s0<-s2`; a head's last leaves it original.
+
+        Raises:
+            InputError: the circuit has no such path.
+        """
+        paths = {str(other): other for other in self.circuit.paths()}
+        key = str(path).strip()
+        if key not in paths:
+            known = ", ".join(paths) or "none"
+            raise InputError(f"expected a path of the circuit ({known}), found {key!r:.60}")
+        head = paths[key].head
+        smaller = self.circuit.without(paths[key])
+        kept = tidy(smaller[head]) if smaller[head].paths else ORIGINAL
+        return self._change(smaller.replace(head, kept))
+
+    def undo(self) -> View:
+        """Go back to the circuit before the last change.
+
+        Raises:
+            InputError: there is nothing to undo.
+        """
+        if not self.undoable:
+            raise InputError("undo: expected a change to take back, found none")
+        undone = self._steps.pop()
+        self.scorer.rebase(self.circuit)
+        return self._changed_from(undone)
+
+    def _supposed(self, circuit: Circuit, line: str) -> Circuit:
+        words = line.split()
+        if words[1:] == ["role-mean"]:  # the one mechanism that has to be measured
+            head = self._checked(parse_head(words[0]))
+            return circuit.replace(head, role_mean(self.intact_attention[head]))
+        supposed = suppose(circuit, line)
+        head = self._checked(parse_head(words[0]))
+        paths = supposed[head].paths
+        check_paths(paths, self.batch.roles, is_causal(self.model), f"{head}: ")
+        return supposed
+
+    def _checked(self, head: Head) -> Head:
+        cfg = self.model.cfg
+        if not (head.layer < cfg.n_layers and head.head < cfg.n_heads):
+            raise InputError(
+                f"expected a head from {self.heads[0]} to {self.heads[-1]}, found {head}"
+            )
+        return head
+
+    def _change(self, circuit: Circuit) -> View:
+        before = self._steps[-1]
+        if circuit != before.circuit:
+            self._steps.append(self._step(circuit))
+        return self._changed_from(before)
+
+    def _changed_from(self, before: "_Step") -> View:
+        changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
+        line = f"{self._state()} (was {before.loss:.4f})"
+        html = "".join(f"<div><code>{escape(change)}</code></div>" for change in changes)
+        return View(
+            "What was supposed",
+            f"{html}<p>{escape(line)}</p>{self._drawing()}",
+            "\n".join([*changes, line]),
+            self.loss,
+        )
+
+    # Scoring and finding
+
+    def score(self) -> View:
+        """What the circuit so far is worth: every head, every path twice, a control.
+
+        Returns:
+            A view whose `data` is the `CircuitScore`. With nothing supposed it scores the intact
+            model, and says so.
+        """
+        from retrieval_interp.report import drawing_html, tables_html, verdict_html
+
+        score = self._scored()
+        said = verdict(score, self.task)
+        note = ""
+        if not self.circuit.mechanisms:
+            note = "Nothing is supposed yet: these are the intact model's numbers."
+        html = (
+            (f"<p>{note}</p>" if note else verdict_html(score, self.task))
+            + (drawing_html(score, self.model, self.task, self.batch) if not note else "")
+            + tables_html(score, self.task)
+            + f'<p class="soft">{escape(scale(self.task))}; {score.examples} examples, seed '
+            f"{self.seed}.</p>"
+        )
+        text = "\n".join(
+            [note] * bool(note) + [score_table(score, self.task)] + [said] * (not note)
+        )
+        return View(f"Circuit of {self.name}", html, text, score)
+
+    def _scored(self) -> CircuitScore:
+        if self._score is None or self._score.circuit != self.circuit:
+            self._score = score_circuit(
+                self.model,
+                self.task,
+                self.circuit,
+                self.batch,
+                self.tolerance,
+                progress=self.progress,
+            )
+        return self._score
+
+    def discover(self) -> View:
+        """Find a circuit, on examples of another split, and take it as the one so far.
+
+        Returns:
+            A view of it; its `data` is the loss.
+        """
+        found = discover_circuit(
+            self.model,
+            self.task,
+            self.tolerance,
+            len(self.batch),
+            self.seed,
+            progress=self.progress,
+        )
+        return self._change(found)
+
+    # Files
+
+    def save(self, path: str | Path) -> Path:
+        """Write the circuit as JSON, which `ablate --circuit` and `load` read.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        path = Path(path)
+        check_writable(path)
+        write_whole(path, self.circuit.to_json())
+        return path
+
+    def load(self, path: str | Path) -> View:
+        """Take the circuit of a file as the one so far.
+
+        Raises:
+            InputError: not a circuit file, or not for this model.
+        """
+        text = read_text(Path(path), "a circuit")
+        return self._change(Circuit.from_json(text, len(self.task.role_names)))
+
+    def report(self, path: str | Path) -> Path:
+        """Score the circuit and write the report of `ablate`: one HTML page, no network.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        from retrieval_interp.report import render_report
+
+        path = Path(path)
+        check_writable(path)
+        page = render_report(
+            self._scored(),
+            self.model,
+            self.task,
+            name=self.name,
+            seed=self.seed,
+            command=f"ri.open({self.name!r}).report({str(path)!r})",
+            training=self.training,
+        )
+        write_whole(path, page)
+        return path
+
+    def explore(self) -> Any:
+        """The explorer: a widget to click circuits together.
+
+        Returns:
+            The widget, whose circuit is this workbench's; without anywidget a static view that
+            says so.
+        """
+        try:
+            from retrieval_interp.explorer import Explorer
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in ("anywidget", "ipywidgets", "traitlets"):
+                raise
+            word = (
+                "the explorer needs anywidget, which is not installed: pip install "
+                "'retrieval-interp[notebook]'; until then suppose() and undo() do the same"
+            )
+            return View(
+                f"Circuit of {self.name}",
+                f"<p><b>{escape(word)}</b></p>{self._repr_html_()}{self.roles().html}",
+                f"{word}\n{self!r}\n{self.roles().text}",
+            )
+        return Explorer(self)
