@@ -1,5 +1,6 @@
 # make demo   install, then find the circuit of the shipped checkpoint (offline after installing)
 # make test   install, then lint, type check and run the tests
+#             (BROWSER=install also installs Debian's chromium for the browser tests)
 # make bench  paired timings against hand-written code (minutes)
 
 PYTHON ?= python3
@@ -7,16 +8,23 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test bench clean
+.PHONY: demo test bench clean chromium
 
 demo: $(INSTALLED)
 	$(RUN) -m retrieval_interp.ablate --ckpt small --report report.html
 
-test: $(INSTALLED)
+test: $(INSTALLED) chromium
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest
+	$(RUN) -m pytest -rs
+
+# Without it the browser tests are skipped and say so.
+chromium:
+ifeq ($(BROWSER),install)
+	command -v chromium || { apt-get update --quiet=2 && apt-get install --quiet=2 --yes \
+	  --no-install-recommends chromium; } || echo "chromium cannot be installed here"
+endif
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/training_step.py --eager

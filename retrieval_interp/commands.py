@@ -88,8 +88,10 @@ def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) 
 
 
 def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
-    """Show a bar on a terminal, nothing elsewhere."""
+    """Show a bar on a terminal and in a notebook, nothing elsewhere."""
     from tqdm.auto import tqdm
 
-    bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=None, dynamic_ncols=True)
+    # In a notebook the output is no terminal, and yet someone is looking.
+    hidden = False if "ipykernel.zmqshell" in sys.modules else None
+    bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=hidden, dynamic_ncols=True)
     return bar

@@ -16,6 +16,7 @@ from circuits import Circuit, Head, Mechanism, ablated, mean_attention
 from circuits.ablation import pattern_hook_name
 from circuits.discovery import propose, role_mean
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, tidy
+from circuits.scoring import no_progress
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class Explorer(anywidget.AnyWidget):
             bench.suppose(bench.scorer.empty_circuit)
         elif what == "discover":
             self.state = self._state(busy="searching")
-            bench.discover()
+            bench.discover(no_progress)
         elif what == "save":
             return f"saved to {bench.save(str(asked['path']))}"
         else:

@@ -43,7 +43,7 @@ STYLE = """
 .ri .maps td.hot { color: #fff }
 .ri .maps td.in { outline: 2px solid #e0862b; outline-offset: -2px }
 .ri .views { background: #fff; color: #111; padding: .6rem; border-radius: 6px }
-[data-jp-theme-light=false] .ri .views { filter: invert(1) hue-rotate(180deg) }
+[data-jp-theme-light=false] .ri .views { background: #eeeeee; filter: invert(1) hue-rotate(180deg) }
 .ri dt { color: var(--soft); font-size: .9em } .ri dd { margin: 0 0 .6rem }
 .ri code { font-size: .88em; overflow-wrap: anywhere }
 """
@@ -55,7 +55,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #1a1c1f; background: #fff;
 @media (max-width: 40rem) { body { padding: 1rem .8rem } }
 @media (prefers-color-scheme: dark) { body { color: #e6e8ea; background: #14161a }
   .ri { --good: #58c48c; --bad: #f28b82 }
-  .ri .views { filter: invert(1) hue-rotate(180deg) } }
+  .ri .views { background: #ebe9e5; filter: invert(1) hue-rotate(180deg) } }
 @media print { .ri .views { break-inside: avoid } }
 """
 

@@ -367,8 +367,11 @@ class Workbench:
             )
         return self._score
 
-    def discover(self) -> View:
+    def discover(self, progress: Progress | None = None) -> View:
         """Find a circuit, on examples of another split, and take it as the one so far.
+
+        Args:
+            progress: instead of the workbench's own.
 
         Returns:
             A view of it; its `data` is the loss.
@@ -379,7 +382,7 @@ class Workbench:
             self.tolerance,
             len(self.batch),
             self.seed,
-            progress=self.progress,
+            progress=progress or self.progress,
         )
         return self._change(found)
 

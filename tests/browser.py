@@ -1,0 +1,99 @@
+"""Chromium, driven by Playwright, and a JupyterLab to open in it.
+
+Chromium is the system's (Debian: `apt-get install chromium`, or `make test BROWSER=install`).
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="chromium is not installed, so nothing is tested in a browser (Debian: "
+    "apt-get install chromium)",
+)
+# No request of the browser's own; a container's root has no sandbox.
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextlib.contextmanager
+def page_in_chromium(own_address="file:", **context):
+    """A page, and the list of addresses that it asked for outside its own."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        try:
+            page = browser.new_context(**context).new_page()
+            left, errors = [], []
+            inside = (own_address, "data:", "blob:")
+            page.on(
+                "request",
+                lambda request: (
+                    None if request.url.startswith(inside) else left.append(request.url)
+                ),
+            )
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.errors = errors
+            yield page, left
+        finally:
+            browser.close()
+
+
+@contextlib.contextmanager
+def jupyter_lab(folder: Path):
+    """A JupyterLab of this environment on a free port, with nothing of the user's; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    own = folder / "jupyter"
+    settings = own / "config/lab/user-settings/@jupyterlab/apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
+    environment = {
+        **os.environ,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "JUPYTER_CONFIG_DIR": str(own / "config"),
+        "JUPYTER_DATA_DIR": str(own / "data"),
+        "JUPYTER_RUNTIME_DIR": str(own / "runtime"),
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        "IPYTHONDIR": str(own / "ipython"),
+    }
+    command = [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser"]
+    command += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
+    command += ["--IdentityProvider.token=", f"--ServerApp.root_dir={folder}"]
+    command += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    command += ["--LabApp.news_url=None", "--LabApp.extension_manager=readonly"]
+    log = (folder / "lab.log").open("w")
+    server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        for _ in range(240):
+            assert server.poll() is None, (folder / "lab.log").read_text()
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.25)
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(20)
+        if server.poll() is None:
+            server.kill()
+            server.wait()
+        log.close()

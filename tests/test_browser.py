@@ -1,0 +1,153 @@
+"""The report and the explorer in a real browser.
+
+`pytest -m browser --basetemp=DIR` leaves screenshots in DIR.
+"""
+
+import re
+
+import nbformat
+import pytest
+
+import retrieval_interp as ri
+from tests.browser import jupyter_lab, needs_chromium, page_in_chromium
+
+pytestmark = [pytest.mark.browser, needs_chromium]
+LONG = 120_000  # ms; everything is waited for, nothing is slept for
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    bench = ri.open("small", examples=64, progress=lambda items, what: items)
+    bench.suppose("L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 s0<-s2 s4<-s6", "L4.H0 s0<-s4")
+    assert bench.report(path).stat().st_size < 6_000_000
+    return path, bench
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"),
+    [("light", 1200, "light"), ("dark", 1200, "dark"), ("phone", 390, "light")],
+)
+def test_the_report_reads_well_everywhere(report, tmp_path, name, width, scheme):
+    path, _ = report
+    size = {"width": width, "height": 900}
+    with page_in_chromium(viewport=size, color_scheme=scheme) as (page, left):
+        page.goto(path.as_uri())
+        page.locator(".views canvas").first.wait_for(timeout=LONG)
+        # On a phone tables scroll inside the page, the page itself does not.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator(".verdict").inner_text().startswith("Sufficient")
+        dark = (
+            page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+        )
+        assert dark == (scheme == "dark")
+        page.screenshot(path=tmp_path / f"report-{name}.png", full_page=True)
+        assert left == [] and page.errors == []
+
+
+def test_the_reports_table_sorts_and_its_examples_change(report):
+    path, bench = report
+    costs = {row.path: row.ablated_mse for row in bench.score().data.paths}
+    with page_in_chromium() as (page, left):
+        page.goto(path.as_uri())
+        page.locator(".views canvas").first.wait_for(timeout=LONG)
+        table = page.locator("table.sortable").nth(1)
+        head = table.get_by_role("button", name="MSE, ablated too")
+        names = table.locator("tbody tr td:first-child")
+        head.click()
+        assert names.all_inner_texts() == [str(path) for path in sorted(costs, key=costs.get)]
+        head.click()
+        down = sorted(costs, key=costs.get, reverse=True)
+        assert names.all_inner_texts() == [str(path) for path in down]
+
+        def picture():
+            return page.evaluate("document.querySelectorAll('.views canvas')[5].toDataURL()")
+
+        page.wait_for_timeout(1500)  # circuitsvis draws with an animation
+        before = picture()
+        page.locator(".views select").select_option("3")
+        page.wait_for_function(
+            "old => document.querySelectorAll('.views canvas')[5].toDataURL() !== old", arg=before
+        )
+        assert left == [] and page.errors == []
+
+
+def run_cell(page, number):
+    """Run a cell; JupyterLab drops keys while it is still starting its kernel."""
+    cell = page.locator(".jp-CodeCell").nth(number)
+    prompt = cell.locator(".jp-InputArea-prompt").first
+    for _ in range(60):
+        cell.locator(".jp-InputArea-editor").click()
+        page.keyboard.press("Control+Enter")
+        page.wait_for_timeout(1000)
+        if prompt.inner_text().strip() != "[ ]:":
+            return
+    raise AssertionError(f"cell {number} does not run")
+
+
+def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
+    lines = ["import retrieval_interp as ri", "bench = ri.open('small', examples=64)"]
+    cells = ["\n".join([*lines, "bench.explore()"]), "bench.attention(2)", "bench.circuit"]
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    (tmp_path / "work").mkdir()
+    nbformat.write(notebook, tmp_path / "work" / "explore.ipynb")
+    bench = ri.open("small", examples=64, progress=lambda items, what: items)
+    bench.suppose("L2.H0 s0<-s2")
+    size = {"width": 1400, "height": 1500}
+    with (
+        jupyter_lab(tmp_path / "work") as address,
+        page_in_chromium(address, viewport=size) as (page, left),
+    ):
+        page.goto(f"{address}lab/tree/explore.ipynb")
+        page.locator(".jp-CodeCell").first.wait_for(timeout=LONG)
+        run_cell(page, 0)
+        explorer = page.locator(".ri-explorer")
+        explorer.wait_for(timeout=LONG)
+        loss = explorer.locator(".loss")
+        assert loss.inner_text() == f"MSE {bench.intact_loss:.4f}"
+
+        explorer.locator("[data-head='L2.H0']").click()
+        explorer.get_by_text("L2.H0: rows attend to columns").wait_for(timeout=LONG)
+        explorer.locator("[data-path='L2.H0 s0<-s2']").click()
+        explorer.get_by_text(f"MSE {bench.loss:.4f}").wait_for(timeout=LONG)
+        took = re.fullmatch(r"(\d+) ms|([\d.]+) s", explorer.locator(".said").inner_text())
+        assert took  # how long is for the reader; a busy machine decides it
+        explorer.locator("[data-choice='uniform']").click()
+        bench.suppose("L2.H0 uniform")
+        explorer.get_by_text(f"MSE {bench.loss:.4f}").first.wait_for(timeout=LONG)
+        explorer.get_by_role("button", name="Undo").click()
+        bench.undo()
+        page.wait_for_function(
+            "text => document.querySelector('.ri-explorer .loss').innerText === text",
+            arg=f"MSE {bench.loss:.4f}",
+        )
+        # The same by a click on the example: the query's row, the column it attends to.
+        where = bench.batch.roles[0, 0].tolist()
+        canvas = explorer.locator("canvas.example")
+        box = canvas.bounding_box()
+        cell = (box["width"] - 36) / bench.batch.inputs.shape[1]
+        at = {"x": 34 + (where[6] + 0.5) * cell, "y": 34 + (where[4] + 0.5) * cell}
+        canvas.click(position=at)
+        bench.suppose("L2.H0 s4<-s6")
+        page.wait_for_function(
+            "text => document.querySelector('.ri-explorer .loss').innerText === text",
+            arg=f"MSE {bench.loss:.4f}",
+        )
+        page.screenshot(path=tmp_path / "explorer.png")
+        explorer.get_by_role("button", name="Save").click()
+        explorer.get_by_text("saved to circuit.json").wait_for(timeout=LONG)
+        saved = (tmp_path / "work" / "circuit.json").read_text()
+        assert ri.Circuit.from_json(saved, 7) == bench.circuit
+
+        # What was clicked is there in Python, and circuitsvis draws.
+        run_cell(page, 1)
+        run_cell(page, 2)
+        page.locator(".jp-OutputArea .views canvas").first.wait_for(timeout=LONG)
+        page.locator(".jp-CodeCell").nth(2).locator(".jp-OutputArea svg").first.wait_for(
+            timeout=LONG
+        )
+        page.screenshot(path=tmp_path / "notebook.png", full_page=True)
+        assert left == [] and page.errors == []

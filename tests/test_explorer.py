@@ -1,0 +1,102 @@
+import pytest
+import torch
+
+import retrieval_interp as ri
+
+
+@pytest.fixture
+def bench(model, task):
+    return ri.open(model, task, examples=8, progress=lambda items, what: items)
+
+
+@pytest.fixture
+def explorer(bench):
+    return bench.explore()
+
+
+def ask(explorer, what, **more):
+    explorer._answer(explorer, {"do": what, **more})
+
+
+def test_a_click_makes_a_path_and_a_second_takes_it_away(explorer, bench):
+    ask(explorer, "toggle", path="L1.H0 s0<-s2")
+    assert str(explorer.circuit[1, 0]) == "one-hot s0<-s2"
+    assert explorer.state["loss"] == bench.loss != bench.intact_loss
+    assert explorer.state["heads"]["L1.H0"] == {"kind": "one-hot", "paths": [[0, 2]]}
+    assert explorer.state["drawing"].count("marker-end") == 1 and explorer.state["undoable"]
+    ask(explorer, "toggle", path="L1.H0 s0<-s2")
+    assert explorer.circuit.mechanisms == {}
+    assert explorer.state["loss"] == pytest.approx(bench.intact_loss, abs=1e-6)
+
+
+def test_the_choices_are_worth_what_they_say(explorer, bench):
+    ask(explorer, "show", layer=1, head=1, example=3, with_circuit=False)
+    choices = explorer.shown["choices"]
+    assert [choice["chosen"] for choice in choices].count(True) == 1
+    assert {"original", "uniform", "identity", "role-mean"} <= {row["name"] for row in choices}
+    for choice in choices:
+        ask(explorer, "suppose", line=choice["line"])
+        assert bench.loss == pytest.approx(choice["loss"], abs=1e-5), choice
+        assert not explorer.state["failed"]
+
+
+def test_the_example_shown_is_the_one_asked_for(explorer, bench):
+    ask(explorer, "show", layer=2, head=1, example=5, with_circuit=False)
+    shown = explorer.shown
+    _, cache = bench.model.run_with_cache(bench.batch.inputs)
+    expected = cache["blocks.2.attn.hook_pattern"][5, 1]
+    torch.testing.assert_close(torch.tensor(shown["pattern"]) / 1000, expected, atol=5e-4, rtol=0)
+    assert shown["chains"] == bench.batch.roles[5].tolist()
+    assert shown["tokens"] == bench.task.position_labels(bench.batch, 5)
+    by_role = ri.mean_attention(bench.model, bench.batch)
+    torch.testing.assert_close(torch.tensor(shown["by_role"]) / 1000, by_role, atol=5e-4, rtol=0)
+    ask(explorer, "suppose", line="L0.H0 uniform")
+    ask(explorer, "show", layer=0, head=0, example=0, with_circuit=True)
+    assert explorer.shown["pattern"][3][:4] == [250] * 4
+
+
+def test_undo_clear_discover_and_save(explorer, bench, tmp_path):
+    ask(explorer, "suppose", line="L0.H0 uniform")
+    ask(explorer, "suppose", line="L1.H0 identity")
+    ask(explorer, "undo")
+    assert list(map(str, explorer.circuit.mechanisms)) == ["L0.H0"]
+    ask(explorer, "save", path=str(tmp_path / "circuit.json"))
+    assert ri.Circuit.from_json((tmp_path / "circuit.json").read_text(), 5) == explorer.circuit
+    assert "saved to" in explorer.state["said"]
+    ask(explorer, "clear")
+    assert explorer.circuit.mechanisms == {} and explorer.state["undoable"]
+    ask(explorer, "discover")  # an untrained model: nothing to find
+    assert explorer.circuit.mechanisms == {} and explorer.state["busy"] == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"do": "suppose", "line": "L9.H0 uniform"}, "expected a head from L0.H0 to L2.H1"),
+        ({"do": "toggle", "path": "L0.H0 s2<-s0"}, "source before its destination"),
+        ({"do": "show", "layer": 9, "head": 0, "example": 0, "with_circuit": False}, "L9.H0"),
+        ({"do": "show", "layer": 0, "head": 0, "example": 99, "with_circuit": False}, "0 to 7"),
+        ({"do": "save", "path": "/nowhere/to/be/found/c.json"}, "expected an existing folder"),
+        ({"do": "undo"}, "expected a change to take back"),
+        ({"do": "dance"}, "expected a known request, found 'dance'"),
+    ],
+)
+def test_what_cannot_be_is_said_and_changes_nothing(explorer, asked, text):
+    explorer._answer(explorer, asked)
+    assert text in explorer.state["said"] and explorer.state["failed"]
+    assert explorer.circuit.mechanisms == {} and not explorer.state["undoable"]
+    ask(explorer, "suppose", line="L0.H0 uniform")
+    assert not explorer.state["failed"]
+
+
+def test_what_the_workbench_changes_is_shown_on_request(explorer, bench):
+    bench.suppose("L0.H0 uniform")
+    explorer.refresh()
+    assert explorer.state["replaced"] == 1 and explorer.state["loss"] == bench.loss
+
+
+def test_frontends_without_widgets_get_the_static_view(explorer):
+    bundle = explorer._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "<svg" in data["text/html"] and "explorer of" in data["text/plain"]

@@ -1,0 +1,206 @@
+import sys
+
+import pytest
+import torch
+
+import retrieval_interp as ri
+from circuits.mechanisms import IDENTITY, UNIFORM
+from retrieval_interp.model import build_model
+from retrieval_interp.report import render_report
+from tasks import InputError
+
+
+@pytest.fixture
+def bench(model, task):
+    return ri.open(model, task, examples=8, progress=lambda items, what: items)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return ri.open("small", examples=64, progress=lambda items, what: items)
+
+
+def naive_loss(bench, circuit):
+    """A whole run with hooks."""
+    with torch.no_grad(), ri.ablated(bench.model, circuit, bench.batch):
+        return float(bench.task.loss(bench.model(bench.batch.inputs), bench.batch))
+
+
+def test_what_is_supposed_is_measured_exactly(bench):
+    intact = naive_loss(bench, ri.Circuit({}, 5))
+    assert bench.loss == pytest.approx(intact, abs=1e-5)
+    lines = ["L1.H0 s0<-s2", "L1.H0 s0<-s4", "L2.H1 uniform", "L0.H1 one-hot s2<-s1 s4<-s3"]
+    for number, line in enumerate([*lines, "L0.H0 role-mean", "L2.H1 original"], start=1):
+        view = bench.suppose(line)
+        assert view.data == bench.loss
+        assert bench.loss == pytest.approx(naive_loss(bench, bench.circuit), abs=1e-5)
+        assert f"{bench.loss:.4f}" in repr(view) and f"{bench.loss:.4f}" in view.html
+        assert len(bench._steps) == number + 1
+    assert str(bench.circuit[1, 0]) == "shared s0<-s2 s0<-s4"
+    assert bench.intact_loss == pytest.approx(intact, abs=1e-5)
+
+
+def test_changes_are_taken_back_one_by_one(bench):
+    first = bench.circuit
+    bench.suppose("L1.H0 s0<-s2", "L1.H0 s0<-s4", "L2.H0 identity")
+    second, loss = bench.circuit, bench.loss
+    assert second[2, 0] == IDENTITY
+    bench.remove("L1.H0 s0<-s4")
+    assert str(bench.circuit[1, 0]) == "one-hot s0<-s2"
+    bench.remove("L1.H0 s0<-s2")
+    assert bench.circuit[1, 0].kind == "original"
+    bench.undo()
+    assert "L1.H0: one-hot s0<-s2 -> shared s0<-s2 s0<-s4" in repr(bench.undo())
+    assert bench.circuit == second and bench.loss == loss
+    bench.undo()
+    assert bench.circuit == first and not bench.undoable
+    with pytest.raises(InputError, match="undo: expected a change to take back, found none"):
+        bench.undo()
+
+
+def test_supposing_the_same_again_changes_nothing(bench):
+    bench.suppose("L1.H0 uniform")
+    assert "nothing changed" in repr(bench.suppose("L1.H0 uniform"))
+    bench.undo()
+    assert not bench.undoable
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("L9.H0 uniform", r"expected a head from L0\.H0 to L2\.H1, found L9\.H0"),
+        ("L0.H7 s2<-s1", r"expected a head from L0\.H0 to L2\.H1, found L0\.H7"),
+        ("L0.H7 role-mean", r"expected a head from L0\.H0 to L2\.H1, found L0\.H7"),
+        ("L0.H0 s0<-s9", "expected a role from s0 to s4, found 's9'"),
+        ("L0.H0 s2<-s0", "L0.H0: expected a source before its destination"),
+        ("L0.H0 sideways", "expected a line such as"),
+    ],
+)
+def test_what_is_not_there_is_refused_and_changes_nothing(bench, line, text):
+    bench.suppose("L1.H0 uniform")
+    before = bench.circuit
+    with pytest.raises(InputError, match=text):
+        bench.suppose("L1.H1 identity", line)
+    assert bench.circuit == before
+    with pytest.raises(InputError, match=r"expected a path of the circuit \(none\)"):
+        bench.remove("L1.H0 s0<-s2")
+    wrong = ri.Circuit({}, 5).replace((0, 0), ri.Mechanism("one-hot", (ri.RolePath(2, 0),)))
+    with pytest.raises(InputError, match="source before its destination"):
+        bench.suppose(wrong)
+    assert bench.circuit == before
+
+
+def test_attention_and_roles_are_the_models(bench):
+    view = bench.attention(layer=1, examples=[2, 5])
+    _, cache = bench.model.run_with_cache(bench.batch.inputs)
+    torch.testing.assert_close(view.data, cache["blocks.1.attn.hook_pattern"][[2, 5]])
+    torch.testing.assert_close(
+        bench.roles().data, ri.mean_attention(bench.model, bench.batch), atol=1e-6, rtol=0
+    )
+    bench.suppose("L0.H0 uniform")
+    first = bench.attention(layer=0, examples=3, with_circuit=True).data[0, 0]
+    torch.testing.assert_close(first[4, :5], torch.full((5,), 0.2))
+    there = bench.roles(with_circuit=True)
+    assert "with the circuit in place" in repr(there)
+    assert not torch.allclose(there.data[1], bench.roles().data[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"layer": 3}, "layer: expected 0 to 2, found 3"),
+        ({"layer": -1}, "layer: expected 0 to 2, found -1"),
+        ({"examples": 8}, "example: expected 0 to 7, found 8"),
+        ({"examples": [0, 99]}, "example: expected 0 to 7, found 99"),
+        ({"examples": []}, "example: expected at least one, found none"),
+    ],
+)
+def test_layers_and_examples_that_are_not_there_are_refused(bench, arguments, text):
+    with pytest.raises(InputError, match=text):
+        bench.attention(**arguments)
+
+
+def test_with_nothing_supposed_the_intact_model_is_scored(bench):
+    view = bench.score()
+    assert "Nothing is supposed yet" in repr(view) and "Nothing is supposed yet" in view.html
+    assert view.data.combined_mse == view.data.baseline_mse
+    assert view.data.baseline_mse == pytest.approx(bench.loss, abs=1e-6)
+
+
+def test_the_shipped_model_from_the_first_look_to_the_report(small, tmp_path, capsys):
+    assert "s0<-s2 0.89" in repr(small.roles())
+    assert "A1? -> B1" in repr(small.attention(2, 0))
+    found = small.discover()
+    assert found.data == small.loss < 0.05
+    view = small.score()
+    assert view.data.sufficient and "Sufficient" in repr(view) and "verdict" in view.html
+    assert small.score().data is view.data  # nothing is computed twice
+    path = small.save(tmp_path / "circuit.json")
+    kept = small.circuit
+    small.suppose(ri.Circuit({}, 7))
+    assert small.load(path).data == pytest.approx(found.data, abs=1e-6) and small.circuit == kept
+    page = small.report(tmp_path / "report.html").read_text()
+    assert f"{view.data.combined_mse:.4f}" in page and "ri.open(&#x27;small&#x27;)" in page
+    assert "L4   H0 one-hot" in repr(small) and "<svg" in small._repr_html_()
+    printed = capsys.readouterr()
+    assert printed.out == printed.err == ""
+
+
+def test_the_control_is_of_the_same_examples(small):
+    """The report's numbers are those of the command on the same examples."""
+    score = small.score().data
+    batch = small.task.sample(64, split="test")
+    again = ri.score_circuit(small.model, small.task, small.circuit, batch)
+    assert again.combined_mse == pytest.approx(score.combined_mse, abs=1e-6)
+    page = render_report(again, small.model, small.task, name="x", seed=0, command="y")
+    assert "trained" not in page
+
+
+def test_a_model_needs_a_task_and_a_checkpoint_has_its_own(model, task):
+    with pytest.raises(InputError, match=r"VectorTransformer\): ri.open\(model, task\)"):
+        ri.open(model)
+    with pytest.raises(InputError, match="expected none for a checkpoint"):
+        ri.open("small", task)
+    with pytest.raises(InputError, match="nothing-of-this-name"):
+        ri.open("nothing-of-this-name")
+    with pytest.raises(InputError, match="examples: expected 2 to 1000000, found 1"):
+        ri.open(model, task, examples=1)
+    with pytest.raises(InputError, match="tolerance: expected a number above 0, found 0"):
+        ri.open(model, task, tolerance=0.0)
+    other = ri.RetrievalTask(chains=3, steps=3, dim=4)
+    with pytest.raises(InputError, match="expected a model with 8 inputs and 12 outputs"):
+        ri.open(model, other)
+
+
+def test_a_model_on_another_device_is_refused(task, config):
+    model = build_model(config, task)
+    batch = task.sample(4)
+    elsewhere = model.to("meta", print_details=False)
+    with pytest.raises(InputError, match=r"model's device, meta, found it on cpu; use batch\.to"):
+        ri.attention_view(elsewhere, task, batch)
+    with pytest.raises(InputError, match="found it on cpu"):
+        ri.score_circuit(elsewhere, task, ri.Circuit({}, 5), batch)
+
+
+def test_files_that_cannot_be_written_are_refused_first(bench, tmp_path):
+    for write in (bench.save, bench.report, bench.roles().save_html):
+        with pytest.raises(InputError, match="expected an existing folder"):
+            write(tmp_path / "missing" / "file")
+
+
+def test_without_widgets_there_is_a_static_view(bench, monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "retrieval_interp.explorer", raising=False)
+    view = bench.explore()
+    assert isinstance(view, ri.View)
+    assert "needs anywidget, which is not installed: pip install" in repr(view)
+    assert "needs anywidget" in view.html and "<svg" in view.html
+
+
+def test_original_everywhere_changes_nothing(bench):
+    lines = [f"{head} original" for head in bench.heads]
+    bench.suppose("L0.H0 uniform")
+    assert bench.circuit[0, 0] == UNIFORM
+    bench.suppose(*lines)
+    assert bench.circuit.mechanisms == {}
+    assert bench.loss == pytest.approx(bench.intact_loss, abs=1e-6)
