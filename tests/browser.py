@@ -97,3 +97,16 @@ def jupyter_lab(folder: Path):
             server.kill()
             server.wait()
         log.close()
+
+
+def run_cell(page, number):
+    """Run a cell; JupyterLab drops keys while it is still starting its kernel."""
+    cell = page.locator(".jp-CodeCell").nth(number)
+    prompt = cell.locator(".jp-InputArea-prompt").first
+    for _ in range(60):
+        cell.locator(".jp-InputArea-editor").click()
+        page.keyboard.press("Control+Enter")
+        page.wait_for_timeout(1000)
+        if prompt.inner_text().strip() != "[ ]:":
+            return
+    raise AssertionError(f"cell {number} does not run")

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 import retrieval_interp as ri
-from tests.browser import jupyter_lab, needs_chromium, page_in_chromium
+from tests.browser import jupyter_lab, needs_chromium, page_in_chromium, run_cell
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 LONG = 120_000  # ms; everything is waited for, nothing is slept for
@@ -70,19 +70,6 @@ def test_the_reports_table_sorts_and_its_examples_change(report):
             "old => document.querySelectorAll('.views canvas')[5].toDataURL() !== old", arg=before
         )
         assert left == [] and page.errors == []
-
-
-def run_cell(page, number):
-    """Run a cell; JupyterLab drops keys while it is still starting its kernel."""
-    cell = page.locator(".jp-CodeCell").nth(number)
-    prompt = cell.locator(".jp-InputArea-prompt").first
-    for _ in range(60):
-        cell.locator(".jp-InputArea-editor").click()
-        page.keyboard.press("Control+Enter")
-        page.wait_for_timeout(1000)
-        if prompt.inner_text().strip() != "[ ]:":
-            return
-    raise AssertionError(f"cell {number} does not run")
 
 
 def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):

@@ -1,0 +1,61 @@
+"""Make the README's pictures: python docs/gallery.py (needs chromium; about a minute)."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))
+
+import retrieval_interp as ri  # noqa: E402
+from tests.browser import jupyter_lab, page_in_chromium, run_cell  # noqa: E402
+
+LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L1.H0 identity", "L3.H0 identity", "L4.H0 s0<-s4"]
+
+
+def explorer(folder: Path) -> None:
+    """All but one head supposed, the second path of the last one being clicked."""
+    lines = ["import retrieval_interp as ri", "bench = ri.open('small')"]
+    lines += [f"bench.suppose({line!r})" for line in LINES]
+    cell = nbformat.v4.new_code_cell("\n".join([*lines, "bench.explore()"]))
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), folder / "a.ipynb")
+    with (
+        jupyter_lab(folder) as address,
+        page_in_chromium(address, viewport={"width": 1340, "height": 1500}) as (page, _),
+    ):
+        page.goto(f"{address}lab/tree/a.ipynb")
+        page.locator(".jp-CodeCell").first.wait_for(timeout=120_000)
+        run_cell(page, 0)
+        explorer = page.locator(".ri-explorer")
+        explorer.wait_for(timeout=120_000)
+        explorer.locator("[data-head='L2.H0']").click()
+        for path in ("s0<-s2", "s4<-s6"):
+            explorer.locator(f"[data-path='L2.H0 {path}']").click()
+            explorer.locator(f"[data-path='L2.H0 {path}'].in").wait_for()
+        page.locator("canvas.example").hover(position={"x": 200, "y": 390})
+        page.wait_for_timeout(1500)
+        explorer.screenshot(path=DOCS / "explorer.png")
+
+
+def report(folder: Path) -> None:
+    """The head of the report, and circuitsvis's part of it."""
+    bench = ri.open("small", progress=lambda items, what: items)
+    bench.discover()
+    page_file = bench.report(folder / "report.html")
+    with page_in_chromium(viewport={"width": 1000, "height": 820}) as (page, _):
+        page.goto(page_file.as_uri())
+        page.locator(".views canvas").first.wait_for(timeout=120_000)
+        page.wait_for_timeout(2000)
+        page.screenshot(path=DOCS / "report.png")
+        page.locator(".views canvas").nth(2).hover()
+        page.wait_for_timeout(2000)
+        page.locator(".views").screenshot(path=DOCS / "attention.png")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        explorer(Path(folder))
+        report(Path(folder))
