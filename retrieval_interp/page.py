@@ -29,6 +29,7 @@ STYLE = """
 .ri table { border-collapse: collapse; font-size: .93em; margin: .6rem 0; background: none }
 .ri th, .ri td { text-align: left; vertical-align: top; padding: .25rem .9rem .25rem 0;
   border: 0; border-bottom: 1px solid var(--line); background: none; color: inherit }
+.ri tr { background: none !important }  /* notebooks stripe tables */
 .ri .nowrap { white-space: nowrap } .ri .wide { min-width: 16rem }
 .ri .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 .ri th button { all: unset; cursor: pointer; font-weight: 600 }
