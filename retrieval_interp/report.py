@@ -16,6 +16,7 @@ from circuits.drawing import draw_circuit, role_order
 from circuits.flow import describe_flow
 from retrieval_interp.attention_views import attention_view
 from retrieval_interp.checkpoint import Checkpoint
+from retrieval_interp.page import page, table
 from retrieval_interp.summary import (
     HEAD_NOTE,
     PAPER_COMBINED,
@@ -27,35 +28,6 @@ from retrieval_interp.summary import (
     verdict,
 )
 from tasks import role_letters, role_name
-
-_STYLE = """
-:root { color-scheme: light dark; --fg: #1a1c1f; --bg: #ffffff; --soft: #6b7076; --line: #d9dce0;
-  --card: #f6f7f9; --good: #1a7f4b; --bad: #b3261e; --heat: 38, 96, 170;
-  --hot: #fff; }
-@media (prefers-color-scheme: dark) { :root { --fg: #e6e8ea; --bg: #14161a; --soft: #9aa0a6;
-  --line: #33373d; --card: #1d2025; --good: #58c48c; --bad: #f28b82; --heat: 110, 168, 254;
-  --hot: #10141a; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg);
-  max-width: 60rem; margin: 0 auto; padding: 1.5rem; }
-h1 { font-size: 1.5rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem }
-p.soft, td.soft, figcaption { color: var(--soft); font-size: .9rem }
-.verdict { background: var(--card); border-left: 4px solid var(--bad); padding: .8rem 1rem }
-.verdict.good { border-color: var(--good) }
-.scroll { overflow-x: auto }
-table { border-collapse: collapse; font-size: .93rem }
-th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line) }
-td:nth-child(-n+2) { white-space: nowrap }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
-.maps { display: flex; flex-wrap: wrap; gap: 1.2rem }
-.maps figure { margin: 0 }
-.maps td, .maps th { border: 0; padding: .15rem; font-size: .7rem; text-align: center;
-  min-width: 1.9rem; font-weight: 400 }
-.maps td.hot { color: var(--hot) }
-.views { background: #fff; color: #111; padding: .5rem; border-radius: 6px }
-.scroll > svg { max-width: 100%; min-width: 34rem; height: auto }
-.scroll td:nth-child(5) { min-width: 16rem }
-code { font-size: .88em; overflow-wrap: anywhere }
-"""
 
 
 def render_report(score: CircuitScore, checkpoint: Checkpoint, seed: int, command: str) -> str:
@@ -101,42 +73,17 @@ def render_report(score: CircuitScore, checkpoint: Checkpoint, seed: int, comman
         "<h2>How this was computed</h2>",
         _provenance(score, checkpoint, seed, command),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Circuit of {escape(checkpoint.name)}</title><style>{_STYLE}</style></head><body>\n"
-        + "\n".join(sections)
-        + "\n</body></html>\n"
-    )
-
-
-def _table(header: list[tuple[str, bool]], rows: list[list[str]]) -> str:
-    """Cells are escaped; the flag says which columns hold numbers."""
-
-    def cell(tag: str, text: str, number: bool) -> str:
-        return f"<{tag}{' class=number' if number else ''}>{escape(text)}</{tag}>"
-
-    head = "".join(cell("th", text, number) for text, number in header)
-    body = "".join(
-        "<tr>"
-        + "".join(cell("td", text, number) for text, (_, number) in zip(row, header))
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
-        "</table></div>"
-    )
+    return page(f"Circuit of {checkpoint.name}", sections)
 
 
 def _head_table(score: CircuitScore) -> str:
-    table = _table(
+    rows = table(
         [("head", False), ("mechanism", False), ("MSE, only this head replaced", True)],
         [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads],
     )
     return (
         f"<p>Baseline, nothing replaced: <b>{score.baseline_mse:.4f}</b>. All of these replaced "
-        f"together: <b>{score.combined_mse:.4f}</b> (paper: {PAPER_COMBINED}).</p>{table}"
+        f"together: <b>{score.combined_mse:.4f}</b> (paper: {PAPER_COMBINED}).</p>{rows}"
         f'<p class="soft">{escape(" ".join(HEAD_NOTE))}</p>'
     )
 
@@ -145,13 +92,13 @@ def _path_table(score: CircuitScore) -> str:
     if not score.paths and not score.enabling:
         return ""
     numbers = ("MSE, ablated too", "MSE, cut live")
-    table = _table([(name, name in numbers) for name in PATH_HEADER], path_rows(score))
+    rows = table([(name, name in numbers) for name in PATH_HEADER], path_rows(score))
     return (
         "<p>Each path ablated twice: on top of all replacements, as in the paper (there: "
         f"{escape(PAPER_PATHS)}), which shows what it carries; and alone in the intact model, with "
         "all later attention recomputed, which also shows what it enables. In brackets: the side "
         "of the later head that misses it, and that path's mean attention before and "
-        f"after.</p>{table}"
+        f"after.</p>{rows}"
     )
 
 
@@ -202,4 +149,4 @@ def _provenance(score: CircuitScore, checkpoint: Checkpoint, seed: int, command:
         ["trained", json.dumps({k: v for k, v in training.items() if k != "recipe"})],
         ["recipe", json.dumps(recipe)],
     ]
-    return _table([("", False), ("", False)], rows)
+    return table([("", False), ("", False)], rows)

@@ -6,6 +6,7 @@ from circuits import CircuitScore, HeadPath
 from circuits.discovery import is_unlearned
 from circuits.evaluation import LivePathScore, PathScore, control_summary
 from retrieval_interp.checkpoint import Checkpoint
+from retrieval_interp.model import ModelConfig
 from tasks import RetrievalTask, path_letters, role_name
 
 PAPER_COMBINED = "below 0.05"
@@ -76,8 +77,12 @@ def _live(row: LivePathScore) -> dict[str, Any]:
 
 
 def describe(checkpoint: Checkpoint) -> str:
-    """The task and the model in one line."""
-    task, config = checkpoint.task, checkpoint.config
+    """The task and the model of a checkpoint in one line."""
+    return describe_model(checkpoint.task, checkpoint.config)
+
+
+def describe_model(task: RetrievalTask, config: ModelConfig) -> str:
+    """A task and a model's sizes in one line."""
     return (
         f"retrieval with {_count(task.chains, 'chain')} of {_count(task.steps, 'step')} in "
         f"{task.dim} dimensions, "
@@ -189,7 +194,7 @@ def score_table(score: CircuitScore) -> str:
         f"baseline MSE (nothing replaced)  {score.baseline_mse:.4f} +- {score.baseline_se:.4f}",
         "",
     ]
-    lines += _columns(
+    lines += columns(
         ["head", "mechanism", "MSE, only this head replaced"],
         [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads],
     )
@@ -201,12 +206,13 @@ def score_table(score: CircuitScore) -> str:
         "",
     ]
     if score.paths or score.enabling:
-        lines += _columns(PATH_HEADER, path_rows(score))
+        lines += columns(PATH_HEADER, path_rows(score))
         lines.append("")
     return "\n".join(lines)
 
 
-def _columns(header: list[str], rows: list[list[str]]) -> list[str]:
+def columns(header: list[str], rows: list[list[str]]) -> list[str]:
+    """The lines of a table for the terminal."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     table = [header, ["-" * width for width in widths], *rows]
     return [
