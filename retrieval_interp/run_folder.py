@@ -176,9 +176,14 @@ class RunFolder:
         logged[watch_path(self.path)] = list(read_json_lines(watch_path(self.path)))
         for log, rows in logged.items():
             if log.exists():
-                kept = [row for row in rows if row.get("step", 0) <= step]
+                kept = [row for row in rows if not _later(row, step)]
                 write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
         return step, seconds
+
+
+def _later(row: dict[str, Any], step: int) -> bool:
+    """Whether a line was logged after a step; a heading has none."""
+    return type(row.get("step")) is int and row["step"] > step
 
 
 def metrics_path(path: Path) -> Path:
