@@ -5,6 +5,7 @@ really seen is only that it lay on one side at one measured step and on the othe
 `Crossing` holds both, so that nobody reads more from the interpolated step than there is in it.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -36,9 +37,7 @@ class Crossing:
         return asdict(self)
 
 
-def first_above(
-    steps: Sequence[int], values: Sequence[float], threshold: float
-) -> Crossing | None:
+def first_above(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
     """The first step at which a curve goes above a threshold.
 
     Args:
@@ -56,7 +55,7 @@ def first_above(
         raise InputError(
             f"crossing: expected a value a step, found {len(steps)} steps and {len(values)} values"
         )
-    if any(later <= earlier for earlier, later in zip(steps, steps[1:])):
+    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
         raise InputError("crossing: expected steps that rise")
     place = next((i for i, value in enumerate(values) if value > threshold), None)
     if place is None:
@@ -69,16 +68,12 @@ def first_above(
     return Crossing(before + share * (after - before), before, after)
 
 
-def first_below(
-    steps: Sequence[int], values: Sequence[float], threshold: float
-) -> Crossing | None:
+def first_below(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
     """The first step at which a curve goes below a threshold; see `first_above`."""
     return first_above(steps, [-value for value in values], -threshold)
 
 
-def half_of_final(
-    steps: Sequence[int], values: Sequence[float], least: float
-) -> Crossing | None:
+def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
     """The first step at which a curve goes above half its last value.
 
     Args:
