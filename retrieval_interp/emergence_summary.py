@@ -36,12 +36,12 @@ HEADER = [
 ]
 NUMBERS = range(2, 9)
 LEGEND = (
-    "Attention is a path's mean attention, necessity what part of what the model has learned by",
-    "then is lost if the path is cut in the living model (1: all, back to the plateau), frozen the",
+    "Attention is a path's mean attention; necessity what part of what the model has learned by",
+    "then is lost if the path is cut in the living model (1: all, back to the plateau); frozen the",
     "same if it is left out of the circuit, all other attention being replaced. Each is given at",
-    "the last step, with the step at which it is first above 0.5, or half of what it is at the end,",
-    "interpolated between measured steps; never: also if cutting the path ends up within the",
-    "tolerance. First: attention or necessity, whichever is half there first; unresolved if both",
+    "the last step, with the step at which it is first above 0.5 or half of what it is at the end,",
+    "interpolated between measured steps (never: also where cutting the path ends up within the",
+    "tolerance). First: attention or necessity, whichever is half there first; unresolved if both",
     "come between the same two measured steps. ~ marks paths that only enable.",
 )
 

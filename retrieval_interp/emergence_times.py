@@ -77,10 +77,10 @@ class PathEmergence:
             "attention": self.attention,
             "attention_above_half": _or_none(self.above),
             "attention_half_of_final": _or_none(self.attention_half),
-            "live_cost": self.live_cost,
-            "live_cost_half_of_final": _or_none(self.necessity_half),
-            "frozen_cost": self.frozen_cost,
-            "frozen_cost_half_of_final": _or_none(self.frozen_half),
+            "necessity": self.necessity,
+            "necessity_half_of_final": _or_none(self.necessity_half),
+            "frozen_necessity": self.frozen_necessity,
+            "frozen_necessity_half_of_final": _or_none(self.frozen_half),
             "leads": self.leads,
         }
 
