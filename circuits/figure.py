@@ -40,7 +40,13 @@ def circuit_figure(
     figure = go.Figure()
     for x in range(len(order)):
         figure.add_shape(
-            type="line", x0=x, x1=x, y0=0, y1=n_layers, line={"color": "#d9dce0"}, layer="below"
+            type="line",
+            x0=x,
+            x1=x,
+            y0=0,
+            y1=n_layers,
+            line={"color": "rgba(128, 136, 144, 0.35)"},
+            layer="below",
         )
     enabling = set(circuit.enabling)
     for path in (*circuit.paths(), *circuit.enabling):

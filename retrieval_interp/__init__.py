@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     from retrieval_interp.checkpoint import save_checkpoint as save_checkpoint
     from retrieval_interp.checkpoint import shipped_checkpoints as shipped_checkpoints
     from retrieval_interp.commands import progress_bar as progress_bar
+    from retrieval_interp.emergence_crossing import Crossing as Crossing
+    from retrieval_interp.emergence_figures import attention_figure as attention_figure
+    from retrieval_interp.emergence_figures import crossing_figure as crossing_figure
+    from retrieval_interp.emergence_figures import loss_figure as loss_figure
+    from retrieval_interp.emergence_figures import necessity_figure as necessity_figure
+    from retrieval_interp.emergence_run import follow_run as follow_run
+    from retrieval_interp.emergence_series import Series as Series
+    from retrieval_interp.emergence_series import read_series as read_series
+    from retrieval_interp.emergence_summary import emergence_table as emergence_table
+    from retrieval_interp.emergence_times import path_emergence as path_emergence
     from retrieval_interp.model import ModelConfig as ModelConfig
     from retrieval_interp.model import build_model as build_model
     from retrieval_interp.recipe import PRESETS as PRESETS
@@ -42,6 +52,7 @@ if TYPE_CHECKING:
     from retrieval_interp.summary import score_table as score_table
     from retrieval_interp.summary import verdict as verdict
     from retrieval_interp.training import train_model as train_model
+    from retrieval_interp.watch import Watch as Watch
     from tasks import Batch as Batch
     from tasks import InputError as InputError
     from tasks import RetrievalTask as RetrievalTask
@@ -74,11 +85,23 @@ _HOME = {
         "shipped_checkpoints",
     ),
     "retrieval_interp.commands": ("progress_bar",),
+    "retrieval_interp.emergence_crossing": ("Crossing",),
+    "retrieval_interp.emergence_figures": (
+        "attention_figure",
+        "crossing_figure",
+        "loss_figure",
+        "necessity_figure",
+    ),
+    "retrieval_interp.emergence_run": ("follow_run",),
+    "retrieval_interp.emergence_series": ("Series", "read_series"),
+    "retrieval_interp.emergence_summary": ("emergence_table",),
+    "retrieval_interp.emergence_times": ("path_emergence",),
     "retrieval_interp.model": ("ModelConfig", "build_model"),
     "retrieval_interp.recipe": ("PRESETS", "Recipe"),
     "retrieval_interp.report": ("render_report",),
     "retrieval_interp.summary": ("score_table", "verdict"),
     "retrieval_interp.training": ("train_model",),
+    "retrieval_interp.watch": ("Watch",),
     "tasks": ("Batch", "InputError", "RetrievalTask"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retrieval_interp.commands import (
     check_outputs,
@@ -21,6 +22,9 @@ from retrieval_interp.commands import (
     progress_bar,
     run_command,
 )
+
+if TYPE_CHECKING:
+    from retrieval_interp.emergence_probe import Snapshot
 
 PROG = "python -m retrieval_interp.emergence"
 
@@ -102,13 +106,13 @@ def main(argv: Sequence[str]) -> None:
         page = render_emergence(series, command, options.examples, options.seed)
         write_whole(options.report, page)
     steps = series.steps
-    watched = sum(row.source == "watch" for row in series.snapshots)
+    watched = [row for row in series.snapshots if row.source == "watch"]
     print(f"{options.run}: {describe_model(series.recipe.task, series.recipe.model)}")
     print(f"circuit {series.circuit_from}, {len(series.paths)} paths")
     print(
         f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}"
-        + (f" ({watched} of them while training, in watch.jsonl)" if watched else "")
         + f"; {options.examples} examples, seed {options.seed}"
+        + (f"; {_while_training(watched)}" if watched else "")
     )
     for note in series.notes:
         print(f"note: {note}")
@@ -120,6 +124,14 @@ def main(argv: Sequence[str]) -> None:
     ):
         if path is not None:
             print(f"{what} {path}")
+
+
+def _while_training(watched: "Sequence[Snapshot]") -> str:
+    one = watched[0]
+    return (
+        f"{len(watched)} of them while training, in watch.jsonl ({one.examples} examples, "
+        f"seed {one.seed})"
+    )
 
 
 if __name__ == "__main__":

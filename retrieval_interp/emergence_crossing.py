@@ -2,7 +2,8 @@
 
 Between two measured steps the curve is taken to be a straight line, as the paper does. What was
 really seen is only that it lay on one side at one measured step and on the other at the next: a
-`Crossing` holds both, so that nobody reads more from the interpolated step than there is in it.
+`Crossing` holds both, so that nobody reads more from the interpolated step than there is in it. The
+first time counts, whether or not the curve falls back later.
 """
 
 import itertools

@@ -150,12 +150,13 @@ def crossing_figure(series: Series) -> go.Figure:
     at the last step.
     """
     rows = path_emergence(series)
-    first, last = float(series.steps[0]), float(series.steps[-1])
+    come = [row.above.step for row in rows if row.above is not None]
+    first, last = min(come, default=0.0), max(come, default=1.0)
     colors = {row.path: _GREY for row in rows}
     for row in rows:
         if row.above is not None:
             share = (row.above.step - first) / max(1.0, last - first)
-            (colors[row.path],) = sample_colorscale(_EARLY_TO_LATE, [min(1.0, max(0.0, share))])
+            (colors[row.path],) = sample_colorscale(_EARLY_TO_LATE, [share])
     final = series.snapshots[-1].paths
     figure = circuit_figure(
         series.circuit,
@@ -173,7 +174,7 @@ def crossing_figure(series: Series) -> go.Figure:
             marker={
                 "colorscale": _EARLY_TO_LATE,
                 "cmin": first,
-                "cmax": last,
+                "cmax": max(last, first + 1.0),
                 "color": [first],
                 "showscale": True,
                 "colorbar": {"title": {"text": "step"}, "thickness": 12},
@@ -230,9 +231,8 @@ def necessity_figure(series: Series) -> go.Figure:
     for column in range(1, 1 + min(2, len(rows))):
         figure.update_xaxes(title=_step_title(series), row=n_rows, col=column)
     figure = _styled(figure, 130 + 150 * n_rows)
-    return figure.update_layout(
-        margin={"t": 70}, legend={"y": 1, "yanchor": "bottom", "yref": "container", "x": 0}
-    )
+    top = {"yref": "container", "y": 1, "yanchor": "top", "xref": "paper", "x": 0}
+    return figure.update_layout(margin={"t": 60}, legend=top)
 
 
 def _name(row: PathEmergence) -> str:

@@ -10,16 +10,17 @@ The paper measures attention alone. A path may have its attention before anythin
 brings, and be worth something before it has most of the attention.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from circuits import Circuit, HeadPath, Scorer, mean_attention
 from circuits.ablation import is_causal
 from circuits.mechanisms import check_paths
-from circuits.scoring import mean_loss
 from tasks import InputError, RetrievalTask
 
 Source = Literal["checkpoint", "watch"]
@@ -33,14 +34,25 @@ class PathAtStep:
 
     Attributes:
         attention: its mean attention, in [0, 1].
-        live_mse: the MSE when it is cut in the intact model, later attention computed anew.
-        frozen_mse: the MSE with the whole circuit in place but for this path; None for a path that
-            only enables, which the circuit does without.
+        live_losses: the MSE of each asked symbol when it is cut in the intact model, later
+            attention computed anew.
+        frozen_losses: the same with the whole circuit in place but for this path; None for a path
+            that only enables, which the circuit does without.
     """
 
     attention: float
-    live_mse: float
-    frozen_mse: float | None
+    live_losses: tuple[float, ...]
+    frozen_losses: tuple[float, ...] | None
+
+    @property
+    def live_mse(self) -> float:
+        """The MSE when it is cut in the intact model."""
+        return fmean(self.live_losses)
+
+    @property
+    def frozen_mse(self) -> float | None:
+        """The MSE with the circuit in place but for this path; None if it only enables."""
+        return None if self.frozen_losses is None else fmean(self.frozen_losses)
 
 
 @dataclass(frozen=True)
@@ -51,9 +63,8 @@ class Snapshot:
         step: optimizer steps done.
         examples: how many examples of the test split were measured on.
         seed: of the examples.
-        baseline_mse: the intact model's MSE on them.
-        partial_losses: the same for each asked symbol.
-        combined_mse: with the whole circuit in place.
+        partial_losses: the intact model's MSE on them, for each asked symbol.
+        combined_losses: the same with the whole circuit in place.
         paths: carrying paths first, then enabling ones, in the circuit's order.
         source: a checkpoint, or the log that `train --watch` wrote.
     """
@@ -61,28 +72,37 @@ class Snapshot:
     step: int
     examples: int
     seed: int
-    baseline_mse: float
     partial_losses: tuple[float, ...]
-    combined_mse: float
+    combined_losses: tuple[float, ...]
     paths: dict[HeadPath, PathAtStep]
     source: Source = "checkpoint"
+
+    @property
+    def baseline_mse(self) -> float:
+        """The intact model's MSE."""
+        return fmean(self.partial_losses)
+
+    @property
+    def combined_mse(self) -> float:
+        """The MSE with the whole circuit in place."""
+        return fmean(self.combined_losses)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data, to 7 decimal places; `snapshot_from_dict` reads it back."""
         rows = {}
         for path, at in self.paths.items():
-            row = {"attention": at.attention, "live_mse": at.live_mse}
-            if at.frozen_mse is not None:
-                row["frozen_mse"] = at.frozen_mse
-            rows[str(path)] = {key: round(value, _DIGITS) for key, value in row.items()}
+            row: dict[str, Any] = {"attention": round(at.attention, _DIGITS)}
+            row["live_losses"] = _rounded(at.live_losses)
+            if at.frozen_losses is not None:
+                row["frozen_losses"] = _rounded(at.frozen_losses)
+            rows[str(path)] = row
         return {
             "step": self.step,
             "source": self.source,
             "examples": self.examples,
             "seed": self.seed,
-            "baseline_mse": round(self.baseline_mse, _DIGITS),
-            "partial_losses": [round(loss, _DIGITS) for loss in self.partial_losses],
-            "combined_mse": round(self.combined_mse, _DIGITS),
+            "partial_losses": _rounded(self.partial_losses),
+            "combined_losses": _rounded(self.combined_losses),
             "paths": rows,
         }
 
@@ -90,6 +110,19 @@ class Snapshot:
 def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
     """The paths of a circuit that are followed: carrying ones, then those that only enable."""
     return (*circuit.paths(), *circuit.enabling)
+
+
+def check_has_paths(circuit: Circuit) -> None:
+    """Refuse a circuit in which there is nothing to follow.
+
+    Raises:
+        InputError: no head has paths, and none is listed as enabling.
+    """
+    if not paths_of(circuit):
+        raise InputError(
+            "circuit: expected at least one path to follow through training (of a one-hot or "
+            "shared head, or an enabling one), found none"
+        )
 
 
 class Probe:
@@ -114,11 +147,7 @@ class Probe:
         seed: int = 0,
         device: str | torch.device = "cpu",
     ):
-        if not paths_of(circuit):
-            raise InputError(
-                "circuit: expected at least one path to follow through training (a one-hot or "
-                "shared head with paths, or an enabling path), found none"
-            )
+        check_has_paths(circuit)
         self.task, self.circuit, self.seed = task, circuit, seed
         self.batch = task.sample(examples, seed, device, split="test")
         for path in paths_of(circuit):
@@ -140,24 +169,34 @@ class Probe:
         if not is_causal(model):
             raise InputError("emergence: expected a causal model, found one without a mask")
         scorer = Scorer(model, self.task, self.batch)
-        baseline, partial = mean_loss(scorer.base_losses), scorer.base_losses.mean(dim=0)
         attention = mean_attention(model, self.batch)
         empty = Circuit({}, circuit.n_roles, circuit.rest, circuit.task)
-        live = {path: scorer.mse(empty.cut(path)) for path in paths_of(circuit)}
-        combined = scorer.rebase(circuit)
-        frozen = {path: scorer.mse(circuit.without(path)) for path in circuit.paths()}
+        intact = _by_symbol(scorer.base_losses)
+        live = {path: _by_symbol(scorer.losses(empty.cut(path))) for path in paths_of(circuit)}
+        scorer.rebase(circuit)
+        combined = _by_symbol(scorer.base_losses)
+        frozen = {
+            path: _by_symbol(scorer.losses(circuit.without(path))) for path in circuit.paths()
+        }
         return Snapshot(
             step,
             len(self.batch),
             self.seed,
-            baseline,
-            tuple(partial.tolist()),
+            intact,
             combined,
             {
-                path: PathAtStep(float(attention[path.head][path.path]), mse, frozen.get(path))
-                for path, mse in live.items()
+                path: PathAtStep(float(attention[path.head][path.path]), losses, frozen.get(path))
+                for path, losses in live.items()
             },
         )
+
+
+def _by_symbol(losses: Float[Tensor, "batch target"]) -> tuple[float, ...]:
+    return tuple(losses.mean(dim=0).tolist())
+
+
+def _rounded(losses: tuple[float, ...]) -> list[float]:
+    return [round(loss, _DIGITS) for loss in losses]
 
 
 def snapshot_from_dict(row: Any, circuit: Circuit, where: str) -> Snapshot:
@@ -176,14 +215,14 @@ def snapshot_from_dict(row: Any, circuit: Circuit, where: str) -> Snapshot:
         carrying = set(circuit.paths())
         paths = {
             path: PathAtStep(
-                *_numbers(row["paths"][name], ("attention", "live_mse")),
-                *(_numbers(row["paths"][name], ("frozen_mse",)) if path in carrying else (None,)),
+                float(row["paths"][name]["attention"]),
+                _numbers(row["paths"][name]["live_losses"]),
+                _numbers(row["paths"][name]["frozen_losses"]) if path in carrying else None,
             )
             for name, path in names.items()
         }
         step, examples, seed = (int(row[key]) for key in ("step", "examples", "seed"))
-        baseline, combined = _numbers(row, ("baseline_mse", "combined_mse"))
-        partial = tuple(map(float, row["partial_losses"]))
+        partial, combined = _numbers(row["partial_losses"]), _numbers(row["combined_losses"])
         source: Source = "watch" if row.get("source") == "watch" else "checkpoint"
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         if isinstance(error, InputError):
@@ -191,8 +230,10 @@ def snapshot_from_dict(row: Any, circuit: Circuit, where: str) -> Snapshot:
         raise InputError(
             f"{where}: expected what the paths of one step get and are worth, found {row!r:.60}"
         ) from None
-    return Snapshot(step, examples, seed, baseline, partial, combined, paths, source)
+    return Snapshot(step, examples, seed, partial, combined, paths, source)
 
 
-def _numbers(row: Any, keys: Iterable[str]) -> list[float]:
-    return [float(row[key]) for key in keys]
+def _numbers(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, list) or not values:
+        raise ValueError("a loss for each asked symbol")
+    return tuple(map(float, values))

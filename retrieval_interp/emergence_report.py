@@ -103,7 +103,7 @@ def render_emergence(series: Series, command: str, examples: int, seed: int) -> 
             full_html=False,
             include_plotlyjs=False,
             div_id=f"figure-{number}",
-            config={"responsive": True, "displaylogo": False},
+            config={"responsive": True, "displayModeBar": False},
         )
         sections += [
             f"<h2>{escape(heading)}</h2>",

@@ -64,8 +64,8 @@ def follow_run(
     watched = _watched(run, recipe, notes)
     if not files and watched is None:
         raise InputError(
-            f"{run}: expected a run folder with checkpoints/step-*.safetensors, found none; train "
-            "until the first checkpoint"
+            f"{run}: expected a run folder with checkpoints/step-*.safetensors, found none; "
+            f"{notes[0] if notes else 'train until the first checkpoint'}"
         )
     if circuit is None and watched is not None:
         circuit, circuit_from = watched[0], "as watched while training (watch.jsonl)"

@@ -4,12 +4,16 @@ A `Series` holds what was measured at every step. It is data: JSON, from which e
 figure can be made again without the checkpoints.
 """
 
+import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from circuits import Circuit, HeadPath
 from retrieval_interp.config import from_dict, to_dict
 from retrieval_interp.emergence_probe import Snapshot, paths_of, snapshot_from_dict
+from retrieval_interp.files import read_text
 from retrieval_interp.recipe import Recipe
 from tasks import InputError
 
@@ -74,12 +78,17 @@ class Series:
     def necessity(self, path: HeadPath) -> list[float]:
         """What part of what the model has learned is lost without a path, at every measured step.
 
-        What is learned is how far the MSE is below the plateau, or the tolerance if that is more
-        (so that noise on the plateau divides by no less); what is lost is the rise of the MSE when
-        the path is cut in the living model, at most back to the plateau. 1 means that without the
-        path the model is where it began.
+        1. What is learned of a symbol is how far its loss is below the plateau.
+        2. What is lost is how far it rises when the path is cut in the living model, at most back
+           to the plateau: how far beyond it a cut model goes astray says nothing.
+        3. Both are averaged over the asked symbols and divided, by the tolerance at least, so that
+           noise on the plateau counts for little.
+
+        1 means that without the path the model is where it began.
         """
-        return [self._lost(row.paths[path].live_mse, row.baseline_mse) for row in self.snapshots]
+        return [
+            self._lost(row.paths[path].live_losses, row.partial_losses) for row in self.snapshots
+        ]
 
     def frozen_necessity(self, path: HeadPath) -> list[float] | None:
         """The same with the whole circuit in place, then without the path; None if it only enables.
@@ -88,28 +97,30 @@ class Series:
         """
         lost = []
         for row in self.snapshots:
-            frozen = row.paths[path].frozen_mse
+            frozen = row.paths[path].frozen_losses
             if frozen is None:
                 return None
-            lost.append(self._lost(frozen, row.combined_mse))
+            lost.append(self._lost(frozen, row.combined_losses))
         return lost
 
     def least_necessity(self, frozen: bool = False) -> float:
         """The part that costs the tolerance at the last step."""
         last = self.snapshots[-1]
-        return self.tolerance / self._learned(last.combined_mse if frozen else last.baseline_mse)
+        losses = last.combined_losses if frozen else last.partial_losses
+        return self.tolerance / self._learned(losses)
 
     @property
     def plateau(self) -> float:
         """The MSE before anything is learned."""
         return self.recipe.task.plateau or self.recipe.task.symbol_variance
 
-    def _learned(self, mse: float) -> float:
-        return max(self.plateau - mse, self.tolerance)
+    def _learned(self, losses: tuple[float, ...]) -> float:
+        return max(fmean(max(self.plateau - loss, 0.0) for loss in losses), self.tolerance)
 
-    def _lost(self, without: float, intact: float) -> float:
-        rise = min(without, self.plateau) - min(intact, self.plateau)
-        return rise / self._learned(intact)
+    def _lost(self, without: tuple[float, ...], intact: tuple[float, ...]) -> float:
+        top = self.plateau
+        risen = fmean(min(cut, top) - min(loss, top) for cut, loss in zip(without, intact))
+        return risen / self._learned(intact)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data; `series_from_dict` reads it back."""
@@ -123,6 +134,22 @@ class Series:
             "losses": [asdict(row) for row in self.losses],
             "notes": list(self.notes),
         }
+
+
+def read_series(path: Path | str) -> Series:
+    """Read the file that `emergence --json` wrote.
+
+    Raises:
+        InputError: no such file, or not a series.
+    """
+    path = Path(path)
+    try:
+        data = json.loads(read_text(path, "a series, as emergence --json writes it"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: expected JSON, found {str(error)[:80]}") from None
+    return series_from_dict(data, str(path))
 
 
 def series_from_dict(data: Any, where: str = "series") -> Series:

@@ -20,7 +20,8 @@ p.soft, td.soft, figcaption { color: var(--soft); font-size: .9rem }
 table { border-collapse: collapse; font-size: .93rem }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line) }
 td:nth-child(-n+2) { white-space: nowrap }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums;
+  white-space: nowrap }
 .maps { display: flex; flex-wrap: wrap; gap: 1.2rem }
 .maps figure { margin: 0 }
 .maps td, .maps th { border: 0; padding: .15rem; font-size: .7rem; text-align: center;
@@ -28,7 +29,8 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
 .maps td.hot { color: var(--hot) }
 .views { background: #fff; color: #111; padding: .5rem; border-radius: 6px }
 .scroll > svg { max-width: 100%; min-width: 34rem; height: auto }
-.scroll td:nth-child(5) { min-width: 16rem }
+.scroll td:nth-child(5):last-child { min-width: 16rem }
+.scroll td:nth-child(2):last-child { white-space: normal; overflow-wrap: anywhere }
 code { font-size: .88em; overflow-wrap: anywhere }
 """
 

@@ -17,7 +17,13 @@ import torch
 
 from circuits import Circuit
 from circuits.vector_transformer import VectorTransformer
-from retrieval_interp.emergence_probe import EXAMPLES, Probe, Snapshot, snapshot_from_dict
+from retrieval_interp.emergence_probe import (
+    EXAMPLES,
+    Probe,
+    Snapshot,
+    check_has_paths,
+    snapshot_from_dict,
+)
 from retrieval_interp.files import read_json_lines, write_whole
 from retrieval_interp.model import build_model
 from retrieval_interp.recipe import Recipe
@@ -35,12 +41,29 @@ class Watch:
 
     Attributes:
         snapshots: what was measured so far, by rising step.
+
+    Raises:
+        InputError: a circuit without paths.
     """
 
     def __init__(self, circuit: Circuit, examples: int = EXAMPLES, seed: int = 0):
+        check_has_paths(circuit)
         self.circuit, self.examples, self.seed = circuit, examples, seed
         self.snapshots: list[Snapshot] = []
         self._path: Path | None = None
+
+    def check(self, folder: Path, recipe: Recipe) -> None:
+        """Refuse a run folder that was watched with another circuit, before anything is changed.
+
+        Raises:
+            InputError: it was, or its watch.jsonl is damaged.
+        """
+        found = read_watch(watch_path(folder), len(recipe.task.role_names))
+        if found is not None and not same_circuit(found[0], self.circuit):
+            raise InputError(
+                f"{watch_path(folder)}: expected the paths of the circuit that is watched, found "
+                "those of another one; watch the same circuit, or move this file away"
+            )
 
     def start(
         self, folder: Path | None, recipe: Recipe, step: int, model: VectorTransformer
@@ -55,8 +78,7 @@ class Watch:
             model: the trained model, on its device.
 
         Raises:
-            InputError: the circuit does not fit the model, or the folder's watch.jsonl follows
-                another one or cannot be read or written.
+            InputError: the circuit does not fit the model, or watch.jsonl cannot be written.
         """
         device = next(model.parameters()).device
         self._probe = Probe(recipe.task, self.circuit, self.examples, self.seed, device)
@@ -69,12 +91,7 @@ class Watch:
                 heading = json.dumps({"circuit": self.circuit.to_dict()})
                 write_whole(self._path, heading + "\n")
             else:
-                circuit, self.snapshots = found
-                if not same_circuit(circuit, self.circuit):
-                    raise InputError(
-                        f"{self._path}: expected the paths of the circuit that is watched, found "
-                        "those of another one; watch the same circuit, or move this file away"
-                    )
+                self.snapshots = found[1]
         if not any(snapshot.step == step for snapshot in self.snapshots):
             self.measure(step, model)
 
