@@ -70,10 +70,10 @@ def follow_run(
     if circuit is None and watched is not None:
         circuit, circuit_from = watched[0], "as watched while training (watch.jsonl)"
     if circuit is None:
-        last = _last_readable(run, files, recipe, device)
-        circuit = _discovered(last, tolerance, seed, progress)
+        newest = _last_readable(run, files, recipe, device)
+        circuit = _discovered(newest, tolerance, seed, progress)
         circuit_from = (
-            f"found in {last.name} on {DISCOVERY_EXAMPLES} examples, seed {seed}, "
+            f"found in {newest.name} on {DISCOVERY_EXAMPLES} examples, seed {seed}, "
             f"tolerance {tolerance:g}"
         )
     circuit.check_fits(recipe.model.layers, recipe.model.heads)
@@ -100,6 +100,13 @@ def follow_run(
         )
     notes += _gaps(recipe, snapshots)
     ordered = tuple(snapshots[step] for step in sorted(snapshots))
+    last = ordered[-1]
+    if last.combined_mse > tolerance:
+        notes.append(
+            f"the circuit does not hold: with all of it in place the MSE at step {last.step} is "
+            f"{last.combined_mse:.4f}, not below {tolerance:g} (intact: {last.baseline_mse:.4f}); "
+            "what its paths are worth frozen says little"
+        )
     losses = _losses(run, recipe, ordered, notes)
     return Series(str(run), recipe, circuit, circuit_from, tolerance, ordered, losses, tuple(notes))
 

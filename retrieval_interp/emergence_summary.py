@@ -194,3 +194,8 @@ def _long_form(series: Series) -> Iterator[tuple[int, str, str, float]]:
             yield at.step, "live_mse", str(path), measured.live_mse
             if measured.frozen_mse is not None:
                 yield at.step, "frozen_mse", str(path), measured.frozen_mse
+    for path in series.paths:
+        for step, value in zip(series.steps, series.necessity(path)):
+            yield step, "necessity", str(path), value
+        for step, value in zip(series.steps, series.frozen_necessity(path) or ()):
+            yield step, "frozen_necessity", str(path), value

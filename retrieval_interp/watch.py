@@ -2,7 +2,7 @@
 
 `train --watch circuit.json` measures at every log step, and where the run begins, and appends what
 it finds to the run folder's watch.jsonl: first a line with the circuit, then one a step. One
-measurement costs about two training steps of the shipped model, so 50 steps a log line hide it.
+measurement costs as much as a few training steps, which is little beside a log line's 40 or 50.
 
 The trained model is not touched: its weights are copied into a second one, which is measured.
 Training therefore goes the same way, to the last bit, with and without.

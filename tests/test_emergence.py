@@ -355,7 +355,10 @@ def test_the_csv_has_every_number_of_the_series_once(written):
                     assert found.pop((at.step, quantity, str(path))) == pytest.approx(
                         value, rel=1e-5, abs=1e-7
                     )
-    assert not [key for key in found if key[2]]
+    for path in series.paths:
+        for step, value in zip(series.steps, series.necessity(path)):
+            assert found.pop((step, "necessity", str(path))) == pytest.approx(value, abs=1e-6)
+    assert {key[1] for key in found if key[2]} == {"frozen_necessity"}
     assert found[200, "partial_loss_x_1", ""] == 0.3 and found[200, "train_loss", ""] == 1.0
 
 

@@ -51,7 +51,7 @@ def test_colours_and_notes_can_be_given_for_single_paths():
     assert [trace.text.split("<br>")[0] for trace in changed] == [str(path)]
     assert changed[0].line.color == changed[0].marker.color == "#123456"
     (note,) = figure.layout.annotations
-    assert (note.text, note.x, note.y) == ("step 80", 1.5, path.head.layer + 0.5)
+    assert (note.text, note.x, note.y) == ("step 80", 0.5, path.head.layer + 0.5)
     assert not plain.layout.annotations
 
 

@@ -139,7 +139,8 @@ def test_steps_whose_checkpoint_is_gone_come_from_the_log(tmp_path):
     assert sources[20] == sources[40] == sources[45] == "watch" and sources[60] == "checkpoint"
     for path in found.paths:
         assert found.attention(path) == pytest.approx(whole.attention(path), abs=1e-6)
-    assert len(found.notes) == 1 and "step-000040" in found.notes[0]
+    assert len(found.notes) == 2 and "step-000040" in found.notes[0]
+    assert re.match(r"the circuit does not hold: .* at step 60 is \d", found.notes[1])
     other = ri.follow_run(tmp_path, OTHER, examples=8)
     assert other.steps == [60]
     assert re.search(r"passed over: \S+watch.jsonl, as it follows another circuit", other.notes[1])
