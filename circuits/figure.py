@@ -19,6 +19,8 @@ def circuit_figure(
     n_layers: int,
     order: Sequence[int],
     necessity: Mapping[HeadPath, float] | None = None,
+    colors: Mapping[HeadPath, str] | None = None,
+    notes: Mapping[HeadPath, str] | None = None,
 ) -> go.Figure:
     """Draw a circuit.
 
@@ -27,26 +29,46 @@ def circuit_figure(
         n_layers: layers of the model.
         order: roles from left to right, as `circuits.drawing.role_order` gives them.
         necessity: MSE when each path is ablated.
+        colors: CSS colour of an arrow, by default one a head.
+        notes: short text written beside an arrow.
 
     Returns:
         A figure of its own template; `figure.show()` and `figure.write_html(...)` as usual.
     """
-    necessity = necessity or {}
+    necessity, colors, notes = necessity or {}, colors or {}, notes or {}
     place = {role: x for x, role in enumerate(order)}
     figure = go.Figure()
     for x in range(len(order)):
         figure.add_shape(
-            type="line", x0=x, x1=x, y0=0, y1=n_layers, line={"color": "#d9dce0"}, layer="below"
+            type="line",
+            x0=x,
+            x1=x,
+            y0=0,
+            y1=n_layers,
+            line={"color": "rgba(128, 136, 144, 0.35)"},
+            layer="below",
         )
     enabling = set(circuit.enabling)
     for path in (*circuit.paths(), *circuit.enabling):
         mse = necessity.get(path)
-        layer, color = path.head.layer, _COLORS[path.head.head % len(_COLORS)]
+        layer = path.head.layer
+        color = colors.get(path, _COLORS[path.head.head % len(_COLORS)])
         start, end = place[path.path.src], place[path.path.dest]
         width = 1.5 if mse is None else 1.5 + 4.5 * min(1.0, mse)
         text = f"{path}<br>{role_letters(path.path.dest)} from {role_letters(path.path.src)}"
         text += "" if mse is None else f"<br>MSE {mse:.3f} when ablated"
         text += "<br>only enables" if path in enabling else ""
+        if path in notes:
+            text += f"<br>{notes[path]}"
+            figure.add_annotation(
+                x=(start + end) / 2,
+                y=layer + 0.5,
+                text=notes[path],
+                showarrow=False,
+                xanchor="left",
+                xshift=6,
+                font={"size": 11},
+            )
         figure.add_trace(
             go.Scatter(
                 x=[start, (start + end) / 2, end],

@@ -34,6 +34,17 @@ if TYPE_CHECKING:
     from retrieval_interp.checkpoint import save_checkpoint as save_checkpoint
     from retrieval_interp.checkpoint import shipped_checkpoints as shipped_checkpoints
     from retrieval_interp.commands import progress_bar as progress_bar
+    from retrieval_interp.emergence.crossing import Crossing as Crossing
+    from retrieval_interp.emergence.figures import attention_figure as attention_figure
+    from retrieval_interp.emergence.figures import crossing_figure as crossing_figure
+    from retrieval_interp.emergence.figures import loss_figure as loss_figure
+    from retrieval_interp.emergence.figures import necessity_figure as necessity_figure
+    from retrieval_interp.emergence.run import follow_run as follow_run
+    from retrieval_interp.emergence.series import Series as Series
+    from retrieval_interp.emergence.series import read_series as read_series
+    from retrieval_interp.emergence.summary import emergence_table as emergence_table
+    from retrieval_interp.emergence.times import path_emergence as path_emergence
+    from retrieval_interp.emergence.watch import Watch as Watch
     from retrieval_interp.model import ModelConfig as ModelConfig
     from retrieval_interp.model import build_model as build_model
     from retrieval_interp.page import View as View
@@ -78,12 +89,24 @@ _HOME = {
         "shipped_checkpoints",
     ),
     "retrieval_interp.commands": ("progress_bar",),
+    "retrieval_interp.emergence.crossing": ("Crossing",),
+    "retrieval_interp.emergence.figures": (
+        "attention_figure",
+        "crossing_figure",
+        "loss_figure",
+        "necessity_figure",
+    ),
+    "retrieval_interp.emergence.run": ("follow_run",),
+    "retrieval_interp.emergence.series": ("Series", "read_series"),
+    "retrieval_interp.emergence.summary": ("emergence_table",),
+    "retrieval_interp.emergence.times": ("path_emergence",),
     "retrieval_interp.model": ("ModelConfig", "build_model"),
+    "retrieval_interp.page": ("View",),
     "retrieval_interp.recipe": ("PRESETS", "Recipe"),
     "retrieval_interp.report": ("render_report",),
     "retrieval_interp.summary": ("score_table", "verdict"),
-    "retrieval_interp.page": ("View",),
     "retrieval_interp.training": ("train_model",),
+    "retrieval_interp.emergence.watch": ("Watch",),
     "retrieval_interp.workbench": ("Workbench", "open"),
     "tasks": ("Batch", "InputError", "RetrievalTask", "Task"),
 }

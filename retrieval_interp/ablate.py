@@ -14,14 +14,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from retrieval_interp.commands import parse_options, progress_bar, run_command
-from tasks.errors import InputError
-
-if TYPE_CHECKING:
-    from circuits import Circuit
-    from retrieval_interp.checkpoint import Checkpoint
+from retrieval_interp.commands import (
+    check_outputs,
+    check_sampling,
+    parse_options,
+    progress_bar,
+    run_command,
+)
 
 PROG = "python -m retrieval_interp.ablate"
 
@@ -60,6 +60,7 @@ def main(argv: Sequence[str]) -> None:
     from circuits import discover, score_circuit
     from circuits.flow import describe_flow
     from retrieval_interp.checkpoint import load_checkpoint
+    from retrieval_interp.circuit_file import read_circuit
     from retrieval_interp.files import write_whole
     from retrieval_interp.summary import describe, scale, score_table, score_to_dict, verdict
     from retrieval_interp.training import choose_device
@@ -68,7 +69,8 @@ def main(argv: Sequence[str]) -> None:
     checkpoint = load_checkpoint(options.ckpt, device)
     model, task = checkpoint.model, checkpoint.task
     if options.circuit is not None:
-        circuit = read_circuit(options.circuit, checkpoint)
+        trained_on = f"{checkpoint.name} was trained on"
+        circuit = read_circuit(options.circuit, task, checkpoint.config, trained_on)
     else:
         circuit = discover(
             model,
@@ -123,55 +125,13 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _check_options(options: AblateOptions) -> None:
-    import math
-
-    from retrieval_interp.files import check_writable
-
-    if not 2 <= options.examples <= 1_000_000:
-        raise InputError(f"--examples: expected 2 to 1000000, found {options.examples}")
-    if not (0 < options.tolerance < math.inf):
-        raise InputError(f"--tolerance: expected a number above 0, found {options.tolerance}")
-    if not 0 <= options.seed < 2**63:
-        raise InputError(f"--seed: expected 0 to 2^63 - 1, found {options.seed}")
-    outputs = [options.json, options.report, options.save_circuit]
-    for path in outputs:
-        check_writable(path)
-    given = [path.resolve() for path in outputs if path is not None]
-    if len(set(given)) < len(given):
-        raise InputError("expected a different file for --json, --report and --save-circuit")
-    for source in (Path(options.ckpt), options.circuit):
-        if source is not None and source.resolve() in given:
-            raise InputError(f"{source}: expected other files to write than to read")
-
-
-def read_circuit(path: Path, checkpoint: "Checkpoint") -> "Circuit":
-    """Read a circuit file for a checkpoint.
-
-    Raises:
-        InputError: not a circuit, of a task with other steps, or naming what the model lacks.
-    """
-    from circuits import Circuit
-    from circuits.mechanisms import check_paths
-    from retrieval_interp.files import read_text
-
-    task, config = checkpoint.task, checkpoint.config
-    try:
-        circuit = Circuit.from_json(read_text(path, "a circuit"), len(task.role_names))
-        circuit.check_fits(config.layers, config.heads)
-        for head, mechanism in circuit.mechanisms.items():
-            check_paths(mechanism.paths, task.sample(1).roles, causal=True, where=f"{head}: ")
-        for listed in circuit.enabling:
-            check_paths((listed.path,), task.sample(1).roles, True, f"enabling: {listed.head}: ")
-    except InputError as error:
-        text = str(error)
-        raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None
-    steps = circuit.task.get("steps", task.steps)
-    if steps != task.steps or circuit.task.get("name", "retrieval") != "retrieval":
-        raise InputError(
-            f"{path}: expected a circuit for chains of {task.steps} steps, as {checkpoint.name} "
-            f"was trained on, found one for {steps!r:.20}"
-        )
-    return circuit
+    check_sampling(options.examples, options.seed, options.tolerance)
+    outputs = {
+        "--json": options.json,
+        "--report": options.report,
+        "--save-circuit": options.save_circuit,
+    }
+    check_outputs(outputs, [Path(options.ckpt), options.circuit])
 
 
 if __name__ == "__main__":

@@ -5,10 +5,12 @@ Heavy libraries are imported by the commands after their options are read.
 
 import contextlib
 import io
+import math
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tasks.errors import InputError
@@ -52,6 +54,43 @@ def _one_line(box: str, prog: str) -> str:
     message = re.sub(r"\s+", " ", " ".join(kept))
     message = re.sub(r"^Error parsing [\w.-]+: (?=\w+: expected)", "", message)
     return f"{message}; see {prog} --help"
+
+
+def check_sampling(examples: int, seed: int, tolerance: float) -> None:
+    """Refuse examples, a seed or a tolerance that no measurement can use.
+
+    Raises:
+        InputError: out of range; the option is named.
+    """
+    if not 2 <= examples <= 1_000_000:
+        raise InputError(f"--examples: expected 2 to 1000000, found {examples}")
+    if not (0 < tolerance < math.inf):
+        raise InputError(f"--tolerance: expected a number above 0, found {tolerance}")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed: expected 0 to 2^63 - 1, found {seed}")
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
+    """Refuse output files before the work starts rather than after.
+
+    Args:
+        outputs: what each option names, if anything.
+        inputs: files that are read and must not be replaced.
+
+    Raises:
+        InputError: a file cannot be written, is named twice, or is read.
+    """
+    from retrieval_interp.files import check_writable
+
+    for path in outputs.values():
+        check_writable(path)
+    given = [path.resolve() for path in outputs.values() if path is not None]
+    if len(set(given)) < len(given):
+        *names, last = outputs
+        raise InputError(f"expected a different file for {', '.join(names)} and {last}")
+    for source in inputs:
+        if source is not None and source.resolve() in given:
+            raise InputError(f"{source}: expected other files to write than to read")
 
 
 def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:

@@ -2,10 +2,11 @@
 
     config.json                          the recipe
     metrics.jsonl                        a line a log step
+    watch.jsonl                          attention paths, a line a log step (`train --watch`)
     checkpoints/step-001000.safetensors  weights with their training record
     state.safetensors                    weights and optimizer at the last checkpoint
 
-A killed run loses what came after its last state: metrics written since are dropped on resuming,
+A killed run loses what came after its last state: lines written since are dropped on resuming,
 since the steps are run again and give the same numbers.
 """
 
@@ -83,7 +84,7 @@ class RunFolder:
 
     @property
     def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return metrics_path(self.path)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows logged so far.
@@ -91,19 +92,7 @@ class RunFolder:
         Raises:
             InputError: a row lacks a number that every row has.
         """
-        rows = list(read_json_lines(self.metrics_path))
-        for number, row in enumerate(rows, start=1):
-            partial = row.get("partial_losses")
-            numbers = [row.get(key) for key in ("train_loss", "validation_loss", "seconds")]
-            numbers += partial if isinstance(partial, list) and partial else [None]
-            if type(row.get("step")) is not int or any(
-                type(x) not in (int, float) for x in numbers
-            ):
-                raise InputError(
-                    f"{self.metrics_path}: expected step, train_loss, validation_loss, "
-                    f"partial_losses and seconds in line {number}, found {row!r:.60}"
-                )
-        return rows
+        return read_metrics(self.path)
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a line of metrics.
@@ -183,18 +172,61 @@ class RunFolder:
                 f"{path}: expected the state that belongs to the checkpoints, found none; put it "
                 "back or give another --out"
             )
-        if self.metrics_path.exists():
-            kept = [row for row in self.metrics() if row["step"] <= step]
-            write_whole(self.metrics_path, "".join(json.dumps(row) + "\n" for row in kept))
+        logged = {self.metrics_path: self.metrics()}
+        logged[watch_path(self.path)] = list(read_json_lines(watch_path(self.path)))
+        for log, rows in logged.items():
+            if log.exists():
+                kept = [row for row in rows if not _later(row, step)]
+                write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
         return step, seconds
+
+
+def _later(row: dict[str, Any], step: int) -> bool:
+    """Whether a line was logged after a step; a heading has none."""
+    return type(row.get("step")) is int and row["step"] > step
+
+
+def metrics_path(path: Path) -> Path:
+    """Where a run folder keeps its metrics."""
+    return path / "metrics.jsonl"
+
+
+def watch_path(path: Path) -> Path:
+    """Where a run folder keeps what `--watch` measures."""
+    return path / "watch.jsonl"
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a run folder's metrics.jsonl.
+
+    Raises:
+        InputError: a row lacks a number that every row has.
+    """
+    rows = list(read_json_lines(metrics_path(path)))
+    for number, row in enumerate(rows, start=1):
+        partial = row.get("partial_losses")
+        numbers = [row.get(key) for key in ("train_loss", "validation_loss", "seconds")]
+        numbers += partial if isinstance(partial, list) and partial else [None]
+        if type(row.get("step")) is not int or any(type(x) not in (int, float) for x in numbers):
+            raise InputError(
+                f"{metrics_path(path)}: expected step, train_loss, validation_loss, "
+                f"partial_losses and seconds in line {number}, found {row!r:.60}"
+            )
+    return rows
+
+
+def checkpoint_files(path: Path) -> dict[int, Path]:
+    """The checkpoints of a run folder by step, rising."""
+    files = {
+        file.stem.removeprefix("step-"): file
+        for file in path.glob("checkpoints/step-*.safetensors")
+    }
+    return dict(sorted((int(step), file) for step, file in files.items() if step.isdigit()))
 
 
 def last_step(path: Path) -> int:
     """The step of a run folder's last checkpoint, 0 where there is none."""
-    steps = [
-        file.stem.removeprefix("step-") for file in path.glob("checkpoints/step-*.safetensors")
-    ]
-    return max((int(step) for step in steps if step.isdigit()), default=0)
+    return max(checkpoint_files(path), default=0)
 
 
 def read_recipe(path: Path) -> Recipe:

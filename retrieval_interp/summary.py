@@ -5,6 +5,7 @@ from typing import Any
 from circuits import CircuitScore, HeadPath
 from circuits.discovery import is_unlearned
 from circuits.evaluation import LivePathScore, PathScore, control_summary
+from retrieval_interp.model import ModelConfig
 from tasks import RetrievalTask, Task, path_letters, role_name
 
 PAPER_COMBINED = "below 0.05"
@@ -75,11 +76,19 @@ def _live(row: LivePathScore) -> dict[str, Any]:
 
 
 def describe(model: Any, task: Task) -> str:
-    """The task and the model in one line."""
-    layers, heads = model.cfg.n_layers, model.cfg.n_heads
+    """The task and a hooked model in one line."""
+    return _described(task, model.cfg.n_layers, model.cfg.n_heads, model.cfg.d_model)
+
+
+def describe_config(config: ModelConfig, task: Task) -> str:
+    """The task and a model's sizes in one line."""
+    return _described(task, config.layers, config.heads, config.d_model)
+
+
+def _described(task: Task, layers: int, heads: int, d_model: int) -> str:
     return (
         f"{task.description}; {layers} layer{'' if layers == 1 else 's'} of {heads} "
-        f"head{'' if heads == 1 else 's'}, d_model {model.cfg.d_model}"
+        f"head{'' if heads == 1 else 's'}, d_model {d_model}"
     )
 
 

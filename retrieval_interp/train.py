@@ -9,7 +9,9 @@ import torch
 import tyro
 from tqdm.auto import tqdm
 
+from retrieval_interp.circuit_file import read_circuit
 from retrieval_interp.commands import parse_options, run_command
+from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.recipe import PRESETS, Recipe
 from retrieval_interp.run_folder import last_step
 from retrieval_interp.training import FINAL_STEPS, train_model
@@ -32,6 +34,8 @@ class TrainOptions:
         device: auto, cpu or cuda.
         compile: use torch.compile.
         threads: CPU threads; default all.
+        watch: a circuit file, whose paths are measured at every log step and written to the run
+            folder's watch.jsonl, for emergence to read.
     """
 
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]
@@ -40,6 +44,7 @@ class TrainOptions:
     device: str = "auto"
     compile: bool = True
     threads: int | None = None
+    watch: Path | None = None
 
 
 def preset_recipe(name: str) -> Recipe:
@@ -72,7 +77,10 @@ def main(argv: Sequence[str]) -> None:
         if not 1 <= options.threads <= 1024:
             raise InputError(f"threads: expected 1 to 1024, found {options.threads}")
         torch.set_num_threads(options.threads)
-    recipe = options.recipe
+    recipe, watch = options.recipe, None
+    if options.watch is not None:
+        watched = read_circuit(options.watch, recipe.task, recipe.model, "this run is trained on")
+        watch = Watch(watched)
     start = last_step(out)
     progress = [start]
     bar = tqdm(total=recipe.steps, unit="step", disable=None, dynamic_ncols=True)
@@ -88,7 +96,7 @@ def main(argv: Sequence[str]) -> None:
             bar.set_postfix_str(f"loss {row['validation_loss']:.4f} (x_1.. {partial})", False)
 
     try:
-        trained = train_model(recipe, out, options.device, options.compile, show)
+        trained = train_model(recipe, out, options.device, options.compile, show, watch)
     except KeyboardInterrupt:
         kept = last_step(out)
         onwards = (
@@ -113,6 +121,8 @@ def main(argv: Sequence[str]) -> None:
         f"{record['validation_loss']:.4f} (mean of the last {FINAL_STEPS} steps; {partial})"
     )
     print(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")
+    if watch is not None:
+        print(f"when its paths came: python -m retrieval_interp.emergence --run {out}")
 
 
 def _asked_steps(recipe: Recipe) -> range:

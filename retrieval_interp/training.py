@@ -6,6 +6,7 @@
 3. Every `log_every` steps, and in each of the last 100, the validation loss on fresh examples; its
    mean over the last 100 steps is the final validation loss (section 7.1).
 4. Every `checkpoint_every` steps a checkpoint and the state to resume from.
+5. On request a circuit's paths are followed on the way (`retrieval_interp.emergence.watch`).
 """
 
 import importlib.metadata
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from circuits.vector_transformer import VectorTransformer
 from retrieval_interp.config import to_dict
+from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.model import build_model
 from retrieval_interp.recipe import Recipe
 from retrieval_interp.run_folder import RunFolder
@@ -89,6 +91,7 @@ def train_model(
     device: str = "auto",
     compile: bool = True,
     on_step: Callable[[int, dict[str, Any] | None], None] = lambda step, row: None,
+    watch: Watch | None = None,
 ) -> Trained:
     """Run a recipe, or go on with the run that `out` holds.
 
@@ -99,6 +102,7 @@ def train_model(
         compile: use `torch.compile`; where that fails a warning says why and the run is eager.
         on_step: called after each step with the number of steps done and the metrics row that the
             step logged, if any.
+        watch: measures a circuit's paths every `log_every` steps; training goes the same way.
 
     Raises:
         InputError: the folder holds another recipe, cannot be written, or the loss is not finite.
@@ -106,7 +110,9 @@ def train_model(
     target = choose_device(device)
     folder = RunFolder(Path(out), recipe) if out is not None else None
     try:
-        return _train(recipe, folder, target, compile, on_step)
+        if watch and folder:
+            watch.check(folder.path, recipe)
+        return _train(recipe, folder, target, compile, on_step, watch)
     finally:
         if folder is not None:
             folder.close()
@@ -118,6 +124,7 @@ def _train(
     device: torch.device,
     compile: bool,
     on_step: Callable[[int, dict[str, Any] | None], None],
+    watch: Watch | None,
 ) -> Trained:
     task = recipe.task
     if device.type == "cuda":
@@ -129,6 +136,8 @@ def _train(
     )
     first, seconds = folder.restore(model, optimizer) if folder else (0, 0.0)
     metrics = folder.metrics() if folder else []
+    if watch:
+        watch.start(folder.path if folder else None, recipe, first, model)
     validation = task.sample(recipe.validation_examples, recipe.seed, device, split="validation")
     forward = _compiled(model, task.sample(recipe.batch, 0, device).inputs) if compile else model
     record = {
@@ -178,6 +187,8 @@ def _train(
             metrics.append(row)
             if folder:
                 folder.log(row)
+        if watch and (done % recipe.log_every == 0 or done == recipe.steps):
+            watch.measure(done, model)
         if folder and (done % recipe.checkpoint_every == 0 or done == recipe.steps):
             elapsed = time.perf_counter() - clock
             folder.save(done, elapsed, model, optimizer, {**record, **_result(metrics, done)})

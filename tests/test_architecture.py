@@ -17,7 +17,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
 def test_packages_import_in_one_direction(package):
-    for path in (ROOT / package).glob("*.py"):
+    for path in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(node, ast.Import):

@@ -41,6 +41,20 @@ def test_an_arrow_a_path_ends_where_the_path_ends():
     assert arrows[str(ENABLING)].line.dash == "dash"
 
 
+def test_colours_and_notes_can_be_given_for_single_paths():
+    path = next(CIRCUIT.paths())
+    plain = circuit_figure(CIRCUIT, 3, [3, 4, 1, 2, 0])
+    figure = circuit_figure(
+        CIRCUIT, 3, [3, 4, 1, 2, 0], colors={path: "#123456"}, notes={path: "step 80"}
+    )
+    changed = [new for new, old in zip(figure.data, plain.data) if new.line != old.line]
+    assert [trace.text.split("<br>")[0] for trace in changed] == [str(path)]
+    assert changed[0].line.color == changed[0].marker.color == "#123456"
+    (note,) = figure.layout.annotations
+    assert (note.text, note.x, note.y) == ("step 80", 0.5, path.head.layer + 0.5)
+    assert not plain.layout.annotations
+
+
 def test_large_circuits_keep_their_rows_apart():
     task = RetrievalTask(steps=6)
     paths = {Head(layer, 0): Mechanism("one-hot", (RolePath(0, 2),)) for layer in range(24)}

@@ -1,0 +1,138 @@
+"""When attention paths appear in training: `python -m retrieval_interp.emergence --run runs/d`.
+
+Measures a circuit's paths at every checkpoint of a run: how much attention each gets, what each is
+worth, when it appears, and which of both comes first (paper, section 9 and appendix D).
+"""
+
+import os
+import shlex
+
+# Before torch is loaded: its threads then sleep while they wait (see retrieval_interp.ablate).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrieval_interp.commands import (
+    check_outputs,
+    check_sampling,
+    parse_options,
+    progress_bar,
+    run_command,
+)
+
+if TYPE_CHECKING:
+    from retrieval_interp.emergence.probe import Snapshot
+
+PROG = "python -m retrieval_interp.emergence"
+
+
+@dataclass(frozen=True)
+class EmergenceOptions:
+    """Say when each attention path of a circuit appears in a training run.
+
+    Attributes:
+        run: a run folder with checkpoints.
+        circuit: follow the paths of this circuit; default: the one that the run was watched with,
+            else the one found in its last checkpoint.
+        examples: how many sequences to measure every checkpoint on.
+        seed: which sequences.
+        json: write everything measured, and what follows from it, to this file.
+        csv: write the series in long form (step, quantity, path, value) to this file.
+        report: write an HTML page that needs no network to this file.
+        tolerance: the mean squared error that a circuit to be found stays below, and that cutting a
+            path must cost at the last step to count it as necessary.
+        device: auto, cpu or cuda.
+    """
+
+    run: Path
+    circuit: Path | None = None
+    examples: int = 32
+    seed: int = 0
+    json: Path | None = None
+    csv: Path | None = None
+    report: Path | None = None
+    tolerance: float = 0.05
+    device: str = "auto"
+
+
+def main(argv: Sequence[str]) -> None:
+    options = parse_options(EmergenceOptions, argv, PROG)
+    check_sampling(options.examples, options.seed, options.tolerance)
+    read = [*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit]
+    outputs = {"--json": options.json, "--csv": options.csv, "--report": options.report}
+    check_outputs(outputs, read)
+
+    from retrieval_interp.circuit_file import read_circuit
+    from retrieval_interp.emergence.run import follow_run
+    from retrieval_interp.emergence.summary import (
+        emergence_csv,
+        emergence_json,
+        emergence_table,
+    )
+    from retrieval_interp.files import write_whole
+    from retrieval_interp.run_folder import read_recipe
+    from retrieval_interp.summary import describe_config
+    from retrieval_interp.training import choose_device
+
+    device = choose_device(options.device)
+    circuit = None
+    if options.circuit is not None and options.run.is_dir():
+        recipe = read_recipe(options.run)
+        trained = f"{options.run} was trained on"
+        circuit = read_circuit(options.circuit, recipe.task, recipe.model, trained)
+    series = follow_run(
+        options.run,
+        circuit,
+        options.examples,
+        options.seed,
+        options.tolerance,
+        device,
+        progress_bar,
+        f"read from {options.circuit}",
+    )
+    command = " ".join([PROG, shlex.join(argv)])
+    # Files first: whoever reads what is printed may stop listening.
+    if options.json is not None:
+        text = emergence_json(series, command, options.examples, options.seed)
+        write_whole(options.json, text)
+    if options.csv is not None:
+        write_whole(options.csv, emergence_csv(series))
+    if options.report is not None:
+        from retrieval_interp.emergence.report import render_emergence
+
+        page = render_emergence(series, command, options.examples, options.seed)
+        write_whole(options.report, page)
+    steps = series.steps
+    watched = [row for row in series.snapshots if row.source == "watch"]
+    print(f"{options.run}: {describe_config(series.recipe.model, series.recipe.task)}")
+    print(f"circuit {series.circuit_from}, {len(series.paths)} paths")
+    print(
+        f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}"
+        + f"; {options.examples} examples, seed {options.seed}"
+        + (f"; {_while_training(watched)}" if watched else "")
+    )
+    for note in series.notes:
+        print(f"note: {note}")
+    print(f"\n{emergence_table(series)}")
+    for what, path in (
+        ("numbers:", options.json),
+        ("series: ", options.csv),
+        ("report: ", options.report),
+    ):
+        if path is not None:
+            print(f"{what} {path}")
+
+
+def _while_training(watched: "Sequence[Snapshot]") -> str:
+    one = watched[0]
+    return (
+        f"{len(watched)} of them while training, in watch.jsonl ({one.examples} examples, "
+        f"seed {one.seed})"
+    )
+
+
+if __name__ == "__main__":
+    run_command(main, PROG)

@@ -1,0 +1,149 @@
+"""When each path of a circuit appears in training, and what comes first (paper, section 9.2).
+
+1. *Attention*, the paper's measure: the first step at which a path's mean attention is above 0.5.
+2. *Necessity*, in [0, 1]: what part of what the model has learned by a step is lost if the path is
+   cut there (`Series.necessity`); the first step at which it is above half of its last value. Only
+   paths that cost more than the tolerance at the last step have such a step.
+3. For the question which of both leads, like is compared with like: the first step at which
+   attention is above half of its own last value, since a path that shares a role's attention may
+   never get 0.5, against the step of necessity.
+4. *Losses*: the first step at which each partial loss is below 0.5 (section 7.2; the paper finds
+   x_1, x_2, ... in this order in all runs), in units of a symbol's variance, which is 1 in the
+   paper.
+
+All steps are interpolated between measured ones (`retrieval_interp.emergence.crossing`).
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from circuits import HeadPath
+from retrieval_interp.emergence.crossing import (
+    Crossing,
+    Leader,
+    first_above,
+    first_below,
+    half_of_final,
+    who_leads,
+)
+from retrieval_interp.emergence.series import Series
+from retrieval_interp.recipe import PRESETS, Recipe
+from tasks import role_name
+
+THRESHOLD = 0.5
+LEAST_ATTENTION = 0.05  # a path that ends below has not got attention at all
+
+
+@dataclass(frozen=True)
+class PathEmergence:
+    """When a path appears.
+
+    Attributes:
+        path: which.
+        carries: whether it is one of the circuit's, or only enables.
+        attention: its mean attention at the last measured step.
+        above: first step with attention above 0.5.
+        attention_half: first step with attention above half of its last value.
+        necessity: what part of what is learned is lost at the last step if it is cut.
+        necessity_half: first step at which that is above half of its last value.
+        frozen_necessity: the same in the frozen circuit; None if it only enables.
+        frozen_half: first step at which that is above half of its last value.
+    """
+
+    path: HeadPath
+    carries: bool
+    attention: float
+    above: Crossing | None
+    attention_half: Crossing | None
+    necessity: float
+    necessity_half: Crossing | None
+    frozen_necessity: float | None
+    frozen_half: Crossing | None
+
+    @property
+    def leads(self) -> Leader | None:
+        """Whether attention or necessity is half there first."""
+        return who_leads(self.attention_half, self.necessity_half)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            **self.path.head._asdict(),
+            "dest": role_name(self.path.path.dest),
+            "src": role_name(self.path.path.src),
+            "carries": self.carries,
+            "attention": self.attention,
+            "attention_above_half": _or_none(self.above),
+            "attention_half_of_final": _or_none(self.attention_half),
+            "necessity": self.necessity,
+            "necessity_half_of_final": _or_none(self.necessity_half),
+            "frozen_necessity": self.frozen_necessity,
+            "frozen_necessity_half_of_final": _or_none(self.frozen_half),
+            "leads": self.leads,
+        }
+
+
+def path_emergence(series: Series) -> list[PathEmergence]:
+    """When each path of a series appears, in the circuit's order."""
+    rows, steps = [], series.steps
+    for path in series.paths:
+        attention, necessity = series.attention(path), series.necessity(path)
+        frozen = series.frozen_necessity(path)
+        rows.append(
+            PathEmergence(
+                path,
+                frozen is not None,
+                attention[-1],
+                first_above(steps, attention, THRESHOLD),
+                half_of_final(steps, attention, LEAST_ATTENTION),
+                necessity[-1],
+                half_of_final(steps, necessity, series.least_necessity()),
+                frozen[-1] if frozen else None,
+                half_of_final(steps, frozen, series.least_necessity(frozen=True))
+                if frozen
+                else None,
+            )
+        )
+    return rows
+
+
+def loss_emergence(series: Series) -> dict[str, Crossing | None]:
+    """When each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
+    steps = [row.step for row in series.losses]
+    threshold = THRESHOLD * series.recipe.task.symbol_variance
+    return {
+        symbol: first_below(steps, [row.partial_losses[i] for row in series.losses], threshold)
+        for i, symbol in enumerate(symbols(series.recipe))
+    }
+
+
+def symbols(recipe: Recipe) -> list[str]:
+    """The asked symbols, x_1..x_D, or x_D alone."""
+    task = recipe.task
+    return [f"x_{step}" for step in range(task.steps - task.n_targets + 1, task.steps + 1)]
+
+
+def in_order(losses: dict[str, Crossing | None]) -> bool | None:
+    """Whether partial losses fall below 0.5 in the order x_1, x_2, ... (claim of section 7.2).
+
+    Returns:
+        None where that cannot be told: none is out of turn, but fewer than two have fallen or two
+        at one step.
+    """
+    steps = [math.inf if crossing is None else crossing.step for crossing in losses.values()]
+    if any(later < earlier for earlier, later in itertools.pairwise(steps)):
+        return False
+    fallen = [step for step in steps if step < math.inf]
+    return True if len(fallen) > 1 and len(set(fallen)) == len(fallen) else None
+
+
+def paper_epochs(recipe: Recipe) -> bool:
+    """Whether steps / 8 is what the paper calls an epoch: for transformer D (section 9.1)."""
+    paper = PRESETS["transformer-d"]
+    return (recipe.task, recipe.model, recipe.batch) == (paper.task, paper.model, paper.batch)
+
+
+def _or_none(crossing: Crossing | None) -> dict[str, Any] | None:
+    return None if crossing is None else crossing.to_dict()

@@ -1,0 +1,161 @@
+"""Following a circuit's paths while a model is trained, so that checkpoints need not be kept.
+
+`train --watch circuit.json` measures at every log step, and where the run begins, and appends what
+it finds to the run folder's watch.jsonl: first a line with the circuit, then one a step. One
+measurement costs as much as a few training steps, which is little beside a log line's 40 or 50.
+
+The trained model is not touched: its weights are copied into a second one, which is measured.
+Training therefore goes the same way, to the last bit, with and without.
+"""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from circuits import Circuit
+from circuits.vector_transformer import VectorTransformer
+from retrieval_interp.emergence.probe import (
+    EXAMPLES,
+    Probe,
+    Snapshot,
+    check_has_paths,
+    snapshot_from_dict,
+)
+from retrieval_interp.files import read_json_lines, write_whole
+from retrieval_interp.model import build_model
+from retrieval_interp.recipe import Recipe
+from retrieval_interp.run_folder import watch_path
+from tasks import InputError
+
+
+class Watch:
+    """Measures a circuit's paths along one training run.
+
+    Args:
+        circuit: whose paths to follow.
+        examples: how many sequences (paper: 32).
+        seed: which ones, of the test split.
+
+    Attributes:
+        snapshots: what was measured so far, by rising step.
+
+    Raises:
+        InputError: a circuit without paths.
+    """
+
+    def __init__(self, circuit: Circuit, examples: int = EXAMPLES, seed: int = 0):
+        check_has_paths(circuit)
+        self.circuit, self.examples, self.seed = circuit, examples, seed
+        self.snapshots: list[Snapshot] = []
+        self._path: Path | None = None
+
+    def check(self, folder: Path, recipe: Recipe) -> None:
+        """Refuse a run folder that was watched with another circuit, before anything is changed.
+
+        Raises:
+            InputError: it was, or its watch.jsonl is damaged.
+        """
+        found = read_watch(watch_path(folder), len(recipe.task.role_names))
+        if found is not None and not same_circuit(found[0], self.circuit):
+            raise InputError(
+                f"{watch_path(folder)}: expected the paths of the circuit that is watched, found "
+                "those of another one; watch the same circuit, or move this file away"
+            )
+
+    def start(
+        self, folder: Path | None, recipe: Recipe, step: int, model: VectorTransformer
+    ) -> None:
+        """Begin, or go on where a run begins or goes on.
+
+        Args:
+            folder: the run folder, whose lines after `step` are dropped already; without one
+                nothing is written.
+            recipe: how the model is trained.
+            step: steps done so far.
+            model: the trained model, on its device.
+
+        Raises:
+            InputError: the circuit does not fit the model, or watch.jsonl cannot be written.
+        """
+        device = next(model.parameters()).device
+        self._probe = Probe(recipe.task, self.circuit, self.examples, self.seed, device)
+        self._copy = build_model(recipe.model, recipe.task, recipe.seed, device).eval()
+        self.snapshots = []
+        if folder is not None:
+            self._path = watch_path(folder)
+            found = read_watch(self._path, len(recipe.task.role_names))
+            if found is None:
+                heading = json.dumps({"circuit": self.circuit.to_dict()})
+                write_whole(self._path, heading + "\n")
+            else:
+                self.snapshots = found[1]
+        if not any(snapshot.step == step for snapshot in self.snapshots):
+            self.measure(step, model)
+
+    @torch.no_grad()
+    def measure(self, step: int, model: VectorTransformer) -> None:
+        """Measure the model of a step and append a line.
+
+        Raises:
+            InputError: the line cannot be written.
+        """
+        weights = dict(model.named_parameters())
+        for name, parameter in self._copy.named_parameters():
+            parameter.copy_(weights[name])
+        snapshot = replace(self._probe.measure(self._copy, step), source="watch")
+        self.snapshots.append(snapshot)
+        if self._path is None:
+            return
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(snapshot.to_dict()) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(
+                f"{self._path}: expected to append a line, found: {error.strerror}; the last "
+                "checkpoint is whole, resume from it"
+            ) from None
+
+
+def read_watch(path: Path, n_roles: int) -> tuple[Circuit, list[Snapshot]] | None:
+    """Read a run folder's watch.jsonl.
+
+    Args:
+        path: the file.
+        n_roles: how many roles the run's task has.
+
+    Returns:
+        The circuit and what was measured, by rising step; None if there is no such file.
+
+    Raises:
+        InputError: a line is damaged; its number is named.
+    """
+    lines = list(read_json_lines(path))
+    if not lines:
+        return None
+    heading, *rows = lines
+    if "circuit" not in heading:
+        raise InputError(f"{path}: expected the watched circuit in line 1, found {heading!s:.60}")
+    try:
+        circuit = Circuit.from_dict(heading["circuit"], n_roles)
+    except InputError as error:
+        raise InputError(f"{path}: line 1: {error}") from None
+    snapshots = [
+        snapshot_from_dict(row, circuit, f"{path}: line {number}")
+        for number, row in enumerate(rows, start=2)
+    ]
+    by_step = {snapshot.step: snapshot for snapshot in snapshots}
+    return circuit, [by_step[step] for step in sorted(by_step)]
+
+
+def same_circuit(first: Circuit, second: Circuit) -> bool:
+    """Whether two circuits name the same mechanisms and the same enabling paths."""
+    return (
+        first.mechanisms == second.mechanisms
+        and first.rest == second.rest
+        and first.enabling == second.enabling
+    )

@@ -1,0 +1,452 @@
+"""Emergence on a run whose truth is known: the shipped model, its layers switched on in turn."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import plotly.io as pio
+import pytest
+import torch
+
+import retrieval_interp as ri
+from circuits.circuit import Circuit, Head
+from circuits.compile import compile_circuit
+from circuits.rules import doubling_rules
+from retrieval_interp.checkpoint import load_checkpoint, save_checkpoint
+from retrieval_interp.config import to_dict
+from retrieval_interp.emergence.__main__ import main as emergence
+from retrieval_interp.emergence.probe import Probe
+from retrieval_interp.emergence.series import Losses, Series, series_from_dict
+from retrieval_interp.emergence.times import loss_emergence, paper_epochs, path_emergence
+from retrieval_interp.model import ModelConfig
+from retrieval_interp.recipe import PRESETS, Recipe
+from tasks import InputError, RetrievalTask
+from tests.test_scoring import naive_mse
+
+LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
+ON = {0: 200, 2: 300, 4: 500}  # the step from which a layer attends as it was trained to
+STEPS = [100, 200, 300, 400, 500, 600]
+LOSSES = {100: (0.9, 0.9, 0.9), 200: (0.3, 0.8, 0.9), 300: (0.1, 0.6, 0.8), 400: (0.1, 0.2, 0.7)}
+
+
+@torch.no_grad()
+def switched(step):
+    """The shipped model as it is at a step: uniform attention in layers that are not on yet."""
+    small = load_checkpoint("small")
+    for layer, on in ON.items():
+        if step < on:
+            small.model.blocks[layer].attn.W_Q.zero_()
+            small.model.blocks[layer].attn.b_Q.zero_()
+    return small
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """A run folder and a circuit file."""
+    folder = tmp_path_factory.mktemp("emergence")
+    run, small = folder / "run", load_checkpoint("small")
+    (run / "checkpoints").mkdir(parents=True)
+    recipe = Recipe(small.task, small.config, steps=600, log_every=100, checkpoint_every=100)
+    (run / "config.json").write_text(json.dumps(to_dict(recipe)))
+    for step in STEPS:
+        path = run / "checkpoints" / f"step-{step:06d}.safetensors"
+        save_checkpoint(path, switched(step).model, small.task, small.config, {"step": step})
+    with open(run / "metrics.jsonl", "w") as file:
+        for step, partial in LOSSES.items():
+            row = {"step": step, "train_loss": 1.0, "validation_loss": sum(partial) / 3}
+            file.write(json.dumps({**row, "partial_losses": partial, "seconds": 1.0}) + "\n")
+    circuit = ri.parse_circuit(LINES, small.task)
+    circuit = replace(circuit, enabling=(ri.parse_head_path("L0.H0 s2<-s1", 7),))
+    (folder / "circuit.json").write_text(circuit.to_json())
+    return folder, circuit
+
+
+@pytest.fixture
+def copied(known, tmp_path):
+    """The same to be damaged."""
+    shutil.copytree(known[0] / "run", tmp_path / "run")
+    return tmp_path / "run", known[1]
+
+
+@pytest.fixture(scope="module")
+def series(known):
+    return ri.follow_run(known[0] / "run", known[1])
+
+
+def checkpoint(run, step):
+    return run / "checkpoints" / f"step-{step:06d}.safetensors"
+
+
+# What is measured
+
+
+def test_numbers_equal_runs_with_hooks_set_by_hand(series, known):
+    circuit, step = known[1], 400
+    model, task = switched(step).model, series.recipe.task
+    batch = task.sample(32, seed=0, split="test")
+    snapshot = series.snapshots[STEPS.index(step)]
+
+    def loss_and_pattern(path, cut):
+        kept = []
+
+        def hook(pattern, hook):
+            for example in range(32):
+                for chain in batch.roles[example].tolist():
+                    dest, src = chain[path.path.dest], chain[path.path.src]
+                    kept.append(float(pattern[example, path.head.head, dest, src]))
+                    if cut:
+                        pattern[example, path.head.head, dest, src] = 0.0
+            return pattern
+
+        name = f"blocks.{path.head.layer}.attn.hook_pattern"
+        with torch.no_grad():
+            outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(name, hook)])
+        error = (outputs[:, -4:] - batch.targets).square()
+        return float(error.mean()), sum(kept) / len(kept)
+
+    assert list(snapshot.paths) == [*circuit.paths(), *circuit.enabling]
+    for path, at in snapshot.paths.items():
+        intact, attention = loss_and_pattern(path, cut=False)
+        assert snapshot.baseline_mse == pytest.approx(intact, abs=1e-5)
+        assert at.attention == pytest.approx(attention, abs=1e-5)
+        assert at.live_mse == pytest.approx(loss_and_pattern(path, cut=True)[0], abs=1e-5)
+        if path in circuit.enabling:
+            assert at.frozen_mse is None
+        else:
+            frozen = naive_mse(model, task, circuit.without(path), batch)
+            assert at.frozen_mse == pytest.approx(frozen, abs=1e-5)
+    assert snapshot.combined_mse == pytest.approx(naive_mse(model, task, circuit, batch), abs=1e-5)
+    with torch.no_grad():
+        partial = task.partial_losses(model(batch.inputs), batch).tolist()
+    assert list(snapshot.partial_losses) == pytest.approx(partial, abs=1e-5)
+    assert (snapshot.step, snapshot.examples, snapshot.seed) == (400, 32, 0)
+
+
+def test_paths_appear_in_the_order_in_which_layers_were_switched_on(series):
+    rows = {str(row.path): row for row in path_emergence(series)}
+    for row in rows.values():
+        crossing = row.attention_half
+        on = ON[row.path.head.layer]
+        if str(row.path) == "L0.H0 s4<-s4":  # an early position attends to itself anyway
+            continue
+        assert (crossing.after, crossing.by) == (on - 100, on)
+    above = {name: row.above for name, row in rows.items()}
+    assert above["L0.H0 s4<-s3"].by == 200 and above["L0.H0 s4<-s4"] is None  # shares its role
+    assert above["L2.H0 s0<-s2"].by == 300 and above["L4.H0 s0<-s4"].by == 500
+    assert not rows["L0.H0 s2<-s1"].carries and rows["L0.H0 s2<-s1"].frozen_necessity is None
+
+
+def test_attention_of_an_early_layer_leads_and_nothing_is_necessary_before_it_is_used(series):
+    rows = {str(row.path): row for row in path_emergence(series)}
+    # x_1 is answered from step 300 on, when layer 2 finds it through what layer 0 brings.
+    assert rows["L0.H0 s2<-s1"].leads == "attention"
+    assert rows["L0.H0 s2<-s1"].necessity_half.by == 300
+    assert rows["L4.H0 s0<-s4"].leads == "unresolved"
+    for path in series.paths:
+        assert series.necessity(path)[0] == pytest.approx(0.0, abs=0.05)
+        assert max(series.necessity(path)) <= 1.0 + 1e-6
+
+
+def test_losses_are_the_runs_own_and_measured_where_it_has_none(series):
+    assert [row.step for row in series.losses] == STEPS
+    assert [row.logged for row in series.losses] == [True] * 4 + [False] * 2
+    assert series.losses[0].partial_losses == LOSSES[100]
+    assert series.losses[-1].validation_loss == series.snapshots[-1].baseline_mse
+    found = loss_emergence(series)
+    assert found["x_1"].step == pytest.approx(100 + 100 * 0.4 / 0.6)
+    assert (found["x_2"].after, found["x_2"].by) == (300, 400)
+    assert found["x_2"].step == pytest.approx(325.0)
+    assert (found["x_3"].after, found["x_3"].by) == (400, 500)
+
+
+def test_a_compiled_circuits_paths_carry_and_enable_from_the_step_at_which_they_are_sharp():
+    task = RetrievalTask(steps=3, dim=8, tokens="unit")
+    compiled = compile_circuit(doubling_rules(task), task)
+    truth = [*sorted(compiled.carrying), *sorted(compiled.enabling - compiled.carrying)]
+    mechanisms = {
+        Head(*head): mechanism
+        for head, mechanism in compiled.circuit.mechanisms.items()
+        if mechanism.paths
+    }
+    circuit = Circuit(mechanisms, 7, task=task.to_dict())
+    probe = Probe(task, circuit, examples=16)
+    sharp = [blk.attn.W_Q.detach().clone() for blk in compiled.model.blocks]
+    snapshots = []
+    for step in range(5):
+        with torch.no_grad():
+            for layer, block in enumerate(compiled.model.blocks):
+                block.attn.W_Q.copy_(sharp[layer] * (step > layer))
+        snapshots.append(probe.measure(compiled.model, step))
+    recipe = Recipe(task, ModelConfig(layers=3), checkpoint_every=50)
+    losses = tuple(Losses(s.step, s.baseline_mse, s.partial_losses, None, False) for s in snapshots)
+    series = Series("compiled", recipe, circuit, "compiled", 0.01, tuple(snapshots), losses)
+    assert series.plateau == pytest.approx(0.75 / 8)
+    rows = {row.path: row for row in path_emergence(series)}
+    for path in truth:
+        layer = path.head.layer
+        above = rows[path].above
+        assert (above.after, above.by) == (layer, layer + 1)
+        assert above.step == pytest.approx(layer + 0.5, abs=0.2)
+        assert rows[path].necessity_half is not None
+    for path, row in rows.items():
+        if path not in truth:
+            assert row.necessity == pytest.approx(0.0, abs=1e-3) and row.leads is None
+
+
+# What goes wrong
+
+
+def test_damaged_missing_and_foreign_checkpoints_are_named_and_passed_over(copied, series):
+    run, circuit = copied
+    data = checkpoint(run, 300).read_bytes()
+    checkpoint(run, 300).write_bytes(data[: len(data) // 2])
+    checkpoint(run, 400).unlink()
+    other = ri.build_model(ModelConfig(layers=2, d_model=8, heads=1), series.recipe.task)
+    config = ModelConfig(layers=2, d_model=8, heads=1)
+    save_checkpoint(checkpoint(run, 500), other, series.recipe.task, config, {})
+    shutil.copy(checkpoint(run, 600), checkpoint(run, 700))
+    found = ri.follow_run(run, circuit)
+    assert found.steps == [100, 200, 600]
+    assert found.snapshots == tuple(s for s in series.snapshots if s.step in found.steps)
+    notes = "\n".join(found.notes)
+    assert re.search(r"passed over: \S*step-000300.safetensors: expected a checkpoint", notes)
+    assert re.search(r"step-000500.\S+ expected a checkpoint of this run, found .* 2 layers", notes)
+    assert re.search(r"step-000700.\S+ expected the weights of step 700, found step 600", notes)
+    assert "gap: nothing measured at steps 300, 400, 500; what happens there is inter" in notes
+    assert path_emergence(found)[3].above.after == 200 and path_emergence(found)[3].above.by == 600
+
+
+def test_the_series_is_whole_without_notes(series):
+    assert series.notes == () and series.steps == STEPS
+
+
+def test_damaged_metrics_are_named_and_losses_measured(copied):
+    run, circuit = copied
+    (run / "metrics.jsonl").write_text('{"step": 1}\n' * 2)
+    found = ri.follow_run(run, circuit)
+    assert "metrics.jsonl: expected step, train_loss" in found.notes[0]
+    assert not any(row.logged for row in found.losses)
+
+
+def errors_of(arguments, capsys):
+    with pytest.raises(InputError) as caught:
+        emergence([str(argument) for argument in arguments])
+    assert capsys.readouterr().out == ""
+    return " ".join(str(caught.value).split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--run", "none"], "none: expected a run folder, as train writes it, found no folder"),
+        (["--run", "empty"], "empty/config.json: expected a run's config, found: No such file"),
+        (["--run", "fresh"], "fresh: expected a run folder with checkpoints/.*, found none; train"),
+        (["--run", "broken"], "broken: expected a checkpoint that can be read, the last problem: "),
+        (["--run", "fresh", "--examples", "1"], "--examples: expected 2 to 1000000, found 1"),
+        (["--run", "fresh", "--seed", "-1"], "--seed: expected 0 to"),
+        (["--run", "fresh", "--tolerance", "0"], "--tolerance: expected a number above 0"),
+        (["--run", "fresh", "--device", "tpu"], "device: expected auto, cpu or cuda, found 'tpu'"),
+        (["--run", "fresh", "--json", "no/x.json"], "expected an existing folder to write into"),
+        (["--run", "fresh", "--csv", "empty"], "expected the name of a file to write, found a f"),
+        (["--run", "fresh", "--csv", "x", "--report", "x"], "a different file for --json, --csv"),
+        (["--run", "fresh", "--json", "fresh/config.json"], "other files to write than to read"),
+        (["--run", "fresh", "--circuit", "none.json"], "none.json: expected a circuit, found: No"),
+        (["--run", "fresh", "--circuit", "five.json"], "for chains of 3 steps, as fresh was tr"),
+        (["--run", "fresh", "--circuit", "deep.json"], "expected heads from L0.H0 to L4.H0"),
+        (
+            ["--run", "broken", "--circuit", "idle.json"],
+            "at least one path to follow .* found none",
+        ),
+        ([], "--run"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    arguments, text, known, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for name in ("fresh", "broken"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        shutil.copy(known[0] / "run" / "config.json", tmp_path / name)
+    checkpoint(tmp_path / "broken", 100).write_bytes(b"nothing of a checkpoint")
+    row = {"layer": 0, "head": 0, "mechanism": "uniform"}
+    for name, content in {
+        "five": {"heads": [], "task": {"name": "retrieval", "steps": 5}},
+        "deep": {"heads": [{**row, "layer": 9}]},
+        "idle": {"heads": [row]},
+    }.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert re.search(text, errors_of(arguments, capsys))
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+
+def test_a_run_that_learned_nothing_has_no_circuit_to_follow(copied, capsys):
+    run, _ = copied
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    fresh = load_checkpoint("small")
+    model = ri.build_model(fresh.config, fresh.task)
+    save_checkpoint(checkpoint(run, 100), model, fresh.task, fresh.config, {})
+    assert "has not learned the task; train on" in errors_of(["--run", run], capsys)
+
+
+def test_errors_have_exit_status_2(tmp_path):
+    command = [sys.executable, "-m", "retrieval_interp.emergence", "--run", "nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("emergence: nowhere: expected a run folder")
+
+
+# What is written
+
+
+@pytest.fixture(scope="module")
+def written(known, tmp_path_factory):
+    """One run of the command with every output; the folder's name is not to be trusted."""
+    folder = tmp_path_factory.mktemp("written")
+    run = folder / "<script>alert(1)</script>"
+    run.parent.mkdir(parents=True)
+    shutil.copytree(known[0] / "run", run)
+    circuit = folder / "<i>&circuit.json"
+    shutil.copy(known[0] / "circuit.json", circuit)
+    outputs = [folder / name for name in ("out.json", "out.csv", "out.html")]
+    options = ["--json", outputs[0], "--csv", outputs[1], "--report", outputs[2]]
+    arguments = ["--run", run, "--circuit", circuit, "--examples", "16", *options]
+    emergence([str(argument) for argument in arguments])
+    return outputs
+
+
+def test_the_json_is_the_series_with_its_provenance(written, known, series):
+    data = json.loads(written[0].read_text())
+    assert data["command"].startswith("python -m retrieval_interp.emergence --run ")
+    assert (data["examples"], data["seed"], data["tolerance"]) == (16, 0, 0.05)
+    assert set(data["versions"]) == {"retrieval-interp", "torch", "transformer-lens"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", data["date"])
+    assert data["recipe"]["checkpoint_every"] == 100 and len(data["snapshots"]) == 6
+    assert len(data["paths"]) == 7 and data["partial_losses"]["x_2"]["by"] == 400
+    assert data["in_order"] is True
+    again = ri.read_series(written[0])
+    direct = ri.follow_run(known[0] / "run", known[1], examples=16)
+    assert again.circuit == direct.circuit and again.recipe == direct.recipe
+    for path in direct.paths:
+        assert again.attention(path) == pytest.approx(direct.attention(path), abs=1e-6)
+        assert again.necessity(path) == pytest.approx(direct.necessity(path), abs=1e-4)
+    assert ri.emergence_table(again) == ri.emergence_table(direct)
+
+
+def test_the_csv_has_every_number_of_the_series_once(written):
+    series = ri.read_series(written[0])
+    rows = list(csv.DictReader(written[1].read_text().splitlines()))
+    assert list(rows[0]) == ["step", "quantity", "path", "value"]
+    found = {(int(row["step"]), row["quantity"], row["path"]): float(row["value"]) for row in rows}
+    assert len(found) == len(rows)
+    for at in series.snapshots:
+        assert found[at.step, "combined_mse", ""] == pytest.approx(at.combined_mse, rel=1e-5)
+        for path, measured in at.paths.items():
+            for quantity in ("attention", "live_mse", "frozen_mse"):
+                value = getattr(measured, quantity)
+                if value is not None:
+                    assert found.pop((at.step, quantity, str(path))) == pytest.approx(
+                        value, rel=1e-5, abs=1e-7
+                    )
+    for path in series.paths:
+        for step, value in zip(series.steps, series.necessity(path)):
+            assert found.pop((step, "necessity", str(path))) == pytest.approx(value, abs=1e-6)
+    assert {key[1] for key in found if key[2]} == {"frozen_necessity"}
+    assert found[200, "partial_loss_x_1", ""] == 0.3 and found[200, "train_loss", ""] == 1.0
+
+
+@pytest.mark.parametrize("damage", ["{}", "[", '{"run": 1}', "null"])
+def test_files_that_are_no_series_are_refused(damage, tmp_path):
+    (tmp_path / "x.json").write_text(damage)
+    with pytest.raises(InputError, match="x.json: expected"):
+        ri.read_series(tmp_path / "x.json")
+
+
+def test_a_series_with_other_paths_than_its_circuit_is_refused(series):
+    data = json.loads(json.dumps(series.to_dict()))
+    assert series_from_dict(data).steps == STEPS
+    del data["snapshots"][2]["paths"]["L4.H0 s0<-s4"]
+    with pytest.raises(InputError, match="expected the circuit's 7 paths, found"):
+        series_from_dict(data)
+
+
+class Links(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found, self.scripts, self.figures = [], 0, 0
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [value for name, value in attrs if name in ("src", "href", "data", "action")]
+        self.scripts += tag == "script"
+        self.figures += ("class", "plotly-graph-div") in attrs
+
+
+def test_the_report_needs_no_network_and_escapes_names(written):
+    page = written[2].read_text()
+    links = Links()
+    links.feed(page)
+    assert links.found == [] and links.figures == 4
+    assert links.scripts == 7  # Plotly's, one a figure, the colours and the sorting
+    assert len(page) < 6_000_000
+    own = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    assert "http" not in own and "alert(1)" in own
+    assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in own
+    assert "&lt;i&gt;&amp;circuit.json" in own
+    assert "prefers-color-scheme: dark" in own and 'name="viewport"' in own
+
+
+def test_the_command_prints_the_table_and_its_notes(copied, known, capsys):
+    run, _ = copied
+    checkpoint(run, 300).write_bytes(b"")
+    emergence(["--run", str(run), "--circuit", str(known[0] / "circuit.json"), "--examples", "8"])
+    printed = capsys.readouterr().out
+    assert "5 steps measured, 100 to 600; 8 examples, seed 0" in printed
+    assert re.search(r"note: passed over: \S+step-000300.safetensors", printed)
+    assert re.search(r"note: gap: nothing measured at step 300;", printed)
+    (row,) = [line for line in printed.splitlines() if line.startswith("L4.H0 s0<-s4")]
+    assert re.search(r"query A <- C of B->C\s+[01]\.\d\d\s+4\d\d ", row)
+    assert "in the paper's order" in printed
+
+
+# Figures
+
+
+def test_figures_show_the_series(series):
+    template = pio.templates.default
+    rows = path_emergence(series)
+    attention = ri.attention_figure(series)
+    lines = [trace for trace in attention.data if "lines" in trace.mode]
+    assert [list(trace.y) for trace in lines] == [series.attention(path) for path in series.paths]
+    marks = [trace for trace in attention.data if trace.mode == "markers"]
+    assert [mark.x[0] for mark in marks] == [row.above.step for row in rows if row.above]
+    losses = ri.loss_figure(series)
+    drawn = {trace.name: list(trace.y) for trace in losses.data if trace.mode is None}
+    assert drawn["partial, x_2"] == [row.partial_losses[1] for row in series.losses]
+    assert sum(trace.mode == "markers" for trace in losses.data) == len(marks)
+    panels = ri.necessity_figure(series)
+    assert len(panels.data) == 3 * 6 + 2  # an enabling path has no frozen curve
+    assert pio.templates.default == template
+
+
+def test_the_drawing_is_coloured_by_when_paths_appear(series):
+    figure = ri.crossing_figure(series)
+    colors = {trace.text.split("<br>")[0]: trace.line.color for trace in figure.data if trace.text}
+    rows = {str(row.path): row for row in path_emergence(series)}
+    assert set(colors) == set(rows)
+    assert colors["L4.H0 s0<-s4"] == "rgb(228, 87, 86)"  # the last
+    assert colors["L0.H0 s4<-s4"] == "#8a9099"  # never
+    assert len({colors[name] for name in ("L0.H0 s6<-s5", "L2.H0 s0<-s2", "L4.H0 s0<-s4")}) == 3
+    notes = [annotation.text for annotation in figure.layout.annotations]
+    assert notes == [str(row.above or "never") for row in rows.values()]
+
+
+def test_epochs_are_the_papers_for_transformer_d_only():
+    assert paper_epochs(replace(PRESETS["transformer-d"], seed=3, steps=100, checkpoint_every=40))
+    assert not paper_epochs(PRESETS["transformer-a"])

@@ -1,0 +1,108 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval_interp.emergence.crossing import (
+    Crossing,
+    first_above,
+    first_below,
+    half_of_final,
+    who_leads,
+)
+from retrieval_interp.emergence.times import in_order
+from tasks import InputError
+
+
+def line(steps, values, at):
+    """The piecewise linear curve through what was measured."""
+    for (a, low), (b, high) in zip(zip(steps, values), zip(steps[1:], values[1:])):
+        if a <= at <= b:
+            return low + (high - low) * (at - a) / (b - a)
+    raise AssertionError(at)
+
+
+def by_bisection(steps, values, threshold):
+    """The first crossing without the formula: walk the intervals, halve the one that crosses."""
+    if values[0] > threshold:
+        return float(steps[0])
+    for a, b, high in zip(steps, steps[1:], values[1:]):
+        if high > threshold:
+            low, up = float(a), float(b)
+            for _ in range(80):
+                middle = (low + up) / 2
+                above = line(steps, values, middle) > threshold
+                low, up = (low, middle) if above else (middle, up)
+            return low
+    return None
+
+
+numbers = st.floats(-2, 2, allow_nan=False)
+curves = st.lists(st.tuples(st.integers(1, 50), numbers), min_size=1, max_size=12)
+
+
+@given(curves, numbers)
+def test_crossings_equal_those_found_by_bisection(curve, threshold):
+    steps, step = [], 0
+    for gap, _ in curve:
+        step += gap
+        steps.append(step)
+    values = [value for _, value in curve]
+    found, expected = first_above(steps, values, threshold), by_bisection(steps, values, threshold)
+    if expected is None:
+        assert found is None and max(values) <= threshold
+        return
+    assert values[steps.index(found.by)] > threshold
+    assert all(v <= threshold for s, v in zip(steps, values) if s < found.by)
+    if found.after is None:
+        assert found.step == found.by == steps[0]
+    else:
+        assert steps.index(found.by) == steps.index(found.after) + 1
+        assert found.after <= found.step <= found.by
+        # On a flat piece the step is not sharp: there the curve decides, not the step.
+        assert line(steps, values, found.step) == pytest.approx(threshold, abs=1e-9)
+        assert line(steps, values, expected) == pytest.approx(threshold, abs=1e-9)
+
+
+@given(curves, numbers)
+def test_falling_is_rising_upside_down(curve, threshold):
+    steps = list(range(len(curve)))
+    values = [value for _, value in curve]
+    assert first_below(steps, values, threshold) == first_above(
+        steps, [-value for value in values], -threshold
+    )
+
+
+def test_crossings_by_hand():
+    steps, values = [80, 160, 240, 320], [0.1, 0.3, 0.7, 0.2]
+    assert first_above(steps, values, 0.5) == Crossing(200.0, 160, 240)
+    assert first_above(steps, values, 0.3) == Crossing(160.0, 160, 240)  # reached, then passed
+    assert first_above(steps, values, 0.05) == Crossing(80.0, None, 80)
+    assert first_above(steps, values, 0.7) is None
+    assert first_below(steps, [0.9, 0.8, 0.4, 0.9], 0.5) == Crossing(220.0, 160, 240)
+    assert half_of_final(steps, [0.0, 0.1, 0.3, 0.4], least=0.05) == Crossing(200.0, 160, 240)
+    assert half_of_final(steps, [0.0, 0.9, 0.9, 0.04], least=0.05) is None
+    assert str(Crossing(80.0, None, 80)) == "<= 80" and str(Crossing(200.4, 160, 240)) == "200"
+
+
+def test_who_leads_is_said_only_where_a_measured_step_shows_it():
+    early, late = Crossing(100.0, 80, 160), Crossing(170.0, 160, 240)
+    assert who_leads(early, late) == "attention" and who_leads(late, early) == "necessity"
+    assert who_leads(early, Crossing(150.0, 80, 160)) == "unresolved"
+    assert who_leads(None, early) is None and who_leads(early, None) is None
+
+
+def test_the_papers_order_of_losses():
+    def at(*steps):
+        crossings = [None if step is None else Crossing(step, 0, 1000) for step in steps]
+        return in_order({f"x_{i}": crossing for i, crossing in enumerate(crossings, start=1)})
+
+    assert at(100.0, 200.0, 300.0) is True and at(100.0, 200.0, None) is True
+    assert at(100.0, 300.0, 200.0) is False and at(None, 100.0) is False
+    assert at(100.0, None) is None and at(None, None) is None and at(100.0, 100.0) is None
+
+
+def test_series_that_make_no_sense_are_refused():
+    with pytest.raises(InputError, match="a value a step, found 2 steps and 1 values"):
+        first_above([1, 2], [0.0], 0.5)
+    with pytest.raises(InputError, match="steps that rise"):
+        first_above([2, 1], [0.0, 1.0], 0.5)
