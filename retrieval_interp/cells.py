@@ -21,7 +21,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,7 @@ def run_job(job: Job, on_step: Callable[[int], None] = lambda done: None) -> dic
     }
 
 
-def first_below(
-    points: Sequence[tuple[int, float]], threshold: float = THRESHOLD
-) -> float | None:
+def first_below(points: Sequence[tuple[int, float]], threshold: float = THRESHOLD) -> float | None:
     """The first step at which a loss is below a threshold (section 7.2).
 
     Args:
@@ -160,7 +159,7 @@ def order_held(below: Sequence[float | None]) -> bool | None:
         fell are no violation); None if there is nothing to judge, fewer than two having fallen.
     """
     steps = [math.inf if step is None else step for step in below]
-    if any(a >= b for a, b in zip(steps, steps[1:]) if a < math.inf or b < math.inf):
+    if any(a >= b for a, b in pairwise(steps) if a < math.inf or b < math.inf):
         return False
     return True if sum(step < math.inf for step in steps) > 1 else None
 
@@ -240,5 +239,3 @@ if __name__ == "__main__":
     sys.stderr.flush()
     # Without the interpreter's farewell, which the thread above could outlast.
     os._exit(0)
-
-

@@ -117,7 +117,7 @@ class _Pool:
                 self.events.put(Failed(job, reason_of(error), repr(error)))
 
     def _run(self, job: Job, environment: dict[str, str]) -> Done | Failed:
-        for attempt in range(1, ATTEMPTS + 1):
+        for _ in range(ATTEMPTS):
             with tempfile.TemporaryFile() as stderr:
                 answer, status = self._attempt(job, environment, stderr)
                 if "result" in answer:
@@ -129,7 +129,7 @@ class _Pool:
             if self._stopped:
                 break
         reason = (
-            f"its process ended without a result ({_ending(status)}), {attempt} times; if memory "
+            f"its process ended without a result ({_ending(status)}), {ATTEMPTS} times; if memory "
             "is short, use fewer --workers"
         )
         return Failed(job, reason, printed)

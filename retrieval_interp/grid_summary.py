@@ -140,7 +140,7 @@ def _sentences(summary: dict[str, Any]) -> list[str]:
         if "order_held" in paper:
             held += f" (paper: {paper['order_held']:.0%})"
         if order["fewer_than_two_fell"]:
-            held += f"; in {order['fewer_than_two_fell']} others fewer than two fell below"
+            held += f"; in {order['fewer_than_two_fell']} more, fewer than two fell below"
         lines.append(held + ".")
         if order["broken"]:
             lines.append(f"Another order: {', '.join(order['broken'])}.")

@@ -45,7 +45,9 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise InputError(f"--address: expected Ray to be installed, found none; {INSTALL}") from None
+        raise InputError(
+            f"--address: expected Ray to be installed, found none; {INSTALL}"
+        ) from None
     return ray
 
 
@@ -128,7 +130,8 @@ def run_on_ray(
         num_gpus=gpus_per_cell if on_gpu and jobs and jobs[0].device != "cpu" else 0,
         max_retries=MAX_RETRIES,
     )
-    waiting, running = list(jobs), {}
+    waiting = list(jobs)
+    running: dict[Any, Job] = {}
     try:
         while waiting or running:
             while waiting and (at_most is None or len(running) < at_most):

@@ -93,9 +93,7 @@ def main(argv: Sequence[str]) -> None:
             else:
                 from retrieval_interp.ray_executor import run_on_ray
 
-                events = run_on_ray(
-                    ray, jobs, options.out, options.gpus_per_cell, options.workers
-                )
+                events = run_on_ray(ray, jobs, options.out, options.gpus_per_cell, options.workers)
             failed = _run(folder, jobs, finished, events, options)
         finally:
             folder.close()
@@ -208,9 +206,7 @@ def _run(
             for event in events:
                 cell = cells[event.job.cell]
                 if isinstance(event, Done):
-                    folder.write_result(
-                        cell, event.result, event.files, options.keep_checkpoints
-                    )
+                    folder.write_result(cell, event.result, event.files, options.keep_checkpoints)
                     progress.done(cell, event.result["validation_loss"])
                 elif isinstance(event, Failed):
                     file = folder.write_error(cell, event.reason, event.detail)

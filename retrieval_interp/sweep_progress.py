@@ -30,10 +30,11 @@ class SweepProgress:
 
         left = {job.cell for job in jobs}
         self._grid, self._steps = grid, grid.recipe.steps
-        self._done = dict.fromkeys(grid.cells, 0)
-        self._ended = {cell for cell in grid.cells if cell.name not in left}
-        self._first = dict.fromkeys(self._ended, self._steps)
-        self.finished = len(self._ended)
+        ended = [cell for cell in grid.cells if cell.name not in left]
+        # Steps done, and those of them that were done before this sweep.
+        self._done = dict.fromkeys(grid.cells, 0) | dict.fromkeys(ended, self._steps)
+        self._before = dict.fromkeys(ended, self._steps)
+        self.finished = len(ended)
         self._failed = 0
         self._began = self._spoke = time.monotonic()
         self._on_terminal = sys.stderr.isatty()
@@ -55,7 +56,7 @@ class SweepProgress:
 
     def step(self, cell: Cell, done: int) -> None:
         """A cell has done so many steps; what it had done before this sweep is not counted."""
-        self._first.setdefault(cell, done)
+        self._before.setdefault(cell, done)
         self._done[cell] = done
         self._show()
         if not self._on_terminal and time.monotonic() - self._spoke > _SECONDS_BETWEEN_LINES:
@@ -64,40 +65,35 @@ class SweepProgress:
     def done(self, cell: Cell, loss: float) -> None:
         """A cell has ended."""
         self.finished += 1
-        self._end(cell)
-        self._say(f"{cell.name}: validation MSE {loss:.4f}; {self._where()}")
+        self._before.setdefault(cell, 0)
+        self._end(cell, f"validation MSE {loss:.4f}")
 
     def failed(self, cell: Cell, reason: str, file: Path) -> None:
         """A cell has failed."""
         self._failed += 1
-        self._end(cell)
-        self._say(f"{cell.name}: failed: {reason} (see {file}); {self._where()}")
+        self._before[cell] = self._steps
+        self._end(cell, f"failed: {reason} (see {file})")
 
     def close(self) -> None:
         self._bar.close()
 
-    def _end(self, cell: Cell) -> None:
-        self._first.setdefault(cell, 0)
-        self._done[cell] = self._steps
-        self._ended.add(cell)
-        self._show()
-
-    def _work(self, cell: Cell, steps: int) -> float:
-        return steps * (cell.layers + _EMBEDDING)
-
     def seconds_left(self) -> float | None:
         """Time left at the pace so far; None before there is one."""
-        cells = self._done
-        left = sum(self._work(c, self._steps - self._done[c]) for c in cells if c not in self._ended)
-        since = sum(
-            self._work(cell, self._done[cell] - first)
-            for cell, first in self._first.items()
-            if cell not in self._ended or self._done[cell] > first
+        left = self._work({cell: self._steps - done for cell, done in self._done.items()})
+        worked = self._work(
+            {cell: self._done[cell] - before for cell, before in self._before.items()}
         )
         if left == 0:
             return 0.0
-        elapsed = time.monotonic() - self._began
-        return elapsed * left / since if since > 0 else None
+        return (time.monotonic() - self._began) * left / worked if worked > 0 else None
+
+    def _end(self, cell: Cell, what: str) -> None:
+        self._done[cell] = self._steps
+        self._show()
+        self._say(f"{cell.name}: {what}; {self._where()}")
+
+    def _work(self, steps: dict[Cell, int]) -> float:
+        return sum(number * (cell.layers + _EMBEDDING) for cell, number in steps.items())
 
     def _where(self) -> str:
         seconds = self.seconds_left()
@@ -113,16 +109,12 @@ class SweepProgress:
             print(line, flush=True)
 
     def _show(self) -> None:
-        total = sum(self._work(cell, self._steps) for cell in self._done)
-        done = sum(
-            self._work(cell, self._steps if cell in self._ended else steps)
-            for cell, steps in self._done.items()
-        )
+        share = self._work(self._done) / self._work(dict.fromkeys(self._done, self._steps))
         seconds = self.seconds_left()
         failed = f", {self._failed} failed" if self._failed else ""
         self._bar.set_description_str(f"{self.finished} of {len(self._done)} cells{failed}", False)
         self._bar.set_postfix_str(_duration(seconds) if seconds is not None else "?", False)
-        self._bar.update(100 * done / total - self._bar.n)
+        self._bar.update(100 * share - self._bar.n)
 
 
 def _duration(seconds: float) -> str:
