@@ -6,6 +6,7 @@ others go on. On this machine in worker processes, or on a Ray cluster (`--addre
 """
 
 import os
+import re
 import shlex
 
 # Before torch is loaded, as in retrieval_interp.ablate.
@@ -94,7 +95,7 @@ def main(argv: Sequence[str]) -> None:
                 from retrieval_interp.ray_executor import run_on_ray
 
                 events = run_on_ray(ray, jobs, options.out, options.gpus_per_cell, options.workers)
-            failed = _run(folder, jobs, finished, events, options)
+            failed = _run(folder, jobs, events, options)
         finally:
             folder.close()
     finally:
@@ -107,6 +108,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _check_options(options: SweepOptions) -> None:
+    # Whether a device is there is another question, and on a cluster one for its nodes.
+    if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", options.device) is None:
+        raise InputError(f"--device: expected auto, cpu or cuda, found {options.device!r:.40}")
     if options.workers is not None and not 1 <= options.workers <= MOST_WORKERS:
         raise InputError(f"--workers: expected 1 to {MOST_WORKERS}, found {options.workers}")
     if options.threads is not None and not 1 <= options.threads <= 1024:
@@ -186,7 +190,6 @@ def _jobs(
 def _run(
     folder: "SweepFolder",
     jobs: "list[Job]",
-    finished: dict["Cell", dict[str, object]],
     events: "Iterator[Event]",
     options: SweepOptions,
 ) -> dict[str, str]:

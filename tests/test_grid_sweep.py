@@ -312,7 +312,7 @@ def test_errors_are_one_line_with_exit_status_2(tmp_path):
 
 
 def test_the_time_left_counts_layers_and_this_sweeps_own_work(monkeypatch, capsys):
-    """Two layers cost 2.2 and one 1.2, so two of the four cells are 6.8 - 3.4 = 3.4 of 6.8."""
+    """A step with two layers counts 2.3, one with one layer 1.3."""
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     grid = make_grid("section7-ic", "smoke")
@@ -322,12 +322,12 @@ def test_the_time_left_counts_layers_and_this_sweeps_own_work(monkeypatch, capsy
     assert progress.seconds_left() is None and progress.finished == 1
     progress.step(two, 120)  # found in its run folder, not done in this sweep
     assert progress.seconds_left() is None
-    clock[0] += 11
+    clock[0] += 11.5
     progress.step(two, 240)
     progress.done(two, 0.5)
-    # 120 * 2.2 in 11 seconds; left are 240 * (1.2 + 2.2).
-    assert progress.seconds_left() == pytest.approx(11 * 240 * 3.4 / (120 * 2.2))
-    assert "2 of 4 cells finished, about 34 s left" in capsys.readouterr().out
+    # 120 * 2.3 in 11.5 seconds; left are 240 * (1.3 + 2.3).
+    assert progress.seconds_left() == pytest.approx(36)
+    assert "2 of 4 cells finished, about 36 s left" in capsys.readouterr().out
     clock[0] += 301
     progress.step(grid.cells[2], 10)
     assert "2 of 4 cells finished, about" in capsys.readouterr().out
