@@ -3,7 +3,7 @@
     python benchmarks/ablation_sweep.py [--presets small transformer-a ...] [--examples 128]
 
 In one run, in turn, round after round:
-(ours)   `circuits.sweep` on all hypotheses: each head alone, each path cut in the living model;
+(ours)   `circuits.ablation_sweep` on all hypotheses: each head alone, each path cut live;
 (naive)  one `run_with_hooks` of the whole model a hypothesis, on a sample of the same ones;
 (patch)  transformer-lens's `get_act_patch_attn_head_pattern_dest_src_pos`, patching zeros, on a
          sample of single entries of the pattern (it cannot patch the four chains of a role path at
@@ -26,7 +26,7 @@ import torch
 from tqdm import tqdm
 from transformer_lens import patching
 
-from circuits import Circuit, Head, HeadPath, Scorer, mean_attention, sweep
+from circuits import Circuit, Head, HeadPath, Scorer, ablation_sweep, mean_attention
 from circuits.ablation import ablated, pattern_hook_name
 from circuits.discovery import propose
 from circuits.mechanisms import IDENTITY, UNIFORM
@@ -101,7 +101,7 @@ def compare(name: str, examples: int, rounds: int, sample: int) -> str:
     times: dict[str, list[float]] = {key: [] for key in names}
     total, difference, hypotheses = 0.0, 0.0, 0
     for round_number in range(rounds):
-        seconds, found = timed(lambda: sweep(model, task, batch))
+        seconds, found = timed(lambda: ablation_sweep(model, task, batch))
         empty = Circuit({}, len(task.role_names))
         all_of_them = [(empty.replace(h, m), mse) for (h, m), mse in found.heads.items()]
         all_of_them += [(empty.cut(row.path), row.live_mse) for row in found.paths]

@@ -1,6 +1,7 @@
 """What is claimed: mechanisms, circuits, hooks and scores, on any hooked model."""
 
 from circuits.ablation import ablated as ablated
+from circuits.ablation_sweep import ablation_sweep as ablation_sweep
 from circuits.attention import mean_attention as mean_attention
 from circuits.circuit import Circuit as Circuit
 from circuits.circuit import Head as Head
@@ -14,4 +15,3 @@ from circuits.mechanisms import Mechanism as Mechanism
 from circuits.mechanisms import RolePath as RolePath
 from circuits.scoring import Scorer as Scorer
 from circuits.supposing import parse_circuit as parse_circuit
-from circuits.sweep import sweep as sweep

@@ -30,11 +30,11 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor
 
+from circuits.ablation_sweep import live_sweep
 from circuits.attention import mean_attention
 from circuits.circuit import Circuit, Head, HeadPath
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath, tidy
 from circuits.scoring import Progress, Scorer, mean_loss, no_progress, standard_error
-from circuits.sweep import live_sweep
 from tasks import Batch, InputError, Task
 
 _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (

@@ -5,7 +5,7 @@ joins a pair, without which no later head could find its target, then looks idle
 exception in appendix E). So each path is also ablated *live*: its attention is set to zero in the
 intact model and later attention is computed anew.
 
-`circuits.sweep` gives the loss of every such cut. `enabled_by` says which later paths lose
+`circuits.ablation_sweep` gives the loss of every such cut. `enabled_by` says which later paths lose
 attention when a path is cut, and whether through their queries or through their keys: one of the
 two is taken from the cut run, the other from the intact one.
 """

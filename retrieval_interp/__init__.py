@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from circuits import Mechanism as Mechanism
     from circuits import RolePath as RolePath
     from circuits import ablated as ablated
+    from circuits import ablation_sweep as ablation_sweep
     from circuits import discover as discover
     from circuits import enabled_by as enabled_by
     from circuits import mean_attention as mean_attention
     from circuits import parse_circuit as parse_circuit
     from circuits import parse_head_path as parse_head_path
     from circuits import score_circuit as score_circuit
-    from circuits import sweep as sweep
     from circuits.compile import compile_circuit as compile_circuit
     from circuits.figure import circuit_diff as circuit_diff
     from circuits.figure import circuit_figure as circuit_figure
@@ -76,7 +76,7 @@ _HOME = {
         "parse_circuit",
         "parse_head_path",
         "score_circuit",
-        "sweep",
+        "ablation_sweep",
     ),
     "circuits.compile": ("compile_circuit",),
     "circuits.figure": ("circuit_diff", "circuit_figure", "circuit_text"),

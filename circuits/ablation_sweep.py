@@ -38,7 +38,7 @@ class LiveScore:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class AblationSweep:
     """What every head and every path is worth alone.
 
     Attributes:
@@ -52,13 +52,13 @@ class Sweep:
     paths: list[LiveScore]
 
 
-def sweep(
+def ablation_sweep(
     model: Any,
     task: Task,
     batch: Batch,
     least: float = 0.0,
     progress: Progress = no_progress,
-) -> Sweep:
+) -> AblationSweep:
     """Score every head alone and cut every path alone.
 
     Args:
@@ -85,7 +85,7 @@ def sweep(
         for head, mechanism in progress(choices, "replacing heads")
     }
     baseline = mean_loss(scorer.base_losses)
-    return Sweep(baseline, heads, live_sweep(scorer, attention, least, progress))
+    return AblationSweep(baseline, heads, live_sweep(scorer, attention, least, progress))
 
 
 def live_sweep(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from circuits.ablation import ablated
+from circuits.ablation_sweep import ablation_sweep
 from circuits.attention import mean_attention
 from circuits.circuit import Circuit, Head, HeadPath
 from circuits.compile import compile_circuit
@@ -16,7 +17,6 @@ from circuits.enabling import enabled_by
 from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, RolePath
 from circuits.rules import doubling_rules, random_rules
 from circuits.scoring import Scorer
-from circuits.sweep import sweep
 from tasks import RetrievalTask
 from tests.test_mechanisms import PATHS
 from tests.test_scoring import naive_mse
@@ -25,7 +25,7 @@ from tests.test_scoring import naive_mse
 @pytest.mark.parametrize("least", [0.0, 0.2])
 def test_a_sweep_equals_a_naive_loop(task, model, least):
     batch = task.sample(5, seed=2)
-    found = sweep(model, task, batch, least)
+    found = ablation_sweep(model, task, batch, least)
     empty = Circuit({}, 5)
     assert found.baseline_mse == pytest.approx(naive_mse(model, task, empty, batch), abs=1e-5)
     assert len(found.heads) == 3 * 2 * 2

@@ -1,0 +1,241 @@
+"""One cell of a grid: train it in its run folder and say how it ended.
+
+1. `run_job` trains a recipe in a run folder, or goes on with what the folder holds, exactly.
+2. Its result is read off the run's metrics (paper, section 7.2): the final validation loss and
+   partial losses (means over the last 100 steps), the first step at which each partial loss is
+   below 0.5, linearly between logged steps, and whether these steps come in the order x_1, x_2, ...
+3. `python -m retrieval_interp.sweep.cells` is a worker process: it reads one job as a line of JSON
+   on standard input, answers with lines of JSON, and ends when its standard input does, so that a
+   killed sweep leaves no worker behind. `retrieval_interp.sweep` starts it.
+"""
+
+import contextlib
+import datetime
+import json
+import math
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from retrieval_interp.files import remove_leftovers
+from tasks.errors import InputError
+
+FORMAT = 1
+THRESHOLD = 0.5
+CHECKPOINTS = "checkpoints/step-*.safetensors"
+_SECONDS_BETWEEN_WORDS = 0.5
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to run a cell, anywhere.
+
+    Attributes:
+        cell: its name.
+        grid: name of its grid.
+        scale: name of its scale.
+        layers: its depth.
+        recipe: what it trains, as JSON data.
+        folder: its run folder.
+        device: auto, cpu or cuda.
+        threads: CPU threads.
+        compile: use torch.compile.
+        checkpoint: keep the last checkpoint.
+    """
+
+    cell: str
+    grid: str
+    scale: str
+    layers: int
+    recipe: dict[str, Any]
+    folder: str
+    device: str = "auto"
+    threads: int = 1
+    compile: bool = True
+    checkpoint: bool = True
+
+
+def run_job(job: Job, on_step: Callable[[int], None] = lambda done: None) -> dict[str, Any]:
+    """Train a cell to its end, or go on with what its folder holds.
+
+    Args:
+        job: the cell.
+        on_step: called with the number of steps done.
+
+    Returns:
+        Its result as JSON data. The run folder is left as it is; see `tidy`.
+
+    Raises:
+        InputError: as `train_model`.
+    """
+    import torch
+
+    from retrieval_interp.config import from_dict
+    from retrieval_interp.recipe import Recipe
+    from retrieval_interp.training import train_model
+
+    torch.set_num_threads(job.threads)
+    recipe = from_dict(Recipe, job.recipe, f"{job.cell}: recipe")
+    try:
+        trained = train_model(
+            recipe, job.folder, job.device, job.compile, lambda done, row: on_step(done)
+        )
+    finally:
+        if job.compile:
+            torch.compiler.reset()  # type: ignore[no-untyped-call, unused-ignore]
+    record = trained.record
+    if "validation_loss" not in record:
+        raise InputError(
+            f"{job.folder}: expected metrics of the last steps, found none; remove that folder to "
+            "run the cell again"
+        )
+    below = [
+        first_below([(row["step"], row["partial_losses"][i]) for row in trained.metrics])
+        for i in range(len(record["partial_losses"]))
+    ]
+    return {
+        "format": FORMAT,
+        "status": "done",
+        "cell": job.cell,
+        "grid": job.grid,
+        "scale": job.scale,
+        "layers": job.layers,
+        "seed": recipe.seed,
+        "validation_loss": record["validation_loss"],
+        "partial_losses": record["partial_losses"],
+        "below_half": below,
+        "order_held": order_held(below),
+        "steps": record["step"],
+        "seconds": record["seconds"],
+        "seconds_per_step": record["seconds"] / record["step"],
+        "device": record["device"],
+        "threads": record["threads"],
+        "compiled": record["compiled"],
+        "versions": {**record["versions"], "python": platform.python_version()},
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "recipe": record["recipe"],
+    }
+
+
+def first_below(points: Sequence[tuple[int, float]], threshold: float = THRESHOLD) -> float | None:
+    """The first step at which a loss is below a threshold (section 7.2).
+
+    Args:
+        points: (step, loss), by step.
+        threshold: 0.5 in the paper.
+
+    Returns:
+        Where the line between the last logged loss that is not below and the first that is crosses
+        the threshold; the first logged step if that one is below already; None if none is.
+    """
+    before: tuple[int, float] | None = None
+    for step, loss in points:
+        if loss < threshold:
+            if before is None:
+                return float(step)
+            share = (before[1] - threshold) / (before[1] - loss)
+            return before[0] + share * (step - before[0])
+        before = (step, loss)
+    return None
+
+
+def order_held(below: Sequence[float | None]) -> bool | None:
+    """Whether the losses fell below in the order x_1, x_2, ... (section 7.2).
+
+    Args:
+        below: the step of each; None for one that never did, which comes last.
+
+    Returns:
+        False if one is not before the next (two at the same step are in no order, two that never
+        fell are no violation); None if there is nothing to judge, fewer than two having fallen.
+    """
+    steps = [math.inf if step is None else step for step in below]
+    if any(a >= b for a, b in pairwise(steps) if a < math.inf or b < math.inf):
+        return False
+    return True if sum(step < math.inf for step in steps) > 1 else None
+
+
+def tidy(folder: Path, checkpoint: bool) -> None:
+    """Delete what only an unfinished run needs, once a cell's result is written.
+
+    Its config and metrics stay, and on request its last checkpoint; the state to resume from (three
+    times the weights) and the other checkpoints go. Doing it again does nothing.
+    """
+    kept = sorted(folder.glob(CHECKPOINTS))[-1:] if checkpoint else []
+    for path in [folder / "state.safetensors", folder / "lock", *folder.glob(CHECKPOINTS)]:
+        if path not in kept:
+            path.unlink(missing_ok=True)
+    if folder.is_dir():
+        remove_leftovers(folder)
+    if not kept:
+        with contextlib.suppress(OSError):
+            (folder / "checkpoints").rmdir()
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())[:500]
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+
+
+# The worker process
+
+
+def _end_with_parent() -> None:
+    """End this process and what it started as soon as its standard input ends."""
+    while os.read(0, 1024):
+        pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
+def _read_job() -> Job:
+    line = b""
+    while not line.endswith(b"\n"):
+        more = os.read(0, 1 << 16)
+        if not more:
+            raise SystemExit(1)
+        line += more
+    return Job(**json.loads(line))
+
+
+def worker() -> None:
+    """Run the job that standard input names."""
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    spoken = [0.0]
+
+    def say(**words: Any) -> None:
+        answers.write(json.dumps(words) + "\n")
+        answers.flush()
+
+    def on_step(done: int) -> None:
+        now = time.monotonic()
+        if now - spoken[0] > _SECONDS_BETWEEN_WORDS:
+            spoken[0] = now
+            say(step=done)
+
+    job = _read_job()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        say(result=run_job(job, on_step))
+    except Exception as error:
+        say(error=reason_of(error), detail=traceback.format_exc())
+
+
+if __name__ == "__main__":
+    worker()
+    sys.stderr.flush()
+    # Without the interpreter's farewell, which the thread above could outlast.
+    os._exit(0)

@@ -1,0 +1,153 @@
+"""What a grid says: figure 4 and section 7.2 as tables and as JSON.
+
+1. Figure 4, left: the final validation loss by depth, mean and extremes over the seeds, and the
+   share of runs that end above 0.7, which without curriculum is every run of the paper's (C3).
+2. Figure 4, right: the partial losses by depth and place in the chain (C4).
+3. Section 7.2: in how many runs the partial losses fell below 0.5 in the order x_1, x_2, ... (C5).
+"""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from retrieval_interp.sweep.grid import Cell, Grid
+
+UNLEARNED = 0.7
+PAPER = {
+    "section7-ic": {"order_held": 1.0, "where": "section 7.2, figure 4"},
+    "section7-nonic": {"share_above_0.7": 1.0, "where": "section 7.2, figure 4 left"},
+}
+
+
+def summarize(
+    grid: Grid, results: dict[Cell, dict[str, Any]], failed: dict[Cell, str], command: str
+) -> dict[str, Any]:
+    """The numbers of a grid as JSON data.
+
+    Args:
+        grid: which cells there should be.
+        results: of the finished ones.
+        failed: reasons of those that failed.
+        command: what made them.
+
+    Returns:
+        Counts, a row a depth, the order of the partial losses, the paper's numbers, and how it was
+        made: command, settings, devices, versions, dates, and seconds of training in all.
+    """
+    rows = list(results.values())
+    return {
+        "command": command,
+        **grid.to_dict(),
+        "asked": list(grid.asked),
+        "cells": len(grid.cells),
+        "finished": len(results),
+        "failed": {cell.name: reason for cell, reason in failed.items()},
+        "share_above_0.7": _share_above([row["validation_loss"] for row in rows]),
+        "depths": [
+            _depth(layers, [row for cell, row in results.items() if cell.layers == layers])
+            for layers in sorted({cell.layers for cell in results})
+        ],
+        "order": {
+            "held": sum(row["order_held"] is True for row in rows),
+            "broken": sorted(row["cell"] for row in rows if row["order_held"] is False),
+            "fewer_than_two_fell": sum(row["order_held"] is None for row in rows),
+        }
+        if len(grid.asked) > 1
+        else None,
+        "paper": PAPER.get(grid.name),
+        "seconds": sum(row["seconds"] for row in rows),
+        "devices": sorted({row["device"] for row in rows}),
+        "versions": _versions(rows),
+        "first_date": min((row["date"] for row in rows), default=None),
+        "date": max((row["date"] for row in rows), default=None),
+    }
+
+
+def _share_above(losses: Sequence[float]) -> float | None:
+    return sum(loss > UNLEARNED for loss in losses) / len(losses) if losses else None
+
+
+def _depth(layers: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    losses = [row["validation_loss"] for row in rows]
+    return {
+        "layers": layers,
+        "runs": len(rows),
+        "mean": statistics.fmean(losses),
+        "min": min(losses),
+        "max": max(losses),
+        "share_above_0.7": _share_above(losses),
+        "partial_losses": [
+            statistics.fmean(column) for column in zip(*(row["partial_losses"] for row in rows))
+        ],
+        "seconds_per_step": statistics.median(row["seconds_per_step"] for row in rows),
+    }
+
+
+def _versions(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        for name, version in row["versions"].items():
+            found.setdefault(name, set()).add(version)
+    return {name: sorted(versions) for name, versions in found.items()}
+
+
+def summary_text(summary: dict[str, Any]) -> str:
+    """A summary for people: two tables and the sentences that section 7.2 draws from them."""
+    done, cells, failed = summary["finished"], summary["cells"], summary["failed"]
+    lines = [
+        f"{summary['grid']} at scale {summary['scale']}: {done} of {cells} cells finished"
+        + (f", {len(failed)} failed" if failed else "")
+    ]
+    if done:
+        lines += ["", "final validation MSE (mean of the last 100 steps; figure 4, left)", ""]
+        lines += _table(
+            ["layers", "runs", "mean", "min", "max", "above 0.7"],
+            [
+                [
+                    str(row["layers"]),
+                    str(row["runs"]),
+                    *(f"{row[key]:.4f}" for key in ("mean", "min", "max")),
+                    f"{row['share_above_0.7']:.0%}",
+                ]
+                for row in summary["depths"]
+            ],
+        )
+        if len(summary["asked"]) > 1:
+            lines += ["", "its parts by place in the chain, mean of the runs (figure 4, right)", ""]
+            lines += _table(
+                ["layers", *summary["asked"]],
+                [
+                    [str(row["layers"]), *(f"{loss:.4f}" for loss in row["partial_losses"])]
+                    for row in summary["depths"]
+                ],
+            )
+        lines += ["", *_sentences(summary)]
+    lines += [f"failed: {name}: {reason}" for name, reason in failed.items()]
+    return "\n".join(lines)
+
+
+def _sentences(summary: dict[str, Any]) -> list[str]:
+    done, share = summary["finished"], summary["share_above_0.7"]
+    paper = summary["paper"] or {}
+    above = f"{round(share * done)} of {done} runs end above 0.7"
+    if "share_above_0.7" in paper:
+        above += f" (paper: {paper['share_above_0.7']:.0%})"
+    lines = [above + "."]
+    order = summary["order"]
+    if order is not None:
+        judged = order["held"] + len(order["broken"])
+        held = f"Below 0.5 in the order x_1, x_2, ...: {order['held']} of {judged} runs"
+        if "order_held" in paper:
+            held += f" (paper: {paper['order_held']:.0%})"
+        if order["fewer_than_two_fell"]:
+            held += f"; in {order['fewer_than_two_fell']} more, fewer than two fell below"
+        lines.append(held + ".")
+        if order["broken"]:
+            lines.append(f"Another order: {', '.join(order['broken'])}.")
+    return lines
+
+
+def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    table = [header, ["-" * width for width in widths], *rows]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in table]

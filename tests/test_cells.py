@@ -1,0 +1,154 @@
+"""One cell, and the processes that run cells."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import closing
+
+import pytest
+
+from retrieval_interp.checkpoint import load_checkpoint
+from retrieval_interp.config import to_dict
+from retrieval_interp.sweep.cells import Job, run_job, tidy
+from retrieval_interp.sweep.executors import Done, Failed, Progress, environments, run_local
+from retrieval_interp.sweep.grid import Cell, make_grid
+
+GRID = make_grid("section7-ic", "smoke")
+
+
+FIRST = Cell(1, 0)
+
+
+def job(folder, cell=FIRST):
+    recipe = to_dict(GRID.cell_recipe(cell))
+    return Job(cell.name, "section7-ic", "smoke", 1, recipe, str(folder), "cpu", 1, False)
+
+
+def test_the_result_is_read_off_the_metrics(tmp_path):
+    steps = []
+    result = run_job(job(tmp_path / "run"), steps.append)
+    assert steps == list(range(1, 241))
+    assert json.loads(json.dumps(result)) == result
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    tail = [row["validation_loss"] for row in rows if row["step"] > 140]
+    assert len(tail) == 100
+    assert result["validation_loss"] == pytest.approx(sum(tail) / 100)
+    assert (result["steps"], result["seed"], result["layers"]) == (240, 0, 1)
+    assert result["seconds_per_step"] == pytest.approx(result["seconds"] / 240)
+    assert result["recipe"] == to_dict(GRID.cell_recipe(Cell(1, 0)))
+    again = run_job(job(tmp_path / "run"))
+    assert {**again, "date": 0} == {**result, "date": 0}
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_finished_cell_is_small(tmp_path, checkpoint):
+    run_job(job(tmp_path / "run"))
+    (tmp_path / "run" / ".writing-abc").write_text("cut short")
+    for _ in range(2):
+        tidy(tmp_path / "run", checkpoint)
+        kept = {"config.json", "metrics.jsonl"}
+        kept |= {"step-000240.safetensors"} if checkpoint else set()
+        assert {path.name for path in (tmp_path / "run").rglob("*") if path.is_file()} == kept
+    if checkpoint:
+        assert load_checkpoint(tmp_path / "run").training["step"] == 240
+    tidy(tmp_path / "none", checkpoint)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_worker_process_answers_with_its_result(tmp_path):
+    events = list(run_local([job(tmp_path / "run")], environments(1, 1, 0)))
+    assert isinstance(events[-1], Done) and events[-1].result["steps"] == 240
+    assert all(isinstance(event, Progress) for event in events[:-1])
+    other = run_job(job(tmp_path / "other"))
+    assert events[-1].result["validation_loss"] == other["validation_loss"]
+
+
+def test_a_worker_process_reports_its_error(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("")
+    (event,) = run_local([job(tmp_path / "run")], environments(1, 1, 0))
+    assert isinstance(event, Failed)
+    assert "found a folder with other files" in event.reason and "\n" not in event.reason
+    assert "Traceback" in event.detail and "run_folder.py" in event.detail
+
+
+def script(text):
+    return [sys.executable, "-c", text]
+
+
+def test_a_killed_worker_is_started_once_more(tmp_path):
+    text = f"""
+import json, os, pathlib
+mark = pathlib.Path({str(tmp_path / "mark")!r})
+if not mark.exists():
+    mark.touch()
+    print('{{"step": 3}}', flush=True)
+    os.kill(os.getpid(), 9)
+print(json.dumps({{"result": {{"loss": 1}}}}))
+"""
+    events = list(run_local([job(tmp_path)], [{}], script(text)))
+    assert events == [Progress(job(tmp_path), 3), Done(job(tmp_path), {"loss": 1}, {})]
+
+
+def test_a_worker_that_is_killed_twice_is_reported_and_the_rest_goes_on(tmp_path):
+    text = """
+import json, os, sys
+cell = json.loads(input())["cell"]
+if cell == "layers-1-seed-0":
+    print("last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), 9)
+print(json.dumps({"result": {"cell": cell, "gpu": os.environ["GPU"]}}))
+"""
+    jobs = [job(tmp_path, Cell(1, seed)) for seed in range(4)]
+    events = list(run_local(jobs, [{"GPU": "0"}, {"GPU": "1"}], script(text)))
+    failed = [event for event in events if isinstance(event, Failed)]
+    done = [event for event in events if isinstance(event, Done)]
+    assert [event.job.cell for event in failed] == ["layers-1-seed-0"]
+    assert "ended without a result (killed by SIGKILL), 2 times" in failed[0].reason
+    assert failed[0].detail == "last words\n"
+    assert sorted(event.result["cell"] for event in done) == [one.cell for one in jobs[1:]]
+
+
+def test_an_abandoned_stream_leaves_no_process(tmp_path):
+    text = """
+import os, time
+print('{"step": %d}' % os.getpid(), flush=True)
+time.sleep(600)
+"""
+    before = threading.active_count()
+    with closing(run_local([job(tmp_path)], [{}], script(text))) as events:
+        pid = next(events).step
+    assert threading.active_count() == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_worker_ends_with_its_parent(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "retrieval_interp.sweep.cells"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        endless = to_dict(GRID.cell_recipe(Cell(1, 0))) | {"steps": 10**9}
+        data = json.dumps(vars(job(tmp_path / "run")) | {"recipe": endless})
+        process.stdin.write(data + "\n")
+        process.stdin.flush()
+        assert "step" in json.loads(process.stdout.readline())
+        process.stdin.close()
+        assert process.wait(timeout=60) != 0
+
+
+def test_gpus_are_dealt_out_in_turn(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    dealt = [one["CUDA_VISIBLE_DEVICES"] for one in environments(4, 1, 2)]
+    assert dealt == ["0", "1", "0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    dealt = [one["CUDA_VISIBLE_DEVICES"] for one in environments(3, 1, 2)]
+    assert dealt == ["5", "7", "5"]
+    assert [one["OMP_NUM_THREADS"] for one in environments(2, 3, 0)] == ["3", "3"]
+    assert "CUDA_VISIBLE_DEVICES" not in environments(2, 1, 1)[0]
