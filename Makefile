@@ -17,7 +17,7 @@ test: $(INSTALLED) chromium
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -rs
+	OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist worksteal -rs
 
 # Without it the browser tests are skipped and say so.
 chromium:
