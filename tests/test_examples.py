@@ -149,9 +149,11 @@ def executed(tmp_path, monkeypatch):
                 texts, kinds = [], set()
                 for output in cell.outputs:
                     assert output.get("name") != "stderr", output.text
-                    texts.append(output.get("text") or output.data.get("text/plain", ""))
+                    # A stream may come in pieces.
+                    text = output.get("text") or output.data.get("text/plain", "") + "\n"
+                    texts.append(text)
                     kinds |= set(output.get("data", ()))
-                shown[cell.id] = ("\n".join(texts), kinds)
+                shown[cell.id] = ("".join(texts), kinds)
         return shown
 
     return execute
@@ -181,6 +183,9 @@ def test_the_notebook_that_trains(executed):
     assert len(learned) == 2 and learned[0] <= learned[1]
     assert "L0.H0 s2<-s1: above 0.4 from step" in shown["order"][0]
     assert "6 layers of 1 head" in shown["bench"][0] and "L5.H0" in shown["role-maps"][0]
+    cuts = [line.split() for line in shown["cut"][0].splitlines()[1:]]
+    assert len(cuts) == 8 and cuts[0][0] == "intact"
+    assert max(float(row[-1]) for row in cuts[1:]) > 3 * float(cuts[0][-1])
 
 
 def test_the_notebook_on_depth(executed):
@@ -201,7 +206,7 @@ def test_the_notebook_with_a_model_of_ones_own(executed):
     assert ", below 0.1" in shown["suppose"][0] and "Sufficient" in shown["score"][0]
     assert "L0.H0 s2<-s1" in shown["score"][0] and "enables L1.H0 s0<-s2 (key" in shown["score"][0]
     assert "TransformerBridge: Lookup" in shown["bridge"][0]
-    rows = [line.split() for line in shown["same"][0].splitlines()[1:] if line]
+    rows = [line.split() for line in shown["same"][0].splitlines()[1:]]
     assert len(rows) == 5
     assert all(abs(float(row[0]) - float(row[1])) < 1e-4 for row in rows)
     assert "Sufficient" in shown["bridge-score"][0]
