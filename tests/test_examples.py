@@ -1,12 +1,25 @@
-"""What the README and examples/ show runs as it stands."""
+r"""What the README and examples/ show runs as it stands.
 
+Notebooks are committed without outputs, as this leaves them:
+
+    jupyter nbconvert --clear-output --ClearMetadataPreprocessor.enabled=True \
+        --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec \
+        --inplace examples/*.ipynb
+"""
+
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
 ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
 def run(*arguments, cwd):
@@ -65,3 +78,135 @@ def test_a_circuit_is_drawn(tmp_path):
     drawn, shipped = (tmp_path / "out.svg").read_text(), ROOT / "docs" / "small-circuit.svg"
     assert drawn.startswith("<svg") and drawn.count("marker-end") >= 6
     assert drawn.count("marker-end") == shipped.read_text().count("marker-end")
+
+
+def test_a_circuit_is_supposed_in_a_terminal(tmp_path):
+    printed = run(ROOT / "examples" / "suppose_a_circuit.py", cwd=tmp_path)
+    assert printed.count("taken back") == 1 and "not below 0.05" in printed
+    assert "Sufficient: with 3 of 5 heads replaced" in printed
+    one = run(ROOT / "examples" / "suppose_a_circuit.py", "L4.H0 s0<-s4", cwd=tmp_path)
+    assert "taken back" not in one and "with 1 of 5 heads replaced" in one
+
+
+def test_a_task_of_ones_own_is_learned_and_explained(tmp_path):
+    printed = run(ROOT / "examples" / "own_task.py", cwd=tmp_path)
+    assert "here <- three before" in printed and "s0<-s1 0.9" in printed
+    assert "Sufficient: with 1 of 1 head" in printed
+
+
+def test_notebooks_are_committed_without_outputs():
+    assert len(NOTEBOOKS) == 4
+    for path in NOTEBOOKS:
+        notebook = json.loads(path.read_text())
+        assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5), path
+        assert list(notebook["metadata"]) == ["kernelspec"], path
+        for cell in notebook["cells"]:
+            assert cell["metadata"] == {} and re.fullmatch("[a-z-]+", cell["id"]), path
+            if cell["cell_type"] == "code":
+                assert cell["outputs"] == [] and cell["execution_count"] is None, path
+
+
+@pytest.fixture
+def executed(tmp_path, monkeypatch):
+    """Runs a notebook from a temporary folder, with this interpreter and no settings of a user.
+
+    Gives what each code cell showed: streams and plain texts, and the kinds of data beside them.
+    """
+    spec = {
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "Python 3",
+        "language": "python",
+    }
+    kernel = tmp_path / "data" / "kernels" / "python3" / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text(json.dumps(spec))
+    for name in ("DATA", "CONFIG", "RUNTIME"):
+        monkeypatch.setenv(f"JUPYTER_{name}_DIR", str(tmp_path / name.lower()))
+    monkeypatch.setenv("JUPYTER_NO_CONFIG", "1")
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = {
+        **os.environ,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "TMPDIR": str(work),
+        "HOME": str(tmp_path),
+    }
+
+    def execute(name):
+        notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
+        client = NotebookClient(
+            notebook,
+            timeout=900,
+            kernel_name="python3",
+            allow_errors=False,
+            resources={"metadata": {"path": str(work)}},
+        )
+        client.execute(env=environment)
+        shown = {}
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                texts, kinds = [], set()
+                for output in cell.outputs:
+                    assert output.get("name") != "stderr", output.text
+                    # A stream may come in pieces.
+                    text = output.get("text") or output.data.get("text/plain", "") + "\n"
+                    texts.append(text)
+                    kinds |= set(output.get("data", ()))
+                shown[cell.id] = ("".join(texts), kinds)
+        return shown
+
+    return execute
+
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def test_the_notebook_that_finds_a_circuit(executed):
+    shown = executed("circuit_discovery")
+    assert "not below 0.05" in shown["join"][0] and "text/html" in shown["role-maps"][1]
+    for cell in ("top-head", "second-head", "shared", "rest-identity", "discover"):
+        assert "not below" not in shown[cell][0] and ", below 0.05" in shown[cell][0], cell
+    assert "Not minimal" in shown["score"][0]
+    assert "Minimal, as no path can go" in shown["score-found"][0]
+    assert "6 paths" in shown["numbers"][0] and "minimal: True" in shown["numbers"][0]
+    assert '"enabling"' in shown["keep"][0] and "nothing changed" in shown["load"][0]
+    assert shown["explore"][1] >= {WIDGET, "text/html"}
+
+
+def test_the_notebook_that_trains(executed):
+    shown = executed("train_and_watch_heads_emerge")
+    assert WIDGET in shown["train"][1] and WIDGET in shown["emerge"][1]
+    loss, b, c = (float(x) for x in re.findall(r"\d\.\d{3}", shown["result"][0]))
+    assert loss < 0.3 and b < c < 0.5
+    learned = [int(step) for step in re.findall(r"at step (\d+)", shown["result"][0])]
+    assert len(learned) == 2 and learned[0] <= learned[1]
+    assert "L0.H0 s2<-s1: above 0.4 from step" in shown["order"][0]
+    assert "6 layers of 1 head" in shown["bench"][0] and "L5.H0" in shown["role-maps"][0]
+    cuts = [line.split() for line in shown["cut"][0].splitlines()[1:]]
+    assert len(cuts) == 8 and cuts[0][0] == "intact"
+    assert max(float(row[-1]) for row in cuts[1:]) > 3 * float(cuts[0][-1])
+
+
+def test_the_notebook_on_depth(executed):
+    shown = executed("depth_bound")
+    assert "D = 4, 4 layers" in shown["hand"][0] and "B, C, D and E." in shown["hand"][0]
+    assert "but not E" in shown["one-fewer-by-hand"][0]
+    rows = [line.split() for line in shown["table"][0].splitlines()]
+    assert ["4", "2", "3", "4", "3", "4"] in rows and WIDGET in shown["figure"][1]
+    assert "MSE 0.0000" in shown["suppose"][0] and ", below 0.01" in shown["suppose"][0]
+    assert "0 of 100 random circuits" in shown["score"][0]
+    assert "refused: compile: expected rules that bring x_4 to s0" in shown["refused"][0]
+
+
+def test_the_notebook_with_a_model_of_ones_own(executed):
+    shown = executed("your_own_model")
+    losses = [float(x) for x in re.findall(r"cross entropy (\d\.\d{4})", shown["train"][0])]
+    assert losses[0] > 1 and losses[-1] < 0.05
+    assert ", below 0.1" in shown["suppose"][0] and "Sufficient" in shown["score"][0]
+    assert "L0.H0 s2<-s1" in shown["score"][0] and "enables L1.H0 s0<-s2 (key" in shown["score"][0]
+    assert "TransformerBridge: Lookup" in shown["bridge"][0]
+    rows = [line.split() for line in shown["same"][0].splitlines()[1:]]
+    assert len(rows) == 5
+    assert all(abs(float(row[0]) - float(row[1])) < 1e-4 for row in rows)
+    assert "Sufficient" in shown["bridge-score"][0]

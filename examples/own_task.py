@@ -1,0 +1,50 @@
+"""A task and a model of your own: python examples/own_task.py
+
+The task: at every place, say the word that stood three places before. One head is enough.
+"""
+
+import warnings
+
+import torch
+import torch.nn.functional as F
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+import retrieval_interp as ri
+
+WORDS, LENGTH, BACK = 10, 12, 3
+
+
+class ThreeBack(ri.Task):
+    role_names = ("s0", "s1")
+    role_labels = ("here", "three before")
+    loss_name = "cross entropy"
+
+    def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        splits = ["train", "validation", "discovery", "test"]
+        generator = torch.Generator().manual_seed(4 * seed + splits.index(split))
+        words = torch.randint(WORDS, (start + n, LENGTH), generator=generator)[start:]
+        here = torch.arange(BACK, LENGTH)  # a chain for every place that has a third before it
+        roles = torch.stack([here, here - BACK], dim=-1).expand(n, -1, -1)
+        return ri.Batch(words, words[:, :-BACK], roles).to(device)
+
+    def example_losses(self, outputs, batch):
+        logits = outputs[:, BACK:].transpose(1, 2)
+        return F.cross_entropy(logits, batch.targets, reduction="none").mean(dim=1, keepdim=True)
+
+
+task = ThreeBack()
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+    sizes = {"n_layers": 1, "d_model": 32, "d_head": 32, "n_ctx": LENGTH, "d_vocab": WORDS}
+    cfg = HookedTransformerConfig(**sizes, attn_only=True, seed=0, device="cpu")
+    model = HookedTransformer(cfg)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for step in range(300):
+    batch = task.sample(64, seed=step)
+    loss = task.example_losses(model(batch.inputs), batch).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+bench = ri.open(model.eval(), task)
+print(bench.roles(), bench.suppose("L0.H0 s0<-s1"), bench.score(), sep="\n\n")
