@@ -14,6 +14,8 @@ from circuits.mechanisms import Mechanism, RolePath
 from circuits.scoring import Progress, Scorer, no_progress
 from tasks import Batch
 
+_REDRAWS = 20  # a tiny model's random circuit may be the circuit itself, which is no control
+
 
 def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
     """The role paths that the mask allows at every position of a batch."""
@@ -87,5 +89,12 @@ def random_control(
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
     draw = random.Random(seed)
-    drawn = [random_circuit(circuit, heads, paths, draw) for _ in range(count)]
+    drawn = []
+    for _ in range(count):
+        other = random_circuit(circuit, heads, paths, draw)
+        for _ in range(_REDRAWS):
+            if other.mechanisms != circuit.mechanisms:
+                break
+            other = random_circuit(circuit, heads, paths, draw)
+        drawn.append(other)
     return sorted(scorer.mse(other) for other in progress(drawn, "random circuits"))

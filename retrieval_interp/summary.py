@@ -87,9 +87,14 @@ def describe_config(config: ModelConfig, task: Task) -> str:
 
 def _described(task: Task, layers: int, heads: int, d_model: int) -> str:
     return (
-        f"{task.description}; {layers} layer{'' if layers == 1 else 's'} of {heads} "
-        f"head{'' if heads == 1 else 's'}, d_model {d_model}"
+        f"{task.description}; {counted(layers, 'layer')} of {counted(heads, 'head')}, "
+        f"d_model {d_model}"
     )
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 head`, `2 heads`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def scale(task: Task) -> str:
@@ -120,9 +125,10 @@ def verdict(score: CircuitScore, task: Task) -> str:
     useful = sum(bool(row.mechanism.paths) for row in score.heads)
     by_paths = f", {useful} of them by {' and '.join(kinds)} paths" if useful else ""
     word = "Sufficient" if score.sufficient else "Not sufficient"
-    papers = isinstance(task, RetrievalTask)
+    papers = isinstance(task, RetrievalTask) and task.tokens == "gaussian"
     text = (
-        f"{word}: with {len(score.circuit.mechanisms)} of {len(score.heads)} heads replaced"
+        f"{word}: with {len(score.circuit.mechanisms)} of "
+        f"{counted(len(score.heads), 'head')} replaced"
         f"{by_paths}, the {loss} is {score.combined_mse:.4f}, "
         f"{'below' if score.sufficient else 'not below'} {score.tolerance:g} (intact: "
         f"{score.baseline_mse:.4f}{f'; paper: {PAPER_COMBINED}' if papers else ''})."
@@ -132,7 +138,8 @@ def verdict(score: CircuitScore, task: Task) -> str:
     if score.tolerance <= score.baseline_mse:
         text += (
             f" The tolerance is not above the intact model's own {loss} of "
-            f"{score.baseline_mse:.4f}; try --tolerance {max(0.05, 2 * score.baseline_mse):.2g}."
+            f"{score.baseline_mse:.4f}; try a tolerance of "
+            f"{max(0.05, 2 * score.baseline_mse):.2g}."
         )
     if score.control:
         text += f" {control_summary(score)}"

@@ -30,7 +30,7 @@ from retrieval_interp.commands import progress_bar
 from retrieval_interp.files import check_writable, read_text, write_whole
 from retrieval_interp.page import View
 from retrieval_interp.role_maps import role_maps
-from retrieval_interp.summary import describe, scale, score_table, verdict
+from retrieval_interp.summary import counted, describe, scale, score_table, verdict
 from retrieval_interp.training import choose_device
 from tasks import InputError, Task
 
@@ -41,7 +41,7 @@ def open(
     *,
     examples: int = 512,
     seed: int = 0,
-    tolerance: float = 0.05,
+    tolerance: float | None = None,
     device: str = "auto",
     progress: Progress = progress_bar,
 ) -> "Workbench":
@@ -53,7 +53,7 @@ def open(
         task: what the model is asked; known for checkpoints.
         examples: how many examples every number is measured on.
         seed: which ones.
-        tolerance: the loss that a working circuit stays below.
+        tolerance: the loss that a working circuit stays below; by default the task's.
         device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
@@ -71,6 +71,8 @@ def open(
         raise InputError(
             f"expected a task with a model that is no checkpoint ({name}): ri.open(model, task)"
         )
+    if tolerance is None:
+        tolerance = task.tolerance
     return Workbench(what, task, name, training, examples, seed, tolerance, progress)
 
 
@@ -147,9 +149,15 @@ class Workbench:
         """The loss of the model as it is."""
         return self._steps[0].loss
 
-    def loss_with(self, circuit: Circuit) -> float:
-        """The loss with another circuit in place; nothing is supposed."""
-        return self.scorer.mse(circuit)
+    def loss_with(self, *lines: str | Circuit) -> float:
+        """The loss if some lines were supposed, too, or with another circuit; nothing changes."""
+        return self.scorer.mse(self._with(lines))
+
+    def _with(self, lines: Sequence[str | Circuit]) -> Circuit:
+        circuit = self.circuit
+        for line in lines:
+            circuit = line if isinstance(line, Circuit) else self._supposed(circuit, line)
+        return circuit
 
     def _step(self, circuit: Circuit) -> "_Step":
         """Measure a circuit and keep what the next one, which will differ little, can reuse."""
@@ -177,7 +185,7 @@ class Workbench:
         below = "below" if loss < self.tolerance else "not below"
         return (
             f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
-            f"{len(self.heads)} heads replaced, {below} {self.tolerance:g}"
+            f"{counted(len(self.heads), 'head')} replaced, {below} {self.tolerance:g}"
         )
 
     @property
@@ -258,10 +266,7 @@ class Workbench:
             InputError: not of that form, or a head, role or path that is not there; then nothing
                 has changed.
         """
-        circuit = self.circuit
-        for line in lines:
-            circuit = line if isinstance(line, Circuit) else self._supposed(circuit, line)
-        return self._change(circuit)
+        return self._change(self._with(lines))
 
     def remove(self, path: str | HeadPath) -> View:
         """Take a path out of the circuit, as `L1.H0 s0<-s2`; a head's last leaves it original.

@@ -119,6 +119,11 @@ class RetrievalTask(Task):
         return (1 - 1 / self.chains if self.chains > 1 else 1.0) * self.symbol_variance
 
     @property
+    def tolerance(self) -> float:
+        """The paper's 0.05 (appendix E), of a symbol's variance."""
+        return 0.05 * self.symbol_variance
+
+    @property
     def symbol_variance(self) -> float:
         """Variance of a symbol's component, which is the MSE of answering zeros."""
         return 1.0 if self.tokens == "gaussian" else 1 / self.dim

@@ -25,8 +25,9 @@ class Task:
         role_symbols: the same, shorter, for axes; by default the names.
         loss_name: what the loss is called in tables.
         plateau: the loss before anything is learned, or None where that is not known.
-        answers_at_s0: whether the loss reads the outputs at role s0 and nothing else; scores are
-            then computed only where they can change these.
+        tolerance: the loss that a working circuit stays below, unless another is given.
+        answers_at_s0: whether the loss reads the last outputs, those at role s0, and nothing else;
+            scores may then be computed, and `example_losses` be given, at these positions only.
     """
 
     loss_name: ClassVar[str] = "loss"
@@ -56,6 +57,10 @@ class Task:
     @property
     def plateau(self) -> float | None:
         return None
+
+    @property
+    def tolerance(self) -> float:
+        return 0.05
 
     @property
     def role_labels(self) -> tuple[str, ...]:

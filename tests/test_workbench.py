@@ -38,6 +38,11 @@ def test_what_is_supposed_is_measured_exactly(bench):
         assert len(bench._steps) == number + 1
     assert str(bench.circuit[1, 0]) == "shared s0<-s2 s0<-s4"
     assert bench.intact_loss == pytest.approx(intact, abs=1e-5)
+    before = bench.circuit
+    asked = bench.loss_with("L2.H0 uniform")
+    assert bench.circuit == before and bench.suppose("L2.H0 uniform").data == pytest.approx(
+        asked, abs=1e-6
+    )
 
 
 def test_changes_are_taken_back_one_by_one(bench):
