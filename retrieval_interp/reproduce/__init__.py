@@ -1,0 +1,6 @@
+"""The paper's claims beside this project's numbers.
+
+evidence  where numbers come from: shipped checkpoints and circuits, result files, finished runs
+claims    what the paper says, and what the evidence says to it;  table  both, as text and JSON
+figures   figures 4 to 7 and appendices C and D, from the same evidence
+"""

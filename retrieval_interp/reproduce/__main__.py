@@ -1,0 +1,99 @@
+"""The paper's claims beside ours: `python -m retrieval_interp.reproduce`.
+
+Recomputes from shipped checkpoints what takes seconds and reads the rest from result files that say
+how they were made.
+"""
+
+import os
+
+# Before torch is loaded: its threads then sleep while they wait (see retrieval_interp.ablate).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrieval_interp.commands import check_outputs, parse_options, progress_bar, run_command
+from tasks.errors import InputError
+
+if TYPE_CHECKING:
+    from retrieval_interp.reproduce.claims import Row
+
+PROG = "python -m retrieval_interp.reproduce"
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Print what the paper claims, its numbers, ours, at which scale, and what made them.
+
+    Attributes:
+        only: claims to look at, such as C6 C7; default all.
+        json: write the rows to this file.
+        figures: write the figures that there are numbers for to this folder, as HTML and JSON.
+        runs: where finished runs are looked for beside the package's own results.
+        run: run what is missing, into the folder of runs (hours to days).
+    """
+
+    only: tuple[str, ...] = ()
+    json: Path | None = None
+    figures: Path | None = None
+    runs: Path = Path("runs")
+    run: bool = False
+
+
+def main(argv: Sequence[str]) -> None:
+    options = parse_options(ReproduceOptions, argv, PROG)
+    check_outputs({"--json": options.json}, [])
+    if options.figures is not None and options.figures.exists() and not options.figures.is_dir():
+        raise InputError(f"{options.figures}: expected a folder for the figures, found a file")
+
+    from retrieval_interp.files import write_whole
+    from retrieval_interp.reproduce.claims import CLAIMS, judge
+    from retrieval_interp.reproduce.evidence import Evidence
+    from retrieval_interp.reproduce.table import table_json, table_text
+
+    unknown = [name for name in options.only if name not in CLAIMS]
+    if unknown:
+        raise InputError(f"--only: expected some of {', '.join(CLAIMS)}, found {unknown[0]!r:.40}")
+    evidence = Evidence(options.runs, progress_bar)
+    rows = judge(evidence, options.only)
+    if options.run:
+        run_missing(rows)
+        evidence = Evidence(options.runs, progress_bar)
+        rows = judge(evidence, options.only)
+    if options.json is not None:
+        write_whole(options.json, table_json(rows))
+    print(table_text(rows, min(120, shutil.get_terminal_size((100, 24)).columns)))
+    if options.json is not None:
+        print(f"rows:    {options.json}")
+    if options.figures is not None:
+        from retrieval_interp.reproduce.figures import write_figures
+
+        for path in write_figures(evidence, options.figures):
+            print(f"figure:  {path}")
+
+
+def run_missing(rows: "Sequence[Row]") -> None:
+    """Run the commands of the rows that have no number, one after the other.
+
+    Raises:
+        InputError: one of them failed.
+    """
+    for command in dict.fromkeys(row.command for row in rows if row.verdict == "not run"):
+        print(f"running: {command}", flush=True)
+        arguments = shlex.split(command)
+        done = subprocess.run([sys.executable, *arguments[1:]], check=False)
+        if done.returncode:
+            raise InputError(
+                f"expected the command to finish, found status {done.returncode}: {command}; the "
+                "same command goes on where it stopped"
+            )
+
+
+if __name__ == "__main__":
+    run_command(main, PROG)

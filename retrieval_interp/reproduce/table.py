@@ -1,0 +1,47 @@
+"""The table of claims as text and as JSON."""
+
+import json
+import textwrap
+from collections.abc import Sequence
+
+from retrieval_interp.reproduce.claims import CLAIMS, Row
+
+_VERDICTS = ("reproduced", "reproduced at smaller scale", "not reproduced", "not run")
+
+
+def table_text(rows: Sequence[Row], width: int = 100) -> str:
+    """The claims with the paper's number and ours, a block a claim.
+
+    Args:
+        rows: as `claims.judge` gives them.
+        width: columns of the terminal.
+    """
+    lines: list[str] = []
+    for name, claim in CLAIMS.items():
+        own = [row for row in rows if row.id == name]
+        if not own:
+            continue
+        lines.append(f"{name}  {claim.text} ({claim.where})")
+        lines += _item("paper", claim.paper, width)
+        for row in own:
+            lines += _item(row.scale, row.ours or "-", width)
+            lines += _item("", f"{row.verdict}  [{row.command}]", width)
+        lines.append("")
+    return "\n".join([*lines, counts(rows)])
+
+
+def _item(label: str, text: str, width: int) -> list[str]:
+    first = f"    {label + ': ' if label else ''}"
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * 8)
+
+
+def counts(rows: Sequence[Row]) -> str:
+    """How many rows have which verdict."""
+    found = [(sum(row.verdict == verdict for row in rows), verdict) for verdict in _VERDICTS]
+    return f"{len(rows)} rows: " + ", ".join(f"{n} {verdict}" for n, verdict in found if n)
+
+
+def table_json(rows: Sequence[Row]) -> str:
+    """A list of rows, a line each."""
+    lines = ",\n".join("  " + json.dumps(row.to_dict(), ensure_ascii=False) for row in rows)
+    return f"[\n{lines}\n]\n"
