@@ -82,6 +82,7 @@ def discover(
     examples: int = 512,
     seed: int = 0,
     restarts: int = 3,
+    shared: bool = True,
     progress: Progress = no_progress,
 ) -> Circuit:
     """Find which attention paths do the work.
@@ -93,6 +94,8 @@ def discover(
         examples: how many examples decide.
         seed: which ones.
         restarts: from how many starting circuits to search, at least 1.
+        shared: whether several sources may share a role's attention; without, paths are one-hot
+            alone, as in the paper.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
@@ -107,7 +110,7 @@ def discover(
         raise InputError(f"restarts: expected at least 1, found {restarts}")
     device = next(model.parameters()).device
     batch = task.sample(examples, seed, device, split="discovery")
-    search = Search(model, task, batch, tolerance)
+    search = Search(model, task, batch, tolerance, shared)
     if is_unlearned(search.baseline_mse, task):
         return search.empty
     circuit = search.run(restarts, progress)
@@ -147,8 +150,8 @@ def role_mean(attention: Float[Tensor, "dest src"]) -> Mechanism:
 class Search:
     """The search for one model, on one set of examples."""
 
-    def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float):
-        self.tolerance = tolerance
+    def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float, shared: bool = True):
+        self.tolerance, self.shared = tolerance, shared
         self.judge = Scorer(model, task, batch)
         self.scout = Scorer(model, task, batch[:_SCOUTED])
         self.baseline_mse = mean_loss(self.judge.base_losses)
@@ -220,13 +223,17 @@ class Search:
     def _candidates(self, attention: Float[Tensor, "dest src"]) -> list[Mechanism]:
         proposals = [propose(attention, kind, threshold) for kind, threshold in _THRESHOLDS]
         found = [UNIFORM, IDENTITY, *proposals, role_mean(attention), ORIGINAL]
-        distinct = list(dict.fromkeys(found))
+        distinct = [m for m in dict.fromkeys(found) if self.shared or m.kind != "shared"]
         return sorted(distinct, key=lambda mechanism: cost(mechanism, len(attention)))
 
     def _starts(self) -> list[Circuit]:
         empty = self.empty
         mechanisms = [
-            *({h: propose(self.attention[h], *t) for h in self.heads} for t in _THRESHOLDS),
+            *(
+                {h: propose(self.attention[h], kind, threshold) for h in self.heads}
+                for kind, threshold in _THRESHOLDS
+                if self.shared or kind == "one-hot"
+            ),
             {head: role_mean(self.attention[head]) for head in self.heads},
         ]
         circuits = [Circuit(m, empty.n_roles, empty.rest, empty.task) for m in mechanisms]
@@ -311,6 +318,8 @@ class Search:
     def _with(self, circuit: Circuit, path: HeadPath) -> Circuit:
         old = circuit[path.head]
         kept = old.paths if old.kind in ("one-hot", "shared") else ()
+        if not self.shared:
+            kept = tuple(other for other in kept if other.dest != path.path.dest)
         return circuit.replace(path.head, tidy(Mechanism("shared", (*kept, path.path))))
 
     def _revisit(self, circuit: Circuit, progress: Progress) -> Circuit:

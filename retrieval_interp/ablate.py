@@ -39,6 +39,7 @@ class AblateOptions:
         examples: how many examples to measure on (and as many others to find the circuit on).
         seed: which examples.
         tolerance: the mean squared error that a working circuit stays below.
+        one_hot: find a circuit of one-hot paths alone, as in the paper: no two sources share.
         device: auto, cpu or cuda.
     """
 
@@ -50,6 +51,7 @@ class AblateOptions:
     examples: int = 512
     seed: int = 0
     tolerance: float = 0.05
+    one_hot: bool = False
     device: str = "auto"
 
 
@@ -78,6 +80,7 @@ def main(argv: Sequence[str]) -> None:
             options.tolerance,
             options.examples,
             options.seed,
+            shared=not options.one_hot,
             progress=progress_bar,
         )
     batch = task.sample(options.examples, options.seed, device, split="test")

@@ -1,5 +1,6 @@
 import pytest
 
+from circuits.circuit import Head
 from circuits.discovery import discover, is_unlearned, propose
 from circuits.evaluation import score_circuit
 from circuits.mechanisms import Mechanism, RolePath, tidy
@@ -54,3 +55,13 @@ def test_the_circuit_found_holds_on_other_examples(small):
     assert len(circuit.mechanisms) == 5
     # Three useful heads: the least that D = 3 needs.
     assert sum(bool(mechanism.paths) for mechanism in circuit.mechanisms.values()) == 3
+
+
+def test_without_shared_sources_paths_are_one_hot_alone():
+    small = load_checkpoint("small")
+    circuit = discover(small.model, small.task, examples=256, shared=False)
+    kinds = {mechanism.kind for mechanism in circuit.mechanisms.values()}
+    assert len(circuit.mechanisms) == 5 and kinds <= {"one-hot", "uniform", "identity"}
+    batch = small.task.sample(256, split="test")
+    score = score_circuit(small.model, small.task, circuit, batch, controls=0)
+    assert score.sufficient and {Head(2, 0), Head(4, 0)} < {path.head for path in circuit.paths()}

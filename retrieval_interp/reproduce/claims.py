@@ -234,10 +234,11 @@ def _say_sufficient(trained: Trained) -> tuple[str, bool]:
     score = trained.score
     kinds = sorted({mechanism.kind for mechanism in score.circuit.mechanisms.values()})
     replaced = f"{len(score.circuit.mechanisms)} of {len(score.heads)} heads replaced"
-    whole = len(score.circuit.mechanisms) == len(score.heads) and "role-mean" not in kinds
+    whole = len(score.circuit.mechanisms) == len(score.heads)
+    papers = set(kinds) <= {"uniform", "identity", "one-hot"}
     return (
         f"{score.combined_mse:.4f} with {replaced} ({', '.join(kinds)})",
-        score.combined_mse < SUFFICIENT and whole,
+        score.combined_mse < SUFFICIENT and whole and papers,
     )
 
 

@@ -4,7 +4,7 @@ Nothing is typed in by hand: a number is computed here from a checkpoint, or rea
 that carries its own command, versions and date. Each is looked for in the package first
 (`checkpoints/`, `results/`), then among the finished runs of a folder.
 
-    results/<checkpoint>.circuit.json     a circuit, as `ablate --save-circuit` writes it
+    results/<checkpoint>.circuit.json     a circuit, as `ablate --one-hot --save-circuit` writes it
     results/<checkpoint>.emergence.json   a series, as `emergence --json` writes it
     results/<grid>.json                   a grid, as `sweep` writes it (summary.json)
 """
@@ -58,17 +58,21 @@ class Trained:
     @property
     def ablate_command(self) -> str:
         """What prints the circuit's numbers."""
-        return f"python -m retrieval_interp.ablate --ckpt {self.where}"
+        return f"python -m retrieval_interp.ablate --ckpt {self.where} --one-hot"
 
     @cached_property
     def circuit(self) -> Circuit:
-        """From the result file, or found now."""
+        """Of one-hot paths alone, as the paper's; from the result file, or found now."""
         checkpoint = self.checkpoint
         if self._circuit_file is not None:
             trained = f"{self.name} was trained on"
             return read_circuit(self._circuit_file, checkpoint.task, checkpoint.config, trained)
         return discover_circuit(
-            checkpoint.model, checkpoint.task, examples=EXAMPLES, progress=self._progress
+            checkpoint.model,
+            checkpoint.task,
+            examples=EXAMPLES,
+            shared=False,
+            progress=self._progress,
         )
 
     @cached_property
