@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any, NamedTuple
 
 from circuits.mechanisms import (
@@ -16,6 +17,8 @@ from circuits.mechanisms import (
     parse_role_path,
 )
 from tasks import InputError, parse_role, role_name
+
+_MOST_DRAWN = 200  # layers
 
 
 class Head(NamedTuple):
@@ -135,9 +138,10 @@ class Circuit:
         """The circuit drawn, for notebooks."""
         from circuits.drawing import draw_circuit
 
-        if not self.mechanisms:
-            return f"<p>{self!r}</p>"
-        n_layers = 1 + max(head.layer for head in self.mechanisms)
+        heads = [*self.mechanisms, *(path.head for path in self.enabling)]
+        n_layers = 1 + max((head.layer for head in heads), default=-1)
+        if not 0 < n_layers <= _MOST_DRAWN:
+            return f"<pre>{escape(repr(self))}</pre>"
         # As a chain's sequence runs: the last pair first, the query at the end.
         pairs = range(self.n_roles - 1, 0, -2)
         order = [*(role for last in pairs for role in (last - 1, last) if role), 0]

@@ -78,7 +78,7 @@ def is_unlearned(mse: float, task: Task) -> bool:
 def discover(
     model: Any,
     task: Task,
-    tolerance: float = 0.05,
+    tolerance: float | None = None,
     examples: int = 512,
     seed: int = 0,
     restarts: int = 3,
@@ -90,7 +90,8 @@ def discover(
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
-        tolerance: the MSE that the combined circuit stays below (paper: 0.05).
+        tolerance: the MSE that the combined circuit stays below; by default the task's (0.05 in
+            the paper).
         examples: how many examples decide.
         seed: which ones.
         restarts: from how many starting circuits to search, at least 1.
@@ -110,6 +111,7 @@ def discover(
         raise InputError(f"restarts: expected at least 1, found {restarts}")
     device = next(model.parameters()).device
     batch = task.sample(examples, seed, device, split="discovery")
+    tolerance = task.tolerance if tolerance is None else tolerance
     search = Search(model, task, batch, tolerance, shared)
     if is_unlearned(search.baseline_mse, task):
         return search.empty

@@ -1,9 +1,11 @@
 """A picture of a circuit: roles across, layers upwards, arrows for paths (figures 5 and 7)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
 from circuits.circuit import Circuit, HeadPath
+from circuits.mechanisms import RolePath
 from tasks import Batch, Task, path_letters, role_name, symbol_letter
 
 _COLUMN, _ROW, _IDLE_ROW, _LEFT, _TOP = 92, 96, 30, 150, 26
@@ -38,13 +40,19 @@ def draw_circuit(
     """
     necessity = necessity or {}
     loss = task.loss_name if task else "MSE"
-    columns = {role: _LEFT + _COLUMN * place for place, role in enumerate(order)}
+    labels = [_layer_labels(circuit, layer) for layer in range(n_layers)]
+    widest = max((len(text) for lines in labels for text, _ in lines), default=0)
+    left = max(_LEFT, 60 + 7 * widest)
+    columns = {role: left + _COLUMN * place for place, role in enumerate(order)}
     by_layer: dict[int, list[HeadPath]] = {layer: [] for layer in range(n_layers)}
     for path in (*circuit.paths(), *circuit.enabling):
         by_layer[path.head.layer].append(path)
     enabling = set(circuit.enabling)
-    heights = [_ROW if by_layer[layer] else _IDLE_ROW for layer in range(n_layers)]
-    width = _LEFT + _COLUMN * len(order)
+    heights = [
+        max(_ROW if by_layer[layer] else _IDLE_ROW, 8 + 17 * len(labels[layer]))
+        for layer in range(n_layers)
+    ]
+    width = left + _COLUMN * len(order)
     height = _TOP + sum(heights) + 60
     bottoms = [height - 60 - sum(heights[:layer]) for layer in range(n_layers + 1)]
     parts = [
@@ -74,16 +82,14 @@ def draw_circuit(
         )
     for layer in range(n_layers):
         bottom, top = bottoms[layer], bottoms[layer + 1]
-        text = "; ".join(
-            f"{head} {mechanism.kind}"
-            for head, mechanism in circuit.mechanisms.items()
-            if head.layer == layer
-        )
-        parts.append(
-            f'<text x="8" y="{(bottom + top) / 2 + 4:.0f}" fill="currentColor" '
-            f'fill-opacity="{1 if by_layer[layer] else 0.55}">'
-            f"{escape(text or f'L{layer} original')}</text>"
-        )
+        middle = (bottom + top) / 2 + 4 - 17 * (len(labels[layer]) - 1) / 2
+        for place, (text, color) in enumerate(labels[layer]):
+            faint = "" if by_layer[layer] else ' fill-opacity="0.55"'
+            parts.append(
+                f'<text x="8" y="{middle + 17 * place:.0f}" fill="{color}"{faint}>'
+                f"{escape(text)}</text>"
+            )
+        seen: dict[RolePath, int] = {}
         for path in by_layer[layer]:
             mse, enables = necessity.get(path), path in enabling
             letters = (task.path_label if task else path_letters)(*path.path)
@@ -91,14 +97,33 @@ def draw_circuit(
             title += "" if mse is None else f", {loss} {mse:.3f} when ablated"
             title += ", enables only" if enables else ""
             color = _COLORS[path.head.head % len(_COLORS)]
-            ends = columns[path.path.src], columns[path.path.dest]
-            parts.append(_arrow(ends, bottom, top, mse, enables, color, title))
+            # Equal paths of several heads run side by side.
+            beside = seen[path.path] = seen.get(path.path, -1) + 1
+            ends = columns[path.path.src] + 7 * beside, columns[path.path.dest] + 7 * beside
+            parts.append(_arrow(ends, bottom, top, mse, enables, color, title, 13 * beside))
         for y in {bottom, top}:
             parts += [
                 f'<circle cx="{x}" cy="{y}" r="3.5" fill="currentColor" fill-opacity="0.5"/>'
                 for x in columns.values()
             ]
     return "\n".join([*parts, "</svg>"])
+
+
+def _layer_labels(circuit: Circuit, layer: int) -> list[tuple[str, str]]:
+    """The lines beside a layer, each with its colour: heads with paths by name, others counted."""
+    heads = {head: m for head, m in circuit.mechanisms.items() if head.layer == layer}
+    if not heads:
+        return [(f"L{layer} original", "currentColor")]
+    if len(heads) == 1:
+        return [(f"{head} {m.kind}", "currentColor") for head, m in heads.items()]
+    lines = [
+        (f"{head} {m.kind}", _COLORS[head.head % len(_COLORS)])
+        for head, m in heads.items()
+        if m.paths
+    ]
+    idle = Counter(m.kind for m in heads.values() if not m.paths)
+    counts = ", ".join(f"{n} {kind}" for kind, n in idle.items())
+    return lines + ([(f"L{layer}: {counts}", "currentColor")] if counts else [])
 
 
 def _arrow(
@@ -109,6 +134,7 @@ def _arrow(
     enables: bool,
     color: str,
     title: str,
+    lower: int,
 ) -> str:
     start, end = ends
     stroke = 1.5 if mse is None else 1.5 + 4.5 * min(1.0, mse)
@@ -117,7 +143,8 @@ def _arrow(
     text = (
         ""
         if mse is None
-        else f'<text x="{(start + end) / 2 + (8 if start == end else 0):.0f}" y="{middle - 8:.0f}" '
+        else f'<text x="{(start + end) / 2 + (8 if start == end else 0):.0f}" '
+        f'y="{middle - 8 + lower:.0f}" '
         f'text-anchor="{"start" if start == end else "middle"}" font-size="11" '
         f'fill="currentColor">{mse:.2f}</text>'
     )

@@ -18,11 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.ablation import ablated, is_causal
+from circuits.ablation import ablated, is_causal, pattern_hook_name
 from circuits.attention import attention_by_role
 from circuits.circuit import Circuit, HeadPath
 from circuits.mechanisms import allowed_positions
-from tasks import Batch
+from tasks import Batch, InputError
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,17 @@ def enabled_by(
 
     Returns:
         The paths that lose attention, those that lose most first.
+
+    Raises:
+        InputError: the model's attention is not the softmax of its queries times keys (rotary or
+            local attention, for instance), so that sides cannot be told apart.
     """
     later = [path for path in later if path.head.layer > cut.head.layer]
     if not later:
         return []
     layers = sorted({path.head.layer for path in later})
-    names = [f"blocks.{layer}.attn.hook_{side}" for layer in layers for side in "qk"]
+    sides = ("q", "k", "pattern")
+    names = [f"blocks.{layer}.attn.hook_{side}" for layer in layers for side in sides]
     _, intact = model.run_with_cache(batch.inputs, names_filter=names)
     circuit = Circuit({}, batch.roles.shape[-1]).cut(cut)
     with ablated(model, circuit, batch):
@@ -86,6 +91,12 @@ def enabled_by(
             for queries in (intact, changed)
             for keys in (intact, changed)
         ]
+        measured = attention_by_role(intact[pattern_hook_name(layer)], batch.roles)
+        if not torch.allclose(means[0], measured, atol=1e-3):
+            raise InputError(
+                f"enabling: expected layer {layer} to attend by its queries and keys alone, found "
+                "another pattern; queries and keys of this model cannot be told apart"
+            )
         for path in later:
             if path.head.layer == layer:
                 both = (path.head.head, *path.path)
@@ -103,6 +114,7 @@ def _mean_attention(
     keys: Float[Tensor, "batch pos head d_head"],
 ) -> Float[Tensor, "head dest src"]:
     """Attention by role from given queries and keys."""
+    keys = keys.repeat_interleave(queries.shape[2] // keys.shape[2], dim=2)
     scale = getattr(model.blocks[layer].attn, "attn_scale", None) or queries.shape[-1] ** 0.5
     scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / scale
     allowed = allowed_positions(queries.shape[1], is_causal(model), scores.device)

@@ -24,7 +24,7 @@ from circuits.control import allowed_paths, random_control
 from circuits.enabling import Enabled, enabled_by
 from circuits.mechanisms import Mechanism
 from circuits.scoring import Progress, Scorer, mean_loss, no_progress, standard_error
-from tasks import Batch, Task
+from tasks import Batch, InputError, Task
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class CircuitScore:
         paths: a row a path of the circuit.
         enabling: a row a path that only enables.
         control: the combined MSEs of random circuits of the same size and mechanisms, rising.
+        notes: what could not be measured, a sentence each.
         loss_name: what the numbers are; all that is called MSE here is the task's own loss.
     """
 
@@ -107,6 +108,7 @@ class CircuitScore:
     paths: tuple[PathScore, ...]
     enabling: tuple[LivePathScore, ...]
     control: tuple[float, ...]
+    notes: tuple[str, ...] = ()
     loss_name: str = "MSE"
 
     @property
@@ -130,7 +132,7 @@ def score_circuit(
     task: Task,
     circuit: Circuit,
     batch: Batch,
-    tolerance: float = 0.05,
+    tolerance: float | None = None,
     controls: int = 100,
     progress: Progress = no_progress,
 ) -> CircuitScore:
@@ -141,7 +143,7 @@ def score_circuit(
         task: gives the loss.
         circuit: mechanisms of some or all heads.
         batch: the examples; they should not be those on which the circuit was chosen.
-        tolerance: the MSE below which a circuit counts as working.
+        tolerance: the MSE below which a circuit counts as working; by default the task's.
         controls: how many random circuits to compare with.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
@@ -149,6 +151,7 @@ def score_circuit(
         InputError: the circuit does not fit the model or the batch.
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
+    tolerance = task.tolerance if tolerance is None else tolerance
     scorer = Scorer(model, task, batch)
     attention = mean_attention(model, batch)
     heads = [Head(la, h) for la in range(model.cfg.n_layers) for h in range(model.cfg.n_heads)]
@@ -173,13 +176,22 @@ def score_circuit(
         drawn_from = allowed_paths(batch, is_causal(model))
         control = random_control(scorer, circuit, heads, drawn_from, controls, 0, progress)
     later = [*carrying, *circuit.enabling]
+    notes: list[str] = []
+
+    def enables(path: HeadPath) -> tuple[Enabled, ...]:
+        try:
+            return tuple(enabled_by(model, batch, path, later)) if not notes else ()
+        except InputError as error:
+            notes.append(f"What enables what is not shown: {error}.")
+            return ()
+
     rows = {
         path: LivePathScore(
             path,
             float(attention[path.head][path.path]),
             live[path].mse,
             live[path].se,
-            tuple(enabled_by(model, batch, path, later)),
+            enables(path),
         )
         for path in progress(later, "what enables what")
     }
@@ -198,6 +210,7 @@ def score_circuit(
         ),
         tuple(rows[path] for path in circuit.enabling),
         tuple(control),
+        tuple(notes),
         task.loss_name,
     )
 

@@ -156,6 +156,9 @@ def attention_pattern(
         causal: whether a position may attend to earlier positions and itself only.
         rest: the row of a position without a path.
 
+    Positions may have several roles (in tasks of one's own); the lowest-numbered with a path
+    decides.
+
     Returns:
         [batch dest src], or [1 dest src] where the pattern is the same for every example.
 
@@ -175,10 +178,11 @@ def attention_pattern(
     check_paths(mechanism.paths, roles, causal)
     pattern = rows[rest].expand(len(roles), -1, -1).clone()
     example = torch.arange(len(roles), device=roles.device)[:, None]
-    for dest in {path.dest for path in mechanism.paths}:
+    # Where a position has several roles, the one with the lowest number decides: it comes last.
+    for dest in sorted({path.dest for path in mechanism.paths}, reverse=True):
         pattern[example, roles[:, :, dest]] = 0.0
         for src, weight in mechanism.sources(dest):
-            pattern[example, roles[:, :, dest], roles[:, :, src]] = weight
+            pattern[example, roles[:, :, dest], roles[:, :, src]] += weight
     return pattern
 
 

@@ -62,6 +62,9 @@ class RoleRuns:
             and bool((roles == positions).all())
             and model.cfg.normalization_type in (None, "LN")
             and model.cfg.n_key_value_heads is None
+            and model.cfg.positional_embedding_type == "standard"
+            and not model.cfg.gated_mlp
+            and not model.cfg.num_experts
             and not model.cfg.parallel_attn_mlp
             and not model.cfg.use_local_attn
             and not model.cfg.use_qk_norm
@@ -97,11 +100,13 @@ class RoleRuns:
         rows, residuals = self._run(circuit, keep=True)
         pairs = zip(residuals, self.residuals)
         first = next((layer for layer, (new, old) in enumerate(pairs) if new is not old), None)
-        self.rows, self.residuals, self.base = rows, residuals, circuit
+        outputs = self.base_outputs
         if first is not None:
+            outputs = self._read_out(residuals[-1][:, SCORED_ROLE])
             self._forget(first)
-            self.base_outputs = self._read_out(residuals[-1][:, SCORED_ROLE])
-        return self.base_outputs
+        # All at once, so that an interrupt leaves one base or the other.
+        self.rows, self.residuals, self.base, self.base_outputs = rows, residuals, circuit, outputs
+        return outputs
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:

@@ -20,7 +20,12 @@ def make_runs(model: Any, batch: Batch, task: Task) -> "HookRuns | RoleRuns":
     """The fastest way that is exact for this model, batch and loss."""
     empty = Circuit({}, batch.roles.shape[-1])
     if task.answers_at_s0 and RoleRuns.supports(model, batch):
-        return RoleRuns(model, batch, empty)
+        runs = RoleRuns(model, batch, empty)
+        with torch.no_grad():
+            outputs = model(batch.inputs)[:, -batch.roles.shape[1] :]
+        # Whatever `supports` does not know of, such as a foreign hook, shows here.
+        if torch.allclose(runs.base_outputs, outputs, atol=1e-4, rtol=1e-4, equal_nan=True):
+            return runs
     return HookRuns(model, batch, empty)
 
 
@@ -34,7 +39,15 @@ class HookRuns:
         from transformer_lens import HookedTransformer
 
         self.model, self.batch = model, batch
-        self.starts_anywhere = isinstance(model, HookedTransformer)
+        # A hook of the user's in front of a layer would act twice on what is kept there.
+        hooked = any(
+            point.has_hooks() for name, point in model.hook_dict.items() if "resid_pre" in name
+        )
+        self.starts_anywhere = (
+            isinstance(model, HookedTransformer)
+            and model.cfg.positional_embedding_type != "shortformer"
+            and not hooked
+        )
         self.rebase(circuit)
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ from circuits.ablation import is_causal
 from circuits.circuit import Circuit
 from circuits.mechanisms import check_paths
 from circuits.runs import make_runs
-from tasks import Batch, InputError, RetrievalTask, Task
+from tasks import Batch, InputError, RetrievalTask, Task, role_name
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
@@ -34,6 +34,11 @@ class Scorer:
         self.model, self.task, self.batch = model, task, batch
         self.runs = make_runs(model, batch, task)
         self.base_losses = self._losses(self.runs.outputs(self.runs.base))
+        if self.base_losses.ndim != 2 or len(self.base_losses) != len(batch):
+            raise InputError(
+                f"task: expected example_losses of shape [{len(batch)}, asked], found "
+                f"{list(self.base_losses.shape)}"
+            )
         if not bool(torch.isfinite(self.base_losses).all()):
             raise InputError(
                 "scoring: expected finite losses of the intact model, found NaN or infinity; its "
@@ -66,6 +71,11 @@ class Scorer:
 
     def _check(self, circuit: Circuit) -> None:
         circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
+        if circuit.n_roles != len(self.task.role_names):
+            raise InputError(
+                f"circuit: expected one for the task's {len(self.task.role_names)} roles, found "
+                f"one for {circuit.n_roles}"
+            )
         for mechanism in circuit.mechanisms.values():
             check_paths(mechanism.paths, self.batch.roles, is_causal(self.model))
 
@@ -74,19 +84,43 @@ class Scorer:
         return mean_loss(self.losses(circuit))
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
+        # Losses of half precision would be averaged in half precision.
+        outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
         return self.task.example_losses(outputs, self.batch)
 
 
 def check_batch_fits(batch: Batch, task: Task) -> None:
-    """Refuse a batch of another task.
+    """Refuse a batch of another task, or of a task that does not say who is who.
 
     Raises:
-        InputError: the batch has other roles than the task.
+        InputError: with what is wrong.
     """
-    if batch.roles.shape[-1] != len(task.role_names):
+    names, roles = task.role_names, batch.roles
+    if tuple(names) != tuple(map(role_name, range(len(names)))) or not names:
         raise InputError(
-            f"expected a batch with the task's {len(task.role_names)} roles, s0 to "
-            f"{task.role_names[-1]}, found one with {batch.roles.shape[-1]}"
+            f"task: expected role_names s0, s1, ... (role_labels are for people), found "
+            f"{', '.join(map(str, names)):.80}"
+        )
+    if len(task.role_labels) != len(names) or len(task.role_symbols) != len(names):
+        raise InputError(f"task: expected a label and a symbol for each of {len(names)} roles")
+    if roles.ndim != 3 or roles.is_floating_point() or not all(roles.shape):
+        raise InputError(
+            f"batch: expected roles as whole numbers of shape [batch, chain, role], found "
+            f"{str(roles.dtype).removeprefix('torch.')} of {list(roles.shape)}"
+        )
+    if roles.shape[-1] != len(names):
+        raise InputError(
+            f"expected a batch with the task's {len(names)} roles, s0 to {names[-1]}, found one "
+            f"with {roles.shape[-1]}"
+        )
+    if (
+        len(roles) != len(batch)
+        or not 0 <= int(roles.min()) <= int(roles.max()) < (batch.inputs.shape[1])
+    ):
+        raise InputError(
+            f"batch: expected roles of {len(batch)} examples at positions 0 to "
+            f"{batch.inputs.shape[1] - 1}, found {len(roles)} at {int(roles.min())} to "
+            f"{int(roles.max())}"
         )
 
 
@@ -108,6 +142,12 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
             on another device than the batch.
     """
     check_devices(model, batch)
+    dtype = next(model.parameters()).dtype
+    if batch.inputs.is_floating_point() and batch.inputs.dtype != dtype:
+        raise InputError(
+            f"expected inputs of the model's type, {dtype}, found {batch.inputs.dtype}; use "
+            "model.float()"
+        )
     if isinstance(task, RetrievalTask) and (model.cfg.d_vocab, model.cfg.d_vocab_out) != (
         task.d_in,
         task.d_out,

@@ -24,18 +24,28 @@ _USED: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 def pattern_is_used(model: Any, batch: Batch) -> bool:
     """Whether a model uses the pattern that a hook at `hook_pattern` returns.
 
-    Found out once a model: by its class, or by taking all attention away on one example.
+    Found out once a model: by its class, or by taking a head all its attention on one example and
+    looking whether it still gathers anything.
     """
     from transformer_lens import HookedTransformer
 
     if isinstance(model, HookedTransformer):
         return True
     if model not in _USED:
-        names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-        inputs = batch.inputs[:1]
-        nothing = [(name, lambda pattern, hook: torch.zeros_like(pattern)) for name in names]
-        changed = model.run_with_hooks(inputs, fwd_hooks=nothing)
-        _USED[model] = not torch.equal(changed, model(inputs))
+        gathered: list[Tensor] = []
+        model.run_with_hooks(
+            batch.inputs[:1],
+            fwd_hooks=[
+                ("blocks.0.attn.hook_pattern", lambda pattern, hook: torch.zeros_like(pattern)),
+                ("blocks.0.attn.hook_z", lambda z, hook: gathered.append(z)),
+            ],
+        )
+        if not gathered:
+            raise InputError(
+                "ablation: expected blocks.0.attn.hook_z to fire, but it did not; the model does "
+                "not pass its attention through TransformerLens's hooks"
+            )
+        _USED[model] = not bool(gathered[0].any())
     return _USED[model]
 
 
@@ -61,6 +71,7 @@ def value_hooks(
     """
     seen: dict[str, Float[Tensor, "batch pos head d_head"]] = {}
     own: dict[int, Tensor] = {}
+    used: dict[int, Tensor] = {}
 
     def keep(name: str) -> Callable[[Tensor, Any], None]:
         def hold(activation: Tensor, hook: Any) -> None:
@@ -77,26 +88,37 @@ def value_hooks(
                 f"model ran on {len(z)}; run the batch that was given"
             )
         z = z.clone()
+        # Several query heads may share one head of keys and values.
+        group = z.shape[2] // seen["v"].shape[2]
         for head, paths in cuts.items():
-            own[head] = _own_pattern(seen["q"][:, :, head], seen["k"][:, :, head], causal)
-            z[:, :, head] = cut_paths(own[head], paths, roles) @ seen["v"][:, :, head]
+            own[head] = _own_pattern(seen["q"][:, :, head], seen["k"][:, :, head // group], causal)
+            used[head] = cut_paths(own[head], paths, roles)
         for head, pattern in patterns.items():
-            z[:, :, head] = pattern.to(z) @ seen["v"][:, :, head]
+            used[head] = pattern.to(z).expand(len(z), -1, -1)
+        for head, pattern in used.items():
+            z[:, :, head] = pattern @ seen["v"][:, :, head // group]
         return z
 
-    def check(pattern: Float[Tensor, "batch head dest src"], hook: Any) -> None:
+    def show(
+        pattern: Float[Tensor, "batch head dest src"], hook: Any
+    ) -> Float[Tensor, "batch head dest src"]:
+        """Whoever looks at the pattern sees what was used."""
         for head, mine in own.items():
             if not torch.allclose(mine, pattern[:, head], atol=1e-4):
                 raise InputError(
                     f"ablation: expected L{layer}.H{head} to attend by its queries and keys alone, "
                     "found another pattern; paths of this model cannot be cut, only replaced"
                 )
+        pattern = pattern.clone()
+        for head, replaced in used.items():
+            pattern[:, head] = replaced
+        return pattern
 
     place = f"blocks.{layer}.attn.hook_"
     hooks: list[tuple[str, Callable[..., Any]]] = [(f"{place}v", keep("v"))]
     if cuts:
-        hooks += [(f"{place}q", keep("q")), (f"{place}k", keep("k")), (f"{place}pattern", check)]
-    return [*hooks, (f"{place}z", replace)]
+        hooks += [(f"{place}q", keep("q")), (f"{place}k", keep("k"))]
+    return [*hooks, (f"{place}z", replace), (f"{place}pattern", show)]
 
 
 def _own_pattern(

@@ -6,6 +6,7 @@ replacement costs (paper, appendix E).
 
 import os
 import shlex
+import textwrap
 
 # Before torch is loaded: its threads then sleep while they wait. By default they spin, and where
 # another process wants the same cores a run of many small steps takes thirty times as long.
@@ -38,7 +39,8 @@ class AblateOptions:
         save_circuit: write the circuit to this file, to be edited or given to --circuit.
         examples: how many examples to measure on (and as many others to find the circuit on).
         seed: which examples.
-        tolerance: the mean squared error that a working circuit stays below.
+        tolerance: the mean squared error that a working circuit stays below; by default 0.05 of
+            a symbol's variance.
         one_hot: find a circuit of one-hot paths alone, as in the paper: no two sources share.
         device: auto, cpu or cuda.
     """
@@ -50,7 +52,7 @@ class AblateOptions:
     save_circuit: Path | None = None
     examples: int = 512
     seed: int = 0
-    tolerance: float = 0.05
+    tolerance: float | None = None
     one_hot: bool = False
     device: str = "auto"
 
@@ -72,7 +74,9 @@ def main(argv: Sequence[str]) -> None:
     model, task = checkpoint.model, checkpoint.task
     if options.circuit is not None:
         trained_on = f"{checkpoint.name} was trained on"
-        circuit = read_circuit(options.circuit, task, checkpoint.config, trained_on)
+        circuit = read_circuit(
+            options.circuit, task, model.cfg.n_layers, model.cfg.n_heads, trained_on
+        )
     else:
         circuit = discover(
             model,
@@ -116,7 +120,7 @@ def main(argv: Sequence[str]) -> None:
     print(f"circuit {found}, seed {options.seed}")
     print(f"{scale(task)}\n")
     print(score_table(score))
-    print(verdict(score, task))
+    print(textwrap.fill(verdict(score, task), 110))
     print(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
     for what, path in (
         ("numbers: ", options.json),
@@ -128,7 +132,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _check_options(options: AblateOptions) -> None:
-    check_sampling(options.examples, options.seed, options.tolerance)
+    check_sampling(
+        options.examples, options.seed, 0.05 if options.tolerance is None else options.tolerance
+    )
     outputs = {
         "--json": options.json,
         "--report": options.report,

@@ -5,36 +5,46 @@ from pathlib import Path
 from circuits import Circuit
 from circuits.mechanisms import check_paths
 from retrieval_interp.files import read_text
-from retrieval_interp.model import ModelConfig
-from tasks import InputError, RetrievalTask
+from tasks import InputError, Task
 
 
-def read_circuit(path: Path, task: RetrievalTask, config: ModelConfig, trained: str) -> Circuit:
+def read_circuit(
+    path: Path, task: Task, n_layers: int, n_heads: int, trained: str, causal: bool = True
+) -> Circuit:
     """Read a circuit file for a model.
 
     Args:
         path: what `--save-circuit` wrote, or a hypothesis in the same form.
         task: what the model is trained on.
-        config: its sizes.
+        n_layers: its layers.
+        n_heads: heads a layer.
         trained: completes "chains of 3 steps, as ..." in an error.
+        causal: whether it masks later positions.
 
     Raises:
         InputError: not a circuit, of a task with other steps, or naming what the model lacks.
     """
     try:
         circuit = Circuit.from_json(read_text(path, "a circuit"), len(task.role_names))
-        circuit.check_fits(config.layers, config.heads)
+        circuit.check_fits(n_layers, n_heads)
+        roles = task.sample(2).roles
         for head, mechanism in circuit.mechanisms.items():
-            check_paths(mechanism.paths, task.sample(1).roles, causal=True, where=f"{head}: ")
+            check_paths(mechanism.paths, roles, causal, where=f"{head}: ")
         for listed in circuit.enabling:
-            check_paths((listed.path,), task.sample(1).roles, True, f"enabling: {listed.head}: ")
+            check_paths((listed.path,), roles, causal, f"enabling: {listed.head}: ")
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None
-    steps = circuit.task.get("steps", task.steps)
-    if steps != task.steps or circuit.task.get("name", "retrieval") != "retrieval":
+    own = task.to_dict()
+    name, steps = (circuit.task.get(key, own.get(key)) for key in ("name", "steps"))
+    if name != own.get("name"):
         raise InputError(
-            f"{path}: expected a circuit for chains of {task.steps} steps, as {trained}, found one "
-            f"for {steps!r:.20}"
+            f"{path}: expected a circuit for the task {own.get('name')!r}, as {trained}, found one "
+            f"for {name!r:.40}"
+        )
+    if steps != own.get("steps"):
+        raise InputError(
+            f"{path}: expected a circuit for chains of {own.get('steps')} steps, as {trained}, "
+            f"found one for {steps!r:.20}"
         )
     return circuit

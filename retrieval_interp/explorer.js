@@ -18,6 +18,15 @@ function render({ model, el }) {
     const { layer, head, example, with_circuit } = model.get("shown");
     ask("show", { layer, head, example, with_circuit, ...change });
   };
+  const number = loss => loss === null ? "–" : loss.toFixed(4);
+  // Buttons are made anew; whoever uses the keyboard stays where they were.
+  const keepFocus = (draw, ...attributes) => {
+    const active = root.contains(document.activeElement) ? document.activeElement : null;
+    const found = attributes.find(attribute => active?.dataset[attribute]);
+    const value = found && active.dataset[found];
+    draw();
+    if (value) root.querySelector(`[data-${found}="${CSS.escape(value)}"]`)?.focus();
+  };
   const name = (layer, head) => `L${layer}.H${head}`;
   const pathName = (head, dest, src) => `${head} ${roles[dest]}<-${roles[src]}`;
 
@@ -27,11 +36,21 @@ function render({ model, el }) {
   const facts = element("span", { className: "soft" });
   const undo = element("button", { textContent: "Undo", onclick: () => ask("undo") });
   const clear = element("button", { textContent: "Clear", onclick: () => ask("clear") });
-  const discover = element("button", { textContent: "Discover", onclick: () => ask("discover") });
-  const file = element("input", { type: "text", value: "circuit.json", ariaLabel: "file name" });
-  const save = element("button", {
-    textContent: "Save", onclick: () => ask("save", { path: file.value }),
+  const discover = element("button", {
+    textContent: "Discover",
+    onclick: () => { say("searching …"); ask("discover"); },
   });
+  const onEnter = action => event => {
+    if (event.key !== "Enter") return;
+    event.stopPropagation(); // in JupyterLab the notebook takes it
+    event.preventDefault();
+    action();
+  };
+  const saveNow = () => ask("save", { path: file.value });
+  const file = element("input", {
+    type: "text", value: "circuit.json", ariaLabel: "file name", onkeydown: onEnter(saveNow),
+  });
+  const save = element("button", { textContent: "Save", onclick: saveNow });
   const said = element("div", { className: "said soft" });
   said.setAttribute("role", "status");
 
@@ -42,8 +61,12 @@ function render({ model, el }) {
   const title = element("h4");
   const example = element("input", {
     type: "number", min: 0, max: info.examples - 1, ariaLabel: "example",
-    onchange: () => show({ example: Number(example.value) }),
+    onchange: () => pickExample(), onkeydown: onEnter(() => pickExample()),
   });
+  const pickExample = () => {
+    const wanted = example.value === "" ? null : Number(example.value);
+    if (wanted !== model.get("shown").example) show({ example: wanted });
+  };
   const living = element("input", {
     type: "checkbox", onchange: () => show({ with_circuit: living.checked }),
   });
@@ -58,7 +81,7 @@ function render({ model, el }) {
   const root = element("div", { className: "ri-explorer" },
     element("div", { className: "top" },
       element("b", { textContent: info.name }), loss, facts, element("span", { className: "gap" }),
-      undo, clear, discover, file, save),
+      undo, clear, discover, element("span", { className: "together" }, file, save)),
     said,
     element("h4", { textContent: "Heads, by mean attention of role to role" }), heads,
     element("div", { className: "panels" },
@@ -77,21 +100,26 @@ function render({ model, el }) {
 
   // Drawing what Python says
 
+  function say(text, failed = false) {
+    said.textContent = text;
+    said.classList.toggle("failed", failed);
+    const busy = text.endsWith("…");
+    for (const button of [undo, clear, discover, save]) button.disabled = busy;
+  }
+
   function drawState() {
     const state = model.get("state");
-    loss.textContent = `${info.loss_name} ${state.loss.toFixed(4)}`;
-    const good = state.loss < info.tolerance;
+    loss.textContent = `${info.loss_name} ${number(state.loss)}`;
+    const good = state.loss !== null && state.loss < info.tolerance;
     loss.className = `loss ${good ? "good" : "bad"}`;
     facts.textContent = `${state.replaced} of ${info.layers * info.heads} heads replaced · intact `
-      + `${state.intact.toFixed(4)} · ${good ? "below" : "not below"} ${info.tolerance}`;
-    said.textContent = state.busy ? `${state.busy} …` : state.said;
-    said.classList.toggle("failed", state.failed);
-    for (const button of [undo, clear, discover, save]) button.disabled = Boolean(state.busy);
+      + `${number(state.intact)} · ${good ? "below" : "not below"} ${info.tolerance}`;
+    say(state.busy ? `${state.busy} …` : state.said, state.failed);
+    example.value = model.get("shown").example;
     if (!state.undoable) undo.disabled = true;
     if (!state.replaced) clear.disabled = true;
     drawing.innerHTML = state.drawing;
-    drawHeads();
-    drawRoles();
+    keepFocus(() => { drawHeads(); drawRoles(); }, "head", "path");
     drawExample();
   }
 
@@ -124,6 +152,8 @@ function render({ model, el }) {
       button.dataset.head = label;
       return button;
     }));
+    const picked = heads.querySelector(".picked");
+    if (picked) heads.scrollTop = Math.max(0, picked.offsetTop - heads.offsetTop - 160);
   }
 
   function current() {
@@ -136,7 +166,9 @@ function render({ model, el }) {
     const { shown, label, isIn } = current();
     const weights = shown.by_role[shown.layer][shown.head];
     const header = element("tr", {}, element("th"),
-      ...order.map(src => element("th", { textContent: roles[src], title: info.labels[src] })));
+      ...order.map(src => element("th", { title: info.labels[src] },
+        ...(info.symbols[src] === roles[src] ? [] : [info.symbols[src], element("br")]),
+        roles[src])));
     const place = role => order.indexOf(role);
     roleTable.replaceChildren(header, ...order.map(dest => element("tr", {},
       element("th", { textContent: roles[dest], title: info.labels[dest] }),
@@ -246,7 +278,8 @@ function render({ model, el }) {
 
   function drawShown() {
     const { shown } = current();
-    title.textContent = `${name(shown.layer, shown.head)}: rows attend to columns`;
+    title.textContent = `${name(shown.layer, shown.head)}, `
+      + `${shown.with_circuit ? "with the circuit" : "intact model"}: rows attend to columns`;
     example.value = shown.example;
     living.checked = shown.with_circuit;
     const pick = (number, text) => element("button", {
@@ -255,23 +288,36 @@ function render({ model, el }) {
     });
     chains.replaceChildren("chain of ", ...shown.chains.map((positions, number) =>
       pick(number, shown.tokens[positions[0]])), pick(-1, "all"));
+    const choiceFocus = root.contains(document.activeElement)
+      ? document.activeElement.dataset.choice : undefined;
     choices.replaceChildren(...(shown.choices ?? []).flatMap(choice => {
       const button = element("button", {
         textContent: choice.name, className: choice.chosen ? "on" : "", title: choice.line,
         onclick: () => ask("suppose", { line: choice.line }),
       });
       button.dataset.choice = choice.name;
-      return [button, element("span", { textContent: choice.loss.toFixed(4) })];
+      return [button, element("span", { textContent: number(choice.loss) }),
+        element("span", { className: "soft", textContent: choice.paths })];
     }));
-    drawHeads();
-    drawRoles();
+    if (choiceFocus) root.querySelector(`[data-choice="${choiceFocus}"]`)?.focus();
+    keepFocus(() => { drawHeads(); drawRoles(); }, "head", "path");
     drawExample();
   }
+
+  // The example is painted in the page's colours, which a theme changes.
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const themes = new MutationObserver(() => drawExample());
+  themes.observe(document.body, { attributes: true });
+  dark.addEventListener("change", drawExample);
 
   model.on("change:state", drawState);
   model.on("change:shown", drawShown);
   drawState();
   drawShown();
+  return () => {
+    themes.disconnect();
+    dark.removeEventListener("change", drawExample);
+  };
 }
 
 export default { render };

@@ -4,6 +4,7 @@ The page (`explorer.js`) shows and asks; what is supposed lives in the workbench
 shows. Needs the `notebook` extra (anywidget).
 """
 
+import math
 import time
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -46,8 +47,10 @@ class Explorer(anywidget.AnyWidget):
     def __init__(self, bench: "Workbench"):
         self.bench = bench
         self.head, self.example, self.with_circuit = bench.heads[0], 0, False
+        self._answering = False
         super().__init__(model_info=self._model_info(), state=self._state(), shown=self._shown())
         self.on_msg(self._answer)
+        bench.watchers.add(self)
 
     @property
     def circuit(self) -> Circuit:
@@ -77,6 +80,7 @@ class Explorer(anywidget.AnyWidget):
             "heads": cfg.n_heads,
             "roles": list(task.role_names),
             "labels": list(task.role_labels),
+            "symbols": list(task.role_symbols),
             "order": bench.order,
             "examples": len(bench.batch),
             "loss_name": task.loss_name,
@@ -86,13 +90,17 @@ class Explorer(anywidget.AnyWidget):
     def _state(self, said: str = "", failed: bool = False, busy: str = "") -> dict[str, Any]:
         bench = self.bench
         return {
-            "loss": bench.loss,
-            "intact": bench.intact_loss,
+            "loss": _finite(bench.loss),
+            "intact": _finite(bench.intact_loss),
             "replaced": len(self.circuit.mechanisms),
             "heads": {
                 f"{head}": {
                     "kind": self.circuit[head].kind,
-                    "paths": [list(path) for path in self.circuit[head].paths],
+                    "paths": [
+                        list(path)
+                        for path in self.circuit[head].paths
+                        if self.circuit[head].kind in ("one-hot", "shared")
+                    ],
                 }
                 for head in bench.heads
             },
@@ -143,7 +151,8 @@ class Explorer(anywidget.AnyWidget):
                 "name": name,
                 "line": f"{self.head} {name if name == 'role-mean' else mechanism}",
                 "chosen": self.circuit[self.head] == mechanism,
-                "loss": self.bench.loss_with(self.circuit.replace(self.head, mechanism)),
+                "paths": " ".join(map(str, mechanism.paths)) if name != "role-mean" else "",
+                "loss": _finite(self.bench.loss_with(self.circuit.replace(self.head, mechanism))),
             }
             for mechanism, name in found.items()
         ]
@@ -152,29 +161,35 @@ class Explorer(anywidget.AnyWidget):
 
     def _answer(self, _: Any, asked: dict[str, Any], buffers: Any = None) -> None:
         start, said, failed = time.perf_counter(), "", False
+        self._answering = True
         try:
             said = self._do(asked)
         except InputError as error:
             said, failed = str(error), True
+        except Exception as error:  # a message has no cell to show a traceback in
+            said, failed = f"{type(error).__name__}: {error}", True
         finally:
+            self._answering = False
             # The number first; what else could be chosen takes longer to find out.
-            if failed or asked.get("do") != "show":
+            if not said and asked.get("do") != "show":
                 seconds = time.perf_counter() - start
-                took = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-                self.state = self._state(said or took, failed)
-        self.shown = self._shown()
+                said = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+            self.state = self._state(said, failed)
+        if asked.get("do") != "save" and not failed:
+            self.shown = self._shown()
 
     def _do(self, asked: dict[str, Any]) -> str:
         bench, what = self.bench, asked.get("do")
         if what == "show":
-            head = Head(int(asked["layer"]), int(asked["head"]))
-            example = int(asked["example"])
+            head, example = Head(asked["layer"], asked["head"]), asked["example"]
             if head not in bench.heads:
                 raise InputError(
                     f"expected a head from {bench.heads[0]} to {bench.heads[-1]}, found {head}"
                 )
-            if not 0 <= example < len(bench.batch):
-                raise InputError(f"example: expected 0 to {len(bench.batch) - 1}, found {example}")
+            if type(example) is not int or not 0 <= example < len(bench.batch):
+                raise InputError(
+                    f"example: expected 0 to {len(bench.batch) - 1}, found {example!r:.40}"
+                )
             self.head, self.example = head, example
             self.with_circuit = bool(asked["with_circuit"])
         elif what == "suppose":
@@ -197,5 +212,11 @@ class Explorer(anywidget.AnyWidget):
         return ""
 
     def refresh(self) -> None:
-        """Show what the workbench's own methods have changed meanwhile."""
-        self.state, self.shown = self._state(), self._shown()
+        """Show what the workbench's own methods have changed meanwhile; it calls this itself."""
+        if not self._answering:
+            self.state, self.shown = self._state(), self._shown()
+
+
+def _finite(loss: float) -> float | None:
+    """JSON has no infinity."""
+    return loss if math.isfinite(loss) else None

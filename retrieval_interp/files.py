@@ -57,8 +57,8 @@ def check_writable(path: Path | None) -> None:
     try:
         exists, regular, folder = os.path.lexists(path), path.is_file(), path.is_dir()
         path.resolve()
-    except (OSError, RuntimeError) as error:
-        raise InputError(f"{path!s:.80}: expected a file to write, found: {error!s:.80}") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{path!r:.80}: expected a file to write, found: {error!s:.80}") from None
     if folder:
         raise InputError(f"{path}: expected the name of a file to write, found a folder")
     if exists and not regular:
@@ -93,8 +93,9 @@ def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path}: expected {what} in UTF-8 text, found other bytes") from None
-    except OSError as error:
-        raise InputError(f"{path}: expected {what}, found: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        found = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: expected {what}, found: {found}") from None
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:

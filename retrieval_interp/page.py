@@ -27,19 +27,21 @@ STYLE = """
 .ri .scroll { overflow-x: auto }
 .ri .scroll > svg { max-width: 100%; min-width: 34rem; height: auto }
 .ri table { border-collapse: collapse; font-size: .93em; margin: .6rem 0; background: none }
-.ri th, .ri td { text-align: left; vertical-align: top; padding: .25rem .9rem .25rem 0;
+.ri th, .ri td { text-align: left !important; vertical-align: top; padding: .25rem .9rem .25rem 0;
   border: 0; border-bottom: 1px solid var(--line); background: none; color: inherit }
 .ri tr { background: none !important }  /* notebooks stripe tables */
 .ri .nowrap { white-space: nowrap } .ri .wide { min-width: 16rem }
-.ri .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+.ri .number { text-align: right !important; font-variant-numeric: tabular-nums;
+  white-space: nowrap }
 .ri th button { all: unset; cursor: pointer; font-weight: 600 }
 .ri th button:focus-visible { outline: 2px solid currentColor; outline-offset: 2px }
 .ri th[aria-sort=ascending] button::after { content: " \\2191" }
 .ri th[aria-sort=descending] button::after { content: " \\2193" }
-.ri .maps { display: flex; flex-wrap: wrap; gap: 1.2rem }
+.ri .maps { display: flex; flex-wrap: wrap; gap: 1.2rem; margin-bottom: 1.2rem }
 .ri .maps figure { margin: 0 }
-.ri .maps td, .ri .maps th { border: 0; padding: .15rem; font-size: .72rem; text-align: center;
-  min-width: 1.9rem; height: 1.2rem; line-height: 1.2rem; font-weight: 400 }
+.ri .maps td, .ri .maps th { border: 0; padding: .15rem; font-size: .72rem;
+  text-align: center !important; min-width: 1.9rem; height: 1.2rem; line-height: 1.2rem;
+  font-weight: 400 }
 .ri .maps td[style] { background: rgb(var(--heat) / var(--w)) }
 .ri .maps td.hot { color: #fff }
 .ri .maps td.in { outline: 2px solid #e0862b; outline-offset: -2px }
@@ -57,6 +59,8 @@ body { font: 16px/1.5 system-ui, sans-serif; color: #1a1c1f; background: #fff;
 @media (prefers-color-scheme: dark) { body { color: #e6e8ea; background: #14161a }
   .ri { --good: #58c48c; --bad: #f28b82 }
   .ri .views { background: #ebe9e5; filter: invert(1) hue-rotate(180deg) } }
+@media (max-width: 40rem) { .ri .scroll:has(> svg, .wide)::before { color: var(--soft);
+  content: "scroll sideways \\2192"; font-size: .8rem } }
 @media print { .ri .views { break-inside: avoid } }
 """
 

@@ -87,7 +87,8 @@ def render_report(
 
 
 def verdict_html(score: CircuitScore, task: Task) -> str:
-    good = " good" if score.sufficient and score.minimal else ""
+    whole = len(score.circuit.mechanisms) == len(score.heads)
+    good = " good" if score.minimal and whole else ""
     return f'<p class="verdict{good}">{escape(verdict(score, task))}</p>'
 
 
@@ -104,10 +105,10 @@ def drawing_html(score: CircuitScore, model: Any, task: Task, batch: Batch) -> s
     return (
         f'<div class="scroll">{drawing}</div>'
         '<p class="soft">Columns are the roles of one chain in the order of the sequence. An arrow '
-        f"is an attention path of the layer beside it; the number is the {score.loss_name} when "
-        "that path is ablated too, and wider arrows cost more. Dashed arrows only enable: with "
-        "attention given, the circuit does without them, but by them the model finds where to "
-        f"attend.{escape(flow)}</p>"
+        "is an attention path of the layer beside it; the number is the "
+        f"{escape(score.loss_name)} when that path is ablated too, and wider arrows cost more. "
+        "Dashed arrows only enable: with attention given, the circuit does without them, but by "
+        f"them the model finds where to attend.{escape(flow)}</p>"
     )
 
 
@@ -135,6 +136,7 @@ def tables_html(score: CircuitScore, task: Task, sortable: bool = False) -> str:
                 sortable,
             ),
         ]
+    parts += [f'<p class="soft">{escape(note)}</p>' for note in score.notes]
     return "".join(parts)
 
 
@@ -180,7 +182,8 @@ def _provenance(
 def _words(data: Any) -> str:
     """Nested settings as `key value, key value`."""
     if isinstance(data, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')} {_words(v)}" for key, v in data.items())
+        known = {key: value for key, value in data.items() if value is not None}
+        return ", ".join(f"{str(key).replace('_', ' ')} {_words(v)}" for key, v in known.items())
     if isinstance(data, (list, tuple)):
         return " / ".join(_words(value) for value in data)
     return f"{data:.5g}" if isinstance(data, float) else str(data)

@@ -18,6 +18,7 @@ def role_maps_html(
     task: Task,
     order: Sequence[int],
     outlined: Collection[HeadPath] = (),
+    first_layer: int = 0,
 ) -> str:
     """A table a head, rows attend to columns; cells of outlined paths have a frame.
 
@@ -26,16 +27,18 @@ def role_maps_html(
         task: names the roles.
         order: roles from left to right and from top to bottom.
         outlined: paths to frame, such as a circuit's.
+        first_layer: which layer the first one is.
     """
     framed = {(path.head, path.path) for path in outlined}
     names, labels = task.role_names, task.role_labels
     columns = "".join(
         f'<th scope="col" title="{escape(labels[src])}">{escape(names[src])}</th>' for src in order
     )
-    figures = []
+    rows_of_maps = []
     for layer, heads in enumerate(attention.tolist()):
+        figures = []
         for number, rows in enumerate(heads):
-            head = Head(layer, number)
+            head = Head(first_layer + layer, number)
             body = "".join(
                 f'<tr><th scope="row" title="{escape(labels[dest])}">{escape(names[dest])}</th>'
                 + "".join(
@@ -53,7 +56,11 @@ def role_maps_html(
                 f"<figure><figcaption>{head}</figcaption><table><tr><th></th>{columns}</tr>{body}"
                 "</table></figure>"
             )
-    return f'<div class="maps">{"".join(figures)}</div>'
+        rows_of_maps.append("".join(figures))
+    # A layer a row where it has several heads; else as many as fit.
+    several = attention.shape[1] > 1
+    groups = rows_of_maps if several else ["".join(rows_of_maps)]
+    return "".join(f'<div class="maps">{group}</div>' for group in groups)
 
 
 def _cell(weight: float, label: str, framed: bool) -> str:
@@ -72,6 +79,7 @@ def role_maps(
     order: Sequence[int],
     outlined: Collection[HeadPath] = (),
     caption: str = "",
+    first_layer: int = 0,
 ) -> View:
     """The heat maps as a view; its text lists the strong paths of every head."""
     lines = [f"mean attention by role{caption}; paths of {_STRONG} and more"]
@@ -86,13 +94,13 @@ def role_maps(
                 ),
             )
             paths = "  ".join(f"{path} {-weight:.2f}" for weight, path in strong)
-            lines.append(f"{Head(layer, number)!s:<8} {paths or '-'}")
+            lines.append(f"{Head(first_layer + layer, number)!s:<8} {paths or '-'}")
     note = "Rows attend to columns."
     note += " Framed: the circuit's paths." if outlined else ""
     return View(
         f"Mean attention by role{caption}",
         f'<p class="soft">Mean attention by role{escape(caption)}. {note}</p>'
-        + role_maps_html(attention, task, order, outlined),
+        + role_maps_html(attention, task, order, outlined, first_layer),
         "\n".join(lines),
         attention,
     )

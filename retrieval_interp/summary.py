@@ -124,7 +124,12 @@ def verdict(score: CircuitScore, task: Task) -> str:
     kinds = sorted({row.mechanism.kind for row in score.heads if row.mechanism.paths})
     useful = sum(bool(row.mechanism.paths) for row in score.heads)
     by_paths = f", {useful} of them by {' and '.join(kinds)} paths" if useful else ""
+    left = len(score.heads) - len(score.circuit.mechanisms)
     word = "Sufficient" if score.sufficient else "Not sufficient"
+    if left and score.sufficient:
+        word = (
+            f"Holds so far ({counted(left, 'head')} left as {'it is' if left == 1 else 'they are'})"
+        )
     papers = isinstance(task, RetrievalTask) and task.tokens == "gaussian"
     text = (
         f"{word}: with {len(score.circuit.mechanisms)} of "
@@ -225,6 +230,7 @@ def score_table(score: CircuitScore, task: Task | None = None) -> str:
     ]
     if score.paths or score.enabling:
         lines += [*columns(path_header(score), path_rows(score, task)), ""]
+    lines += [f"{note}\n" for note in score.notes]
     return "\n".join(lines)
 
 

@@ -79,7 +79,13 @@ def main(argv: Sequence[str]) -> None:
         torch.set_num_threads(options.threads)
     recipe, watch = options.recipe, None
     if options.watch is not None:
-        watched = read_circuit(options.watch, recipe.task, recipe.model, "this run is trained on")
+        watched = read_circuit(
+            options.watch,
+            recipe.task,
+            recipe.model.layers,
+            recipe.model.heads,
+            "this run is trained on",
+        )
         watch = Watch(watched)
     start = last_step(out)
     progress = [start]

@@ -8,7 +8,11 @@ Every method returns something that a notebook shows well and that reads well in
 is printed. The state is a `Circuit` and the ones before it.
 """
 
-from collections.abc import Sequence
+import math
+import textwrap
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -18,7 +22,7 @@ from circuits import Circuit, CircuitScore, Head, HeadPath, Scorer, mean_attenti
 from circuits import discover as discover_circuit
 from circuits.ablation import ablated, is_causal
 from circuits.circuit import parse_head
-from circuits.discovery import role_mean
+from circuits.discovery import is_unlearned, role_mean
 from circuits.drawing import draw_circuit, role_order
 from circuits.figure import circuit_diff, circuit_text
 from circuits.mechanisms import ORIGINAL, check_paths, tidy
@@ -26,8 +30,9 @@ from circuits.scoring import Progress, standard_error
 from circuits.supposing import suppose
 from retrieval_interp.attention_views import attention_view
 from retrieval_interp.checkpoint import Checkpoint, load_checkpoint
+from retrieval_interp.circuit_file import read_circuit
 from retrieval_interp.commands import progress_bar
-from retrieval_interp.files import check_writable, read_text, write_whole
+from retrieval_interp.files import check_writable, write_whole
 from retrieval_interp.page import View
 from retrieval_interp.role_maps import role_maps
 from retrieval_interp.summary import counted, describe, scale, score_table, verdict
@@ -61,6 +66,8 @@ def open(
         InputError: no such checkpoint, a model without a task, or a number out of range.
     """
     if isinstance(what, (str, Path)):
+        if len(str(what)) > 4000:
+            raise InputError(f"expected the name of a checkpoint, found {str(what)!r:.40}...")
         what = load_checkpoint(str(what), choose_device(device))
     name, training = type(what).__name__, {}
     if isinstance(what, Checkpoint):
@@ -70,6 +77,12 @@ def open(
     if task is None:
         raise InputError(
             f"expected a task with a model that is no checkpoint ({name}): ri.open(model, task)"
+        )
+    if not isinstance(task, Task):
+        raise InputError(f"expected a task, an instance of ri.Task, found {task!r:.60}")
+    if not hasattr(what, "run_with_hooks") or not hasattr(what, "cfg"):
+        raise InputError(
+            f"expected a hooked model (HookedTransformer, TransformerBridge), found {name}"
         )
     if tolerance is None:
         tolerance = task.tolerance
@@ -95,6 +108,7 @@ class Workbench:
         batch: the examples that every number is measured on, from the `test` split.
         tolerance: the loss that a working circuit stays below.
         seed: of the examples.
+        watchers: what is shown of the workbench; each is told to `refresh` after a change.
     """
 
     def __init__(
@@ -108,10 +122,14 @@ class Workbench:
         tolerance: float,
         progress: Progress,
     ):
-        if not 2 <= examples <= 1_000_000:
-            raise InputError(f"examples: expected 2 to 1000000, found {examples}")
-        if not tolerance > 0:
-            raise InputError(f"tolerance: expected a number above 0, found {tolerance}")
+        for what, value, least, most in (
+            ("examples", examples, 2, 1_000_000),
+            ("seed", seed, 0, 2**63 - 1),
+        ):
+            if type(value) is not int or not least <= value <= most:
+                raise InputError(f"{what}: expected {least} to {most}, found {value!r:.40}")
+        if type(tolerance) not in (int, float) or not 0 < tolerance < math.inf:
+            raise InputError(f"tolerance: expected a number above 0, found {tolerance!r:.40}")
         self.model, self.task, self.name, self.training = model, task, name, training
         self.tolerance, self.seed, self.progress = tolerance, seed, progress
         device = next(model.parameters()).device
@@ -120,6 +138,8 @@ class Workbench:
         self.order = role_order(self.batch)
         self._steps = [self._step(self.scorer.empty_circuit)]
         self._score: CircuitScore | None = None
+        self._model_as_opened = self._fingerprint()
+        self.watchers: weakref.WeakSet[Any] = weakref.WeakSet()
 
     # What is there
 
@@ -151,13 +171,28 @@ class Workbench:
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if some lines were supposed, too, or with another circuit; nothing changes."""
+        self._check_unchanged()
         return self.scorer.mse(self._with(lines))
 
     def _with(self, lines: Sequence[str | Circuit]) -> Circuit:
         circuit = self.circuit
         for line in lines:
+            if not isinstance(line, (str, Circuit)):
+                raise InputError(f"expected lines such as L1.H0 s0<-s2, found {line!r:.60}")
             circuit = line if isinstance(line, Circuit) else self._supposed(circuit, line)
         return circuit
+
+    def _fingerprint(self) -> tuple[Any, ...]:
+        """Changes when a weight is written to, or a hook comes or goes."""
+        points = getattr(self.model, "hook_dict", {}).values()
+        hooked = tuple(id(point) for point in points if point.has_hooks())
+        return hooked, tuple(weight._version for weight in self.model.parameters())
+
+    def _check_unchanged(self) -> None:
+        if self._fingerprint() != self._model_as_opened:
+            raise InputError(
+                "expected the model as it was opened, found other weights or hooks; open it again"
+            )
 
     def _step(self, circuit: Circuit) -> "_Step":
         """Measure a circuit and keep what the next one, which will differ little, can reuse."""
@@ -226,27 +261,36 @@ class Workbench:
             self.model,
             self.task,
             self.batch,
-            [examples] if isinstance(examples, int) else examples,
+            list(examples) if isinstance(examples, Iterable) else [examples],
             None if layer is None else [layer],
             self.circuit if with_circuit else None,
         )
 
-    def roles(self, with_circuit: bool = False) -> View:
+    def roles(self, layer: int | None = None, with_circuit: bool = False) -> View:
         """Mean attention by dest and source role, a heat map a head; the circuit's paths framed.
 
         Args:
+            layer: which layer; default all.
             with_circuit: show it with the circuit in place; default the intact model's.
 
         Returns:
             A view whose `data` is the attention, [layer head dest src].
+
+        Raises:
+            InputError: no such layer.
         """
+        n_layers = self.model.cfg.n_layers
+        if layer is not None and (type(layer) is not int or not 0 <= layer < n_layers):
+            raise InputError(f"layer: expected 0 to {n_layers - 1}, found {layer!r:.40}")
         attention, caption = self.intact_attention, ""
         if with_circuit:
             with ablated(self.model, self.circuit, self.batch):
                 attention = mean_attention(self.model, self.batch).cpu()
             caption = " with the circuit in place"
         paths = [*self.circuit.paths(), *self.circuit.enabling]
-        return role_maps(attention, self.task, self.order, paths, caption)
+        if layer is not None:
+            attention = attention[layer : layer + 1]
+        return role_maps(attention, self.task, self.order, paths, caption, layer or 0)
 
     # Supposing
 
@@ -275,7 +319,7 @@ class Workbench:
             InputError: the circuit has no such path.
         """
         paths = {str(other): other for other in self.circuit.paths()}
-        key = str(path).strip()
+        key = " ".join(str(path).split())
         if key not in paths:
             known = ", ".join(paths) or "none"
             raise InputError(f"expected a path of the circuit ({known}), found {key!r:.60}")
@@ -292,8 +336,9 @@ class Workbench:
         """
         if not self.undoable:
             raise InputError("undo: expected a change to take back, found none")
-        undone = self._steps.pop()
-        self.scorer.rebase(self.circuit)
+        undone = self._steps[-1]
+        self.scorer.rebase(self._steps[-2].circuit)
+        self._steps.pop()
         return self._changed_from(undone)
 
     def _supposed(self, circuit: Circuit, line: str) -> Circuit:
@@ -316,12 +361,15 @@ class Workbench:
         return head
 
     def _change(self, circuit: Circuit) -> View:
+        self._check_unchanged()
         before = self._steps[-1]
         if circuit != before.circuit:
             self._steps.append(self._step(circuit))
         return self._changed_from(before)
 
     def _changed_from(self, before: "_Step") -> View:
+        for watcher in list(self.watchers):
+            watcher.refresh()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
         line = f"{self._state()} (was {before.loss:.4f})"
         html = "".join(f"<div><code>{escape(change)}</code></div>" for change in changes)
@@ -344,7 +392,7 @@ class Workbench:
         from retrieval_interp.report import drawing_html, tables_html, verdict_html
 
         score = self._scored()
-        said = verdict(score, self.task)
+        said = textwrap.fill(verdict(score, self.task), 100)
         note = ""
         if not self.circuit.mechanisms:
             note = "Nothing is supposed yet: these are the intact model's numbers."
@@ -361,7 +409,9 @@ class Workbench:
         return View(f"Circuit of {self.name}", html, text, score)
 
     def _scored(self) -> CircuitScore:
-        if self._score is None or self._score.circuit != self.circuit:
+        self._check_unchanged()
+        asked = (self.circuit, self.tolerance)
+        if self._score is None or (self._score.circuit, self._score.tolerance) != asked:
             self._score = score_circuit(
                 self.model,
                 self.task,
@@ -389,7 +439,14 @@ class Workbench:
             self.seed,
             progress=progress or self.progress,
         )
-        return self._change(found)
+        view = self._change(found)
+        if is_unlearned(self.intact_loss, self.task):
+            said = (
+                f"No circuit to find: the model has not learned the task. Its {self.task.loss_name}"
+                f" of {self.intact_loss:.4f} is not clearly below the plateau."
+            )
+            return replace(view, html=f"<p>{escape(said)}</p>{view.html}", text=f"{said}\n{view}")
+        return view
 
     # Files
 
@@ -410,8 +467,10 @@ class Workbench:
         Raises:
             InputError: not a circuit file, or not for this model.
         """
-        text = read_text(Path(path), "a circuit")
-        return self._change(Circuit.from_json(text, len(self.task.role_names)))
+        sizes = self.model.cfg.n_layers, self.model.cfg.n_heads
+        causal = is_causal(self.model)
+        trained = f"{self.name} is asked"
+        return self._change(read_circuit(Path(path), self.task, *sizes, trained, causal))
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate`: one HTML page, no network.
@@ -429,7 +488,10 @@ class Workbench:
             self.task,
             name=self.name,
             seed=self.seed,
-            command=f"ri.open({self.name!r}).report({str(path)!r})",
+            command=(
+                f"ri.open({self.name!r}, examples={len(self.batch)}, seed={self.seed}, "
+                f"tolerance={self.tolerance:g}).report({str(path)!r})"
+            ),
             training=self.training,
         )
         write_whole(path, page)

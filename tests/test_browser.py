@@ -20,6 +20,7 @@ def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     bench = ri.open("small", examples=64, progress=lambda items, what: items)
     bench.suppose("L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 s0<-s2 s4<-s6", "L4.H0 s0<-s4")
+    bench.suppose("L1.H0 identity", "L3.H0 identity")
     assert bench.report(path).stat().st_size < 6_000_000
     return path, bench
 
@@ -97,7 +98,7 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         assert loss.inner_text() == f"MSE {bench.intact_loss:.4f}"
 
         explorer.locator("[data-head='L2.H0']").click()
-        explorer.get_by_text("L2.H0: rows attend to columns").wait_for(timeout=LONG)
+        explorer.get_by_text("L2.H0, intact model: rows attend to columns").wait_for(timeout=LONG)
         explorer.locator("[data-path='L2.H0 s0<-s2']").click()
         explorer.get_by_text(f"MSE {bench.loss:.4f}").wait_for(timeout=LONG)
         took = re.fullmatch(r"(\d+) ms|([\d.]+) s", explorer.locator(".said").inner_text())

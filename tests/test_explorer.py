@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -78,6 +80,8 @@ def test_undo_clear_discover_and_save(explorer, bench, tmp_path):
         ({"do": "show", "layer": 0, "head": 0, "example": 99, "with_circuit": False}, "0 to 7"),
         ({"do": "save", "path": "/nowhere/to/be/found/c.json"}, "expected an existing folder"),
         ({"do": "undo"}, "expected a change to take back"),
+        ({"do": "show", "layer": 0, "head": 0, "example": None, "with_circuit": False}, "0 to 7"),
+        ({"do": "suppose"}, "KeyError"),
         ({"do": "dance"}, "expected a known request, found 'dance'"),
     ],
 )
@@ -89,10 +93,25 @@ def test_what_cannot_be_is_said_and_changes_nothing(explorer, asked, text):
     assert not explorer.state["failed"]
 
 
-def test_what_the_workbench_changes_is_shown_on_request(explorer, bench):
+def test_what_the_workbench_changes_is_shown(explorer, bench):
+    other = bench.explore()
     bench.suppose("L0.H0 uniform")
-    explorer.refresh()
-    assert explorer.state["replaced"] == 1 and explorer.state["loss"] == bench.loss
+    for shown in (explorer, other):
+        assert shown.state["replaced"] == 1 and shown.state["loss"] == bench.loss
+    ask(other, "undo")
+    assert explorer.state["replaced"] == 0
+
+
+def test_paths_of_a_cut_head_are_not_shown_as_the_circuits(explorer, bench):
+    bench.suppose("L1.H0 cut s2<-s1")
+    assert explorer.state["heads"]["L1.H0"] == {"kind": "cut", "paths": []}
+
+
+def test_what_is_sent_is_json(explorer, bench, monkeypatch):
+    monkeypatch.setattr(type(bench), "loss_with", lambda self, *lines: float("inf"))
+    ask(explorer, "show", layer=0, head=0, example=0, with_circuit=False)
+    json.dumps([explorer.state, explorer.shown, explorer.model_info], allow_nan=False)
+    assert explorer.shown["choices"][0]["loss"] is None
 
 
 def test_frontends_without_widgets_get_the_static_view(explorer):

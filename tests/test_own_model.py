@@ -129,3 +129,131 @@ def test_a_bridge_gets_the_same_score_on_the_workbench(task, hooked, bridge):
 def test_a_model_without_its_task_is_refused(hooked):
     with pytest.raises(InputError, match=r"no checkpoint \(HookedTransformer\): ri.open\(model,"):
         ri.open(hooked)
+
+
+def test_what_a_bridge_shows_is_what_was_used(task, bridge):
+    bench = ri.open(bridge, task, examples=8)
+    bench.suppose("L0.H0 uniform", "L1.H0 cut s0<-s2")
+    pattern = bench.attention(0, 0, with_circuit=True).data[0, 0]
+    allowed = torch.ones(13, 13).tril()
+    torch.testing.assert_close(pattern, allowed / allowed.sum(-1, keepdim=True))
+    assert float(bench.roles(with_circuit=True).data[1, 0][0, 2]) == 0.0
+
+
+@torch.no_grad()
+def test_heads_that_share_keys_and_values_get_their_own(task):
+    cfg = TransformerBridgeConfig(
+        **{**SIZES, "n_heads": 4, "n_key_value_heads": 2}, positional_embedding_type="standard"
+    )
+    bridge = TransformerBridge.boot_native(cfg).eval()
+    batch = task.sample(6)
+    place = "blocks.0.attn.hook_"
+    _, cache = bridge.run_with_cache(batch.inputs)
+    pattern, values, z = (cache[place + name] for name in ("pattern", "v", "z"))
+    assert values.shape[2] == 2
+    for head in range(4):
+        own = pattern[:, head] @ values[:, :, head // 2]
+        torch.testing.assert_close(own, z[:, :, head], atol=1e-5, rtol=0)
+        allowed = torch.ones(13, 13).tril()
+        wanted = (allowed / allowed.sum(-1, keepdim=True)) @ values[:, :, head // 2]
+
+        def replace(z, hook, head=head, wanted=wanted):
+            z = z.clone()
+            z[:, :, head] = wanted
+            return z
+
+        outputs = bridge.run_with_hooks(batch.inputs, fwd_hooks=[(f"{place}z", replace)])
+        expected = task.example_losses(outputs, batch)
+        circuit = ri.parse_circuit([f"L0.H{head} uniform"], task)
+        found = Scorer(bridge, task, batch).losses(circuit)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def shortformer():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        cfg = {**SIZES, "positional_embedding_type": "shortformer", "seed": 1, "device": "cpu"}
+        return randomize(HookedTransformer(HookedTransformerConfig(**cfg))).eval()
+
+
+@torch.no_grad()
+def test_no_layer_is_left_out_where_that_would_change_the_numbers(task, hooked):
+    """A hook of the user's in front of a layer, and positions that every layer adds anew."""
+    batch = task.sample(6)
+    circuit = ri.parse_circuit(["L1.H0 uniform"], task)
+    hook = ("blocks.1.hook_resid_pre", lambda stream, hook: stream + 1.0)
+    with hooked.hooks(fwd_hooks=[hook]):
+        expected = task.example_losses(naive_outputs(hooked, circuit, batch), batch)
+        found = Scorer(hooked, task, batch).losses(circuit)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    model = shortformer()
+    expected = task.example_losses(naive_outputs(model, circuit, batch), batch)
+    torch.testing.assert_close(Scorer(model, task, batch).losses(circuit), expected)
+
+
+def test_what_enables_what_is_left_out_where_it_cannot_be_known(task):
+    """Rotary attention: the pattern is more than queries times keys."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        cfg = {**SIZES, "positional_embedding_type": "rotary", "rotary_dim": 8, "device": "cpu"}
+        model = randomize(HookedTransformer(HookedTransformerConfig(**cfg, seed=0))).eval()
+    bench = ri.open(model, task, examples=8)
+    bench.suppose("L0.H0 s2<-s1", "L1.H0 s0<-s2")
+    view = bench.score()
+    assert all(row.enables == () for row in view.data.paths)
+    assert len(view.data.notes) == 1 and "What enables what is not shown" in repr(view)
+    assert "What enables what is not shown" in view.html
+
+
+class Broken(Lookup):
+    """A task that gets one thing wrong."""
+
+    def __init__(self, **wrong):
+        self.wrong = wrong
+
+    @property
+    def role_names(self):
+        return self.wrong.get("role_names", ("s0", "s1", "s2"))
+
+    @property
+    def role_labels(self):
+        return self.wrong.get("role_labels", self.role_names)
+
+    def sample(self, n, *arguments, **options):
+        batch = super().sample(n, *arguments, **options)
+        return ri.Batch(batch.inputs, batch.targets, self.wrong.get("roles", batch.roles))
+
+    def example_losses(self, outputs, batch):
+        return self.wrong.get("losses", lambda losses: losses)(
+            super().example_losses(outputs, batch)
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"role_names": ("query", "key", "value")}, "expected role_names s0, s1, ..."),
+        ({"role_labels": ("one",)}, "expected a label and a symbol for each of 3 roles"),
+        ({"roles": torch.zeros(8, 4, 2, dtype=torch.long)}, "expected a batch with the task's 3"),
+        ({"roles": torch.zeros(8, 0, 3, dtype=torch.long)}, "whole numbers of shape"),
+        ({"roles": torch.full((8, 4, 3), 99)}, "at positions 0 to 12, found 8 at 99 to 99"),
+        ({"roles": torch.full((8, 4, 3), -1)}, "found 8 at -1 to -1"),
+        ({"losses": lambda losses: losses[:3]}, r"example_losses of shape \[8, asked\], found \[3"),
+    ],
+)
+def test_a_task_that_is_wrong_is_refused_at_once(hooked, wrong, text):
+    with pytest.raises(InputError, match=text):
+        ri.open(hooked, Broken(**wrong), examples=8)
+
+
+def test_where_a_position_has_several_roles_the_lowest_decides():
+    from circuits.mechanisms import Mechanism, RolePath, attention_pattern
+
+    roles = torch.tensor([[[2, 1, 0], [3, 2, 0]]])  # position 2 is s0 of one chain, s1 of another
+    both = Mechanism("one-hot", (RolePath(0, 1), RolePath(1, 2)))
+    pattern = attention_pattern(both, roles, 4)[0]
+    assert pattern[2].tolist() == [0, 1, 0, 0] and pattern[3].tolist() == [0, 0, 1, 0]
+    assert pattern[1].tolist() == [1, 0, 0, 0]
+    same = torch.tensor([[[3, 1, 1]]])  # two sources at one place
+    shared = Mechanism("shared", (RolePath(0, 1), RolePath(0, 2)))
+    assert attention_pattern(shared, same, 4)[0, 3].tolist() == [0, 1, 0, 0]

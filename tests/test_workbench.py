@@ -1,3 +1,4 @@
+import json
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import retrieval_interp as ri
 from circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.model import build_model
 from retrieval_interp.report import render_report
+from retrieval_interp.workbench import Workbench
 from tasks import InputError
 
 
@@ -145,7 +147,10 @@ def test_the_shipped_model_from_the_first_look_to_the_report(small, tmp_path, ca
     small.suppose(ri.Circuit({}, 7))
     assert small.load(path).data == pytest.approx(found.data, abs=1e-6) and small.circuit == kept
     page = small.report(tmp_path / "report.html").read_text()
-    assert f"{view.data.combined_mse:.4f}" in page and "ri.open(&#x27;small&#x27;)" in page
+    assert (
+        f"{view.data.combined_mse:.4f}" in page
+        and "ri.open(&#x27;small&#x27;, examples=64, seed=0, tolerance=0.05)" in page
+    )
     assert "L4   H0 one-hot" in repr(small) and "<svg" in small._repr_html_()
     printed = capsys.readouterr()
     assert printed.out == printed.err == ""
@@ -209,3 +214,102 @@ def test_original_everywhere_changes_nothing(bench):
     bench.suppose(*lines)
     assert bench.circuit.mechanisms == {}
     assert bench.loss == pytest.approx(bench.intact_loss, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"examples": True}, "examples: expected 2 to 1000000, found True"),
+        ({"seed": -1}, "seed: expected 0 to"),
+        ({"tolerance": float("nan")}, "tolerance: expected a number above 0, found nan"),
+        ({"tolerance": float("inf")}, "tolerance: expected a number above 0, found inf"),
+    ],
+)
+def test_other_numbers_are_refused(model, task, arguments, text):
+    with pytest.raises(InputError, match=text):
+        Workbench(
+            model,
+            task,
+            "x",
+            {},
+            progress=lambda items, what: items,
+            **{"examples": 8, "seed": 0, "tolerance": 0.05, **arguments},
+        )
+
+
+def test_a_changed_model_is_not_measured_with_what_was_kept(bench):
+    bench.suppose("L0.H0 uniform")
+    hook = ("blocks.1.attn.hook_z", lambda z, hook: 2 * z)
+    with bench.model.hooks(fwd_hooks=[hook]):
+        with pytest.raises(InputError, match="found other weights or hooks; open it again"):
+            bench.suppose("L1.H0 uniform")
+    bench.suppose("L1.H0 uniform")
+    with torch.no_grad():
+        bench.model.blocks[2].attn.W_O.mul_(0.5)
+    for ask in (bench.score, lambda: bench.loss_with("L2.H0 uniform")):
+        with pytest.raises(InputError, match="found other weights or hooks; open it again"):
+            ask()
+
+
+def test_another_tolerance_is_scored_anew(bench):
+    assert bench.score().data.tolerance == 0.05
+    bench.tolerance = 5.0
+    assert bench.score().data.tolerance == 5.0
+
+
+def test_an_interrupted_change_leaves_the_last_one(small, monkeypatch):
+    """Ctrl-C in the middle of a run must not leave half of it behind."""
+    from circuits.role_runs import RoleRuns
+
+    small.suppose(ri.Circuit({}, 7))
+    small.suppose("L4.H0 s0<-s4")
+    before, loss, expected = small.circuit, small.loss, small.loss_with("L2.H0 uniform")
+
+    def interrupted(self, residual):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RoleRuns, "_read_out", interrupted)
+        for change in (lambda: small.suppose("L2.H0 uniform"), small.undo):
+            with pytest.raises(KeyboardInterrupt):
+                change()
+    assert (small.circuit, small.loss) == (before, loss)
+    assert small.suppose("L2.H0 uniform").data == pytest.approx(expected, abs=1e-6)
+
+
+def test_circuits_of_other_tasks_are_not_loaded(bench, tmp_path):
+    path = tmp_path / "circuit.json"
+    for task, text in (
+        ({"name": "sorting", "steps": 2}, "expected a circuit for the task 'retrieval'"),
+        ({"name": "retrieval", "steps": 9}, "for chains of 2 steps"),
+    ):
+        path.write_text(json.dumps({"heads": [], "task": task}))
+        with pytest.raises(InputError, match=text):
+            bench.load(path)
+    path.write_text(json.dumps({"heads": [], "enabling": ["L1.H0 s4<-s0"]}))
+    with pytest.raises(InputError, match="source before its destination"):
+        bench.load(path)
+    with pytest.raises(InputError, match="expected one for the task's 5 roles, found one for 3"):
+        bench.suppose(ri.Circuit({}, 3))
+
+
+def test_a_loss_name_is_escaped(model, tmp_path):
+    class Hostile(ri.RetrievalTask):
+        loss_name = "<script>alert(1)</script>"
+
+    hostile = ri.open(model, Hostile(chains=3, steps=2, dim=4), examples=8)
+    hostile.suppose("L1.H0 s0<-s2")
+    for html in (hostile.score().html, hostile.report(tmp_path / "r.html").read_text()):
+        assert "<script>alert" not in html and "&lt;script&gt;alert" in html
+
+
+def test_an_untrained_model_has_no_circuit_and_the_view_says_so(bench):
+    assert "the model has not learned the task" in repr(bench.discover())
+
+
+def test_layers_can_be_looked_at_one_by_one(bench):
+    view = bench.roles(layer=2)
+    assert view.data.shape == (1, 2, 5, 5)
+    assert "L2.H1" in repr(view) and "L2.H0" in view.html and "L0.H0" not in view.html
+    with pytest.raises(InputError, match="layer: expected 0 to 2, found 3"):
+        bench.roles(layer=3)

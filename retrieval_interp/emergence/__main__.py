@@ -82,7 +82,9 @@ def main(argv: Sequence[str]) -> None:
     if options.circuit is not None and options.run.is_dir():
         recipe = read_recipe(options.run)
         trained = f"{options.run} was trained on"
-        circuit = read_circuit(options.circuit, recipe.task, recipe.model, trained)
+        circuit = read_circuit(
+            options.circuit, recipe.task, recipe.model.layers, recipe.model.heads, trained
+        )
     series = follow_run(
         options.run,
         circuit,

@@ -66,7 +66,8 @@ class Trained:
         checkpoint = self.checkpoint
         if self._circuit_file is not None:
             trained = f"{self.name} was trained on"
-            return read_circuit(self._circuit_file, checkpoint.task, checkpoint.config, trained)
+            sizes = checkpoint.config.layers, checkpoint.config.heads
+            return read_circuit(self._circuit_file, checkpoint.task, *sizes, trained)
         return discover_circuit(
             checkpoint.model,
             checkpoint.task,
