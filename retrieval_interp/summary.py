@@ -210,8 +210,15 @@ def _does(row: LivePathScore, score: CircuitScore) -> str:
 
 
 def head_rows(score: CircuitScore) -> list[list[str]]:
-    """A row a head: name, mechanism, and the loss with it alone replaced."""
-    return [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in score.heads]
+    """A row a replaced head: name, mechanism, the loss with it alone replaced; one for the rest."""
+    replaced = [row for row in score.heads if row.mechanism.kind != "original"]
+    rows = [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in replaced]
+    left = len(score.heads) - len(replaced)
+    if left:
+        rows.append(
+            ["others" if replaced else "all", f"original ({left})", f"{score.baseline_mse:.4f}"]
+        )
+    return rows
 
 
 def score_table(score: CircuitScore, task: Task | None = None) -> str:

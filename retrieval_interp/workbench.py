@@ -13,21 +13,20 @@ import textwrap
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
 
 from circuits import Circuit, CircuitScore, Head, HeadPath, Scorer, mean_attention, score_circuit
 from circuits import discover as discover_circuit
 from circuits.ablation import ablated, is_causal
-from circuits.circuit import parse_head
-from circuits.discovery import is_unlearned, role_mean
+from circuits.discovery import is_unlearned
 from circuits.drawing import draw_circuit, role_order
 from circuits.figure import circuit_diff, circuit_text
-from circuits.mechanisms import ORIGINAL, check_paths, tidy
-from circuits.scoring import Progress, standard_error
-from circuits.supposing import suppose
+from circuits.scoring import Progress
 from retrieval_interp.attention_views import attention_view
 from retrieval_interp.checkpoint import Checkpoint, load_checkpoint
 from retrieval_interp.circuit_file import read_circuit
@@ -36,6 +35,7 @@ from retrieval_interp.files import check_writable, write_whole
 from retrieval_interp.page import View
 from retrieval_interp.role_maps import role_maps
 from retrieval_interp.summary import counted, describe, scale, score_table, verdict
+from retrieval_interp.suppositions import Step, Suppositions
 from retrieval_interp.training import choose_device
 from tasks import InputError, Task
 
@@ -89,14 +89,6 @@ def open(
     return Workbench(what, task, name, training, examples, seed, tolerance, progress)
 
 
-class _Step(NamedTuple):
-    """A circuit that was supposed, its loss and the loss's standard error."""
-
-    circuit: Circuit
-    loss: float
-    se: float
-
-
 class Workbench:
     """A model on the workbench, and the circuit supposed so far.
 
@@ -134,11 +126,9 @@ class Workbench:
         self.tolerance, self.seed, self.progress = tolerance, seed, progress
         device = next(model.parameters()).device
         self.batch = task.sample(examples, seed, device, split="test")
-        self.scorer = Scorer(model, task, self.batch)
         self.order = role_order(self.batch)
-        self._steps = [self._step(self.scorer.empty_circuit)]
+        self._supposed = Suppositions(model, task, self.batch)
         self._score: CircuitScore | None = None
-        self._model_as_opened = self._fingerprint()
         self.watchers: weakref.WeakSet[Any] = weakref.WeakSet()
 
     # What is there
@@ -146,58 +136,42 @@ class Workbench:
     @property
     def circuit(self) -> Circuit:
         """The circuit supposed so far; drawn when displayed."""
-        return self._steps[-1].circuit
+        return self._supposed.last.circuit
+
+    @property
+    def scorer(self) -> Scorer:
+        """Measures losses on the batch."""
+        return self._supposed.scorer
 
     @property
     def heads(self) -> list[Head]:
         """All heads of the model."""
-        cfg = self.model.cfg
-        return [Head(layer, head) for layer in range(cfg.n_layers) for head in range(cfg.n_heads)]
+        return self._supposed.heads
 
-    @cached_property
-    def intact_attention(self) -> Any:
-        """Mean attention by role of the intact model, [layer head dest src] on the CPU."""
-        return mean_attention(self.model, self.batch).cpu()
+    @property
+    def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
+        """Mean attention by role of the intact model, on the CPU."""
+        return self._supposed.intact_attention
 
     @property
     def loss(self) -> float:
         """The loss with the circuit so far in place."""
-        return self._steps[-1].loss
+        return self._supposed.last.loss
 
     @property
     def intact_loss(self) -> float:
         """The loss of the model as it is."""
-        return self._steps[0].loss
+        return self._supposed.steps[0].loss
+
+    @property
+    def undoable(self) -> bool:
+        """Whether there is a change to take back."""
+        return len(self._supposed.steps) > 1
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if some lines were supposed, too, or with another circuit; nothing changes."""
-        self._check_unchanged()
-        return self.scorer.mse(self._with(lines))
-
-    def _with(self, lines: Sequence[str | Circuit]) -> Circuit:
-        circuit = self.circuit
-        for line in lines:
-            if not isinstance(line, (str, Circuit)):
-                raise InputError(f"expected lines such as L1.H0 s0<-s2, found {line!r:.60}")
-            circuit = line if isinstance(line, Circuit) else self._supposed(circuit, line)
-        return circuit
-
-    def _fingerprint(self) -> tuple[Any, ...]:
-        """Changes when a weight is written to, or a hook comes or goes."""
-        points = getattr(self.model, "hook_dict", {}).values()
-        hooked = tuple(id(point) for point in points if point.has_hooks())
-        return hooked, tuple(weight._version for weight in self.model.parameters())
-
-    def _check_unchanged(self) -> None:
-        if self._fingerprint() != self._model_as_opened:
-            raise InputError(
-                "expected the model as it was opened, found other weights or hooks; open it again"
-            )
-
-    def _step(self, circuit: Circuit) -> "_Step":
-        """Measure a circuit and keep what the next one, which will differ little, can reuse."""
-        loss = self.scorer.rebase(circuit)
-        return _Step(circuit, loss, standard_error(self.scorer.base_losses.mean(dim=1)))
+        self._supposed.check_unchanged()
+        return self.scorer.mse(self._supposed.with_lines(lines))
 
     def __repr__(self) -> str:
         return (
@@ -214,7 +188,7 @@ class Workbench:
         )._repr_html_()
 
     def _state(self) -> str:
-        loss, se = self._steps[-1].loss, self._steps[-1].se
+        _, loss, se = self._supposed.last
         if not self.circuit.mechanisms:
             return f"nothing supposed yet; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
         below = "below" if loss < self.tolerance else "not below"
@@ -222,11 +196,6 @@ class Workbench:
             f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
             f"{counted(len(self.heads), 'head')} replaced, {below} {self.tolerance:g}"
         )
-
-    @property
-    def undoable(self) -> bool:
-        """Whether there is a change to take back."""
-        return len(self._steps) > 1
 
     def drawing(self) -> str:
         """The circuit so far as SVG."""
@@ -310,7 +279,7 @@ class Workbench:
             InputError: not of that form, or a head, role or path that is not there; then nothing
                 has changed.
         """
-        return self._change(self._with(lines))
+        return self._change(self._supposed.with_lines(lines))
 
     def remove(self, path: str | HeadPath) -> View:
         """Take a path out of the circuit, as `L1.H0 s0<-s2`; a head's last leaves it original.
@@ -318,15 +287,7 @@ class Workbench:
         Raises:
             InputError: the circuit has no such path.
         """
-        paths = {str(other): other for other in self.circuit.paths()}
-        key = " ".join(str(path).split())
-        if key not in paths:
-            known = ", ".join(paths) or "none"
-            raise InputError(f"expected a path of the circuit ({known}), found {key!r:.60}")
-        head = paths[key].head
-        smaller = self.circuit.without(paths[key])
-        kept = tidy(smaller[head]) if smaller[head].paths else ORIGINAL
-        return self._change(smaller.replace(head, kept))
+        return self._change(self._supposed.without(path))
 
     def undo(self) -> View:
         """Go back to the circuit before the last change.
@@ -334,40 +295,12 @@ class Workbench:
         Raises:
             InputError: there is nothing to undo.
         """
-        if not self.undoable:
-            raise InputError("undo: expected a change to take back, found none")
-        undone = self._steps[-1]
-        self.scorer.rebase(self._steps[-2].circuit)
-        self._steps.pop()
-        return self._changed_from(undone)
-
-    def _supposed(self, circuit: Circuit, line: str) -> Circuit:
-        words = line.split()
-        if words[1:] == ["role-mean"]:  # the one mechanism that has to be measured
-            head = self._checked(parse_head(words[0]))
-            return circuit.replace(head, role_mean(self.intact_attention[head]))
-        supposed = suppose(circuit, line)
-        head = self._checked(parse_head(words[0]))
-        paths = supposed[head].paths
-        check_paths(paths, self.batch.roles, is_causal(self.model), f"{head}: ")
-        return supposed
-
-    def _checked(self, head: Head) -> Head:
-        cfg = self.model.cfg
-        if not (head.layer < cfg.n_layers and head.head < cfg.n_heads):
-            raise InputError(
-                f"expected a head from {self.heads[0]} to {self.heads[-1]}, found {head}"
-            )
-        return head
+        return self._changed_from(self._supposed.undo())
 
     def _change(self, circuit: Circuit) -> View:
-        self._check_unchanged()
-        before = self._steps[-1]
-        if circuit != before.circuit:
-            self._steps.append(self._step(circuit))
-        return self._changed_from(before)
+        return self._changed_from(self._supposed.take(circuit))
 
-    def _changed_from(self, before: "_Step") -> View:
+    def _changed_from(self, before: Step) -> View:
         for watcher in list(self.watchers):
             watcher.refresh()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
@@ -409,7 +342,7 @@ class Workbench:
         return View(f"Circuit of {self.name}", html, text, score)
 
     def _scored(self) -> CircuitScore:
-        self._check_unchanged()
+        self._supposed.check_unchanged()
         asked = (self.circuit, self.tolerance)
         if self._score is None or (self._score.circuit, self._score.tolerance) != asked:
             self._score = score_circuit(
