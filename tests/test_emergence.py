@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -374,6 +375,25 @@ def test_a_series_with_other_paths_than_its_circuit_is_refused(series):
     assert series_from_dict(data).steps == STEPS
     del data["snapshots"][2]["paths"]["L4.H0 s0<-s4"]
     with pytest.raises(InputError, match="expected the circuit's 7 paths, found"):
+        series_from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda data: data.update(snapshots=[]), "expected snapshots of rising steps"),
+        (lambda data: data.update(losses=data["losses"][::-1]), "expected losses of rising steps"),
+        (lambda data: data["losses"][0]["partial_losses"].pop(), "finite losses, a symbol each"),
+        (
+            lambda data: data["snapshots"][0]["paths"]["L4.H0 s0<-s4"].update(attention=math.nan),
+            "finite losses, a symbol each",
+        ),
+    ],
+)
+def test_a_series_with_a_gap_is_refused(written, change, text):
+    data = json.loads(written[0].read_text())
+    change(data)
+    with pytest.raises(InputError, match=text):
         series_from_dict(data)
 
 

@@ -4,7 +4,10 @@ A `Series` holds what was measured at every step. It is data: JSON, from which e
 figure can be made again without the checkpoints.
 """
 
+import itertools
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -176,13 +179,15 @@ def series_from_dict(data: Any, where: str = "series") -> Series:
             )
             for row in data["losses"]
         )
+        snapshots = tuple(snapshot_from_dict(row, circuit, where) for row in data["snapshots"])
+        _check(snapshots, losses, recipe.task.n_targets, where)
         return Series(
             str(data["run"]),
             recipe,
             circuit,
             str(data["circuit_from"]),
             float(data["tolerance"]),
-            tuple(snapshot_from_dict(row, circuit, where) for row in data["snapshots"]),
+            snapshots,
             losses,
             tuple(map(str, data.get("notes", []))),
         )
@@ -190,3 +195,26 @@ def series_from_dict(data: Any, where: str = "series") -> Series:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{where}: expected numbers, found {error!s:.80}") from None
+
+
+def _check(
+    snapshots: Sequence[Snapshot], losses: Sequence[Losses], n_targets: int, where: str
+) -> None:
+    """Refuse a series that no table can be made of."""
+    for what, steps in (
+        ("snapshots", [row.step for row in snapshots]),
+        ("losses", [row.step for row in losses]),
+    ):
+        if not steps or steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
+            raise InputError(f"{where}: expected {what} of rising steps, at least one")
+    asked = [row.partial_losses for row in losses]
+    for row in snapshots:
+        asked += [row.partial_losses, row.combined_losses]
+        for at in row.paths.values():
+            asked += [
+                (at.attention,) * n_targets,
+                at.live_losses,
+                at.frozen_losses or at.live_losses,
+            ]
+    if not all(len(row) == n_targets and all(map(math.isfinite, row)) for row in asked):
+        raise InputError(f"{where}: expected {n_targets} finite losses, a symbol each, everywhere")
