@@ -1,5 +1,6 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from retrieval_interp.reproduce.__main__ import main
 from retrieval_interp.reproduce.claims import CLAIMS, first_joins, judge, useful_heads
 from retrieval_interp.reproduce.evidence import Evidence
 from retrieval_interp.reproduce.figures import figures
+from retrieval_interp.reproduce.table import table_markdown
 from tasks import InputError
 
 RECORD = {"command": "a command", "versions": {"torch": ["2"]}, "date": "2026-01-01"}
@@ -130,8 +132,6 @@ def test_a_file_that_does_not_say_how_it_was_made_is_refused(results, text, erro
 @pytest.fixture(scope="module")
 def package():
     """The package's own evidence; nothing from other runs."""
-    from pathlib import Path
-
     return Evidence(Path("/nowhere"))
 
 
@@ -166,6 +166,16 @@ def test_every_shipped_result_says_how_it_was_made(package):
             assert series.snapshots and "retrieval_interp.emergence" in record["command"]
         else:
             assert package.grid(path.stem)["depths"]
+
+
+def test_the_page_shows_what_the_command_says(package):
+    """The table in docs/reproduction.md is the one that the command writes."""
+    page = (Path(__file__).parent.parent / "docs" / "reproduction.md").read_text()
+    rows = table_markdown(judge(package)).splitlines()
+    assert len(rows) > 12
+    for row in rows:
+        # Folders of runs are the reader's own.
+        assert row.replace("/nowhere", "runs") in page.splitlines(), row
 
 
 def test_what_is_not_there_makes_no_figure(results):

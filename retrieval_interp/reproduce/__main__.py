@@ -34,6 +34,7 @@ class ReproduceOptions:
     Attributes:
         only: claims to look at, such as C6 C7; default all.
         json: write the rows to this file.
+        markdown: write the rows as a table for a page to this file.
         figures: write the figures that there are numbers for to this folder, as HTML and JSON.
         runs: where finished runs are looked for beside the package's own results.
         run: run what is missing, into the folder of runs (hours to days).
@@ -41,6 +42,7 @@ class ReproduceOptions:
 
     only: tuple[str, ...] = ()
     json: Path | None = None
+    markdown: Path | None = None
     figures: Path | None = None
     runs: Path = Path("runs")
     run: bool = False
@@ -48,14 +50,14 @@ class ReproduceOptions:
 
 def main(argv: Sequence[str]) -> None:
     options = parse_options(ReproduceOptions, argv, PROG)
-    check_outputs({"--json": options.json}, [])
+    check_outputs({"--json": options.json, "--markdown": options.markdown}, [])
     if options.figures is not None and options.figures.exists() and not options.figures.is_dir():
         raise InputError(f"{options.figures}: expected a folder for the figures, found a file")
 
     from retrieval_interp.files import write_whole
     from retrieval_interp.reproduce.claims import CLAIMS, judge
     from retrieval_interp.reproduce.evidence import Evidence
-    from retrieval_interp.reproduce.table import table_json, table_text
+    from retrieval_interp.reproduce.table import table_json, table_markdown, table_text
 
     unknown = [name for name in options.only if name not in CLAIMS]
     if unknown:
@@ -68,9 +70,12 @@ def main(argv: Sequence[str]) -> None:
         rows = judge(evidence, options.only)
     if options.json is not None:
         write_whole(options.json, table_json(rows))
+    if options.markdown is not None:
+        write_whole(options.markdown, table_markdown(rows))
     print(table_text(rows, min(120, shutil.get_terminal_size((100, 24)).columns)))
-    if options.json is not None:
-        print(f"rows:    {options.json}")
+    for path in (options.json, options.markdown):
+        if path is not None:
+            print(f"rows:    {path}")
     if options.figures is not None:
         from retrieval_interp.reproduce.figures import write_figures
 

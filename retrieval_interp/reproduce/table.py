@@ -1,4 +1,4 @@
-"""The table of claims as text and as JSON."""
+"""The table of claims as text, as Markdown and as JSON."""
 
 import json
 import textwrap
@@ -39,6 +39,19 @@ def counts(rows: Sequence[Row]) -> str:
     """How many rows have which verdict."""
     found = [(sum(row.verdict == verdict for row in rows), verdict) for verdict in _VERDICTS]
     return f"{len(rows)} rows: " + ", ".join(f"{n} {verdict}" for n, verdict in found if n)
+
+
+def table_markdown(rows: Sequence[Row]) -> str:
+    """A table for a page: claim, the paper's number, ours, the scale, the verdict, the command."""
+    lines = [
+        "| | claim | paper | ours | scale | verdict | command |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [row.id, f"{row.claim} ({row.where})", row.paper, row.ours or "-", row.scale]
+        cells += [row.verdict, f"`{row.command.removeprefix('python -m retrieval_interp.')}`"]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def table_json(rows: Sequence[Row]) -> str:
