@@ -32,7 +32,7 @@ from circuits.discovery import propose
 from circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.model import build_model
-from retrieval_interp.recipe import PRESETS
+from retrieval_interp.presets import PRESETS
 from tasks import Batch, RetrievalTask
 
 

@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from plain_transformer import PlainTransformer
 
 from retrieval_interp.model import build_model
-from retrieval_interp.recipe import PRESETS, Recipe
+from retrieval_interp.presets import PRESETS
+from retrieval_interp.recipe import Recipe
 from retrieval_interp.training import choose_device
 
 DEFAULT = ("small", "transformer-a", "transformer-d", "section7-ic-1", "section7-ic-4")

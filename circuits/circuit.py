@@ -174,7 +174,7 @@ class Circuit:
         Raises:
             InputError: a key is missing, unknown or of the wrong form; the head is named.
         """
-        _expect_keys(data, {"heads"}, {"task", "rest", "enabling"}, "circuit")
+        _expect_keys(data, {"heads"}, {"task", "rest", "enabling", "record"}, "circuit")
         if not isinstance(data["heads"], list):
             raise InputError("circuit: expected heads to be a list")
         task = data.get("task", {})
@@ -238,13 +238,19 @@ class Circuit:
                 raise InputError(f"circuit: enabling: expected every path once, found {path} twice")
         return circuit
 
-    def to_json(self) -> str:
-        """One line a head, so that two circuits can be compared with a text diff."""
+    def to_json(self, record: Mapping[str, Any] | None = None) -> str:
+        """One line a head, so that two circuits can be compared with a text diff.
+
+        Args:
+            record: how it was found (command, versions, date); reading passes over it.
+        """
         data = self.to_dict()
+        found = f',\n  "record": {json.dumps(dict(record))}' if record else ""
         heads = ",\n".join("    " + json.dumps(row) for row in data["heads"])
         return (
             f'{{\n  "task": {json.dumps(data["task"])},\n  "rest": {json.dumps(data["rest"])},\n'
-            f'  "heads": [\n{heads}\n  ],\n  "enabling": {json.dumps(data["enabling"])}\n}}\n'
+            f'  "heads": [\n{heads}\n  ],\n'
+            f'  "enabling": {json.dumps(data["enabling"])}{found}\n}}\n'
         )
 
     @classmethod

@@ -7,8 +7,8 @@
    back to its original attention.
 3. Simplify: give heads their cheapest candidate that still holds the loss, cheapest replacements
    first; then leave out paths in the same way; repeat until neither changes anything.
-4. Revisit: put a path back that was left out, and simplify again; keep what ends up cheaper. Then
-   try to leave out every two paths at once.
+4. Revisit: put a path back that was left out, and simplify again; keep what ends up cheaper. Of
+   more than 24 such paths those that lower the loss most. Then try to leave out every two at once.
 5. Do this from several starts and keep the cheapest circuit, the lower loss where costs are equal.
 6. Cut every path in the intact model; those that it cannot do without but the circuit can are
    listed as enabling.
@@ -45,6 +45,7 @@ _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
     ("shared", 0.15),
 )
 _REVISITED = 0.25  # paths with at least this mean attention may be put back
+_MOST_REVISITED = 24  # of them, those that lower the loss most
 _SCOUTED = 128  # examples on which trials are ordered
 _NEGLIGIBLE = 0.005  # weaker attention is left out of role-mean heads
 
@@ -160,6 +161,7 @@ class Search:
         self.empty = self.judge.empty_circuit
         self.attention = mean_attention(model, batch).cpu()
         self.known: dict[tuple[Any, ...], bool] = {}
+        self.seen: dict[tuple[Any, ...], tuple[float, float]] = {}
         n_layers, n_heads = self.attention.shape[:2]
         self.heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
         self.candidates = {head: self._candidates(self.attention[head]) for head in self.heads}
@@ -192,8 +194,8 @@ class Search:
         return self.known[key]
 
     def _far_off(self, circuit: Circuit) -> bool:
-        losses = self.scout.losses(circuit).mean(dim=1)
-        return float(losses.mean()) - 4 * standard_error(losses) > self.tolerance
+        mse, error = self._scouted(circuit)
+        return mse - 4 * error > self.tolerance
 
     def _close_look(self, circuit: Circuit) -> bool:
         losses = self.judge.losses(circuit).mean(dim=1)
@@ -203,7 +205,15 @@ class Search:
         return holds
 
     def _mse(self, circuit: Circuit) -> float:
-        return self.scout.mse(circuit)
+        return self._scouted(circuit)[0]
+
+    def _scouted(self, circuit: Circuit) -> tuple[float, float]:
+        """The loss on some of the examples, and its standard error."""
+        key = tuple(circuit.mechanisms.items())
+        if key not in self.seen:
+            losses = self.scout.losses(circuit)
+            self.seen[key] = mean_loss(losses), standard_error(losses.mean(dim=1))
+        return self.seen[key]
 
     def _rebase(self, circuit: Circuit) -> float:
         return self.scout.rebase(circuit)
@@ -324,18 +334,26 @@ class Search:
             kept = tuple(other for other in kept if other.dest != path.path.dest)
         return circuit.replace(path.head, tidy(Mechanism("shared", (*kept, path.path))))
 
+    def _worth_revisiting(self, circuit: Circuit) -> list[HeadPath]:
+        """Paths with some attention that the circuit lacks; of many those that help most."""
+        present = set(circuit.paths())
+        paths = (
+            HeadPath(head, RolePath(dest, src))
+            for head in self.heads
+            for dest, src in (self.attention[head] >= _REVISITED).nonzero().tolist()
+        )
+        absent = [path for path in paths if path not in present]
+        if len(absent) > _MOST_REVISITED:
+            self._rebase(circuit)
+            absent.sort(key=lambda path: self._mse(self._with(circuit, path)))
+            absent = sorted(absent[:_MOST_REVISITED])
+        return absent
+
     def _revisit(self, circuit: Circuit, progress: Progress) -> Circuit:
         """Decisions depend on each other: undo some, simplify again, keep what is cheaper."""
         if not self._holds(circuit):
             return circuit
-        present = set(circuit.paths())
-        absent = [
-            HeadPath(head, RolePath(dest, src))
-            for head in self.heads
-            for dest, src in (self.attention[head] >= _REVISITED).nonzero().tolist()
-            if HeadPath(head, RolePath(dest, src)) not in present
-        ]
-        for path in progress(absent, "revisiting"):
+        for path in progress(self._worth_revisiting(circuit), "revisiting"):
             if path in set(circuit.paths()) or circuit[path.head].kind in ("role-mean", "original"):
                 continue
             self._rebase(circuit)

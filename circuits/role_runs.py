@@ -1,7 +1,7 @@
 """Running a plain transformer under many circuits, computing only what can change the answer.
 
-The residual stream of one run, the base, is kept by role, [batch role chain d_model], after every
-layer. For another circuit
+The residual stream of one run, the base, is kept by role, [batch chain d_model], after every layer.
+For another circuit
 
 1. *affected* roles are followed upwards: a role whose attention row differs from the base's, or
    that attends to an affected role, is affected from there on;
@@ -9,9 +9,9 @@ layer. For another circuit
    needed one layer below;
 3. only roles that are both are computed, layer by layer; all others are the base's, exactly.
 
-A row that a circuit fixes costs no queries, keys or softmax: attention is then a mean over sources,
-taken before the value projection, since both are linear. Keys and values of the base are kept, too,
-for rows that the model decides itself.
+What a layer computes from a role (`LayerInput`: queries, keys and values) is computed when it is
+first asked for and shared by all circuits that leave the role as it is. A row that a circuit fixes
+asks for values alone.
 """
 
 from collections.abc import Callable
@@ -86,42 +86,43 @@ class RoleRuns:
         self.visible = self._visible_roles()
         example = torch.arange(len(batch), device=positions.device)[:, None]
         embedded = batch.inputs[example, positions] @ model.W_E
-        self.residuals = [self._by_role(embedded)]
+        by_role = rearrange(embedded, "b (role chain) d -> role b chain d", chain=self.n_chains)
         self.rows = self._rows(circuit)
-        self._forget(0)
+        self.layers = [LayerInput(model, 0, list(by_role))]
         for layer in range(self.cfg.n_layers):
-            before = self.residuals[layer]
-            self.residuals.append(self._layer(layer, before, self.rows, self.all_roles, []))
+            after = self._layer(layer, self.layers[layer], self.rows, self.all_roles)
+            self.layers.append(LayerInput(model, layer + 1, after))
+            self.layers[layer].settle()
         self.base = circuit
-        self.base_outputs = self._read_out(self.residuals[-1][:, SCORED_ROLE])
+        self.base_outputs = self._read_out(self.layers[-1])
 
     @torch.no_grad()
     def rebase(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
-        rows, residuals = self._run(circuit, keep=True)
-        pairs = zip(residuals, self.residuals)
-        first = next((layer for layer, (new, old) in enumerate(pairs) if new is not old), None)
+        rows, layers = self._run(circuit, keep=True)
         outputs = self.base_outputs
-        if first is not None:
-            outputs = self._read_out(residuals[-1][:, SCORED_ROLE])
-            self._forget(first)
+        if layers[-1] is not self.layers[-1]:
+            outputs = self._read_out(layers[-1])
+        for layer in layers:
+            layer.settle()
         # All at once, so that an interrupt leaves one base or the other.
-        self.rows, self.residuals, self.base, self.base_outputs = rows, residuals, circuit, outputs
+        self.rows, self.layers, self.base, self.base_outputs = rows, layers, circuit, outputs
         return outputs
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
-        _, residuals = self._run(circuit, keep=False)
-        if residuals[-1] is self.residuals[-1]:
+        _, layers = self._run(circuit, keep=False)
+        if layers[-1] is self.layers[-1]:
             return self.base_outputs
-        return self._read_out(residuals[-1][:, SCORED_ROLE])
+        return self._read_out(layers[-1])
 
-    def _run(self, circuit: Circuit, keep: bool) -> tuple[list[list[list[Row]]], list[Tensor]]:
-        """Residuals before every layer and at the end; with `keep` right for every role."""
+    def _run(
+        self, circuit: Circuit, keep: bool
+    ) -> tuple[list[list[list[Row]]], list["LayerInput"]]:
+        """What every layer reads, and the read-out; with `keep` right for every role."""
         circuit.check_fits(self.cfg.n_layers, self.cfg.n_heads)
         rows = self._rows(circuit)
         needed = self._needed(rows)
-        residuals, affected = [self.residuals[0]], set[int]()
-        changed: list[int] = []
+        layers, affected = [self.layers[0]], set[int]()
         for layer in range(self.cfg.n_layers):
             affected |= {
                 dest
@@ -132,13 +133,11 @@ class RoleRuns:
                 )
             }
             dests = sorted(affected if keep else affected & needed[layer + 1])
-            after = self.residuals[layer + 1]
+            after = self.layers[layer + 1]
             if dests:
-                after = after.clone()
-                after[:, dests] = self._layer(layer, residuals[-1], rows, dests, changed)
-            residuals.append(after)
-            changed = dests
-        return rows, residuals
+                after = after.replaced(dests, self._layer(layer, layers[-1], rows, dests))
+            layers.append(after)
+        return rows, layers
 
     # Who depends on whom
 
@@ -173,121 +172,70 @@ class RoleRuns:
         seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
         return [{src for src, yes in enumerate(row) if yes} for row in seen.tolist()]
 
-    def _by_role(self, x: Shaped[Tensor, "batch pos d"]) -> Shaped[Tensor, "batch role chain d"]:
-        return rearrange(x, "batch (role chain) d -> batch role chain d", chain=self.n_chains)
-
-    # What the base's layers read, computed once
-
-    def _forget(self, first: int) -> None:
-        """Drop what was computed from residuals that are no longer the base's."""
-        if first == 0:
-            self._normalized: dict[int, Tensor] = {}
-            self._keys_values: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        for layer in [layer for layer in self._normalized if layer >= first]:
-            del self._normalized[layer]
-        for place in [place for place in self._keys_values if place[0] >= first]:
-            del self._keys_values[place]
-
-    def _read_in(self, layer: int, residual: Tensor, changed: list[int]) -> Tensor:
-        """The layer norm in front of attention, [batch role chain d_model]."""
-        block = self.model.blocks[layer]
-        if layer not in self._normalized:
-            self._normalized[layer] = _norm(block.ln1, self.residuals[layer])
-        return _updated(
-            self._normalized[layer], changed, lambda: _norm(block.ln1, residual[:, changed])
-        )
-
-    def _read_keys(
-        self, layer: int, head: int, normalized: Tensor, changed: list[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Keys and values, [batch role chain d_head] each."""
-        attn = self.model.blocks[layer].attn
-        if (layer, head) not in self._keys_values:
-            base = self._normalized[layer]
-            self._keys_values[layer, head] = (
-                base @ attn.W_K[head] + attn.b_K[head],
-                base @ attn.W_V[head] + attn.b_V[head],
-            )
-        keys, values = self._keys_values[layer, head]
-        new = normalized[:, changed]
-
-        def project(weight: Tensor, bias: Tensor) -> Tensor:
-            projected: Tensor = new @ weight[head] + bias[head]
-            return projected
-
-        return (
-            _updated(keys, changed, lambda: project(attn.W_K, attn.b_K)),
-            _updated(values, changed, lambda: project(attn.W_V, attn.b_V)),
-        )
-
     # Layers
 
     def _layer(
-        self,
-        layer: int,
-        residual: Tensor,
-        rows: list[list[list[Row]]],
-        dests: list[int],
-        changed: list[int],
-    ) -> Float[Tensor, "batch dest chain d_model"]:
+        self, layer: int, inputs: "LayerInput", rows: list[list[list[Row]]], dests: list[int]
+    ) -> list[Float[Tensor, "batch chain d_model"]]:
         """The residual stream after a layer, at some roles.
 
         Args:
             layer: which one.
-            residual: the stream before it, [batch role chain d_model].
+            inputs: what it reads.
             rows: what every head's roles attend to.
             dests: the roles to compute.
-            changed: the roles whose residual differs from the base's.
         """
         block = self.model.blocks[layer]
-        normalized = self._read_in(layer, residual, changed)
-        out: Tensor = residual[:, dests] + block.attn.b_O
+        out = torch.stack([inputs.residual[dest] for dest in dests]) + block.attn.b_O
         for head, row in enumerate(rows[layer]):
-            out += self._head(layer, head, row, dests, normalized, changed)
-        if self.cfg.attn_only:
-            return out
-        return out + _mlp(block.mlp, _norm(block.ln2, out), self.cfg.act_fn)
+            out += self._head(layer, head, row, dests, inputs)
+        if not self.cfg.attn_only:
+            out += _mlp(block.mlp, _norm(block.ln2, out), self.cfg.act_fn)
+        return list(out)
 
     def _head(
-        self,
-        layer: int,
-        head: int,
-        row: list[Row],
-        dests: list[int],
-        normalized: Tensor,
-        changed: list[int],
-    ) -> Float[Tensor, "batch dest chain d_model"]:
+        self, layer: int, head: int, row: list[Row], dests: list[int], inputs: "LayerInput"
+    ) -> Float[Tensor, "dest batch chain d_model"]:
         """What a head writes at some roles, without the output bias."""
         attn = self.model.blocks[layer].attn
-        z = attn.W_V.new_zeros(len(self.mask), len(dests), self.n_chains, self.cfg.d_head)
-        fixed = [place for place, d in enumerate(dests) if row[d][0] == "fixed" and row[d][1]]
-        if fixed:
-            shares = [row[dests[place]][1] for place in fixed]
-            means = torch.stack(
-                [_weighted([(normalized[:, src], weight) for src, weight in g]) for g in shares], 1
-            )
-            totals = z.new_tensor([sum(weight for _, weight in group) for group in shares])
-            z[:, fixed] = means @ attn.W_V[head] + totals[:, None, None] * attn.b_V[head]
-        spread = [place for place, dest in enumerate(dests) if row[dest][0] == "uniform"]
+        z = attn.W_V.new_zeros(len(dests), len(self.mask), self.n_chains, self.cfg.d_head)
+        spread: list[int] = []
+        live: list[int] = []
+        for place, dest in enumerate(dests):
+            kind, shares = row[dest]
+            if kind == "fixed":
+                for src, weight in shares:
+                    z[place].add_(inputs.values(head, src), alpha=weight)
+            else:
+                (spread if kind == "uniform" else live).append(place)
         if spread:
-            mask = self._mask_of([dests[place] for place in spread]).to(normalized)
-            means = (mask / mask.sum(-1, keepdim=True)) @ normalized.flatten(1, 2)
-            z[:, spread] = self._by_role(means @ attn.W_V[head] + attn.b_V[head])
-        live = [place for place, dest in enumerate(dests) if row[dest][0] == "original"]
+            mask = self._mask_of([dests[place] for place in spread]).to(z)
+            pattern = mask / mask.sum(-1, keepdim=True)
+            z[spread] = self._by_role(pattern @ self._all(inputs.values, head))
         if live:
             chosen = [dests[place] for place in live]
-            keys, values = self._read_keys(layer, head, normalized, changed)
-            q = (normalized[:, chosen] @ attn.W_Q[head] + attn.b_Q[head]).flatten(1, 2)
-            scores = q @ keys.flatten(1, 2).transpose(1, 2) / attn.attn_scale
+            queries = torch.cat([inputs.queries(head, dest) for dest in chosen], dim=1)
+            scores = queries @ self._all(inputs.keys, head).transpose(1, 2) / attn.attn_scale
             pattern = scores.masked_fill(~self._mask_of(chosen), -torch.inf).softmax(-1)
             self._cut(pattern, row, chosen)
-            z[:, live] = self._by_role(pattern @ values.flatten(1, 2))
+            z[live] = self._by_role(pattern @ self._all(inputs.values, head))
         written: Tensor = z @ attn.W_O[head]
         return written
 
-    def _mask_of(self, dests: list[int]) -> Tensor:
-        """The rows of some roles out of the mask, [batch dest src]."""
-        return self._by_role(self.mask)[:, dests].flatten(1, 2)
+    def _all(
+        self, read: Callable[[int, int], Tensor], head: int
+    ) -> Float[Tensor, "batch src d_head"]:
+        """Keys or values at every position, by role."""
+        everywhere: Tensor = torch.cat([read(head, role) for role in self.all_roles], dim=1)
+        return everywhere
+
+    def _by_role(self, x: Shaped[Tensor, "batch dest d"]) -> Shaped[Tensor, "role batch chain d"]:
+        return rearrange(x, "batch (role chain) d -> role batch chain d", chain=self.n_chains)
+
+    def _mask_of(self, dests: list[int]) -> Shaped[Tensor, "batch dest src"]:
+        """The rows of some roles out of the mask."""
+        rows: Tensor = self.mask.unflatten(1, (self.n_roles, self.n_chains))[:, dests]
+        return rows.flatten(1, 2)
 
     def _cut(self, pattern: Tensor, row: list[Row], dests: list[int]) -> None:
         """Set the attention of cut paths to zero, in place."""
@@ -296,29 +244,70 @@ class RoleRuns:
             for src, _ in row[dest][1]:
                 pattern[:, place * self.n_chains + chain, src * self.n_chains + chain] = 0.0
 
-    def _read_out(
-        self, residual: Float[Tensor, "batch chain d_model"]
-    ) -> Float[Tensor, "batch chain d_out"]:
+    def _read_out(self, inputs: "LayerInput") -> Float[Tensor, "batch chain d_out"]:
+        residual = inputs.residual[SCORED_ROLE]
         if self.cfg.normalization_type is not None:
             residual = _norm(self.model.ln_final, residual)
         outputs: Tensor = residual @ self.model.W_U + self.model.b_U
         return outputs
 
 
-def _updated(base: Tensor, changed: list[int], new: Callable[[], Tensor]) -> Tensor:
-    """The base with some roles replaced."""
-    if not changed:
-        return base
-    updated = base.clone()
-    updated[:, changed] = new()
-    return updated
+class LayerInput:
+    """What a layer reads: the residual stream by role, and what follows from it, computed once.
 
+    Args:
+        model: whose layer.
+        layer: which one.
+        residual: the stream before it, [batch chain d_model] a role.
+    """
 
-def _weighted(terms: list[tuple[Tensor, float]]) -> Tensor:
-    total = terms[0][0] * terms[0][1]
-    for tensor, weight in terms[1:]:
-        total = total.add_(tensor, alpha=weight)
-    return total
+    def __init__(self, model: Any, layer: int, residual: list[Tensor]):
+        self.model, self.layer, self.residual = model, layer, residual
+        self._known: dict[tuple[str, int, int], Tensor] = {}
+        self._base: LayerInput | None = None
+        self._changed: frozenset[int] = frozenset()
+
+    def replaced(self, roles: list[int], residual: list[Tensor]) -> "LayerInput":
+        """The same with another stream at some roles; what follows from the others is shared."""
+        new = LayerInput(self.model, self.layer, list(self.residual))
+        for role, tensor in zip(roles, residual):
+            new.residual[role] = tensor
+        new._base, new._changed = self, frozenset(roles)
+        return new
+
+    def settle(self) -> None:
+        """Become a base: take over what is shared, and let go of the old one."""
+        if self._base is not None:
+            shared = self._base._known.items()
+            self._known |= {key: x for key, x in shared if key[-1] not in self._changed}
+            self._base = None
+        for key in [key for key in self._known if key[0] == "normalized"]:
+            del self._known[key]  # as large as the stream, and quickly made again
+
+    def queries(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
+        return self._projected("Q", head, role)
+
+    def keys(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
+        return self._projected("K", head, role)
+
+    def values(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
+        return self._projected("V", head, role)
+
+    def _projected(self, what: str, head: int, role: int) -> Tensor:
+        key = (what, head, role)
+        if self._base is not None and role not in self._changed:
+            return self._base._projected(what, head, role)
+        if key not in self._known:
+            attn = self.model.blocks[self.layer].attn
+            weight, bias = getattr(attn, f"W_{what}")[head], getattr(attn, f"b_{what}")[head]
+            self._known[key] = self._normalized(role) @ weight + bias
+        return self._known[key]
+
+    def _normalized(self, role: int) -> Tensor:
+        key = ("normalized", 0, role)
+        if key not in self._known:
+            self._known[key] = _norm(self.model.blocks[self.layer].ln1, self.residual[role])
+        return self._known[key]
 
 
 def _norm(norm: torch.nn.Module, x: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from retrieval_interp.model import ModelConfig as ModelConfig
     from retrieval_interp.model import build_model as build_model
     from retrieval_interp.page import View as View
-    from retrieval_interp.recipe import PRESETS as PRESETS
+    from retrieval_interp.presets import PRESETS as PRESETS
     from retrieval_interp.recipe import Recipe as Recipe
     from retrieval_interp.report import render_report as render_report
     from retrieval_interp.summary import score_table as score_table
@@ -102,7 +102,8 @@ _HOME = {
     "retrieval_interp.emergence.times": ("path_emergence",),
     "retrieval_interp.model": ("ModelConfig", "build_model"),
     "retrieval_interp.page": ("View",),
-    "retrieval_interp.recipe": ("PRESETS", "Recipe"),
+    "retrieval_interp.presets": ("PRESETS",),
+    "retrieval_interp.recipe": ("Recipe",),
     "retrieval_interp.report": ("render_report",),
     "retrieval_interp.summary": ("score_table", "verdict"),
     "retrieval_interp.training": ("train_model",),

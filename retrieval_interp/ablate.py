@@ -66,6 +66,7 @@ def main(argv: Sequence[str]) -> None:
     from retrieval_interp.checkpoint import load_checkpoint
     from retrieval_interp.circuit_file import read_circuit
     from retrieval_interp.files import write_whole
+    from retrieval_interp.provenance import provenance
     from retrieval_interp.summary import describe, scale, score_table, score_to_dict, verdict
     from retrieval_interp.training import choose_device
 
@@ -96,7 +97,8 @@ def main(argv: Sequence[str]) -> None:
         data = score_to_dict(score, checkpoint.name, task, options.seed)
         write_whole(options.json, json.dumps(data, indent=2) + "\n")
     if options.save_circuit is not None:
-        write_whole(options.save_circuit, circuit.to_json())
+        made = provenance(" ".join([PROG, shlex.join(argv)])) if options.circuit is None else None
+        write_whole(options.save_circuit, circuit.to_json(made))
     if options.report is not None:
         from retrieval_interp.report import render_report
 
@@ -132,9 +134,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _check_options(options: AblateOptions) -> None:
-    check_sampling(
-        options.examples, options.seed, 0.05 if options.tolerance is None else options.tolerance
-    )
+    check_sampling(options.examples, options.seed, options.tolerance)
     outputs = {
         "--json": options.json,
         "--report": options.report,

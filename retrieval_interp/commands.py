@@ -56,15 +56,15 @@ def _one_line(box: str, prog: str) -> str:
     return f"{message}; see {prog} --help"
 
 
-def check_sampling(examples: int, seed: int, tolerance: float) -> None:
-    """Refuse examples, a seed or a tolerance that no measurement can use.
+def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:
+    """Refuse examples, a seed or a tolerance (None: the task's) that no measurement can use.
 
     Raises:
         InputError: out of range; the option is named.
     """
     if not 2 <= examples <= 1_000_000:
         raise InputError(f"--examples: expected 2 to 1000000, found {examples}")
-    if not (0 < tolerance < math.inf):
+    if tolerance is not None and not (0 < tolerance < math.inf):
         raise InputError(f"--tolerance: expected a number above 0, found {tolerance}")
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed: expected 0 to 2^63 - 1, found {seed}")

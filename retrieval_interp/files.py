@@ -1,12 +1,13 @@
-"""Writing files whole or not at all."""
+"""Files written whole or not at all, folders held by one process, text and JSON lines read."""
 
 import contextlib
+import fcntl
 import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tasks import InputError
 
@@ -70,6 +71,33 @@ def check_writable(path: Path | None) -> None:
         )
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"{path}: expected a folder that can be written, {path.parent} cannot")
+
+
+def lock_folder(path: Path, work: str) -> TextIO:
+    """Hold a folder for this process, creating it if it is missing, until what this returns closes.
+
+    Args:
+        path: the folder.
+        work: what is done in it, as in `a run that no other process is training`.
+
+    Raises:
+        InputError: it cannot be written, or another process holds it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = open(path / "lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(
+            f"{path}: expected a folder that can be written, found: {error.strerror}"
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise InputError(
+            f"{path}: expected {work}, found one that is; wait for it or give another --out"
+        ) from None
+    return lock
 
 
 def remove_leftovers(folder: Path) -> None:

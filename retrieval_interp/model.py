@@ -5,12 +5,15 @@ dropout (paper, section 7.1). The class is `circuits.vector_transformer.VectorTr
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from transformer_lens import HookedTransformerConfig
 
 from circuits.vector_transformer import VectorTransformer
 from tasks import InputError, RetrievalTask
+
+Init = Literal["gpt2", "linear"]
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,24 @@ class ModelConfig:
 
 
 def build_model(
-    config: ModelConfig, task: RetrievalTask, seed: int = 0, device: str | torch.device = "cpu"
+    config: ModelConfig,
+    task: RetrievalTask,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    init: Init = "gpt2",
 ) -> VectorTransformer:
     """A freshly initialized model for a task; the same seed gives the same weights on any device.
 
-    TransformerLens's GPT-2 initialization: normal weights of standard deviation
-    0.8 / sqrt(d_model), biases zero. The caller's random state is left as it was.
+    The caller's random state is left as it was.
+
+    Args:
+        config: sizes.
+        task: gives the sizes of inputs and outputs.
+        seed: of the weights.
+        device: where to put it.
+        init: `gpt2`, TransformerLens's (normal weights of standard deviation 0.8 / sqrt(d_model)),
+            or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)). Biases are
+            zero.
     """
     cfg = HookedTransformerConfig(
         n_layers=config.layers,
@@ -82,5 +97,17 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = VectorTransformer(cfg)
+        if init == "linear":
+            _init_as_linear_layers(model)
     model.to(device, print_details=False)
     return model
+
+
+@torch.no_grad()
+def _init_as_linear_layers(model: VectorTransformer) -> None:
+    for name, weight in model.named_parameters():
+        kind = name.split(".")[-1]
+        if kind.startswith("W_") and kind != "W_pos":
+            # All heads together are one linear layer into the residual stream.
+            inputs = weight.shape[0] * weight.shape[1] if kind == "W_O" else weight.shape[-2]
+            weight.uniform_(-(inputs**-0.5), inputs**-0.5)

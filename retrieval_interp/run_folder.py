@@ -10,11 +10,10 @@ A killed run loses what came after its last state: lines written since are dropp
 since the steps are run again and give the same numbers.
 """
 
-import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +27,13 @@ from retrieval_interp.checkpoint import (
     write_tensors,
 )
 from retrieval_interp.config import from_dict, to_dict
-from retrieval_interp.files import read_json_lines, read_text, remove_leftovers, write_whole
+from retrieval_interp.files import (
+    lock_folder,
+    read_json_lines,
+    read_text,
+    remove_leftovers,
+    write_whole,
+)
 from retrieval_interp.recipe import Recipe
 from tasks import InputError
 
@@ -58,21 +63,8 @@ class RunFolder:
                 f"{path}: expected a new folder or a run's, found a folder with other files and no "
                 "config.json; give another --out"
             )
-        try:
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            self._lock: TextIO = open(path / "lock", "w")  # noqa: SIM115
-        except OSError as error:
-            raise InputError(
-                f"{path}: expected a folder that can be written, found: {error.strerror}"
-            ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise InputError(
-                f"{path}: expected a run that no other process is training, found one that is; "
-                "wait for it or give another --out"
-            ) from None
+        self._lock = lock_folder(path, "a run that no other process is training")
+        (path / "checkpoints").mkdir(exist_ok=True)
         remove_leftovers(path)
         if not config.exists():
             write_whole(config, json.dumps(to_dict(recipe), indent=2) + "\n")

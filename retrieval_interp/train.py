@@ -12,7 +12,8 @@ from tqdm.auto import tqdm
 from retrieval_interp.circuit_file import read_circuit
 from retrieval_interp.commands import parse_options, run_command
 from retrieval_interp.emergence.watch import Watch
-from retrieval_interp.recipe import PRESETS, Recipe
+from retrieval_interp.presets import PRESETS
+from retrieval_interp.recipe import Recipe
 from retrieval_interp.run_folder import last_step
 from retrieval_interp.training import FINAL_STEPS, train_model
 from tasks import InputError

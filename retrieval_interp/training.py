@@ -129,7 +129,7 @@ def _train(
     task = recipe.task
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    model = build_model(recipe.model, task, recipe.seed, device)
+    model = build_model(recipe.model, task, recipe.seed, device, recipe.init)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
         trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
@@ -139,7 +139,10 @@ def _train(
     if watch:
         watch.start(folder.path if folder else None, recipe, first, model)
     validation = task.sample(recipe.validation_examples, recipe.seed, device, split="validation")
-    forward = _compiled(model, task.sample(recipe.batch, 0, device).inputs) if compile else model
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+    with autocast:
+        sample = task.sample(recipe.batch, 0, device)
+        forward = _compiled(model, sample.inputs) if compile else model
     record = {
         "recipe": to_dict(recipe),
         "device": _device_name(device),
@@ -158,7 +161,9 @@ def _train(
         for group in optimizer.param_groups:
             group["lr"] = rate
         batch = task.examples(step_indices(recipe, step, orders).to(device), recipe.seed)
-        loss = task.loss(forward(batch.inputs), batch)
+        with autocast:
+            outputs = forward(batch.inputs)
+        loss = task.loss(outputs.float(), batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

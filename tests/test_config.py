@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from retrieval_interp.config import from_dict, to_dict
-from retrieval_interp.recipe import PRESETS, Recipe
-from tasks import InputError
+from retrieval_interp.presets import PAPER, PRESETS, departures
+from retrieval_interp.recipe import Recipe
+from tasks import InputError, RetrievalTask
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -25,7 +28,10 @@ def test_keys_that_older_files_lack_take_their_defaults():
         ({"steps": "3"}, "r.steps: expected int, found '3'"),
         ({"steps": True}, "r.steps: expected int, found True"),
         ({"steps": 3.5}, "r.steps: expected int, found 3.5"),
-        ({"schedule": "linear"}, "r.schedule: expected 'constant' or 'cosine', found 'linear'"),
+        (
+            {"schedule": "linear"},
+            "r.schedule: expected 'constant' or 'cosine' or 'cooldown', found 'linear'",
+        ),
         ({"task": {"position": "word"}}, "r.task.position: expected 'pair' or 'token'"),
         ({"model": {"d_head": "x"}}, r"r.model.d_head: expected int \| None, found 'x'"),
         ({"learning_rate": float("nan")}, "learning_rate to be a number from 0 up, found nan"),
@@ -41,7 +47,7 @@ def test_bad_recipes_are_refused_by_key(data, text):
 
 
 def test_recipes_are_the_papers():
-    a, d = PRESETS["transformer-a"], PRESETS["transformer-d"]
+    a, d = PAPER["transformer-a"], PAPER["transformer-d"]
     assert (a.model.layers, a.model.heads, a.model.d_model, a.steps, a.batch) == (
         12,
         1,
@@ -56,8 +62,25 @@ def test_recipes_are_the_papers():
         6_400,
         80,
     )
-    assert all(PRESETS[f"section7-ic-{n}"].examples == 2**20 for n in range(1, 9))
-    assert not PRESETS["section7-nonic-3"].task.curriculum
+    assert all(PAPER[f"section7-ic-{n}"].examples == 2**20 for n in range(1, 9))
+    assert not PAPER["section7-nonic-3"].task.curriculum
+
+
+def test_departures_from_the_paper_are_named_with_its_value_where_it_states_one():
+    assert departures(PAPER["transformer-a"], PAPER["transformer-a"]) == {}
+    assert departures(PAPER["transformer-b"], PAPER["transformer-a"]) == {}  # only the seed
+    assert departures(PRESETS["small"], PAPER["transformer-a"]) == {
+        "layers": (5, 12),
+        "d_model": (64, 128),
+        "base": (100.0, None),
+        "steps": (12_000, 24_000),
+        "schedule": ("cosine", None),
+    }
+    longer = replace(PAPER["transformer-d"], task=RetrievalTask(steps=5), learning_rate=0.1)
+    assert departures(longer, PAPER["transformer-d"]) == {
+        "D": (5, 4),
+        "learning_rate": (0.1, 1e-3),
+    }
 
 
 def test_the_learning_rate_warms_up_and_decays():
@@ -66,3 +89,10 @@ def test_the_learning_rate_warms_up_and_decays():
     assert rates[0] == pytest.approx(0.1) and max(rates) == rates[9]
     assert rates[-1] < 0.001 and rates == sorted(rates[:9]) + sorted(rates[9:], reverse=True)
     assert Recipe(learning_rate=0.5).learning_rate_at(9_999) == 0.5
+
+
+def test_the_cooldown_takes_the_last_fifth():
+    recipe = Recipe(steps=100, learning_rate=0.5, schedule="cooldown")
+    assert {recipe.learning_rate_at(step) for step in range(80)} == {0.5}
+    falling = [recipe.learning_rate_at(step) for step in (81, 90, 99)]
+    assert falling == pytest.approx([0.5 * 0.95, 0.5 * 0.5, 0.5 * 0.05])

@@ -25,7 +25,8 @@ from retrieval_interp.emergence.probe import Probe
 from retrieval_interp.emergence.series import Losses, Series, series_from_dict
 from retrieval_interp.emergence.times import loss_emergence, paper_epochs, path_emergence
 from retrieval_interp.model import ModelConfig
-from retrieval_interp.recipe import PRESETS, Recipe
+from retrieval_interp.presets import PRESETS
+from retrieval_interp.recipe import Recipe
 from tasks import InputError, RetrievalTask
 from tests.test_scoring import naive_mse
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from retrieval_interp.recipe import PRESETS
+from retrieval_interp.presets import PAPER
 from retrieval_interp.sweep.cells import first_below, order_held
 from retrieval_interp.sweep.grid import GRIDS, SCALES, Cell, grid_from_dict, make_grid
 from retrieval_interp.sweep.summary import summarize, summary_text
@@ -15,7 +15,7 @@ def test_the_full_grid_is_the_papers(name):
     grid = make_grid(name, "full")
     assert set(grid.cells) == {(layers, seed) for layers in range(1, 9) for seed in range(8)}
     for cell in grid.cells:
-        expected = replace(PRESETS[f"{name}-{cell.layers}"], seed=cell.seed)
+        expected = replace(PAPER[f"{name}-{cell.layers}"], seed=cell.seed)
         assert grid.cell_recipe(cell) == expected
 
 

@@ -201,3 +201,25 @@ def test_sizes_out_of_range_are_refused(change, text):
 
 def test_default_sizes_are_valid():
     assert build_model(ModelConfig(), RetrievalTask()).cfg.d_head == 64
+
+
+def test_linear_init_is_that_of_pytorchs_linear_layers():
+    """Every weight against a torch.nn.Linear of its sizes; heads together are one linear layer."""
+    task, config = RetrievalTask(), ModelConfig(layers=1, heads=4, d_model=64)
+    weights = dict(build_model(config, task, seed=1, init="linear").named_parameters())
+    sizes = {
+        "embed.W_E": (task.d_in, 64),
+        "unembed.W_U": (64, task.d_out),
+        **{f"blocks.0.attn.W_{name}": (64, 64) for name in "QKVO"},
+        "blocks.0.mlp.W_in": (64, 256),
+        "blocks.0.mlp.W_out": (256, 64),
+    }
+    drawn = {name for name, weight in weights.items() if len(weight.unique()) > 2}
+    assert drawn == sizes.keys()  # biases and the positional embedding stay as they were
+    for name, (inputs, outputs) in sizes.items():
+        linear = torch.nn.Linear(inputs, outputs).weight.detach()
+        assert weights[name].numel() == linear.numel()
+        assert weights[name].abs().max() <= inputs**-0.5
+        assert float(weights[name].detach().std()) == pytest.approx(float(linear.std()), rel=0.1)
+    again = dict(build_model(config, task, seed=1, init="linear").named_parameters())
+    assert all(torch.equal(weights[name], again[name]) for name in weights)

@@ -151,7 +151,7 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(package):
     assert ours["C7"].ours.startswith(f"{score.combined_mse:.4f} with 5 of 5 heads replaced")
     costs = [row.ablated_mse for row in score.paths]
     assert ours["C8"].ours == f"{min(costs):.2f} to {max(costs):.2f} ({len(costs)} paths)"
-    assert useful_heads(score) == 3 and first_joins(score)
+    assert useful_heads(circuit) == 3 and first_joins(circuit)
     assert ours["C9"].ours.startswith("3 useful heads (least possible 3)")
     assert all(row.verdict == "reproduced at smaller scale" for row in ours.values())
 
@@ -160,7 +160,9 @@ def test_every_shipped_result_says_how_it_was_made(package):
     for path in evidence_module.results_folder().glob("*.json"):
         name = path.name
         if name.endswith(".circuit.json"):
-            assert json.loads(path.read_text())["task"]["name"] == "retrieval"
+            record = json.loads(path.read_text())["record"]
+            assert record["command"].startswith("python -m retrieval_interp.ablate --ckpt ")
+            assert record["versions"]["torch"] and record["date"]
         elif name.endswith(".emergence.json"):
             series, record = package.series(name.removesuffix(".emergence.json"))
             assert series.snapshots and "retrieval_interp.emergence" in record["command"]

@@ -140,9 +140,9 @@ def test_only_what_can_change_is_computed(monkeypatch):
     computed = []
     layer = RoleRuns._layer
 
-    def counted(self, index, residual, rows, dests, changed):
+    def counted(self, index, inputs, rows, dests):
         computed.append((index, tuple(dests)))
-        return layer(self, index, residual, rows, dests, changed)
+        return layer(self, index, inputs, rows, dests)
 
     monkeypatch.setattr(RoleRuns, "_layer", counted)
     runs.outputs(circuit)

@@ -60,6 +60,22 @@ def metrics(folder):
     return rows
 
 
+def test_bfloat16_rounds_matrix_products_and_nothing_that_is_kept():
+    """First losses agree to bfloat16's 8 bits, not exactly; weights and measures are float32."""
+    first = {}
+    for precision in ("float32", "bfloat16"):
+        trained = train_model(replace(TINY, steps=1, precision=precision), compile=False)
+        first[precision] = trained.metrics[0]["train_loss"]
+        assert {p.dtype for p in trained.model.parameters()} == {torch.float32}
+    assert first["bfloat16"] != first["float32"]
+    assert first["bfloat16"] == pytest.approx(first["float32"], rel=2**-7)
+    losses = [
+        train_model(replace(TINY, learning_rate=0.01, precision=p), compile=False).metrics[-1]
+        for p in ("float32", "bfloat16")
+    ]
+    assert losses[1]["validation_loss"] == pytest.approx(losses[0]["validation_loss"], rel=0.05)
+
+
 def test_training_equals_a_loop_written_by_hand():
     """AdamW by its formulas, batches by their definition."""
     recipe = replace(TINY, steps=12, weight_decay=0.2)

@@ -43,7 +43,8 @@ class EmergenceOptions:
         csv: write the series in long form (step, quantity, path, value) to this file.
         report: write an HTML page that needs no network to this file.
         tolerance: the mean squared error that a circuit to be found stays below, and that cutting a
-            path must cost at the last step to count it as necessary.
+            path must cost at the last step to count it as necessary; by default 0.05 of the task's
+            symbol variance.
         device: auto, cpu or cuda.
     """
 
@@ -54,7 +55,7 @@ class EmergenceOptions:
     json: Path | None = None
     csv: Path | None = None
     report: Path | None = None
-    tolerance: float = 0.05
+    tolerance: float | None = None
     device: str = "auto"
 
 

@@ -21,9 +21,9 @@ from retrieval_interp.emergence.summary import (
     NUMBERS,
     emergence_rows,
     emergence_sentences,
-    provenance,
 )
 from retrieval_interp.page import render_page, render_table
+from retrieval_interp.provenance import provenance
 from retrieval_interp.summary import describe_config
 
 # Plotly draws with fixed colours: text and grid follow the page's, also when it changes.

@@ -33,7 +33,7 @@ def follow_run(
     circuit: Circuit | None = None,
     examples: int = EXAMPLES,
     seed: int = 0,
-    tolerance: float = 0.05,
+    tolerance: float | None = None,
     device: str | torch.device = "cpu",
     progress: Progress = no_progress,
     circuit_from: str = "as given",
@@ -47,7 +47,7 @@ def follow_run(
         examples: how many sequences of the test split (paper: 32).
         seed: which ones.
         tolerance: MSE that a discovered circuit stays below, and that cutting a path must cost at
-            the last step to count it as necessary.
+            the last step to count it as necessary; by default the task's.
         device: where the models run.
         progress: wraps an iterable to show a bar, as `(items, text)`.
         circuit_from: where a given circuit comes from, in words.
@@ -60,6 +60,7 @@ def follow_run(
     if not run.is_dir():
         raise InputError(f"{run}: expected a run folder, as train writes it, found no folder")
     recipe = read_recipe(run)
+    tolerance = recipe.task.tolerance if tolerance is None else tolerance
     files, notes = checkpoint_files(run), list[str]()
     watched = _watched(run, recipe, notes)
     if not files and watched is None:

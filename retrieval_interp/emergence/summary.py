@@ -1,12 +1,9 @@
 """What an emergence series says: as a table, in sentences, as JSON and as CSV."""
 
 import csv
-import importlib.metadata
 import io
 import json
 from collections.abc import Iterator
-from datetime import datetime, timezone
-from typing import Any
 
 from retrieval_interp.emergence.crossing import Crossing
 from retrieval_interp.emergence.series import Series
@@ -19,6 +16,7 @@ from retrieval_interp.emergence.times import (
     path_emergence,
     symbols,
 )
+from retrieval_interp.provenance import provenance
 from retrieval_interp.summary import columns
 from tasks import path_letters
 
@@ -117,22 +115,6 @@ def _order_of_losses(series: Series) -> str:
     threshold = THRESHOLD * series.recipe.task.symbol_variance
     measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
     return f"Partial losses{measured} first below {threshold:g}: {listed}{order}."
-
-
-def provenance(command: str) -> dict[str, Any]:
-    """Where a file comes from: the command, the versions and the date.
-
-    Args:
-        command: what was typed.
-    """
-    return {
-        "command": command,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("retrieval-interp", "torch", "transformer-lens")
-        },
-    }
 
 
 def emergence_json(series: Series, command: str, examples: int, seed: int) -> str:

@@ -29,7 +29,8 @@ from retrieval_interp.emergence.crossing import (
     who_leads,
 )
 from retrieval_interp.emergence.series import Series
-from retrieval_interp.recipe import PRESETS, Recipe
+from retrieval_interp.presets import PRESETS
+from retrieval_interp.recipe import Recipe
 from tasks import role_name
 
 THRESHOLD = 0.5

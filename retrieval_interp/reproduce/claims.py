@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from circuits.evaluation import CircuitScore
+from circuits import Circuit
 from circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.emergence.times import in_order, loss_emergence, path_emergence
+from retrieval_interp.presets import PAPER, departures
+from retrieval_interp.recipe import Recipe
 from retrieval_interp.reproduce.evidence import Evidence, Trained
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
@@ -192,23 +194,38 @@ def _each(
     for name in (*names, *([smaller] if smaller else [])):
         trained = evidence.trained(name)
         command = f"python -m retrieval_interp.train --preset {name} --out {evidence.runs / name}"
-        scale = PAPER_SCALE if name != smaller else "smaller"
         if trained is None:
-            yield claim.not_run(f"{name}: {scale}", command)
+            yield claim.not_run(name, command)
             continue
+        paper = PAPER[names[0] if name == smaller else name]
         ours, agrees = say(trained)
         yield claim.row(
             ours,
-            f"{name}: {_departures(trained) if name == smaller else PAPER_SCALE}",
+            f"{name}: {_scale(trained, paper)}",
             trained.ablate_command if circuits else trained.command,
-            _verdict(agrees, name == smaller),
+            _verdict(agrees, _is_smaller(trained, paper)),
             f"checkpoint {trained.where}",
         )
 
 
-def _departures(trained: Trained) -> str:
-    config, task = trained.checkpoint.config, trained.checkpoint.task
-    return f"{config.layers} layers, d_model {config.d_model}, base {task.base:g}"
+def _scale(trained: Trained, paper: Recipe) -> str:
+    """How a recipe differs from the paper's, whose values are in brackets where it states them."""
+    differ = departures(trained.recipe, paper)
+    said = [
+        f"{name} {_number(ours)}" + (f" ({_number(theirs)})" if theirs is not None else "")
+        for name, (ours, theirs) in differ.items()
+    ]
+    return ", ".join(([] if _is_smaller(trained, paper) else [PAPER_SCALE]) + said)
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_smaller(trained: Trained, paper: Recipe) -> bool:
+    """Whether task, model or training set are others than the paper's; fewer steps may suffice."""
+    differ = departures(trained.recipe, paper)
+    return any(theirs is not None for name, (_, theirs) in differ.items() if name != "steps")
 
 
 def _learned(claim: Claim, evidence: Evidence) -> Iterator[Row]:
@@ -217,11 +234,11 @@ def _learned(claim: Claim, evidence: Evidence) -> Iterator[Row]:
 
 def _say_learned(bound: float) -> Callable[[Trained], tuple[str, bool]]:
     def say(trained: Trained) -> tuple[str, bool]:
-        recorded, fresh = trained.validation_loss, trained.score.baseline_mse
+        recorded, fresh = trained.validation_loss, trained.worth.baseline_mse
         step = trained.checkpoint.training.get("step")
         record = "" if recorded is None else f"{recorded:.4f} at step {step}, "
         worst = fresh if recorded is None else recorded
-        return f"{record}{fresh:.4f} on {trained.score.examples} fresh examples", worst <= bound
+        return f"{record}{fresh:.4f} on {trained.worth.examples} fresh examples", worst <= bound
 
     return say
 
@@ -231,34 +248,32 @@ def _sufficient(claim: Claim, evidence: Evidence) -> Iterator[Row]:
 
 
 def _say_sufficient(trained: Trained) -> tuple[str, bool]:
-    score = trained.score
-    kinds = sorted({mechanism.kind for mechanism in score.circuit.mechanisms.values()})
-    replaced = f"{len(score.circuit.mechanisms)} of {len(score.heads)} heads replaced"
-    whole = len(score.circuit.mechanisms) == len(score.heads)
+    mechanisms, config = trained.circuit.mechanisms, trained.checkpoint.config
+    mse, heads = trained.worth.combined_mse, config.layers * config.heads
+    kinds = sorted({mechanism.kind for mechanism in mechanisms.values()})
     papers = set(kinds) <= {"uniform", "identity", "one-hot"}
     return (
-        f"{score.combined_mse:.4f} with {replaced} ({', '.join(kinds)})",
-        score.combined_mse < SUFFICIENT and whole and papers,
+        f"{mse:.4f} with {len(mechanisms)} of {heads} heads replaced ({', '.join(kinds)})",
+        mse < SUFFICIENT and len(mechanisms) == heads and papers,
     )
 
 
 def _necessary(claim: Claim, evidence: Evidence) -> Iterator[Row]:
     def say(trained: Trained) -> tuple[str, bool]:
-        score = trained.score
-        costs = [row.ablated_mse for row in score.paths]
+        costs = trained.worth.ablated.values()
         if not costs:
             return "no path", False
-        return f"{min(costs):.2f} to {max(costs):.2f} ({len(costs)} paths)", score.minimal
+        minimal = trained.worth.combined_mse < SUFFICIENT < min(costs)
+        return f"{min(costs):.2f} to {max(costs):.2f} ({len(costs)} paths)", minimal
 
     yield from _each(claim, evidence, _ABC, say, "small")
 
 
 def _useful_heads(claim: Claim, evidence: Evidence) -> Iterator[Row]:
     def say(trained: Trained) -> tuple[str, bool]:
-        score, steps = trained.score, trained.checkpoint.task.steps
-        useful = useful_heads(score)
-        least = causal_depth(steps)
-        joins = first_joins(score)
+        useful = useful_heads(trained.circuit)
+        least = causal_depth(trained.checkpoint.task.steps)
+        joins = first_joins(trained.circuit)
         text = f"{useful} useful heads (least possible {least})"
         # Four in the paper; fewer is what it says would do.
         return f"{text}, the first {'joins' if joins else 'does not join'} pairs", (
@@ -268,14 +283,14 @@ def _useful_heads(claim: Claim, evidence: Evidence) -> Iterator[Row]:
     yield from _each(claim, evidence, _ABC, say, "small")
 
 
-def useful_heads(score: CircuitScore) -> int:
+def useful_heads(circuit: Circuit) -> int:
     """How many heads a circuit replaces by paths."""
-    return sum(bool(row.mechanism.paths) for row in score.heads)
+    return len({path.head for path in circuit.paths()})
 
 
-def first_joins(score: CircuitScore) -> bool:
+def first_joins(circuit: Circuit) -> bool:
     """Whether the first head with paths brings a pair's first element to its second."""
-    paths = [*score.circuit.paths(), *score.circuit.enabling]
+    paths = [*circuit.paths(), *circuit.enabling]
     first = min((path.head for path in paths), default=None)
     joins = (path.path for path in paths if path.head == first)
     return any(dest > 0 and dest % 2 == 0 and src == dest - 1 for dest, src in joins)
@@ -284,7 +299,7 @@ def first_joins(score: CircuitScore) -> bool:
 def _transformer_d(claim: Claim, evidence: Evidence) -> Iterator[Row]:
     def say(trained: Trained) -> tuple[str, bool]:
         said, learned = _say_learned(D_LEARNED)(trained)
-        after = trained.score.combined_mse
+        after = trained.worth.combined_mse
         return f"{said}; {after:.4f} with the circuit", learned and after <= D_SUFFICIENT
 
     yield from _each(claim, evidence, ("transformer-d",), say, None)

@@ -10,19 +10,22 @@ that carries its own command, versions and date. Each is looked for in the packa
 """
 
 import json
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from circuits import Circuit, CircuitScore, score_circuit
+from circuits import Circuit, HeadPath, Scorer
 from circuits import discover as discover_circuit
-from circuits.scoring import Progress, no_progress
+from circuits.scoring import Progress, mean_loss, no_progress
 from retrieval_interp.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
 from retrieval_interp.circuit_file import read_circuit
+from retrieval_interp.config import from_dict
 from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.files import read_text
-from retrieval_interp.recipe import PRESETS, Recipe
+from retrieval_interp.presets import PRESETS
+from retrieval_interp.recipe import Recipe
 from tasks import InputError
 
 EXAMPLES = 512
@@ -34,6 +37,23 @@ def results_folder() -> Path:
     return Path(str(resources.files("retrieval_interp"))) / "results"
 
 
+@dataclass(frozen=True)
+class Worth:
+    """What a circuit is worth with all of it in place: of `score_circuit` what takes seconds.
+
+    Attributes:
+        examples: how many examples.
+        baseline_mse: the intact model's.
+        combined_mse: with the circuit in place.
+        ablated: the MSE with the circuit in place less a path, by path.
+    """
+
+    examples: int
+    baseline_mse: float
+    combined_mse: float
+    ablated: dict[HeadPath, float]
+
+
 class Trained:
     """A trained transformer: its checkpoint, its circuit, and what both are worth."""
 
@@ -43,8 +63,9 @@ class Trained:
 
     @property
     def recipe(self) -> Recipe:
-        """The preset of this name."""
-        return PRESETS[self.name]
+        """What the checkpoint's training record says it was made with."""
+        recorded = self.checkpoint.training.get("recipe")
+        return from_dict(Recipe, recorded, f"{self.where}: recipe")
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -57,7 +78,9 @@ class Trained:
 
     @property
     def ablate_command(self) -> str:
-        """What prints the circuit's numbers."""
+        """What finds the circuit and prints its numbers."""
+        if self._circuit_file is not None:
+            return str(_read(self._circuit_file, "record")["command"])
         return f"python -m retrieval_interp.ablate --ckpt {self.where} --one-hot"
 
     @cached_property
@@ -77,13 +100,16 @@ class Trained:
         )
 
     @cached_property
-    def score(self) -> CircuitScore:
-        """Of the circuit, on fresh examples; `tolerance` as in the paper."""
-        checkpoint = self.checkpoint
+    def worth(self) -> Worth:
+        """Of the circuit, on fresh examples."""
+        checkpoint, circuit = self.checkpoint, self.circuit
         batch = checkpoint.task.sample(EXAMPLES, split="test")
-        return score_circuit(
-            checkpoint.model, checkpoint.task, self.circuit, batch, progress=self._progress
-        )
+        scorer = Scorer(checkpoint.model, checkpoint.task, batch)
+        baseline = mean_loss(scorer.base_losses)
+        combined = scorer.rebase(circuit)
+        paths = self._progress(list(circuit.paths()), f"paths of {self.name}")
+        ablated = {path: scorer.mse(circuit.without(path)) for path in paths}
+        return Worth(EXAMPLES, baseline, combined, ablated)
 
     @property
     def validation_loss(self) -> float | None:
@@ -141,9 +167,11 @@ class Evidence:
         return next((path for path in places if path.is_file()), None)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, record: str | None = None) -> dict[str, Any]:
+    """A result file, or the part of it that says how it was made."""
     try:
         data = json.loads(read_text(path, "a result file"))
+        data = data if record is None else data.get(record, {})
         missing = [key for key in _RECORD if key not in data]
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{path}: expected a result file (JSON), found other text") from None

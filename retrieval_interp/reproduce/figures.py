@@ -65,10 +65,9 @@ def partial_loss_figure(summary: dict[str, Any]) -> go.Figure:
 
 def trained_circuit_figure(trained: Trained) -> go.Figure:
     """Figure 5: a transformer's circuit, arrows as wide as they are necessary."""
-    checkpoint, score = trained.checkpoint, trained.score
+    checkpoint = trained.checkpoint
     order = role_order(checkpoint.task.sample(8, split="test"))
-    necessity = {row.path: row.ablated_mse for row in score.paths}
-    return circuit_figure(score.circuit, checkpoint.config.layers, order, necessity)
+    return circuit_figure(trained.circuit, checkpoint.config.layers, order, trained.worth.ablated)
 
 
 def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:

@@ -11,13 +11,12 @@ the last checkpoint are kept (1 to 6 MB a cell at full scale); the rest is delet
 written whole or not at all.
 """
 
-import fcntl
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from retrieval_interp.config import to_dict
-from retrieval_interp.files import read_text, remove_leftovers, write_whole
+from retrieval_interp.files import lock_folder, read_text, remove_leftovers, write_whole
 from retrieval_interp.sweep.cells import FORMAT, tidy
 from retrieval_interp.sweep.grid import Cell, Grid, grid_from_dict
 from tasks.errors import InputError
@@ -76,21 +75,7 @@ class SweepFolder:
         found = read_grid(path)
         if found is not None:
             check_same(grid, found, path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock: TextIO = open(path / "lock", "w")  # noqa: SIM115
-        except OSError as error:
-            raise InputError(
-                f"{path}: expected a folder that can be written, found: {error.strerror}"
-            ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise InputError(
-                f"{path}: expected a sweep that no other process is running, found one that is; "
-                "wait for it or give another --out"
-            ) from None
+        self._lock = lock_folder(path, "a sweep that no other process is running")
         for name in ("cells", "results", "errors"):
             (path / name).mkdir(exist_ok=True)
         for folder in (path / "results", path / "errors"):

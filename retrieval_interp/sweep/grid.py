@@ -33,7 +33,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from retrieval_interp.config import from_dict, to_dict
-from retrieval_interp.recipe import PRESETS, Recipe
+from retrieval_interp.presets import PRESETS
+from retrieval_interp.recipe import Recipe
 from tasks import InputError
 
 GRIDS = ("section7-ic", "section7-nonic")
