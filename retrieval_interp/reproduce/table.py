@@ -32,7 +32,15 @@ def table_text(rows: Sequence[Row], width: int = 100) -> str:
 
 def _item(label: str, text: str, width: int) -> list[str]:
     first = f"    {label + ': ' if label else ''}"
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * 8)
+    # A command breaks at spaces alone, so that it can be copied.
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=" " * 8,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def counts(rows: Sequence[Row]) -> str:
