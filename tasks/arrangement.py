@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 from tasks.graph import RetrievalGraph
 
 Tables = Literal["full", "chains"]
+_MANY = 10**12  # counts go no further: keys of keys make numbers that fill the memory
 
 
 class Element(NamedTuple):
@@ -62,11 +63,12 @@ class Arrangement:
 
 
 def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> tuple[int, ...]:
-    """How many candidates each node has."""
+    """How many candidates each node has, or 10^12 where there are more."""
     counts: list[int] = []
     for key in graph.keys:
         # The product over no key at all would be 1.
-        counts.append(math.prod(counts[p] for p in key) if key and tables == "full" else chains)
+        count = math.prod(counts[p] for p in key) if key and tables == "full" else chains
+        counts.append(min(count, _MANY))
     return tuple(counts)
 
 

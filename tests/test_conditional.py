@@ -37,6 +37,9 @@ ALL = [
     + [(RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a; w <- z, x"), 2)]
     for tables in ("full", "chains")
 ]
+FIBONACCI = RetrievalGraph.parse(
+    "n0; n1 <- n0; " + "; ".join(f"n{i} <- n{i - 1}, n{i - 2}" for i in range(2, 60))
+)
 
 
 def ids(task):
@@ -329,6 +332,7 @@ def test_every_example_equals_its_single_draw_and_splits_share_nothing():
         ({"chains": 0}, "chains to be an integer of at least 1, found 0"),
         ({"dim": 3}, "an even dim"),
         ({"chains": 100}, "at most 25000 positions in 4 dimensions, found 30500; use fewer chains"),
+        ({"chains": 2, "graph": FIBONACCI}, "found [0-9]{13,20}; use"),
         ({"chains": 10**30}, "use fewer chains, a smaller graph or tables 'chains'"),
     ],
 )
