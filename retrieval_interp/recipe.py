@@ -7,8 +7,6 @@ from typing import Literal
 from retrieval_interp.model import Init, ModelConfig
 from tasks import ConditionalRetrievalTask, InputError, RetrievalTask
 
-_COOLDOWN = 5  # one part in so many of the steps
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -24,7 +22,8 @@ class Recipe:
         weight_decay: decoupled, on every parameter.
         warmup: steps of linear warm-up.
         schedule: `constant`; `cosine` from learning_rate down to 0 at the last step; or `cooldown`,
-            constant and then linearly down to 0 over the last fifth of the steps.
+            constant and then linearly down to 0.
+        cooldown: the share of the steps, the last ones, over which schedule `cooldown` goes down.
         precision: of the matrix products in training: `float32`, or `bfloat16` (torch.autocast; the
             weights and all that is measured stay float32).
         init: of the weights, `gpt2` (TransformerLens's) or `linear` (PyTorch's of linear layers).
@@ -46,6 +45,7 @@ class Recipe:
     weight_decay: float = 0.1
     warmup: int = 0
     schedule: Literal["constant", "cosine", "cooldown"] = "constant"
+    cooldown: float = 0.2
     precision: Literal["float32", "bfloat16"] = "float32"
     init: Init = "gpt2"
     seed: int = 0
@@ -75,6 +75,11 @@ class Recipe:
                 raise InputError(
                     f"recipe: expected {name} to be a number from 0 up, found {value!r}"
                 )
+        if not (isinstance(self.cooldown, (int, float)) and 0 < self.cooldown <= 1):
+            raise InputError(
+                f"recipe: expected cooldown to be a share above 0 and up to 1, found "
+                f"{self.cooldown!r}"
+            )
         for name, known in (
             ("schedule", ("constant", "cosine", "cooldown")),
             ("precision", ("float32", "bfloat16")),
@@ -99,5 +104,5 @@ class Recipe:
         if self.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * step / self.steps))
         elif self.schedule == "cooldown":
-            rate *= min(1.0, _COOLDOWN * (1 - step / self.steps))
+            rate *= min(1.0, (1 - step / self.steps) / self.cooldown)
         return rate

@@ -3,15 +3,14 @@
 A task of your own needs three things: names for its roles, examples, and a loss of each example.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tasks.batch import Batch
-
-Split = Literal["train", "validation", "discovery", "test"]
+from tasks.split import Split as Split
 
 
 class Task:

@@ -36,6 +36,7 @@ def test_keys_that_older_files_lack_take_their_defaults():
         ({"model": {"d_head": "x"}}, r"r.model.d_head: expected int \| None, found 'x'"),
         ({"learning_rate": float("nan")}, "learning_rate to be a number from 0 up, found nan"),
         ({"weight_decay": 10**400}, "r.weight_decay: expected float, found 1000"),
+        ({"cooldown": 0.0}, "cooldown to be a share above 0 and up to 1, found 0.0"),
         ({"steps": 0}, "steps to be an integer of at least 1, found 0"),
         ({"batch": 100, "examples": 50}, "expected at least batch = 100 examples, found 50"),
         ({"log_every": 7}, "checkpoint_every to be a multiple of log_every = 7, found 1000"),
@@ -91,8 +92,8 @@ def test_the_learning_rate_warms_up_and_decays():
     assert Recipe(learning_rate=0.5).learning_rate_at(9_999) == 0.5
 
 
-def test_the_cooldown_takes_the_last_fifth():
-    recipe = Recipe(steps=100, learning_rate=0.5, schedule="cooldown")
+def test_the_cooldown_takes_the_last_steps():
+    recipe = Recipe(steps=100, learning_rate=0.5, schedule="cooldown", cooldown=0.2)
     assert {recipe.learning_rate_at(step) for step in range(80)} == {0.5}
     falling = [recipe.learning_rate_at(step) for step in (81, 90, 99)]
     assert falling == pytest.approx([0.5 * 0.95, 0.5 * 0.5, 0.5 * 0.05])

@@ -1,0 +1,152 @@
+"""Names that do not run out: listed ones, the paper's first, then coined ones.
+
+A coined name is a stem of two or more syllables, each a consonant and a vowel, with an ending that
+tells its kind: Babalin, Dabalin, ... are people, Babaland is a country. Stems of one length and
+names of different endings differ, so coined names do. All names are single words.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count as count_from
+from itertools import islice, product
+from string import ascii_lowercase
+
+_SYLLABLES = tuple(consonant + vowel for vowel in "aeiou" for consonant in "bdlmnrstv")
+
+
+def _words(parts: Sequence[str], shortest: int) -> Iterator[str]:
+    """Every word of so many parts or more, the shorter ones first."""
+    for length in count_from(shortest):
+        for word in product(parts, repeat=length):
+            yield "".join(word)
+
+
+def letters(count: int) -> tuple[str, ...]:
+    """a .. z, then aa, ab, ..."""
+    return tuple(islice(_words(ascii_lowercase, 1), count))
+
+
+def groups(names: Sequence[str], size: int) -> list[Sequence[str]]:
+    """The names in groups of a size, in order."""
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of one kind of thing.
+
+    Attributes:
+        listed: those that come first, separated by blanks.
+        ending: what coined ones end in.
+        capital: whether coined ones begin with a capital letter.
+    """
+
+    listed: str
+    ending: str
+    capital: bool = True
+
+    def take(self, count: int) -> tuple[str, ...]:
+        """The first names, `count` of them, all different."""
+        coined = (stem + self.ending for stem in _words(_SYLLABLES, 2))
+        listed = self.listed.split()[:count]
+        more = islice(coined, count - len(listed))
+        return (*listed, *(name.capitalize() if self.capital else name for name in more))
+
+
+PEOPLE = Names(
+    # appendix A.2
+    "Alice Bob Charlie David Eve Frank Grace Henry Isabelle Jack Kate Larry Mary Nick Olivia Peter "
+    "Queen Rose Sam Tom "
+    "Uma Victor Wendy Xavier Yvonne Zach Amy Ben Claire Daniel Emma Felix Gina Hugo Ida Julia Karl "
+    "Laura Martin Nina Oscar Paula Quentin Rita Simon Tina Ursula Vera Walter Xenia York Zoe Anton "
+    "Bella Carl Doris Eric Flora Gustav Helen Igor Jasmine Kurt Leo Monica Norman Otto Patricia "
+    "Roger Susan Theo Ulrich Vincent Wanda Yuri Zelda",
+    "lin",
+)
+CITIES = Names(
+    "Amsterdam Berlin Cairo Delhi "  # appendix A.2
+    "Edinburgh Florence Geneva Helsinki Istanbul Jakarta Kyoto Lisbon Madrid Nairobi Oslo Paris "
+    "Quito Rome Seoul Tokyo Utrecht Vienna Warsaw Xiamen Yerevan Zurich",
+    "burg",
+)
+
+# Appendix A.3. Kingdoms end in -a and their people in -ans, beliefs in -ism and theirs in -ists.
+KINGDOMS = Names("Novaria Silvania Aurora Florinia Valdoria Meridia Castoria Brumalia", "stria")
+BELIEFS = Names(
+    "harmonianism celestianism elysianism luminism solarism veridianism tranquilism umbralism",
+    "xism",
+    capital=False,
+)
+FOODS = Names("lamb chicken pork beef fish rice cheese bread", "fruit", capital=False)
+SUBSTANCES = Names(
+    "Zephyrium Nephryon Virellium Astralyte Oberium Calydrite Tyronine Quintaline", "xium"
+)
+DISEASES = Names(
+    "Chronogy Synthemia Somnosis Aetherflux Photalgia Umbrosis Cryothermia Lethargeny", "xosis"
+)
+
+# Appendix A.5. There are only twelve relations, each of a woman or a man.
+PERSONS = (
+    "John",
+    "Chris",
+    "Diana",
+    "Eve",
+    "Simon",
+    "Rita",
+    "Tom",
+    "Vera",
+    "Walter",
+    "Zoe",
+    "Sam",
+    "Ursula",
+)
+PROFESSIONS = (
+    "doctor",
+    "lawyer",
+    "teacher",
+    "engineer",
+    "baker",
+    "painter",
+    "architect",
+    "farmer",
+    "singer",
+    "pilot",
+    "editor",
+    "gardener",
+)
+WOMEN = Names(
+    "Cathy Dana Isabelle Jane Lily Nancy Olivia Penny "
+    "Alice Bella Claire Emma Flora Gina Helen Irene Julia Kate Laura Mary Nina Paula Rose Susan "
+    "Tina Wendy",
+    "nella",
+)
+MEN = Names(
+    "Adam Bob Ed Fred George Hank Kevin Mike "
+    "Anton Ben Carl David Eric Felix Gustav Hugo Igor Jack Karl Larry Martin Nick Oscar Peter "
+    "Roger Theo",
+    "rick",
+)
+RELATIONS = {
+    "mother": WOMEN,
+    "sister": WOMEN,
+    "father": MEN,
+    "brother": MEN,
+    "aunt": WOMEN,
+    "daughter": WOMEN,
+    "uncle": MEN,
+    "son": MEN,
+    "grandmother": WOMEN,
+    "niece": WOMEN,
+    "grandfather": MEN,
+    "nephew": MEN,
+}
+COUNTRIES = Names(
+    # appendix A.5
+    "Argentina Brazil Canada Denmark England France Germany Hungary Italy Japan Kenya Laos Mexico "
+    "Norway Peru Qatar "
+    "Albania Bolivia Chile Ecuador Finland Ghana Honduras India Jamaica Kuwait Latvia Morocco "
+    "Nepal Oman Poland Romania Spain Turkey Uganda Vietnam Yemen Zambia Austria Belgium Croatia "
+    "Estonia Fiji Greece Haiti Iceland Jordan Lebanon Malta Pakistan Rwanda Sweden Thailand "
+    "Ukraine Venezuela Zimbabwe",
+    "land",
+)
