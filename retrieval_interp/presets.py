@@ -99,7 +99,7 @@ PRESETS: dict[str, Recipe] = {
         for name in ("transformer-a", "transformer-b", "transformer-c")
     },
     "transformer-d": _with_base(PAPER["transformer-d"], 100.0, schedule="cooldown"),
-    # Section 3.1's example, which the paper gives to language models only.
+    # Section 3.1's example of conditional retrieval, for which the paper has no recipe.
     "conditional": Recipe(
         task=ConditionalRetrievalTask(graph=GRAPHS["triple"], base=10.0),
         model=ModelConfig(layers=6, heads=1, d_model=64),
