@@ -23,8 +23,8 @@ import torch
 from tqdm import tqdm
 
 from circuits import Circuit, Head, discover
+from circuits.circuit_flow import delivered
 from circuits.compile import compile_circuit
-from circuits.flow import delivered
 from circuits.rules import least_layers, random_rules
 from circuits.scoring import Scorer
 from tasks import RetrievalTask

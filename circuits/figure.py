@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from circuits.circuit import Circuit, HeadPath
-from tasks import role_letters, role_name, symbol_letter
+from tasks import Task, role_letters, role_name, symbol_letter
 
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
 
@@ -21,6 +21,7 @@ def circuit_figure(
     necessity: Mapping[HeadPath, float] | None = None,
     colors: Mapping[HeadPath, str] | None = None,
     notes: Mapping[HeadPath, str] | None = None,
+    task: Task | None = None,
 ) -> go.Figure:
     """Draw a circuit.
 
@@ -31,12 +32,18 @@ def circuit_figure(
         necessity: MSE when each path is ablated.
         colors: CSS colour of an arrow, by default one a head.
         notes: short text written beside an arrow.
+        task: names the roles; by default they are a chain's, in letters.
 
     Returns:
         A figure of its own template; `figure.show()` and `figure.write_html(...)` as usual.
     """
     necessity, colors, notes = necessity or {}, colors or {}, notes or {}
     place = {role: x for x, role in enumerate(order)}
+    if task:
+        names, symbols = list(task.role_labels), list(task.role_symbols)
+    else:
+        names = list(map(role_letters, range(circuit.n_roles)))
+        symbols = ["A?", *(symbol_letter(role // 2) for role in range(1, circuit.n_roles))]
     figure = go.Figure()
     for x in range(len(order)):
         figure.add_shape(
@@ -55,7 +62,7 @@ def circuit_figure(
         color = colors.get(path, _COLORS[path.head.head % len(_COLORS)])
         start, end = place[path.path.src], place[path.path.dest]
         width = 1.5 if mse is None else 1.5 + 4.5 * min(1.0, mse)
-        text = f"{path}<br>{role_letters(path.path.dest)} from {role_letters(path.path.src)}"
+        text = f"{path}<br>{names[path.path.dest]} from {names[path.path.src]}"
         text += "" if mse is None else f"<br>MSE {mse:.3f} when ablated"
         text += "<br>only enables" if path in enabling else ""
         if path in notes:
@@ -101,10 +108,7 @@ def circuit_figure(
     figure.update_xaxes(
         title="role, in the order of the sequence",
         tickvals=list(range(len(order))),
-        ticktext=[
-            f"{symbol_letter(role // 2)}{'?' if role == 0 else ''}<br>{role_name(role)}"
-            for role in order
-        ],
+        ticktext=[f"{symbols[role]}<br>{role_name(role)}" for role in order],
         showgrid=False,
         zeroline=False,
     )

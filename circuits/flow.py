@@ -8,7 +8,9 @@
    positions with which it shares a piece, and takes all they hold. Fewer or narrower heads can only
    hold less, so the depths that follow from it are lower bounds.
 3. The closed forms say the same without a simulation; docs/depth.md proves them.
-4. `circuit_flow` follows a given circuit instead: a role takes all that its path sources hold.
+
+Retrieval graphs other than a chain have `circuits.graph_flow`; `circuits.circuit_flow` follows a
+given circuit instead.
 
 Where this departs from the paper: its bound ignores the causal mask and lets every position grow to
 both sides, also s_0, which is an end of the chain; the depths here do neither.
@@ -17,9 +19,8 @@ both sides, also s_0, which is an end of the chain; the depths here do neither.
 from collections.abc import Iterator
 from itertools import islice
 
-from circuits.circuit import Circuit, Head, HeadPath
 from tasks.errors import InputError
-from tasks.roles import role_name, symbol_letter
+from tasks.roles import symbol_letter
 
 Held = tuple[int, ...]
 """What each role holds: a set of pieces, as bits, for s_0 .. s_2D."""
@@ -35,7 +36,7 @@ def token_bit(step: int) -> int:
 
 def tokens_held(pieces: int) -> tuple[int, ...]:
     """The k of every token x_k in a set of pieces."""
-    return tuple(bit // 2 for bit in _bits(pieces) if bit % 2)
+    return tuple(bit // 2 for bit in bits_of(pieces) if bit % 2)
 
 
 def piece_name(bit: int) -> str:
@@ -45,7 +46,7 @@ def piece_name(bit: int) -> str:
 
 def piece_names(pieces: int) -> tuple[str, ...]:
     """The names of a set of pieces, in the order of the chain."""
-    return tuple(map(piece_name, _bits(pieces)))
+    return tuple(map(piece_name, bits_of(pieces)))
 
 
 def sequence_order(steps: int) -> tuple[int, ...]:
@@ -54,7 +55,8 @@ def sequence_order(steps: int) -> tuple[int, ...]:
     return (*(role for pair in range(steps, 0, -1) for role in (2 * pair - 1, 2 * pair)), 0)
 
 
-def _bits(pieces: int) -> Iterator[int]:
+def bits_of(pieces: int) -> Iterator[int]:
+    """The bits of a set of pieces, rising."""
     while pieces:
         lowest = pieces & -pieces
         yield lowest.bit_length() - 1
@@ -64,6 +66,16 @@ def _bits(pieces: int) -> Iterator[int]:
 def _check_steps(steps: int) -> None:
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps: expected an integer of at least 1, found {steps!r}")
+
+
+def check_layers(layers: int) -> None:
+    """Refuse a number of layers that is none.
+
+    Raises:
+        InputError: not an integer, or below 0.
+    """
+    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
+        raise InputError(f"layers: expected an integer of at least 0, found {layers!r}")
 
 
 # What the assumptions allow
@@ -84,7 +96,7 @@ def simulate(steps: int, layers: int, causal: bool) -> list[Held]:
         InputError: steps or layers out of range.
     """
     _check_steps(steps)
-    _check_layers(layers)
+    check_layers(layers)
     return list(islice(_after_each_layer(steps, causal), layers + 1))
 
 
@@ -113,7 +125,7 @@ def _after_each_layer(steps: int, causal: bool) -> Iterator[Held]:
 
 
 def _layer(held: Held, order: tuple[int, ...], causal: bool) -> Held:
-    bits = [list(_bits(pieces)) for pieces in held]
+    bits = [list(bits_of(pieces)) for pieces in held]
     offers = [0] * (len(held) + 1)  # of each piece: all that its visible holders hold
     grown = list(held)
 
@@ -170,147 +182,3 @@ def _ceil_log3(number: int) -> int:
     while power < number:
         power, exponent = 3 * power, exponent + 1
     return exponent
-
-
-# What a circuit does
-
-
-def circuit_flow(circuit: Circuit, n_layers: int) -> list[Held]:
-    """What every role holds when each takes all that its path sources hold.
-
-    Sources are read as they were before the layer, and several heads of a layer unite. A role
-    without a path keeps what it holds. Uniform and identity heads, rows without a path whatever
-    `circuit.rest` says, and heads that the circuit leaves as they are bring nothing by this
-    account; `original_heads` lists the last, which may bring anything.
-
-    Args:
-        circuit: its paths move the pieces; whether attention could find them is not asked.
-        n_layers: layers of the model.
-
-    Returns:
-        n_layers+1 entries: before any layer, after the first, and so on.
-
-    Raises:
-        InputError: the circuit does not speak of a chain, or names a layer that there is not.
-    """
-    by_layer = _paths_by_layer(circuit, n_layers)
-    states = [_start((circuit.n_roles - 1) // 2)]
-    for paths in by_layer:
-        held = states[-1]
-        grown = list(held)
-        for _, (dest, src) in paths:
-            grown[dest] |= held[src]
-        states.append(tuple(grown))
-    return states
-
-
-def delivered(circuit: Circuit, n_layers: int) -> tuple[int, ...]:
-    """Which of x_1..x_D reach s_0, as their numbers.
-
-    Raises:
-        InputError: as `circuit_flow`.
-    """
-    return tuple(step for step in tokens_held(circuit_flow(circuit, n_layers)[-1][0]) if step)
-
-
-def carrying_paths(circuit: Circuit, n_layers: int) -> tuple[HeadPath, ...]:
-    """The paths on some route of an asked token to the output; the others can at most enable.
-
-    A path of layer l carries if (a) its source holds some x_k, k >= 1, before layer l, and (b) from
-    its destination after layer l, s_0 after the last layer can be reached along the residual stream
-    and later paths. Under assumption 2 this is the same as: some x_k, k >= 1, has a route from
-    where it stands in the input through this path to the output. The query's own x_0 does not
-    count, since it is not asked for.
-
-    This is what could be carried: a path counts although its token arrives by another route, too,
-    or the model does not use it.
-
-    Raises:
-        InputError: as `circuit_flow`.
-    """
-    states = circuit_flow(circuit, n_layers)
-    by_layer = _paths_by_layer(circuit, n_layers)
-    asked = sum(token_bit(step) for step in range(1, (circuit.n_roles + 1) // 2))
-    heard = {0}  # roles whose residual stream reaches the output
-    carrying = set()
-    for layer in reversed(range(n_layers)):
-        onwards = [path for path in by_layer[layer] if path.path.dest in heard]
-        carrying |= {path for path in onwards if states[layer][path.path.src] & asked}
-        heard |= {path.path.src for path in onwards}
-    return tuple(path for path in circuit.paths() if path in carrying)
-
-
-def original_heads(circuit: Circuit, n_layers: int, n_heads: int) -> tuple[Head, ...]:
-    """The heads that the circuit leaves as they are, cut or role-mean: they may carry anything.
-
-    Raises:
-        InputError: the circuit names a head that there is not.
-    """
-    circuit.check_fits(n_layers, n_heads)
-    heads = (Head(layer, head) for layer in range(n_layers) for head in range(n_heads))
-    loose = ("original", "cut", "role-mean")
-    return tuple(head for head in heads if circuit[head].kind in loose)
-
-
-def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
-    """What reaches the query, as a sentence for people.
-
-    `By information flow along its paths, this circuit can deliver B and C but not D.` Heads left
-    as they are get a clause where something is missing, since they may bring it.
-
-    Raises:
-        InputError: as `circuit_flow`, or the circuit names a head that there is not.
-    """
-    kept = original_heads(circuit, n_layers, n_heads)
-    brought = delivered(circuit, n_layers)
-    steps = (circuit.n_roles - 1) // 2
-    got = [symbol_letter(step) for step in brought]
-    missing = [symbol_letter(step) for step in range(1, steps + 1) if step not in brought]
-    if not missing:
-        text = f"can deliver {_listed(got, 'and')}"
-    elif got:
-        text = f"can deliver {_listed(got, 'and')} but not {_listed(missing, 'or')}"
-    else:
-        text = f"cannot deliver {_listed(missing, 'or')}"
-    if missing and kept:
-        heads = [str(head) for head in kept]
-        named = _listed(heads, "and") if len(heads) <= 4 else f"{len(heads)} of its heads"
-        verb = "is" if len(heads) == 1 else "are"
-        text += f"; {named} {verb} not reduced to paths and may bring more"
-    return f"By information flow along its paths, this circuit {text}."
-
-
-def _listed(words: list[str], conjunction: str) -> str:
-    if len(words) == 1:
-        return words[0]
-    return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
-
-
-def _paths_by_layer(circuit: Circuit, n_layers: int) -> list[list[HeadPath]]:
-    """The paths of every layer.
-
-    Raises:
-        InputError: an even number of roles, a role or a layer out of range.
-    """
-    _check_layers(n_layers)
-    n_roles = circuit.n_roles
-    if n_roles < 3 or n_roles % 2 == 0:
-        raise InputError(f"circuit: expected 2 * steps + 1 roles, at least 3, found {n_roles}")
-    by_layer: list[list[HeadPath]] = [[] for _ in range(n_layers)]
-    for head in circuit.mechanisms:
-        if not 0 <= head.layer < n_layers:
-            raise InputError(
-                f"circuit: expected heads of the model's {n_layers} layers, L0 on, found {head}"
-            )
-    for path in circuit.paths():
-        if not all(0 <= role < n_roles for role in path.path):
-            raise InputError(
-                f"circuit: expected roles from s0 to {role_name(n_roles - 1)}, found {path}"
-            )
-        by_layer[path.head.layer].append(path)
-    return by_layer
-
-
-def _check_layers(layers: int) -> None:
-    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 0:
-        raise InputError(f"layers: expected an integer of at least 0, found {layers!r}")

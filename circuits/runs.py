@@ -21,8 +21,9 @@ def make_runs(model: Any, batch: Batch, task: Task) -> "HookRuns | RoleRuns":
     empty = Circuit({}, batch.roles.shape[-1])
     if task.answers_at_s0 and RoleRuns.supports(model, batch):
         runs = RoleRuns(model, batch, empty)
+        example = torch.arange(len(batch), device=batch.roles.device)[:, None]
         with torch.no_grad():
-            outputs = model(batch.inputs)[:, -batch.roles.shape[1] :]
+            outputs = model(batch.inputs)[example, batch.roles[:, :, 0]]
         # Whatever `supports` does not know of, such as a foreign hook, shows here.
         if torch.allclose(runs.base_outputs, outputs, atol=1e-4, rtol=1e-4, equal_nan=True):
             return runs

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from circuits import parse_circuit as parse_circuit
     from circuits import parse_head_path as parse_head_path
     from circuits import score_circuit as score_circuit
+    from circuits.circuit_flow import describe_flow as describe_flow
     from circuits.compile import compile_circuit as compile_circuit
     from circuits.figure import circuit_diff as circuit_diff
     from circuits.figure import circuit_figure as circuit_figure
     from circuits.figure import circuit_text as circuit_text
-    from circuits.flow import describe_flow as describe_flow
     from retrieval_interp.attention_views import attention_view as attention_view
     from retrieval_interp.checkpoint import Checkpoint as Checkpoint
     from retrieval_interp.checkpoint import load_checkpoint as load_checkpoint
@@ -56,8 +56,11 @@ if TYPE_CHECKING:
     from retrieval_interp.training import train_model as train_model
     from retrieval_interp.workbench import Workbench as Workbench
     from retrieval_interp.workbench import open as open
+    from tasks import GRAPHS as GRAPHS
     from tasks import Batch as Batch
+    from tasks import ConditionalRetrievalTask as ConditionalRetrievalTask
     from tasks import InputError as InputError
+    from tasks import RetrievalGraph as RetrievalGraph
     from tasks import RetrievalTask as RetrievalTask
     from tasks import Task as Task
 
@@ -80,7 +83,7 @@ _HOME = {
     ),
     "circuits.compile": ("compile_circuit",),
     "circuits.figure": ("circuit_diff", "circuit_figure", "circuit_text"),
-    "circuits.flow": ("describe_flow",),
+    "circuits.circuit_flow": ("describe_flow",),
     "retrieval_interp.attention_views": ("attention_view",),
     "retrieval_interp.checkpoint": (
         "Checkpoint",
@@ -109,7 +112,15 @@ _HOME = {
     "retrieval_interp.training": ("train_model",),
     "retrieval_interp.emergence.watch": ("Watch",),
     "retrieval_interp.workbench": ("Workbench", "open"),
-    "tasks": ("Batch", "InputError", "RetrievalTask", "Task"),
+    "tasks": (
+        "GRAPHS",
+        "Batch",
+        "ConditionalRetrievalTask",
+        "InputError",
+        "RetrievalGraph",
+        "RetrievalTask",
+        "Task",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE_OF)

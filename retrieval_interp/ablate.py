@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
     _check_options(options)
 
     from circuits import discover, score_circuit
-    from circuits.flow import describe_flow
+    from circuits.circuit_flow import describe_flow
     from retrieval_interp.checkpoint import load_checkpoint
     from retrieval_interp.circuit_file import read_circuit
     from retrieval_interp.files import write_whole
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> None:
     print(f"{checkpoint.name}: {describe(model, task)}")
     print(f"circuit {found}, seed {options.seed}")
     print(f"{scale(task)}\n")
-    print(score_table(score))
+    print(score_table(score, task))
     print(textwrap.fill(verdict(score, task), 110))
     print(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
     for what, path in (

@@ -18,13 +18,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from circuits.vector_transformer import VectorTransformer
-from retrieval_interp.config import from_dict, to_dict
+from retrieval_interp.config import from_dict, named_from_dict, to_dict
 from retrieval_interp.files import write_whole
 from retrieval_interp.model import ModelConfig, build_model
-from tasks import InputError, RetrievalTask
+from tasks import ConditionalRetrievalTask, InputError, RetrievalTask, VectorTask
 
 FORMAT = 1
 METADATA_KEY = "retrieval_interp"
+TASKS: tuple[type[VectorTask], ...] = (RetrievalTask, ConditionalRetrievalTask)
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -42,7 +43,7 @@ class Checkpoint:
 
     name: str
     model: VectorTransformer
-    task: RetrievalTask
+    task: VectorTask
     config: ModelConfig
     training: dict[str, Any]
 
@@ -50,7 +51,7 @@ class Checkpoint:
 def save_checkpoint(
     path: Path,
     model: VectorTransformer,
-    task: RetrievalTask,
+    task: VectorTask,
     config: ModelConfig,
     training: dict[str, Any],
 ) -> None:
@@ -171,14 +172,13 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
     path = find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
     task_data = content.get("task")
-    if not isinstance(task_data, dict) or task_data.get("name") != "retrieval":
-        found = task_data.get("name") if isinstance(task_data, dict) else task_data
+    found = task_data.get("name") if isinstance(task_data, dict) else task_data
+    if found not in (names := [task.name for task in TASKS]):
         raise InputError(
-            f"{path}: expected a checkpoint of the task 'retrieval', found {found!r:.40}"
+            f"{path}: expected a checkpoint of the task {' or '.join(map(repr, names))}, found "
+            f"{found!r:.40}"
         )
-    task = from_dict(
-        RetrievalTask, {k: v for k, v in task_data.items() if k != "name"}, f"{path}: task"
-    )
+    task = named_from_dict(TASKS, task_data, f"{path}: task")
     config = from_dict(ModelConfig, content.get("model"), f"{path}: model")
     training = content.get("training")
     if not isinstance(training, dict):

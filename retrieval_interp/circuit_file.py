@@ -1,5 +1,6 @@
 """Circuit files, read for a model that they have to fit."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from circuits import Circuit
@@ -36,7 +37,7 @@ def read_circuit(
         text = str(error)
         raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None
     own = task.to_dict()
-    name, steps = (circuit.task.get(key, own.get(key)) for key in ("name", "steps"))
+    name, steps, graph = (circuit.task.get(key, own.get(key)) for key in ("name", "steps", "graph"))
     if name != own.get("name"):
         raise InputError(
             f"{path}: expected a circuit for the task {own.get('name')!r}, as {trained}, found one "
@@ -47,4 +48,10 @@ def read_circuit(
             f"{path}: expected a circuit for chains of {own.get('steps')} steps, as {trained}, "
             f"found one for {steps!r:.20}"
         )
-    return circuit
+    if graph != own.get("graph"):
+        raise InputError(
+            f"{path}: expected a circuit for the graph {own.get('graph')!r}, as {trained}, found "
+            f"one for {graph!r:.80}"
+        )
+    # A circuit written by hand need not say what it is of.
+    return circuit if circuit.task else replace(circuit, task=own)

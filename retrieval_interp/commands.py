@@ -28,13 +28,33 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
         SystemExit: help was asked for and printed.
     """
     import tyro
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec
+
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def as_text(info: Any) -> Any:
+        """A class that reads itself from text, such as a retrieval graph."""
+        if not hasattr(info.type, "parse"):
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=info.type.__name__.upper(),
+            instance_from_str=lambda words: info.type.parse(words[0]),
+            is_instance=lambda value: isinstance(value, info.type),
+            str_from_instance=lambda value: [str(value)],
+        )
 
     errors = io.StringIO()
+    # A default says which of several classes a field is of.
+    conf = (tyro.conf.AvoidSubcommands,)
     try:
         with contextlib.redirect_stderr(errors):
-            if default is None:
-                return tyro.cli(cls, args=argv, prog=prog)
-            return tyro.cli(cls, args=argv, prog=prog, default=default)
+            given: Any = tyro.MISSING_NONPROP if default is None else default
+            options: T = tyro.cli(
+                cls, args=argv, prog=prog, default=given, config=conf, registry=registry
+            )
+            return options
     except SystemExit as stop:
         if not stop.code:
             raise

@@ -1,8 +1,14 @@
-"""Frozen dataclasses to and from JSON: one source for the command line, files and sweeps."""
+"""Frozen dataclasses to and from JSON: one source for the command line, files and sweeps.
+
+Where a field may be of several dataclasses, such as a recipe's task, its data has the `name` of the
+class, but for the first of them: older files know no other. A class with `parse`, such as a
+retrieval graph, is text.
+"""
 
 import dataclasses
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from tasks import InputError
@@ -12,7 +18,20 @@ T = TypeVar("T")
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A dataclass as plain JSON data, nested ones included."""
-    return dataclasses.asdict(config)
+    hints = typing.get_type_hints(type(config))
+    return {
+        field.name: _plain(getattr(config, field.name), hints[field.name])
+        for field in dataclasses.fields(config)
+    }
+
+
+def _plain(value: Any, hint: Any) -> Any:
+    if hasattr(value, "parse"):
+        return str(value)
+    if not dataclasses.is_dataclass(value):
+        return value
+    cls: Any = type(value)
+    return {**({} if cls is _options(hint)[0] else {"name": cls.name}), **to_dict(value)}
 
 
 def from_dict(cls: type[T], data: Any, where: str) -> T:
@@ -45,10 +64,32 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
     return cls(**values)
 
 
+def named_from_dict(classes: Sequence[type[T]], data: Any, where: str) -> T:
+    """Build the dataclass whose `name` the data has, the first where it has none.
+
+    Raises:
+        InputError: no such name, or as `from_dict`.
+    """
+    if not isinstance(data, dict) or "name" not in data:
+        return from_dict(classes[0], data, where)
+    for cls in classes:
+        if data["name"] == getattr(cls, "name", None):
+            return from_dict(cls, {key: data[key] for key in data if key != "name"}, where)
+    names = " or ".join(repr(getattr(cls, "name", None)) for cls in classes)
+    raise InputError(f"{where}: expected the name {names}, found {data['name']!r:.60}")
+
+
 def _value(hint: Any, value: Any, where: str) -> Any:
+    options = _options(hint)
+    if hasattr(hint, "parse") and isinstance(value, str):
+        try:
+            return hint.parse(value)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    if len(options) > 1 and all(map(dataclasses.is_dataclass, options)):
+        return named_from_dict(options, value, where)
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type, hint), value, where)
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
     for option in options:
         if typing.get_origin(option) is typing.Literal:
             if isinstance(value, str) and value in typing.get_args(option):
@@ -57,7 +98,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             return float(value)
         elif option in (bool, int, str, type(None)) and type(value) is option:
             return value
-    expected = getattr(hint, "__name__", str(hint)) if not _is_union(hint) else str(hint)
+    expected = str(hint) if len(options) > 1 else getattr(hint, "__name__", str(hint))
     if typing.get_origin(hint) is typing.Literal:
         expected = " or ".join(map(repr, typing.get_args(hint)))
     raise InputError(f"{where}: expected {expected}, found {value!r:.60}")
@@ -68,5 +109,7 @@ def _has_default(field: "dataclasses.Field[Any]") -> bool:
     return field.default is not missing or field.default_factory is not missing
 
 
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; of anything else itself."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return typing.get_args(hint) if union else (hint,)

@@ -11,7 +11,7 @@ import torch
 from transformer_lens import HookedTransformerConfig
 
 from circuits.vector_transformer import VectorTransformer
-from tasks import InputError, RetrievalTask
+from tasks import InputError, VectorTask
 
 Init = Literal["gpt2", "linear"]
 
@@ -61,7 +61,7 @@ class ModelConfig:
 
 def build_model(
     config: ModelConfig,
-    task: RetrievalTask,
+    task: VectorTask,
     seed: int = 0,
     device: str | torch.device = "cpu",
     init: Init = "gpt2",

@@ -12,7 +12,7 @@ from typing import Any
 from retrieval_interp.config import to_dict
 from retrieval_interp.model import ModelConfig
 from retrieval_interp.recipe import Recipe
-from tasks import RetrievalTask
+from tasks import GRAPHS, ConditionalRetrievalTask, RetrievalTask
 
 _UNSTATED = ("base", "warmup", "schedule", "cooldown", "precision", "init")
 _PRIVATE = ("seed", "log_every", "checkpoint_every", "validation_examples")
@@ -99,6 +99,17 @@ PRESETS: dict[str, Recipe] = {
         for name in ("transformer-a", "transformer-b", "transformer-c")
     },
     "transformer-d": _with_base(PAPER["transformer-d"], 100.0, schedule="cooldown"),
+    # Section 3.1's example of conditional retrieval, for which the paper has no recipe.
+    "conditional": Recipe(
+        task=ConditionalRetrievalTask(graph=GRAPHS["triple"], base=10.0),
+        model=ModelConfig(layers=6, heads=1, d_model=64),
+        steps=8_000,
+        batch=128,
+        learning_rate=1e-3,
+        schedule="cooldown",
+        precision="bfloat16",
+        init="linear",
+    ),
 }
 
 

@@ -11,8 +11,8 @@ from html import escape
 from typing import Any
 
 from circuits import CircuitScore, mean_attention
+from circuits.circuit_flow import describe_flow
 from circuits.drawing import draw_circuit, role_order
-from circuits.flow import describe_flow
 from retrieval_interp.attention_views import attention_view
 from retrieval_interp.page import render_page, render_table
 from retrieval_interp.role_maps import role_maps_html
@@ -28,7 +28,7 @@ from retrieval_interp.summary import (
     scale,
     verdict,
 )
-from tasks import Batch, RetrievalTask, Task
+from tasks import Batch, RetrievalTask, Task, VectorTask
 
 # Numbers of attention in the page: 8 examples of most models, fewer of large ones.
 _MOST_NUMBERS = 1_000_000
@@ -99,7 +99,7 @@ def drawing_html(score: CircuitScore, model: Any, task: Task, batch: Batch) -> s
     drawing = draw_circuit(score.circuit, n_layers, role_order(batch), necessity, task)
     flow = (
         f" {describe_flow(score.circuit, n_layers, n_heads)}"
-        if isinstance(task, RetrievalTask)
+        if isinstance(task, VectorTask)
         else ""
     )
     return (

@@ -240,7 +240,9 @@ def read_recipe(path: Path) -> Recipe:
 def _check_same(wanted: Recipe, found: Recipe, path: Path) -> None:
     if wanted == found:
         return
-    flat_wanted, flat_found = _flatten(to_dict(wanted)), _flatten(to_dict(found))
+    flat_wanted, flat_found = (
+        _flatten({**to_dict(recipe), "task": recipe.task.to_dict()}) for recipe in (wanted, found)
+    )
     key = next(key for key in flat_wanted if flat_wanted[key] != flat_found[key])
     raise InputError(
         f"{path}: expected a run with {key} = {flat_wanted[key]}, found one with {key} = "

@@ -6,7 +6,7 @@ from circuits import CircuitScore, HeadPath
 from circuits.discovery import is_unlearned
 from circuits.evaluation import LivePathScore, PathScore, control_summary
 from retrieval_interp.model import ModelConfig
-from tasks import RetrievalTask, Task, path_letters, role_name
+from tasks import RetrievalTask, Task, VectorTask, path_letters, role_name
 
 PAPER_COMBINED = "below 0.05"
 PAPER_PATHS = "0.17 to 0.89 a path, 0.05 to 0.1 in the first useful layer"
@@ -99,7 +99,7 @@ def counted(number: int, noun: str) -> str:
 
 def scale(task: Task) -> str:
     """What the numbers of a task mean."""
-    if not isinstance(task, RetrievalTask):
+    if not isinstance(task, VectorTask):
         return f"{task.loss_name} is the task's own, lower is better; +- is its standard error"
     return (
         f"MSE is the mean over all asked components: 0 is perfect, {task.plateau:.2g} the plateau "

@@ -100,7 +100,9 @@ def main(argv: Sequence[str]) -> None:
         bar.update(done - bar.n)
         if row:
             partial = " ".join(f"{loss:.3f}" for loss in row["partial_losses"])
-            bar.set_postfix_str(f"loss {row['validation_loss']:.4f} (x_1.. {partial})", False)
+            bar.set_postfix_str(
+                f"loss {row['validation_loss']:.4f} ({recipe.task.asked[0]}.. {partial})", False
+            )
 
     try:
         trained = train_model(recipe, out, options.device, options.compile, show, watch)
@@ -121,7 +123,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"{out}: {record['step']} steps; its metrics.jsonl has no losses of the last steps")
         return
     partial = " ".join(
-        f"x_{step} {loss:.4f}" for step, loss in zip(_asked_steps(recipe), record["partial_losses"])
+        f"{name} {loss:.4f}" for name, loss in zip(recipe.task.asked, record["partial_losses"])
     )
     print(
         f"{out}: {record['step']} steps in {record['seconds'] / 60:.1f} min, validation MSE "
@@ -130,11 +132,6 @@ def main(argv: Sequence[str]) -> None:
     print(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")
     if watch is not None:
         print(f"when its paths came: python -m retrieval_interp.emergence --run {out}")
-
-
-def _asked_steps(recipe: Recipe) -> range:
-    task = recipe.task
-    return range(task.steps - task.n_targets + 1, task.steps + 1)
 
 
 if __name__ == "__main__":

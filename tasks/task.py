@@ -25,8 +25,8 @@ class Task:
         loss_name: what the loss is called in tables.
         plateau: the loss before anything is learned, or None where that is not known.
         tolerance: the loss that a working circuit stays below, unless another is given.
-        answers_at_s0: whether the loss reads the last outputs, those at role s0, and nothing else;
-            scores may then be computed, and `example_losses` be given, at these positions only.
+        answers_at_s0: whether the loss reads the outputs at role s0 and nothing else; scores may
+            then be computed, and `example_losses` be given, at these positions only.
     """
 
     loss_name: ClassVar[str] = "loss"

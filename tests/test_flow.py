@@ -3,15 +3,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from circuits.circuit import Circuit, Head, HeadPath, parse_head_path
-from circuits.drawing import role_order
-from circuits.flow import (
+from circuits.circuit_flow import (
     carrying_paths,
-    causal_depth,
     circuit_flow,
     delivered,
     describe_flow,
-    least_depth,
     original_heads,
+)
+from circuits.drawing import role_order
+from circuits.flow import (
+    causal_depth,
+    least_depth,
     paper_bound,
     piece_names,
     sequence_order,

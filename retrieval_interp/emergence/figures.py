@@ -20,7 +20,6 @@ from retrieval_interp.emergence.times import (
     path_emergence,
     symbols,
 )
-from tasks import path_letters
 
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#8a9099")
 _DASHES = ("solid", "dash", "dot", "dashdot")
@@ -46,7 +45,7 @@ def attention_figure(series: Series) -> go.Figure:
                 line=line,
                 name=name,
                 legendgroup=name,
-                hovertemplate=f"{name}, {path_letters(*row.path.path)}<br>"
+                hovertemplate=f"{name}, {series.recipe.task.path_label(*row.path.path)}<br>"
                 "step %{x}: attention %{y:.3f}<extra></extra>",
             )
         )
@@ -165,6 +164,7 @@ def crossing_figure(series: Series) -> go.Figure:
         {path: final[path].live_mse for path in series.paths},
         colors,
         {row.path: step_text(row.above) for row in rows},
+        series.recipe.task,
     )
     figure.add_trace(
         go.Scatter(

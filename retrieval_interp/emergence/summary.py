@@ -18,7 +18,6 @@ from retrieval_interp.emergence.times import (
 )
 from retrieval_interp.provenance import provenance
 from retrieval_interp.summary import columns
-from tasks import path_letters
 
 HEADER = [
     "path",
@@ -55,7 +54,7 @@ def emergence_rows(series: Series) -> list[list[str]]:
     return [
         [
             f"{row.path}{'' if row.carries else ' ~'}",
-            path_letters(*row.path.path),
+            series.recipe.task.path_label(*row.path.path),
             f"{row.attention:.2f}",
             step_text(row.above),
             step_text(row.attention_half),

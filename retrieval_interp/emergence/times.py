@@ -122,8 +122,7 @@ def loss_emergence(series: Series) -> dict[str, Crossing | None]:
 
 def symbols(recipe: Recipe) -> list[str]:
     """The asked symbols, x_1..x_D, or x_D alone."""
-    task = recipe.task
-    return [f"x_{step}" for step in range(task.steps - task.n_targets + 1, task.steps + 1)]
+    return list(recipe.task.asked)
 
 
 def in_order(losses: dict[str, Crossing | None]) -> bool | None:

@@ -272,7 +272,7 @@ def _necessary(claim: Claim, evidence: Evidence) -> Iterator[Row]:
 def _useful_heads(claim: Claim, evidence: Evidence) -> Iterator[Row]:
     def say(trained: Trained) -> tuple[str, bool]:
         useful = useful_heads(trained.circuit)
-        least = causal_depth(trained.checkpoint.task.steps)
+        least = causal_depth(len(trained.checkpoint.task.graph.retrieved))
         joins = first_joins(trained.circuit)
         text = f"{useful} useful heads (least possible {least})"
         # Four in the paper; fewer is what it says would do.

@@ -137,8 +137,7 @@ class Grid:
     @property
     def asked(self) -> tuple[str, ...]:
         """The symbols that partial losses are of: x_1..x_D, or x_D alone."""
-        task = self.recipe.task
-        return tuple(f"x_{step}" for step in range(task.steps - task.n_targets + 1, task.steps + 1))
+        return self.recipe.task.asked
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data: what grid.json holds."""
