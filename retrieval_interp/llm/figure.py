@@ -1,0 +1,121 @@
+"""Figure 2 from our own numbers: accuracy by D and by formulation, a colour a model.
+
+Left, the equations by D; right, every formulation with steps at each D asked, but the equations at
+the paper's D = 5 alone. A side without numbers is left out. Whiskers are standard errors.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from retrieval_interp.llm.results import Result
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_EQUATIONS, _PAPER_STEPS = "equations", 5
+
+
+def accuracy_figure(results: Sequence[Result]) -> "Figure":
+    """Accuracy with standard error by model, dashed lines being random guessing (figure 2).
+
+    Args:
+        results: at least one, in the order in which formulations are shown.
+
+    Returns:
+        A Plotly figure; the caller's templates are left alone.
+    """
+    from plotly.colors import qualitative
+    from plotly.subplots import make_subplots
+
+    by_steps = [row for row in results if row.formulation == _EQUATIONS]
+    by_formulation = [
+        row for row in results if row.formulation != _EQUATIONS or row.steps == _PAPER_STEPS
+    ]
+    sides = [side for side in (by_steps, by_formulation) if side]
+    titles = ["equations by D" if side is by_steps else "by formulation" for side in sides]
+    figure = make_subplots(cols=len(sides), shared_yaxes=True, subplot_titles=titles)
+    models = sorted({row.model for row in results})
+    palette = qualitative.D3
+    colours = {model: palette[place % len(palette)] for place, model in enumerate(models)}
+    for col, side in enumerate(sides, start=1):
+        if side is by_steps:
+            places = {_label(row): row.steps or 0 for row in side}
+            ticks = sorted(places.values())
+            spans = [(ticks[0], ticks[-1], chance) for chance in {row.chance for row in side}]
+            figure.update_xaxes(title="D, equations a chain", tickvals=ticks, col=col)
+        else:
+            labels = list(dict.fromkeys(_label(row) for row in side))
+            places = {label: place for place, label in enumerate(labels)}
+            spans = list(dict.fromkeys((places[_label(r)],) * 2 + (r.chance,) for r in side))
+            figure.update_xaxes(
+                title="formulation", tickvals=list(places.values()), ticktext=labels, col=col
+            )
+        for model in models:
+            _add_model(figure, model, colours[model], side, places, side is by_steps, col)
+        _add_chance(figure, spans, col)
+    figure.update_yaxes(title="accuracy", range=[0, 1.05], col=1)
+    figure.update_layout(template="plotly_white", barmode="group", hovermode="closest")
+    return figure
+
+
+def _label(row: Result) -> str:
+    return row.formulation if row.steps is None else f"{row.formulation}, D = {row.steps}"
+
+
+def _add_model(
+    figure: "Figure",
+    model: str,
+    colour: str,
+    side: Sequence[Result],
+    places: dict[str, int],
+    line: bool,
+    col: int,
+) -> None:
+    import plotly.graph_objects as go
+
+    own = [row for row in side if row.model == model]
+    if not own:
+        return
+    known = {trace.legendgroup for trace in figure.data}
+    values = {
+        "x": [places[_label(row)] for row in own],
+        "y": [row.accuracy for row in own],
+        "error_y": {"type": "data", "array": [row.stderr for row in own]},
+        "name": model,
+        "legendgroup": model,
+        "showlegend": model not in known,
+        "customdata": [[_label(row), row.stderr, row.questions] for row in own],
+        "hovertemplate": "%{customdata[0]}: %{y:.3f} +- %{customdata[1]:.3f}, "
+        "%{customdata[2]} questions",
+    }
+    trace = (
+        go.Scatter(**values, mode="lines+markers", line={"color": colour})
+        if line
+        else go.Bar(**values, marker={"color": colour})
+    )
+    figure.add_trace(trace, row=1, col=col)
+
+
+def _add_chance(figure: "Figure", spans: Sequence[tuple[int, int, float]], col: int) -> None:
+    """A dashed line for each (first place, last place, chance)."""
+    import plotly.graph_objects as go
+
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for first, last, chance in spans:
+        x += [first - 0.5, last + 0.5, None]
+        y += [chance, chance, None]
+    figure.add_trace(
+        go.Scatter(
+            x=x,
+            y=y,
+            mode="lines",
+            line={"dash": "dash", "color": "#333333"},
+            name="random guessing",
+            legendgroup=" chance",
+            showlegend=col == 1,
+            hovertemplate="random guessing: %{y:.4f}<extra></extra>",
+        ),
+        row=1,
+        col=col,
+    )
