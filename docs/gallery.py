@@ -1,4 +1,8 @@
-"""Make the README's pictures: python docs/gallery.py (needs chromium; about a minute)."""
+"""Make the pictures of README and reproduction.md: python docs/gallery.py [figures]
+
+Needs chromium; about a minute. With `figures` only those of reproduction.md, which are drawn from
+the package's checkpoints and result files, as `reproduce --figures` does.
+"""
 
 import sys
 import tempfile
@@ -10,6 +14,9 @@ DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
 
 import retrieval_interp as ri  # noqa: E402
+from retrieval_interp.files import write_whole  # noqa: E402
+from retrieval_interp.reproduce.evidence import Evidence  # noqa: E402
+from retrieval_interp.reproduce.figures import figures as paper_figures  # noqa: E402
 from tests.browser import jupyter_lab, page_in_chromium, run_cell  # noqa: E402
 
 LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L1.H0 identity", "L3.H0 identity", "L4.H0 s0<-s4"]
@@ -55,7 +62,21 @@ def report(folder: Path) -> None:
         page.locator(".views").screenshot(path=DOCS / "attention.png")
 
 
+def figures(folder: Path) -> None:
+    """The paper's figures 4 to 7 from our numbers."""
+    evidence = Evidence(folder / "no runs")
+    with page_in_chromium(viewport={"width": 900, "height": 480}) as (page, _):
+        for name, figure in paper_figures(evidence):
+            if name.startswith("figure-") and not name.endswith(("6-small", "7-small")):
+                write_whole(folder / f"{name}.html", figure.to_html(include_plotlyjs=True))
+                page.goto((folder / f"{name}.html").as_uri())
+                page.locator(".main-svg").first.wait_for()
+                page.locator(".plotly-graph-div").screenshot(path=DOCS / f"{name}.png")
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        explorer(Path(folder))
-        report(Path(folder))
+        if sys.argv[1:] != ["figures"]:
+            explorer(Path(folder))
+            report(Path(folder))
+        figures(Path(folder))
