@@ -222,7 +222,8 @@ def test_shipped_checkpoints_carry_their_training_record(name):
         assert [record["recipe"][key] for key in same] == [last[key] for key in same]
     else:
         assert record["step"] == record["recipe"]["steps"]
-        assert record["validation_loss"] < 0.01
+        # It errs by less than its circuit may cost; `reproduce` says how good it is.
+        assert record["validation_loss"] < 0.5 * checkpoint.task.tolerance
     batch = checkpoint.task.sample(512, seed=123, split="test")
     loss = float(checkpoint.task.loss(checkpoint.model(batch.inputs), batch).detach())
     assert loss == pytest.approx(record["validation_loss"], rel=0.3)
