@@ -146,8 +146,10 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(package):
         for name in ("C6", "C7", "C8", "C9")
     }
     recorded = small.training["validation_loss"]
-    assert ours["C6"].ours.startswith(f"{recorded:.4f} at step {small.training['step']}, ")
-    assert f"{score.baseline_mse:.4f} on 512" in ours["C6"].ours
+    fresh = small.task.sample(4096, split="test")
+    loss = float(small.task.loss(small.model(fresh.inputs), fresh).detach())
+    assert ours["C6"].ours.startswith(f"{loss:.4f} +- ")
+    assert ours["C6"].ours.endswith(f", {recorded:.4f} recorded at step 12000")
     assert ours["C7"].ours.startswith(f"{score.combined_mse:.4f} with 5 of 5 heads replaced")
     costs = [row.ablated_mse for row in score.paths]
     assert ours["C8"].ours == f"{min(costs):.2f} to {max(costs):.2f} ({len(costs)} paths)"

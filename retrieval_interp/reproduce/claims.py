@@ -14,7 +14,7 @@ from circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.emergence.times import in_order, loss_emergence, path_emergence
 from retrieval_interp.presets import PAPER, departures
 from retrieval_interp.recipe import Recipe
-from retrieval_interp.reproduce.evidence import Evidence, Trained
+from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
 PAPER_SCALE = "the paper's"
@@ -234,11 +234,12 @@ def _learned(claim: Claim, evidence: Evidence) -> Iterator[Row]:
 
 def _say_learned(bound: float) -> Callable[[Trained], tuple[str, bool]]:
     def say(trained: Trained) -> tuple[str, bool]:
-        recorded, fresh = trained.validation_loss, trained.worth.baseline_mse
+        recorded, (fresh, error) = trained.validation_loss, trained.fresh_loss
         step = trained.checkpoint.training.get("step")
-        record = "" if recorded is None else f"{recorded:.4f} at step {step}, "
-        worst = fresh if recorded is None else recorded
-        return f"{record}{fresh:.4f} on {trained.worth.examples} fresh examples", worst <= bound
+        record = "" if recorded is None else f", {recorded:.4f} recorded at step {step}"
+        return f"{fresh:.4f} +- {error:.4f} on {LOSS_EXAMPLES} fresh examples{record}", (
+            fresh <= bound
+        )
 
     return say
 
