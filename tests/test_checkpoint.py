@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from circuits.scoring import standard_error
 from retrieval_interp.checkpoint import (
     FORMAT,
     find_checkpoint,
@@ -225,6 +226,10 @@ def test_shipped_checkpoints_carry_their_training_record(name):
         # It errs by less than its circuit may cost; `reproduce` says how good it is.
         assert record["validation_loss"] < 0.5 * checkpoint.task.tolerance
     batch = checkpoint.task.sample(512, seed=123, split="test")
-    loss = float(checkpoint.task.loss(checkpoint.model(batch.inputs), batch).detach())
-    assert loss == pytest.approx(record["validation_loss"], rel=0.3)
+    losses = checkpoint.task.example_losses(checkpoint.model(batch.inputs), batch).detach()
+    # Both are means over 512 examples, which differ much; on the way the record, a mean over the
+    # last 100 steps, lags behind a falling loss.
+    error = 2**0.5 * standard_error(losses.mean(dim=1))
+    lag = 0.3 * record["validation_loss"] if step else 0.0
+    assert abs(float(losses.mean()) - record["validation_loss"]) < 4 * error + lag
     json.dumps(record)

@@ -204,7 +204,9 @@ def test_the_command_prints_and_writes_the_same_rows(tmp_path, capsys, monkeypat
     for row in rows:
         assert needed <= row.keys()
         assert " ".join(row["ours"].split()) in words and row["command"] in words
-    assert re.search(r"\d+ rows: 1 reproduced, ", printed)
+    counted = re.search(r"(\d+) rows: (\d+) reproduced, ", printed)
+    assert int(counted[1]) == len(rows)
+    assert int(counted[2]) == [row["verdict"] for row in rows].count("reproduced")
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"figure-5-small.html", "figure-5-small.json", "appendix-C-small.html"} <= names
 
