@@ -89,7 +89,7 @@ PRESETS: dict[str, Recipe] = {
         name: _with_base(
             PAPER[name],
             10.0,
-            steps=6_000,
+            steps=5_000,
             schedule="cooldown",
             cooldown=0.5,
             precision="bfloat16",

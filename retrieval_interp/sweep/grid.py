@@ -20,8 +20,8 @@ minutes of a busy GPU, twice that with the gaps between processes. What one proc
 (0.016 s a step with one layer, 0.092 s with eight). Departures from the paper: D = 3 for both
 grids, 2 seeds, 1,500 steps of 128 out of 2^18 examples, d_model 64, one head, no MLPs, base 10 of
 the rotary encoding and PyTorch's initialization of linear layers. Of what was tried at D = 5
-nothing learned more than x_1 in 800 to 2,500 steps (6 layers; one, four and eight heads; bases 10,
-15 and 100).
+nothing learned more than x_1 in 800 to 2,800 steps (4 or 6 layers; one, four and eight heads; bases
+10, 15 and 100).
 
 `smoke` is for tests: seconds, on one chain of two steps, which is no retrieval problem.
 """
