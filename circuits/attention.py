@@ -35,7 +35,9 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
         layers.append(attention_by_role(pattern, batch.roles))
 
     names = [pattern_hook_name(layer) for layer in range(model.cfg.n_layers)]
-    model.run_with_hooks(batch.inputs, fwd_hooks=[(name, measure) for name in names])
+    model.run_with_hooks(
+        batch.inputs, fwd_hooks=[(name, measure) for name in names], return_type=None
+    )
     if len(layers) != len(names):
         raise InputError(
             f"attention: expected {names[0]} and its like to fire in {len(names)} layers, found "

@@ -79,10 +79,10 @@ def enabled_by(
     layers = sorted({path.head.layer for path in later})
     sides = ("q", "k", "pattern")
     names = [f"blocks.{layer}.attn.hook_{side}" for layer in layers for side in sides]
-    _, intact = model.run_with_cache(batch.inputs, names_filter=names)
+    _, intact = model.run_with_cache(batch.inputs, names_filter=names, return_type=None)
     circuit = Circuit({}, batch.roles.shape[-1]).cut(cut)
     with ablated(model, circuit, batch):
-        _, changed = model.run_with_cache(batch.inputs, names_filter=names)
+        _, changed = model.run_with_cache(batch.inputs, names_filter=names, return_type=None)
     found = []
     for layer in layers:
         q, k = (f"blocks.{layer}.attn.hook_{side}" for side in "qk")

@@ -4,6 +4,8 @@ Two ways with one interface: `HookRuns` on any hooked model, here, and `circuits
 and much faster, on plain transformers in which every position has a role.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,14 +14,14 @@ from torch import Tensor
 
 from circuits.ablation import ablated
 from circuits.circuit import Circuit
-from circuits.role_runs import RoleRuns
+from circuits.role_runs import SCORED_ROLE, RoleRuns
 from tasks import Batch, InputError, Task
 
 
 def make_runs(model: Any, batch: Batch, task: Task) -> "HookRuns | RoleRuns":
     """The fastest way that is exact for this model, batch and loss."""
     empty = Circuit({}, batch.roles.shape[-1])
-    if task.answers_at_s0 and RoleRuns.supports(model, batch):
+    if task.answer_roles == (SCORED_ROLE,) and RoleRuns.supports(model, batch):
         runs = RoleRuns(model, batch, empty)
         example = torch.arange(len(batch), device=batch.roles.device)[:, None]
         with torch.no_grad():
@@ -27,16 +29,19 @@ def make_runs(model: Any, batch: Batch, task: Task) -> "HookRuns | RoleRuns":
         # Whatever `supports` does not know of, such as a foreign hook, shows here.
         if torch.allclose(runs.base_outputs, outputs, atol=1e-4, rtol=1e-4, equal_nan=True):
             return runs
-    return HookRuns(model, batch, empty)
+    return HookRuns(model, batch, empty, task.answer_roles)
 
 
 class HookRuns:
     """Whole layers of a hooked model, from the first in which a circuit differs from the base.
 
-    A model that cannot start at a layer (`TransformerBridge`) is run from its first.
+    A model that cannot start at a layer (`TransformerBridge`) is run from its first. With answer
+    roles the logits are computed at these alone: of a large vocabulary all would fill the memory.
     """
 
-    def __init__(self, model: Any, batch: Batch, circuit: Circuit):
+    def __init__(
+        self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
+    ):
         from transformer_lens import HookedTransformer
 
         self.model, self.batch = model, batch
@@ -49,6 +54,17 @@ class HookRuns:
             and model.cfg.positional_embedding_type != "shortformer"
             and not hooked
         )
+        positions = batch.roles[:, :, list(answer_roles)].flatten(1)
+        example = torch.arange(len(batch), device=positions.device)[:, None]
+
+        def at_answers(residual: Tensor, hook: Any) -> Tensor:
+            return residual[example, positions]
+
+        # A bridge runs code that wants whole sequences up to its last layer norm.
+        bridged = "unembed.hook_in" in model.hook_dict
+        last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
+        name = "unembed.hook_in" if bridged else last
+        self.reading = [(name, at_answers)] if answer_roles else []
         self.rebase(circuit)
 
     @torch.no_grad()
@@ -61,8 +77,8 @@ class HookRuns:
         n_layers = self.model.cfg.n_layers if self.starts_anywhere else 0
         names = [f"blocks.{layer}.hook_resid_pre" for layer in range(n_layers)]
         with (
-            self.model.hooks(fwd_hooks=[(name, keep) for name in names]),
             ablated(self.model, circuit, self.batch),
+            self.model.hooks(fwd_hooks=[*((name, keep) for name in names), *self.reading]),
         ):
             outputs: Tensor = self.model(self.batch.inputs)
         if len(residuals) != len(names):
@@ -81,12 +97,20 @@ class HookRuns:
             return self.base_outputs
         outputs: Tensor
         if not self.starts_anywhere:
-            with ablated(self.model, circuit, self.batch):
+            with self._answering(circuit):
                 outputs = self.model(self.batch.inputs)
             return outputs
-        with ablated(self.model, circuit, self.batch, first_layer=layer):
+        with self._answering(circuit, layer):
             outputs = self.model(self.residuals[layer], start_at_layer=layer)
         return outputs
+
+    @contextmanager
+    def _answering(self, circuit: Circuit, first_layer: int = 0) -> Iterator[None]:
+        with (
+            ablated(self.model, circuit, self.batch, first_layer=first_layer),
+            self.model.hooks(fwd_hooks=self.reading),
+        ):
+            yield
 
     def _first_difference(self, circuit: Circuit) -> int | None:
         if circuit.rest != self.base.rest:

@@ -15,7 +15,7 @@ from circuits.ablation import is_causal
 from circuits.circuit import Circuit
 from circuits.mechanisms import check_paths
 from circuits.runs import make_runs
-from tasks import Batch, InputError, Task, VectorTask, role_name
+from tasks import Batch, InputError, Task, TrainingTask, role_name
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
@@ -148,7 +148,7 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
             f"expected inputs of the model's type, {dtype}, found {batch.inputs.dtype}; use "
             "model.float()"
         )
-    if isinstance(task, VectorTask) and (model.cfg.d_vocab, model.cfg.d_vocab_out) != (
+    if isinstance(task, TrainingTask) and (model.cfg.d_vocab, model.cfg.d_vocab_out) != (
         task.d_in,
         task.d_out,
     ):

@@ -17,15 +17,22 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from circuits.transformer import Transformer
 from circuits.vector_transformer import VectorTransformer
 from retrieval_interp.config import from_dict, named_from_dict, to_dict
 from retrieval_interp.files import write_whole
 from retrieval_interp.model import ModelConfig, build_model
-from tasks import ConditionalRetrievalTask, InputError, RetrievalTask, VectorTask
+from tasks import (
+    ConditionalRetrievalTask,
+    EquationsTask,
+    InputError,
+    RetrievalTask,
+    TrainingTask,
+)
 
 FORMAT = 1
 METADATA_KEY = "retrieval_interp"
-TASKS: tuple[type[VectorTask], ...] = (RetrievalTask, ConditionalRetrievalTask)
+TASKS: tuple[type[TrainingTask], ...] = (RetrievalTask, ConditionalRetrievalTask, EquationsTask)
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -42,16 +49,16 @@ class Checkpoint:
     """
 
     name: str
-    model: VectorTransformer
-    task: VectorTask
+    model: Transformer
+    task: TrainingTask
     config: ModelConfig
     training: dict[str, Any]
 
 
 def save_checkpoint(
     path: Path,
-    model: VectorTransformer,
-    task: VectorTask,
+    model: Transformer,
+    task: TrainingTask,
     config: ModelConfig,
     training: dict[str, Any],
 ) -> None:
@@ -203,7 +210,7 @@ def _check_size(path: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> 
         )
 
 
-def load_weights(model: VectorTransformer, tensors: dict[str, Tensor], where: str) -> None:
+def load_weights(model: Transformer, tensors: dict[str, Tensor], where: str) -> None:
     """Copy weights into a model, strictly.
 
     Raises:
@@ -229,7 +236,7 @@ def load_weights(model: VectorTransformer, tensors: dict[str, Tensor], where: st
             )
         if not bool(torch.isfinite(tensor.to(parameter.dtype)).all()):
             raise InputError(f"{where}: expected finite weights, found NaN or infinity in {name}")
-    if bool(tensors["pos_embed.W_pos"].any()):
+    if isinstance(model, VectorTransformer) and bool(tensors["pos_embed.W_pos"].any()):
         raise InputError(
             f"{where}: expected pos_embed.W_pos to be zero (the input carries its position), "
             "found other numbers"

@@ -1,7 +1,9 @@
-"""The transformers that are trained here: GPT-2 blocks over continuous vectors.
+"""The transformers that are trained here: GPT-2 blocks over continuous vectors or words.
 
 Causal attention and, on request, an MLP of four times the width, each with layer norm in front, no
-dropout (paper, section 7.1). The class is `circuits.vector_transformer.VectorTransformer`.
+dropout (paper, section 7.1). The class is `circuits.vector_transformer.VectorTransformer`; for a
+task of words it is HookedTransformer with a tokenizer of these words and a learned embedding of
+positions, which begins as sinusoids of the line and of the place in it.
 """
 
 from dataclasses import dataclass
@@ -10,8 +12,11 @@ from typing import Literal
 import torch
 from transformer_lens import HookedTransformerConfig
 
+from circuits.transformer import Transformer
 from circuits.vector_transformer import VectorTransformer
-from tasks import InputError, VectorTask
+from retrieval_interp.word_tokenizer import word_tokenizer
+from tasks import EquationsTask, InputError, TrainingTask
+from tasks.equations import BEGIN
 
 Init = Literal["gpt2", "linear"]
 
@@ -61,11 +66,11 @@ class ModelConfig:
 
 def build_model(
     config: ModelConfig,
-    task: VectorTask,
+    task: TrainingTask,
     seed: int = 0,
     device: str | torch.device = "cpu",
     init: Init = "gpt2",
-) -> VectorTransformer:
+) -> Transformer:
     """A freshly initialized model for a task; the same seed gives the same weights on any device.
 
     The caller's random state is left as it was.
@@ -76,8 +81,8 @@ def build_model(
         seed: of the weights.
         device: where to put it.
         init: `gpt2`, TransformerLens's (normal weights of standard deviation 0.8 / sqrt(d_model)),
-            or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)). Biases are
-            zero.
+            or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
+            embeddings of words (standard normal). Biases are zero.
     """
     cfg = HookedTransformerConfig(
         n_layers=config.layers,
@@ -96,18 +101,29 @@ def build_model(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = VectorTransformer(cfg)
+        model = _transformer(cfg, task)
         if init == "linear":
             _init_as_linear_layers(model)
     model.to(device, print_details=False)
     return model
 
 
+def _transformer(cfg: HookedTransformerConfig, task: TrainingTask) -> Transformer:
+    if not isinstance(task, EquationsTask):
+        return VectorTransformer(cfg)
+    model = Transformer(cfg, word_tokenizer(task.vocabulary, BEGIN))
+    with torch.no_grad():
+        model.pos_embed.W_pos.copy_(task.position_encoding(cfg.d_model))
+    return model
+
+
 @torch.no_grad()
-def _init_as_linear_layers(model: VectorTransformer) -> None:
+def _init_as_linear_layers(model: Transformer) -> None:
     for name, weight in model.named_parameters():
         kind = name.split(".")[-1]
         if kind.startswith("W_") and kind != "W_pos":
             # All heads together are one linear layer into the residual stream.
             inputs = weight.shape[0] * weight.shape[1] if kind == "W_O" else weight.shape[-2]
             weight.uniform_(-(inputs**-0.5), inputs**-0.5)
+    if not isinstance(model, VectorTransformer):
+        model.embed.W_E.normal_()

@@ -7,12 +7,12 @@ differ.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from retrieval_interp.config import to_dict
 from retrieval_interp.model import ModelConfig
 from retrieval_interp.recipe import Recipe
-from tasks import GRAPHS, ConditionalRetrievalTask, RetrievalTask
+from tasks import GRAPHS, ConditionalRetrievalTask, EquationsTask, RetrievalTask
 
 _UNSTATED = ("base", "warmup", "schedule", "cooldown", "precision", "init")
 _PRIVATE = ("seed", "log_every", "checkpoint_every", "validation_examples")
@@ -67,7 +67,7 @@ def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
     over 16 places and hardly tells them apart; with 100 by 1.5, with 10 by 4.7. A model leaves the
     plateau the sooner (`benchmarks/plateau.py`).
     """
-    return replace(recipe, task=replace(recipe.task, base=base), **changes)
+    return replace(recipe, task=replace(cast(RetrievalTask, recipe.task), base=base), **changes)
 
 
 PRESETS: dict[str, Recipe] = {
@@ -89,14 +89,18 @@ PRESETS: dict[str, Recipe] = {
         name: _with_base(
             PAPER[name],
             10.0,
-            steps=5_000,
+            steps=steps,
             schedule="cooldown",
             cooldown=0.5,
             precision="bfloat16",
             init="linear",
             checkpoint_every=500,
         )
-        for name in ("transformer-a", "transformer-b", "transformer-c")
+        for name, steps in (
+            ("transformer-a", 5_000),
+            ("transformer-b", 6_000),
+            ("transformer-c", 6_000),
+        )
     },
     "transformer-d": _with_base(PAPER["transformer-d"], 100.0, schedule="cooldown"),
     # Section 3.1's example of conditional retrieval, for which the paper has no recipe.
@@ -107,6 +111,17 @@ PRESETS: dict[str, Recipe] = {
         batch=128,
         learning_rate=1e-3,
         schedule="cooldown",
+        precision="bfloat16",
+        init="linear",
+    ),
+    # A language model of whole words. With MLPs it stays on the plateau for longer.
+    "equations": Recipe(
+        task=EquationsTask(),
+        model=ModelConfig(layers=4, heads=1, d_model=64, mlp=False),
+        steps=4_000,
+        schedule="cooldown",
+        cooldown=0.4,
+        warmup=100,
         precision="bfloat16",
         init="linear",
     ),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from retrieval_interp.model import Init, ModelConfig
-from tasks import ConditionalRetrievalTask, InputError, RetrievalTask
+from tasks import ConditionalRetrievalTask, EquationsTask, InputError, RetrievalTask
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Recipe:
         InputError: a value is out of range.
     """
 
-    task: RetrievalTask | ConditionalRetrievalTask = field(default_factory=RetrievalTask)
+    task: RetrievalTask | ConditionalRetrievalTask | EquationsTask = field(
+        default_factory=RetrievalTask
+    )
     model: ModelConfig = field(default_factory=ModelConfig)
     steps: int = 10_000
     batch: int = 128

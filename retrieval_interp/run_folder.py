@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuits.vector_transformer import VectorTransformer
+from circuits.transformer import Transformer
 from retrieval_interp.checkpoint import (
     FORMAT,
     load_weights,
@@ -107,7 +107,7 @@ class RunFolder:
         self,
         step: int,
         seconds: float,
-        model: VectorTransformer,
+        model: Transformer,
         optimizer: torch.optim.Optimizer,
         training: dict[str, Any],
     ) -> None:
@@ -131,9 +131,7 @@ class RunFolder:
         content = {"format": FORMAT, "step": step, "seconds": seconds}
         write_tensors(self.path / "state.safetensors", tensors, content)
 
-    def restore(
-        self, model: VectorTransformer, optimizer: torch.optim.Optimizer
-    ) -> tuple[int, float]:
+    def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
         """Load the last state, if there is one, and drop metrics that were logged after it.
 
         Returns:

@@ -100,10 +100,15 @@ def counted(number: int, noun: str) -> str:
 def scale(task: Task) -> str:
     """What the numbers of a task mean."""
     if not isinstance(task, VectorTask):
-        return f"{task.loss_name} is the task's own, lower is better; +- is its standard error"
+        plateau = (
+            f"{task.plateau:.3g} the plateau before anything is learned"
+            if task.plateau is not None
+            else "lower is better"
+        )
+        return f"{task.loss_name} is the task's own, {plateau}; +- is its standard error"
     return (
         f"MSE is the mean over all asked components: 0 is perfect, {task.plateau:.2g} the plateau "
-        f"before anything is learned, {task.symbol_variance:.2g} answering zeros; +- is the "
+        f"before anything is learned, {task.loss_scale:.2g} answering zeros; +- is the "
         "standard error over examples"
     )
 

@@ -126,8 +126,9 @@ def main(argv: Sequence[str]) -> None:
         f"{name} {loss:.4f}" for name, loss in zip(recipe.task.asked, record["partial_losses"])
     )
     print(
-        f"{out}: {record['step']} steps in {record['seconds'] / 60:.1f} min, validation MSE "
-        f"{record['validation_loss']:.4f} (mean of the last {FINAL_STEPS} steps; {partial})"
+        f"{out}: {record['step']} steps in {record['seconds'] / 60:.1f} min, validation "
+        f"{recipe.task.loss_name} {record['validation_loss']:.4f} (mean of the last {FINAL_STEPS} "
+        f"steps; {partial})"
     )
     print(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")
     if watch is not None:

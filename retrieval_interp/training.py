@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuits.vector_transformer import VectorTransformer
+from circuits.transformer import Transformer
 from retrieval_interp.config import to_dict
 from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.model import build_model
@@ -47,7 +47,7 @@ class Trained:
             seconds.
     """
 
-    model: VectorTransformer
+    model: Transformer
     recipe: Recipe
     record: dict[str, Any]
     metrics: list[dict[str, Any]]
@@ -218,13 +218,13 @@ def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def evaluate(model: VectorTransformer, task: Any, batch: Any) -> list[float]:
+def evaluate(model: Transformer, task: Any, batch: Any) -> list[float]:
     """The partial losses of a model on a batch."""
     partial: list[float] = task.partial_losses(model(batch.inputs), batch).tolist()
     return partial
 
 
-def _compiled(model: VectorTransformer, inputs: Tensor) -> Callable[[Tensor], Tensor]:
+def _compiled(model: Transformer, inputs: Tensor) -> Callable[[Tensor], Tensor]:
     """The model through torch.compile, or itself with a warning where that does not work."""
     mode = "reduce-overhead" if inputs.is_cuda else "default"
     try:

@@ -2,10 +2,12 @@
 
 from tasks.batch import Batch as Batch
 from tasks.conditional import ConditionalRetrievalTask as ConditionalRetrievalTask
+from tasks.equations import EquationsTask as EquationsTask
 from tasks.errors import InputError as InputError
 from tasks.graph import GRAPHS as GRAPHS
 from tasks.graph import RetrievalGraph as RetrievalGraph
 from tasks.graph import path_graph as path_graph
+from tasks.prompt_task import PromptTask as PromptTask
 from tasks.retrieval import RetrievalTask as RetrievalTask
 from tasks.roles import parse_role as parse_role
 from tasks.roles import path_letters as path_letters
@@ -14,4 +16,5 @@ from tasks.roles import role_name as role_name
 from tasks.roles import symbol_letter as symbol_letter
 from tasks.task import Split as Split
 from tasks.task import Task as Task
+from tasks.training_task import TrainingTask as TrainingTask
 from tasks.vector_task import VectorTask as VectorTask

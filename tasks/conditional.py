@@ -17,7 +17,8 @@ from tasks.arrangement import Tables
 from tasks.errors import InputError
 from tasks.graph import GRAPHS, RetrievalGraph
 from tasks.positions import Position
-from tasks.vector_task import MAX_NUMBERS, Tokens, VectorTask, counted
+from tasks.training_task import counted
+from tasks.vector_task import MAX_NUMBERS, Tokens, VectorTask
 
 
 @dataclass(frozen=True)

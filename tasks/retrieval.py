@@ -21,7 +21,8 @@ from tasks.batch import Batch
 from tasks.errors import InputError
 from tasks.graph import RetrievalGraph, path_graph
 from tasks.positions import Position
-from tasks.vector_task import MAX_NUMBERS, Tokens, VectorTask, counted
+from tasks.training_task import counted
+from tasks.vector_task import MAX_NUMBERS, Tokens, VectorTask
 
 
 @dataclass(frozen=True)

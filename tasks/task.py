@@ -6,6 +6,7 @@ A task of your own needs three things: names for its roles, examples, and a loss
 from typing import Any, ClassVar
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -25,12 +26,11 @@ class Task:
         loss_name: what the loss is called in tables.
         plateau: the loss before anything is learned, or None where that is not known.
         tolerance: the loss that a working circuit stays below, unless another is given.
-        answers_at_s0: whether the loss reads the outputs at role s0 and nothing else; scores may
-            then be computed, and `example_losses` be given, at these positions only.
+        answer_roles: the roles at which the loss reads the outputs, if these are all that it reads;
+            scores may then be computed at these positions only (see `answers`).
     """
 
     loss_name: ClassVar[str] = "loss"
-    answers_at_s0: ClassVar[bool] = False
 
     @property
     def role_names(self) -> tuple[str, ...]:
@@ -52,6 +52,27 @@ class Task:
     ) -> Float[Tensor, "batch target"]:
         """The loss of each example and asked symbol (one column where one thing is asked)."""
         raise NotImplementedError
+
+    @property
+    def answer_roles(self) -> tuple[int, ...]:
+        return ()
+
+    def answers(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch chain role d_out"]:
+        """The outputs at the answer roles.
+
+        Args:
+            outputs: at all positions, or at these alone, in the order [chain role].
+            batch: says where they are.
+        """
+        roles = batch.roles[:, :, list(self.answer_roles)]
+        if outputs.shape[1] == batch.inputs.shape[1]:
+            example = torch.arange(len(batch), device=roles.device)[:, None]
+            outputs = outputs[example, roles.flatten(1)]
+        return rearrange(
+            outputs, "batch (chain role) d_out -> batch chain role d_out", role=roles.shape[-1]
+        )
 
     @property
     def plateau(self) -> float | None:

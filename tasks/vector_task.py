@@ -29,14 +29,13 @@ from tasks.graph import RetrievalGraph
 from tasks.philox import normals, random_words
 from tasks.positions import Position, rotary_encoding
 from tasks.roles import role_name
-from tasks.task import Split, Task
+from tasks.training_task import TrainingTask
 
 Tokens = Literal["gaussian", "unit"]
 MAX_NUMBERS = 100_000  # positions of a sequence times dim
-_STREAMS: dict[str, int] = {"train": 0, "validation": 1, "discovery": 2, "test": 3}
 
 
-class VectorTask(Task):
+class VectorTask(TrainingTask):
     """What retrieval tasks in vectors share. Subclasses are frozen dataclasses with these fields.
 
     Attributes:
@@ -60,9 +59,8 @@ class VectorTask(Task):
     tokens: Tokens
     tables: Tables
 
-    name: ClassVar[str]  # in files
     loss_name: ClassVar[str] = "MSE"
-    answers_at_s0: ClassVar[bool] = True
+    answer_roles: ClassVar[tuple[int, ...]] = (0,)
 
     def _check(self, *counts: str) -> None:
         """Refuse values out of range; `counts` are further fields that count from 1.
@@ -70,20 +68,12 @@ class VectorTask(Task):
         Raises:
             InputError: with the field.
         """
-        for name, least in (("chains", 1), *((name, 1) for name in counts), ("dim", 2)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(
-                    f"task: expected {name} to be an integer of at least {least}, found {value!r}"
-                )
+        self._check_counts(("chains", 1), *((name, 1) for name in counts), ("dim", 2))
         if self.dim % 2:
             raise InputError(
                 f"task: expected an even dim (cosine-sine pairs encode positions), found {self.dim}"
             )
-        if not isinstance(self.curriculum, bool):
-            raise InputError(
-                f"task: expected curriculum to be true or false, found {self.curriculum!r}"
-            )
+        self._check_curriculum()
         if self.position not in ("pair", "token"):
             raise InputError(f"task: expected position 'pair' or 'token', found {self.position!r}")
         if not (isinstance(self.base, (int, float)) and 1 < self.base < float("inf")):
@@ -123,11 +113,6 @@ class VectorTask(Task):
         return tuple(self.graph.nodes[node].name for node in self.asked_nodes)
 
     @property
-    def n_targets(self) -> int:
-        """Symbols asked of a query."""
-        return len(self.asked_nodes)
-
-    @property
     def plateau(self) -> float:
         """MSE of answering with the mean of the candidates: of M, 1 - 1/M of a symbol's variance.
 
@@ -135,15 +120,10 @@ class VectorTask(Task):
         """
         counts = candidate_counts(self.graph, self.chains, self.tables)
         each = (1 - 1 / counts[node] if counts[node] > 1 else 1.0 for node in self.asked_nodes)
-        return statistics.fmean(each) * self.symbol_variance
+        return statistics.fmean(each) * self.loss_scale
 
     @property
-    def tolerance(self) -> float:
-        """The paper's 0.05 (appendix E), of a symbol's variance."""
-        return 0.05 * self.symbol_variance
-
-    @property
-    def symbol_variance(self) -> float:
+    def loss_scale(self) -> float:
         """Variance of a symbol's component, which is the MSE of answering zeros."""
         return 1.0 if self.tokens == "gaussian" else 1 / self.dim
 
@@ -191,41 +171,10 @@ class VectorTask(Task):
 
     # Examples
 
-    def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        split: Split = "train",
-        start: int = 0,
-    ) -> Batch:
-        """The examples start .. start+n-1 of a seed.
-
-        Args:
-            n: how many, at least 1.
-            seed: in [0, 2^64); the same seed gives the same examples whatever n and device.
-            device: where the tensors are made.
-            split: `train`, `validation`, `discovery` and `test` never share an example.
-            start: index of the first one.
-        """
-        if n < 1:
-            raise InputError(f"sample: expected n of at least 1, found {n}")
-        return self.examples(torch.arange(start, start + n, device=device), seed, split)
-
-    def examples(
-        self, indices: Int[Tensor, " batch"], seed: int = 0, split: Split = "train"
-    ) -> Batch:
-        """The indexed examples of a seed, on the device of `indices`.
-
-        A training set of n examples is the indices 0 .. n-1: nothing is stored.
-        """
-        if not 0 <= seed < 2**64:
-            raise InputError(f"sample: expected a seed from 0 to 2^64 - 1, found {seed}")
-        if split not in _STREAMS:
-            raise InputError(f"sample: expected a split of {sorted(_STREAMS)}, found {split!r}")
+    def _generate(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         tables = self._arrangement.tables
         n_numbers = self._arrangement.n_symbols * self.dim
-        words = random_words(indices, n_numbers + tables[-1].stop, seed, _STREAMS[split])
+        words = random_words(indices, n_numbers + tables[-1].stop, seed, stream)
         symbols = normals(words[:, :n_numbers]).unflatten(-1, (-1, self.dim))
         if self.tokens == "unit":
             symbols = F.normalize(symbols, dim=-1)
@@ -286,12 +235,6 @@ class VectorTask(Task):
         width = len(self.graph.query)
         return outputs[:, -self.chains * width :][:, width - 1 :: width]
 
-    def partial_losses(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, " target"]:
-        """Mean squared error of each asked symbol, in the order of `asked` (section 7.2)."""
-        return self.example_losses(outputs, batch).mean(dim=0)
-
     def example_losses(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch target"]:
@@ -302,8 +245,3 @@ class VectorTask(Task):
     def loss(self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch) -> Float[Tensor, ""]:
         """Mean squared error over everything asked."""
         return (self.predictions(outputs) - batch.targets).square().mean()
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 chain`, `2 chains`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -132,7 +132,7 @@ def loss_figure(series: Series) -> go.Figure:
                 x=row.above.step, line={"color": line["color"], "width": 0.7, "dash": "dot"}
             )
     figure.add_hline(
-        y=THRESHOLD * series.recipe.task.symbol_variance,
+        y=THRESHOLD * series.recipe.task.loss_scale,
         line={"color": _GREY, "width": 1, "dash": "dot"},
         row=2,
         col=1,

@@ -21,7 +21,7 @@ from torch import Tensor
 from circuits import Circuit, HeadPath, Scorer, mean_attention
 from circuits.ablation import is_causal
 from circuits.mechanisms import check_paths
-from tasks import InputError, VectorTask
+from tasks import InputError, TrainingTask
 
 Source = Literal["checkpoint", "watch"]
 EXAMPLES = 32  # sequences, as in section 9.1
@@ -141,7 +141,7 @@ class Probe:
 
     def __init__(
         self,
-        task: VectorTask,
+        task: TrainingTask,
         circuit: Circuit,
         examples: int = EXAMPLES,
         seed: int = 0,

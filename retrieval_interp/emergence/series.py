@@ -115,7 +115,7 @@ class Series:
     @property
     def plateau(self) -> float:
         """The MSE before anything is learned."""
-        return self.recipe.task.plateau or self.recipe.task.symbol_variance
+        return self.recipe.task.plateau or self.recipe.task.loss_scale
 
     def _learned(self, losses: tuple[float, ...]) -> float:
         return max(fmean(max(self.plateau - loss, 0.0) for loss in losses), self.tolerance)

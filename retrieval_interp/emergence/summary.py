@@ -111,7 +111,7 @@ def _order_of_losses(series: Series) -> str:
         False: "; not in the paper's order, x_1 first and so on",
         None: "",
     }[in_order(losses)]
-    threshold = THRESHOLD * series.recipe.task.symbol_variance
+    threshold = THRESHOLD * series.recipe.task.loss_scale
     measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
     return f"Partial losses{measured} first below {threshold:g}: {listed}{order}."
 
@@ -131,7 +131,7 @@ def emergence_json(series: Series, command: str, examples: int, seed: int) -> st
         "examples": examples,
         "seed": seed,
         "attention_threshold": THRESHOLD,
-        "loss_threshold": THRESHOLD * series.recipe.task.symbol_variance,
+        "loss_threshold": THRESHOLD * series.recipe.task.loss_scale,
         "paths": [row.to_dict() for row in path_emergence(series)],
         "partial_losses": {
             symbol: None if crossing is None else crossing.to_dict()

@@ -113,7 +113,7 @@ def path_emergence(series: Series) -> list[PathEmergence]:
 def loss_emergence(series: Series) -> dict[str, Crossing | None]:
     """When each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
     steps = [row.step for row in series.losses]
-    threshold = THRESHOLD * series.recipe.task.symbol_variance
+    threshold = THRESHOLD * series.recipe.task.loss_scale
     return {
         symbol: first_below(steps, [row.partial_losses[i] for row in series.losses], threshold)
         for i, symbol in enumerate(symbols(series.recipe))

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from circuits import Circuit
-from circuits.vector_transformer import VectorTransformer
+from circuits.transformer import Transformer
 from retrieval_interp.emergence.probe import (
     EXAMPLES,
     Probe,
@@ -65,9 +65,7 @@ class Watch:
                 "those of another one; watch the same circuit, or move this file away"
             )
 
-    def start(
-        self, folder: Path | None, recipe: Recipe, step: int, model: VectorTransformer
-    ) -> None:
+    def start(self, folder: Path | None, recipe: Recipe, step: int, model: Transformer) -> None:
         """Begin, or go on where a run begins or goes on.
 
         Args:
@@ -96,7 +94,7 @@ class Watch:
             self.measure(step, model)
 
     @torch.no_grad()
-    def measure(self, step: int, model: VectorTransformer) -> None:
+    def measure(self, step: int, model: Transformer) -> None:
         """Measure the model of a step and append a line.
 
         Raises:

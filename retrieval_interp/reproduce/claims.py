@@ -7,7 +7,7 @@ stands beside the paper's, never instead of it.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from circuits import Circuit
 from circuits.flow import causal_depth, least_depth, paper_bound
@@ -15,6 +15,7 @@ from retrieval_interp.emergence.times import in_order, loss_emergence, path_emer
 from retrieval_interp.presets import PAPER, departures
 from retrieval_interp.recipe import Recipe
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained
+from tasks import RetrievalTask
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
 PAPER_SCALE = "the paper's"
@@ -273,7 +274,7 @@ def _necessary(claim: Claim, evidence: Evidence) -> Iterator[Row]:
 def _useful_heads(claim: Claim, evidence: Evidence) -> Iterator[Row]:
     def say(trained: Trained) -> tuple[str, bool]:
         useful = useful_heads(trained.circuit)
-        least = causal_depth(len(trained.checkpoint.task.graph.retrieved))
+        least = causal_depth(cast(RetrievalTask, trained.checkpoint.task).steps)
         joins = first_joins(trained.circuit)
         text = f"{useful} useful heads (least possible {least})"
         # Four in the paper; fewer is what it says would do.

@@ -6,8 +6,9 @@ steps, a, b, c, ... for the equations that come first; after z come aa, ab, ...
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from tasks.errors import InputError
 from tasks.prompts.linear import LinearPrompt
 from tasks.prompts.names import groups, letters
 from tasks.prompts.page import Line, Mark
@@ -21,13 +22,16 @@ class EquationsPrompt(LinearPrompt):
     Attributes:
         steps: equations a chain, D.
         chains: how many chains; they end in the numbers 0 .. chains-1.
+        question: `printed` as in appendix A.1, in whole sentences, or `short` as in section 4,
+            `c = ?`.
 
     Raises:
-        InputError: a parameter is below 1, or steps * chains above 10,000.
+        InputError: a parameter is below 1 or unknown, or steps * chains above 10,000.
     """
 
     steps: int = 5
     chains: int = 4
+    question: Literal["printed", "short"] = "printed"
 
     name: ClassVar[str] = "equations"
 
@@ -35,6 +39,10 @@ class EquationsPrompt(LinearPrompt):
         expect_count(self.name, "steps", self.steps)
         expect_count(self.name, "chains", self.chains)
         expect_statements(self.name, "steps * chains", self.steps * self.chains)
+        if self.question not in ("printed", "short"):
+            raise InputError(
+                f"{self.name}: expected question 'printed' or 'short', found {self.question!r:.40}"
+            )
 
     def _symbols(self) -> Sequence[Sequence[str]]:
         numbers = [str(number) for number in range(self.chains)]
@@ -45,6 +53,8 @@ class EquationsPrompt(LinearPrompt):
         return first, " = ", second
 
     def _question(self, query: Mark) -> Line:
+        if self.question == "short":
+            return query, " = ?"
         return (
             *("What is the value of ", query),
             "? Say directly only the numeric value, without any other words.",

@@ -1,0 +1,267 @@
+import math
+import warnings
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformers import PreTrainedTokenizerFast
+
+from circuits import Scorer, mean_attention, parse_circuit
+from circuits.ablation import ablated
+from retrieval_interp.word_tokenizer import word_tokenizer
+from tasks import EquationsTask, InputError, PromptTask
+from tasks.equations import BEGIN
+from tasks.prompts import (
+    EquationsPrompt,
+    FunctionsPrompt,
+    KingdomsPrompt,
+    LivesWithPrompt,
+    RelativesPrompt,
+)
+
+FORMULATIONS = [
+    EquationsPrompt(steps=3),
+    LivesWithPrompt(steps=2),
+    KingdomsPrompt(),
+    FunctionsPrompt(chains=3),
+    RelativesPrompt(chains=2),
+]
+
+
+def byte_pairs(vocab_size=550, across_words=False, bos=True):
+    """A byte-level BPE tokenizer in the manner of GPT-2, trained on our prompts."""
+    texts = [prompt.sample(i, seed=7).prompt for prompt in FORMULATIONS for i in range(30)]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=not across_words
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<bos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>" if bos else None, name_or_path="ours"
+    )
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return byte_pairs()
+
+
+@pytest.fixture(scope="module")
+def rough():
+    """With fewer merges, so that names are several tokens."""
+    return byte_pairs(450)
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
+def test_roles_stand_at_the_last_token_of_their_symbols(bpe, rough, formulation):
+    bpe = bpe if formulation.name == "kingdoms" else rough
+    task = PromptTask(formulation, bpe)
+    questions, _ = task.usable(10, seed=1)
+    batch = task.sample(10, seed=1)
+    assert batch.roles.shape == (10, 1, len(task.role_names))
+    several = 0
+    for example, question in enumerate(questions):
+        row = batch.inputs[example].tolist()
+        assert row[0] == bpe.bos_token_id
+        for symbol in question.occurrences:
+            if symbol.chain:
+                continue
+            label = symbol.role
+            role = (task.role_names if label in task.role_names else task.role_labels).index(label)
+            at = int(batch.roles[example, 0, role])
+            until = len(bpe.decode(row[1 : at + 1]))
+            before = len(bpe.decode(row[1:at]))
+            assert before < symbol.end <= until
+            several += before > symbol.start
+        end = int(batch.roles[example, 0, -1])
+        assert bpe.decode(row[1 : end + 1]) == question.prompt
+        answers = [bpe.decode([token]) for token in batch.targets[example, 0].tolist()]
+        assert f" {question.correct}".startswith(answers[0]) and len(set(answers)) == len(answers)
+    assert several > 0 or formulation.name != "lives-with"
+
+
+def test_names_of_roles(bpe):
+    line = PromptTask(EquationsPrompt(steps=2), bpe)
+    assert line.role_names == ("s0", "s1", "s2", "s3", "s4", "s5")
+    assert line.role_labels == (
+        *("query A", "A of A->B", "B of A->B", "B of B->C", "C of B->C", "end"),
+    )
+    assert line.path_label(2, 1) == "B <- A of A->B" and line.path_label(5, 0) == "end <- query A"
+    graph = PromptTask(FunctionsPrompt(), bpe)
+    assert graph.role_labels == (
+        *("variable@question", "alias@question", "argument@definition", "variable@definition"),
+        *("function@definition", "alias@definition", "value@table", "argument@table"),
+        *("function@table", "end"),
+    )
+    assert graph.role_symbols[:2] == ("variable", "alias")
+    assert "EquationsPrompt(steps=2" in line.description and "ours" in line.description
+    assert line.position_labels(line.sample(2), 0)[0] == "<bos>"
+
+
+def test_whole_words_are_the_equations_task():
+    """Two makers of the same text: words through a tokenizer, and token numbers at once."""
+    equations = EquationsTask(steps=2, curriculum=False)
+    tokenizer = word_tokenizer(equations.vocabulary, BEGIN)
+    task = PromptTask(EquationsPrompt(2, 4, "short"), tokenizer)
+    for example in range(5):
+        batch = equations.sample(1, start=example)
+        text = equations.text(batch, 0)
+        assert tokenizer(text)["input_ids"] == batch.inputs[0].tolist()
+    batch = task.sample(5)
+    assert batch.inputs.shape == (5, 1 + 3 * 9)
+    words = [equations.vocabulary[token] for token in batch.inputs[0].tolist()]
+    at = [words[position] for position in batch.roles[0, 0].tolist()]
+    assert at[0] == at[1] and at[2] == at[3] and at[5] == "?"
+    assert at[4] == equations.vocabulary[batch.targets[0, 0, 0]]
+    assert batch.targets[0, 0].sort().values.tolist() == [0, 1, 2, 3]
+
+
+def test_examples_do_not_depend_on_how_many_are_drawn(bpe):
+    task = PromptTask(LivesWithPrompt(steps=2), bpe)
+    some, more = task.sample(3, seed=2, start=2), task.sample(5, seed=2)
+    length = min(some.inputs.shape[1], more.inputs.shape[1])
+    assert torch.equal(some.inputs[:, :length], more.inputs[2:, :length])
+    assert torch.equal(some.roles, more.roles[2:]) and torch.equal(some.targets, more.targets[2:])
+    assert not torch.equal(task.sample(3, split="test").targets, task.sample(3).targets)
+
+
+def test_padding_changes_nothing(rough):
+    task = PromptTask(LivesWithPrompt(steps=2), rough)
+    batch = task.sample(12)
+    ends = batch.roles[:, 0, -1]
+    assert len(set(ends.tolist())) > 1  # of several lengths
+    model = tiny(len(rough), batch.inputs.shape[1])
+    losses = task.example_losses(model(batch.inputs), batch)
+    for example in range(12):
+        alone = task.batch(task.usable(12)[1][example : example + 1])
+        assert alone.inputs.shape[1] == ends[example] + 1
+        torch.testing.assert_close(
+            task.example_losses(model(alone.inputs), alone)[0], losses[example]
+        )
+
+
+def tiny(vocabulary, length):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        return HookedTransformer(
+            HookedTransformerConfig(
+                n_layers=2, n_heads=2, d_model=16, d_head=8, n_ctx=length, d_vocab=vocabulary,
+                act_fn="gelu_new", normalization_type="LN", seed=0, device="cpu",
+            )
+        ).eval()  # fmt: skip
+
+
+@torch.no_grad()
+def test_losses_accuracy_and_logit_differences(bpe):
+    task = PromptTask(LivesWithPrompt(steps=2), bpe)
+    batch = task.sample(16)
+    model = tiny(len(bpe), batch.inputs.shape[1])
+    outputs = model(batch.inputs)
+    losses, right, difference = [], [], []
+    for example in range(16):
+        logits = outputs[example, batch.roles[example, 0, -1]]
+        scores = [float(logits[token]) for token in batch.targets[example, 0].tolist()]
+        losses.append(math.log(sum(map(math.exp, scores))) - scores[0])
+        right.append(scores[0] == max(scores))
+        difference.append(scores[0] - sum(scores[1:]) / 3)
+    found = task.example_losses(outputs, batch)
+    torch.testing.assert_close(found, torch.tensor(losses)[:, None], atol=1e-5, rtol=0)
+    assert task.accuracy(outputs, batch) == pytest.approx(sum(right) / 16)
+    torch.testing.assert_close(
+        task.logit_differences(outputs, batch), torch.tensor(difference), atol=1e-5, rtol=0
+    )
+    assert task.plateau == pytest.approx(math.log(4))
+    flat = torch.zeros_like(outputs)
+    assert float(task.example_losses(flat, batch).mean()) == pytest.approx(task.plateau)
+
+
+@torch.no_grad()
+def test_circuits_score_as_with_naive_hooks(bpe):
+    task = PromptTask(EquationsPrompt(steps=2), bpe)
+    batch = task.sample(6)
+    model = tiny(len(bpe), batch.inputs.shape[1])
+    scorer = Scorer(model, task, batch)
+    assert scorer.runs.base_outputs.shape == (6, 1, len(bpe))  # logits at the end alone
+    for lines in ([], ["L0.H1 uniform"], ["L0.H0 s2<-s1", "L1.H1 s5<-s2", "L1.H0 identity"]):
+        circuit = parse_circuit(lines, task)
+        with ablated(model, circuit, batch):
+            expected = task.example_losses(model(batch.inputs), batch)
+        torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
+    attention = mean_attention(model, batch)
+    _, cache = model.run_with_cache(batch.inputs)
+    dest, src = batch.roles[:, 0, 5], batch.roles[:, 0, 0]
+    by_hand = cache["pattern", 1][torch.arange(6), 0, dest, src].mean()
+    assert float(attention[1, 0, 5, 0]) == pytest.approx(float(by_hand), abs=1e-6)
+
+
+def test_merged_symbols_leave_examples_out():
+    """Without word borders some pairs of symbols become one token; others are still usable."""
+    merging = byte_pairs(vocab_size=1200, across_words=True)
+    task = PromptTask(EquationsPrompt(steps=2, question="short"), merging, answer_prefix="")
+    reasons = [task.tokens(task.prompt.sample(index)) for index in range(40)]
+    left_out = [reason for reason in reasons if isinstance(reason, str)]
+    if len(left_out) > 36:
+        with pytest.raises(InputError, match=r"of \d+ examples unusable \(example 0: one token"):
+            task.sample(5)
+    assert left_out and "one token holds symbols of" in left_out[0]
+
+
+class Merging:
+    """A tokenizer of whole words that reads `a = 0` as one token."""
+
+    is_fast, bos_token_id, pad_token_id, name_or_path = True, None, None, "merging"
+
+    def __call__(self, text, add_special_tokens, return_offsets_mapping=False):
+        numbers, offsets, place = [], [], 0
+        for line in text.split("\n"):
+            words = [line] if line == "a = 0" else line.split(" ")
+            for word in words:
+                numbers.append(sum(word.encode()))
+                offsets.append((place, place + len(word)))
+                place += len(word) + 1
+        return {"input_ids": numbers, "offset_mapping": offsets}
+
+
+def test_what_is_left_out_is_said():
+    task = PromptTask(EquationsPrompt(1, 2, "short"), Merging(), answer_prefix="")
+    merged = ["a = 0" in task.prompt.sample(index).prompt.split("\n") for index in range(40)]
+    assert 5 < sum(merged) < 35
+    usable = [index for index, yes in enumerate(merged) if not yes][:8]
+    with pytest.warns(UserWarning) as warned:
+        questions, _ = task.usable(8)
+    assert questions == [task.prompt.sample(index) for index in usable]
+    tried = usable[-1] + 1
+    first = merged.index(True)
+    assert f"{tried - 8} of {tried} examples are left out: example {first}: one token holds" in str(
+        warned[0].message
+    )
+    assert "'a = 0', s1 and s2" in str(warned[0].message) or "'0'" in str(warned[0].message)
+
+
+def test_answers_that_begin_alike_are_refused():
+    task = PromptTask(EquationsPrompt(1, 12, "short"), byte_pairs(300), answer_prefix="")
+    text = "20 of 20 examples unusable .*the answers '1' and '10' begin with one token"
+    with pytest.raises(InputError, match=text):
+        task.sample(3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"tokenizer": None}, "expected a Hugging Face tokenizer that gives offsets"),
+        ({"tokenizer": byte_pairs(bos=False), "prepend_bos": True}, "beginning-of-sequence token"),
+    ],
+)
+def test_bad_arguments_are_refused(bpe, arguments, text):
+    with pytest.raises(InputError, match=text):
+        PromptTask(**{"prompt": EquationsPrompt(), "tokenizer": bpe, **arguments})
+    with pytest.raises(InputError, match="n of at least 1"):
+        PromptTask(EquationsPrompt(), bpe).sample(0)
