@@ -182,8 +182,8 @@ class PromptTask(Task):
             if len(left_out) >= _TRIED and len(left_out) > 9 * len(found):
                 raise InputError(
                     "task: expected a tokenizer that tells the symbols apart, found "
-                    f"{len(left_out)} of {index} examples unusable ({left_out[0]}); use other names or another "
-                    "answer_prefix"
+                    f"{len(left_out)} of {index} examples unusable ({left_out[0]}); use "
+                    "other names or another answer_prefix"
                 )
         if left_out:
             warnings.warn(
