@@ -143,8 +143,9 @@ class Circuit:
         if not 0 < n_layers <= _MOST_DRAWN:
             return f"<pre>{escape(repr(self))}</pre>"
         # As a chain's sequence runs: the last pair first, the query at the end.
-        pairs = range(self.n_roles - 1, 0, -2)
-        order = [*(role for last in pairs for role in (last - 1, last) if role), 0]
+        pairs = range(2 * ((self.n_roles - 1) // 2), 0, -2)
+        order = [*(role for last in pairs for role in (last - 1, last)), 0]
+        order += range(len(order), self.n_roles)
         return draw_circuit(self, n_layers, order)
 
     # Files

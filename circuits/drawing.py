@@ -6,7 +6,8 @@ from html import escape
 
 from circuits.circuit import Circuit, HeadPath
 from circuits.mechanisms import RolePath
-from tasks import Batch, Task, path_letters, role_name, symbol_letter
+from circuits.names import names_for
+from tasks import Batch, Task, role_name
 
 _COLUMN, _ROW, _IDLE_ROW, _LEFT, _TOP = 92, 96, 30, 150, 26
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
@@ -33,12 +34,12 @@ def draw_circuit(
         n_layers: layers of the model.
         order: roles from left to right.
         necessity: loss when each path is ablated; wider arrows are needed more.
-        task: names the roles; by default they are a chain's, in letters.
+        task: names the roles; without it `circuits.names` does.
 
     Returns:
         An `<svg>` element that takes its text colour from the page and needs nothing else.
     """
-    necessity = necessity or {}
+    necessity, names = necessity or {}, names_for(circuit, task)
     loss = task.loss_name if task else "MSE"
     labels = [_layer_labels(circuit, layer) for layer in range(n_layers)]
     widest = max((len(text) for lines in labels for text, _ in lines), default=0)
@@ -68,11 +69,7 @@ def draw_circuit(
             f'<line x1="{x}" y1="{bottoms[0]}" x2="{x}" y2="{bottoms[-1]}" stroke="currentColor" '
             'stroke-opacity="0.18"/>'
         )
-        letter = (
-            task.role_symbols[role]
-            if task
-            else symbol_letter(role // 2) + ("?" if role == 0 else "")
-        )
+        letter = names.symbols[role]
         parts.append(
             f'<text x="{x}" y="{height - 36}" text-anchor="middle" fill="currentColor" '
             f'font-weight="600">'
@@ -92,8 +89,7 @@ def draw_circuit(
         seen: dict[RolePath, int] = {}
         for path in by_layer[layer]:
             mse, enables = necessity.get(path), path in enabling
-            letters = (task.path_label if task else path_letters)(*path.path)
-            title = f"{path}: {letters}"
+            title = f"{path}: {names.path(*path.path)}"
             title += "" if mse is None else f", {loss} {mse:.3f} when ablated"
             title += ", enables only" if enables else ""
             color = _COLORS[path.head.head % len(_COLORS)]

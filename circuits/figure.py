@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from circuits.circuit import Circuit, HeadPath
-from tasks import Task, role_letters, role_name, symbol_letter
+from circuits.names import names_for
+from tasks import Task, role_name
 
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
 
@@ -32,18 +33,14 @@ def circuit_figure(
         necessity: MSE when each path is ablated.
         colors: CSS colour of an arrow, by default one a head.
         notes: short text written beside an arrow.
-        task: names the roles; by default they are a chain's, in letters.
+        task: names the roles; without it `circuits.names` does.
 
     Returns:
         A figure of its own template; `figure.show()` and `figure.write_html(...)` as usual.
     """
     necessity, colors, notes = necessity or {}, colors or {}, notes or {}
     place = {role: x for x, role in enumerate(order)}
-    if task:
-        names, symbols = list(task.role_labels), list(task.role_symbols)
-    else:
-        names = list(map(role_letters, range(circuit.n_roles)))
-        symbols = ["A?", *(symbol_letter(role // 2) for role in range(1, circuit.n_roles))]
+    names, symbols, _ = names_for(circuit, task)
     figure = go.Figure()
     for x in range(len(order)):
         figure.add_shape(

@@ -59,10 +59,17 @@ if TYPE_CHECKING:
     from tasks import GRAPHS as GRAPHS
     from tasks import Batch as Batch
     from tasks import ConditionalRetrievalTask as ConditionalRetrievalTask
+    from tasks import EquationsTask as EquationsTask
     from tasks import InputError as InputError
+    from tasks import PromptTask as PromptTask
     from tasks import RetrievalGraph as RetrievalGraph
     from tasks import RetrievalTask as RetrievalTask
     from tasks import Task as Task
+    from tasks.prompts import EquationsPrompt as EquationsPrompt
+    from tasks.prompts import FunctionsPrompt as FunctionsPrompt
+    from tasks.prompts import KingdomsPrompt as KingdomsPrompt
+    from tasks.prompts import LivesWithPrompt as LivesWithPrompt
+    from tasks.prompts import RelativesPrompt as RelativesPrompt
 
 _HOME = {
     "circuits": (
@@ -116,10 +123,19 @@ _HOME = {
         "GRAPHS",
         "Batch",
         "ConditionalRetrievalTask",
+        "EquationsTask",
         "InputError",
+        "PromptTask",
         "RetrievalGraph",
         "RetrievalTask",
         "Task",
+    ),
+    "tasks.prompts": (
+        "EquationsPrompt",
+        "FunctionsPrompt",
+        "KingdomsPrompt",
+        "LivesWithPrompt",
+        "RelativesPrompt",
     ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

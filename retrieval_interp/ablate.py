@@ -69,6 +69,7 @@ def main(argv: Sequence[str]) -> None:
     from retrieval_interp.provenance import provenance
     from retrieval_interp.summary import describe, scale, score_table, score_to_dict, verdict
     from retrieval_interp.training import choose_device
+    from tasks import VectorTask
 
     device = choose_device(options.device)
     checkpoint = load_checkpoint(options.ckpt, device)
@@ -113,17 +114,19 @@ def main(argv: Sequence[str]) -> None:
             training=checkpoint.training,
         )
         write_whole(options.report, page)
+    measured = f"every {task.loss_name} is measured on"
     found = (
-        f"read from {options.circuit}; every MSE is measured on {options.examples} examples"
+        f"read from {options.circuit}; {measured} {options.examples} examples"
         if options.circuit
-        else f"found on {options.examples} examples; every MSE is measured on as many others"
+        else f"found on {options.examples} examples; {measured} as many others"
     )
     print(f"{checkpoint.name}: {describe(model, task)}")
     print(f"circuit {found}, seed {options.seed}")
     print(f"{scale(task)}\n")
     print(score_table(score, task))
     print(textwrap.fill(verdict(score, task), 110))
-    print(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
+    if isinstance(task, VectorTask):
+        print(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
     for what, path in (
         ("numbers: ", options.json),
         ("circuit: ", options.save_circuit),

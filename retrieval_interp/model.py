@@ -96,7 +96,7 @@ def build_model(
         act_fn="gelu_new",
         normalization_type="LN",
         positional_embedding_type="standard",
-        default_prepend_bos=False,
+        default_prepend_bos=isinstance(task, EquationsTask),
         device="cpu",
     )
     with torch.random.fork_rng(devices=[]):

@@ -105,12 +105,13 @@ PRESETS: dict[str, Recipe] = {
     "transformer-d": _with_base(PAPER["transformer-d"], 100.0, schedule="cooldown"),
     # Section 3.1's example of conditional retrieval, for which the paper has no recipe.
     "conditional": Recipe(
-        task=ConditionalRetrievalTask(graph=GRAPHS["triple"], base=10.0),
+        task=ConditionalRetrievalTask(graph=GRAPHS["triple"], base=10.0, tables="chains"),
         model=ModelConfig(layers=6, heads=1, d_model=64),
-        steps=8_000,
+        steps=6_000,
         batch=128,
         learning_rate=1e-3,
         schedule="cooldown",
+        cooldown=0.5,
         precision="bfloat16",
         init="linear",
     ),

@@ -1,18 +1,15 @@
 """Equations as text for a language model that reads whole words (paper, section 4, F1).
 
-1. A document is a token that begins it, the statements of `tasks.prompts.EquationsPrompt`, such as
-   `b = a`, those of every chain's pair D first, and then questions such as `c = ?`. A word, `=` or
-   `?` is a token. Unlike there any letter may stand at any step: what a model learns of a letter
-   where one step is asked then serves it where more are.
-2. With the implicit curriculum everything is asked for, so every depth is: first the variables that
-   are D steps away from their number, then those that are D-1 steps away, and at last the numbers
-   themselves, which are their own answers. Without, only the first. No answer is shown, so an
-   earlier question gives a later one nothing away.
-3. The answer to a question, a number, is the token that the model predicts after the `?`.
+1. A document is what `tasks.prompts.EquationsPrompt` prints, after a token that begins it: the
+   statements, such as `b = a`, those of every chain's pair D first; and, of every chain, a question
+   such as `c = ?`. A word, `=` or `?` is a token.
+2. With the implicit curriculum every x_k that the variable equals is asked for at the `?`, each
+   among its likes: x_0 (the variable itself) among the variables of its step, x_1, ..., and the
+   number x_D among the numbers. All of them are true answers. Without, only the number counts.
 
-Roles are those of the retrieval problem (appendix B), and where answers are given:
-s0 is x_0 in its question; s_{2d-1} and s_{2d} are x_{d-1} and x_d in the statement of pair d;
-s_{2D+1} is the `?` of x_0. With the curriculum the question of x_k has s_{2D+2k} and s_{2D+2k+1}.
+Roles are those of the retrieval problem (appendix B): s0 is x_0 in the question, s_{2d-1} and
+s_{2d} are x_{d-1} and x_d in the statement of pair d; and one more, s_{2D+1}, is the `?`, after
+which the model predicts.
 """
 
 import math
@@ -45,8 +42,8 @@ class EquationsTask(TrainingTask):
     Attributes:
         chains: number of chains, N; they end in the numbers 0 .. N-1.
         steps: equations a chain, D.
-        curriculum: ask for every variable and number (implicit curriculum), or for the variables
-            that are D steps away from their number alone.
+        curriculum: ask for everything that a variable equals (implicit curriculum), or for the
+            number alone.
 
     Raises:
         InputError: a parameter is out of range, or the document too long.
@@ -71,14 +68,9 @@ class EquationsTask(TrainingTask):
     # Shapes
 
     @property
-    def depths(self) -> tuple[int, ...]:
-        """How many steps lead from what is asked for to its number, in the order of print."""
-        return tuple(range(self.steps, -1, -1)) if self.curriculum else (self.steps,)
-
-    @property
     def n_positions(self) -> int:
         """Tokens of a document, T."""
-        return 1 + WORDS * self.chains * (self.steps + len(self.depths))
+        return 1 + WORDS * self.chains * (self.steps + 1)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -95,13 +87,18 @@ class EquationsTask(TrainingTask):
         return len(self.vocabulary)
 
     @property
+    def asked_symbols(self) -> tuple[int, ...]:
+        """The k of every x_k that is asked for."""
+        return tuple(range(self.steps + 1)) if self.curriculum else (self.steps,)
+
+    @property
     def asked(self) -> tuple[str, ...]:
-        """`depth 0` .. `depth D`: how many steps a question takes."""
-        return tuple(f"depth {depth}" for depth in reversed(self.depths))
+        """`x_0` .. `x_D`, or `x_D`."""
+        return tuple(f"x_{symbol}" for symbol in self.asked_symbols)
 
     @property
     def plateau(self) -> float:
-        """Cross entropy, in nats, of guessing among the numbers."""
+        """Cross entropy, in nats, of guessing among N."""
         return math.log(self.chains)
 
     @property
@@ -112,28 +109,21 @@ class EquationsTask(TrainingTask):
 
     @property
     def answer_roles(self) -> tuple[int, ...]:
-        """The `?` of every question of a chain."""
-        return tuple(2 * self.steps + 1 + 2 * place for place in range(len(self.depths)))
+        return (2 * self.steps + 1,)
 
     @property
     def role_names(self) -> tuple[str, ...]:
-        return tuple(map(role_name, range(2 * self.steps + 1 + 2 * len(self.depths) - 1)))
+        return tuple(map(role_name, range(2 * self.steps + 2)))
 
     @property
     def role_labels(self) -> tuple[str, ...]:
-        """`query A`, `A of A->B`, ..., `answer A`, `query B`, `answer B`, ..."""
-        chain = [role_letters(role) for role in range(2 * self.steps + 1)]
-        return (*chain, *self._question_roles("query {}", "answer {}"))
+        """`query A`, `A of A->B`, `B of A->B`, ..., `answer`."""
+        return (*map(role_letters, range(2 * self.steps + 1)), "answer")
 
     @property
     def role_symbols(self) -> tuple[str, ...]:
-        chain = [symbol_letter(role // 2) for role in range(2 * self.steps + 1)]
-        return ("A?", *chain[1:], *self._question_roles("{}?", "?{}"))
-
-    def _question_roles(self, query: str, answer: str) -> list[str]:
-        named = map(symbol_letter, range(len(self.depths)))
-        both = [text.format(letter) for letter in named for text in (query, answer)]
-        return both[1:]  # query A is s0
+        chain = (symbol_letter(role // 2) for role in range(1, 2 * self.steps + 1))
+        return (f"{symbol_letter(0)}?", *chain, "?")
 
     def path_label(self, dest: int, src: int) -> str:
         """A path in letters, shortened where both ends stand in one statement."""
@@ -151,51 +141,42 @@ class EquationsTask(TrainingTask):
     # Examples
 
     def _generate(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
-        chains, n_tables = self.chains, self.steps + len(self.depths)
-        n_words = (self.steps + 1) * chains
-        words = random_words(indices, n_words + (n_tables - 1) * chains, seed, stream)
-        numbers = words[:, :chains].argsort(dim=-1, stable=True)
-        variables = words[:, chains:n_words].argsort(dim=-1, stable=True) + chains
-        places = words[:, n_words:].unflatten(-1, (n_tables - 1, chains))
-        places = places.argsort(dim=-1, stable=True)
-        # Chains are exchangeable, so they are numbered as their first questions are printed.
-        first = torch.arange(chains, device=words.device).expand(len(words), 1, -1)
-        return self.arrange(
-            torch.cat([variables, numbers], dim=1).unflatten(1, (-1, chains)),
-            torch.cat([places[:, : self.steps], first, places[:, self.steps :]], dim=1),
-        )
+        n_groups = 2 * self.steps + 1
+        words = random_words(indices, n_groups * self.chains, seed, stream)
+        orders = words.unflatten(-1, (n_groups, self.chains)).argsort(dim=-1, stable=True)
+        # Chains are exchangeable, so they are numbered as their questions are printed.
+        return self.arrange(orders[:, : self.steps + 1], orders[:, self.steps + 1 :])
 
     def arrange(
-        self, tokens: Int[Tensor, "batch symbol chain"], places: Int[Tensor, "batch table chain"]
+        self, names: Int[Tensor, "batch symbol chain"], places: Int[Tensor, "batch step chain"]
     ) -> Batch:
         """Write given chains down.
 
         Args:
-            tokens: x_0..x_D of every chain, all different; x_D are the numbers.
-            places: a permutation each: of every chain the place of its statement among those of
-                pair 1, ..., of pair D; then of its question among those of x_0, x_1, ...
+            names: which of the N names of their step x_0..x_D of each chain have, a permutation of
+                0..N-1 each.
+            places: of every chain the place of its statement among those of pair 1, ..., of pair D,
+                a permutation each. Questions are in the order of chains.
 
         Returns:
-            Tokens [batch pos]; the number of each chain [batch chain]; and roles.
+            Tokens [batch pos]; x_0..x_D, as names, [batch chain symbol]; and roles.
         """
-        chains, steps, device = self.chains, self.steps, tokens.device
-        tables = [*range(steps - 1, -1, -1), *range(steps, steps + len(self.depths))]
-        start = torch.empty(len(tables), dtype=torch.long, device=device)
-        start[tables] = 1 + WORDS * chains * torch.arange(len(tables), device=device)
-        begin = start[:, None] + WORDS * places  # [batch table chain]
+        chains, steps, device = self.chains, self.steps, names.device
+        tokens = names + chains * torch.arange(steps, -1, -1, device=device)[:, None]
+        # Tables of lines: the statements of pair 1, ..., of pair D, and the questions.
+        order = torch.arange(chains, device=device).expand(len(names), 1, -1)
+        start = 1 + WORDS * chains * torch.tensor([*range(steps - 1, -1, -1), steps], device=device)
+        begin = start[:, None] + WORDS * torch.cat([places, order], dim=1)
+        end = begin + WORDS - 1
         equals, unknown, start_token = range(self.d_in - 3, self.d_in)
-        first = torch.cat([tokens[:, :steps], tokens[:, : len(self.depths)]], dim=1)
-        last = torch.cat(
-            [tokens[:, 1:], torch.full_like(tokens[:, : len(self.depths)], unknown)], dim=1
-        )
-        inputs = torch.full((len(tokens), self.n_positions), equals, device=device)
+        inputs = torch.full((len(names), self.n_positions), equals, device=device)
         inputs[:, 0] = start_token
-        inputs.scatter_(1, begin.flatten(1), first.flatten(1))
-        inputs.scatter_(1, (begin + WORDS - 1).flatten(1), last.flatten(1))
-        ends = torch.stack([begin, begin + WORDS - 1], dim=2).flatten(1, 2)  # [batch role chain]
-        pairs, questions = ends[:, : 2 * steps], ends[:, 2 * steps :]
-        roles = torch.cat([questions[:, :1], pairs, questions[:, 1:]], dim=1)
-        return Batch(inputs, tokens[:, -1], roles.transpose(1, 2).contiguous())
+        inputs.scatter_(1, begin.flatten(1), tokens[:, [*range(steps), 0]].flatten(1))
+        inputs.scatter_(1, end[:, :-1].flatten(1), tokens[:, 1:].flatten(1))
+        inputs.scatter_(1, end[:, -1], unknown)
+        pairs = torch.stack([begin, end], dim=2)[:, :-1].flatten(1, 2)  # [batch role chain]
+        roles = torch.cat([begin[:, -1:], pairs, end[:, -1:]], dim=1)
+        return Batch(inputs, names.transpose(1, 2), roles.transpose(1, 2).contiguous())
 
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
         """Sinusoids of the line in one half, and of the place in the line in the other.
@@ -204,50 +185,55 @@ class EquationsTask(TrainingTask):
         """
         place = torch.arange(self.n_positions) - 1
         lines = rotary_encoding(self.n_positions, 2 * (width // 4), LINE_BASE)
-        places = rotary_encoding(WORDS, width - lines.shape[1] & ~1, PLACE_BASE)
+        places = rotary_encoding(WORDS, (width - lines.shape[1]) & ~1, PLACE_BASE)
         code = torch.cat([lines[place // WORDS], places[place % WORDS]], dim=1)
         return F.pad(code, (0, width - code.shape[1]))
 
+    def position_labels(self, batch: Batch, example: int) -> list[str]:
+        """The words."""
+        return [self.vocabulary[token] for token in batch.inputs[example].tolist()]
+
     def text(self, batch: Batch, example: int) -> str:
         """A document as people read it, a statement or question a line."""
-        words = [self.vocabulary[token] for token in batch.inputs[example, 1:].tolist()]
+        words = self.position_labels(batch, example)[1:]
         return "\n".join(" ".join(line) for line in groups(words, WORDS))
 
     # Losses
 
+    def _logits(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch chain target name"]:
+        """After every `?`, of the N names that each x_k asked for may have."""
+        after = self.answers(outputs, batch)[:, :, 0]
+        by_step: Tensor = after[..., : self.chains * (self.steps + 1)].unflatten(-1, (-1, self.chains))
+        return by_step.flip(2)[:, :, list(self.asked_symbols)]
+
+    def _targets(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
+        return batch.targets[:, :, list(self.asked_symbols)]
+
     def example_losses(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch target"]:
-        """Cross entropy over the whole vocabulary, in nats, of each example and depth."""
-        logits = self.answers(outputs, batch)
-        losses = F.cross_entropy(
-            logits.flatten(0, 2), self._targets(batch).flatten(), reduction="none"
-        )
-        return _by_depth(losses.view(logits.shape[:3]))
+        """Cross entropy among N, in nats, of each example and x_k asked for."""
+        logits, targets = self._logits(outputs, batch), self._targets(batch)
+        losses = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
+        return losses.view(targets.shape).mean(dim=1)
 
     def accuracies(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, " target"]:
-        """The share of questions whose answer is the likeliest word, by depth."""
-        right = self.answers(outputs, batch).argmax(-1) == self._targets(batch)
-        return _by_depth(right.float()).mean(dim=0)
+        """How often each x_k asked for is the likeliest among its likes."""
+        right = self._logits(outputs, batch).argmax(-1) == self._targets(batch)
+        return right.float().mean(dim=(0, 1))
 
     def logit_differences(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch target"]:
-        """The answer's logit less the mean of the other numbers', of each example and depth."""
-        logits = self.answers(outputs, batch)[..., : self.chains]
+        """The right name's logit less the mean of its likes', of each example and x_k asked for."""
+        logits = self._logits(outputs, batch)
         right = logits.gather(-1, self._targets(batch)[..., None])[..., 0]
-        return _by_depth(right - (logits.sum(-1) - right) / (self.chains - 1))
-
-    def _targets(self, batch: Batch) -> Int[Tensor, "batch chain question"]:
-        """All questions about a chain have one answer."""
-        return batch.targets[:, :, None].expand(-1, -1, len(self.depths))
+        others = (logits.sum(-1) - right) / (self.chains - 1)
+        return torch.mean(right - others, dim=1)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}
-
-
-def _by_depth(each: Float[Tensor, "batch chain question"]) -> Float[Tensor, "batch target"]:
-    """Means over chains; the deepest questions come first in a document and last here."""
-    return each.mean(dim=1).flip(-1)

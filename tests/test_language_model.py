@@ -1,0 +1,216 @@
+"""Language models of whole words: built, trained, saved, and under the same hooks."""
+
+import json
+import math
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge.bridge import TransformerBridge
+
+import retrieval_interp as ri
+from circuits import Scorer, discover, parse_circuit, score_circuit
+from circuits.ablation import ablated
+from retrieval_interp.ablate import main as ablate
+from retrieval_interp.checkpoint import load_checkpoint, load_weights, read_tensors
+from retrieval_interp.config import from_dict, to_dict
+from tasks import EquationsTask, InputError
+from tests.test_model import randomize
+
+SMALL = ri.ModelConfig(layers=2, heads=2, d_model=16)
+TASK = EquationsTask(chains=3, steps=2)
+RECIPE = replace(
+    ri.PRESETS["equations"],
+    task=TASK,
+    model=SMALL,
+    steps=4,
+    batch=8,
+    examples=64,
+    log_every=2,
+    checkpoint_every=2,
+    validation_examples=16,
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return randomize(ri.build_model(SMALL, TASK, seed=1, init="linear")).eval()
+
+
+@torch.no_grad()
+def test_it_is_a_hooked_transformer_that_reads_text(model):
+    """The same weights in stock TransformerLens, from text, give the same logits."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        stock = HookedTransformer(HookedTransformerConfig(**vars(model.cfg)), model.tokenizer)
+    stock.load_state_dict(model.state_dict())
+    batch = TASK.sample(3)
+    for example in range(3):
+        text = TASK.text(batch, example)
+        assert torch.equal(model.to_tokens(text)[0], batch.inputs[example])
+        torch.testing.assert_close(stock.eval()(text)[0], model(batch.inputs)[example])
+    assert model.to_str_tokens("a = 0\nb = ?") == ["<s>", "a", "=", "0", "b", "=", "?"]
+
+
+def test_positions_begin_as_sinusoids_and_are_trained():
+    fresh = ri.build_model(ri.ModelConfig(1, 1, 16), TASK, init="linear")
+    assert fresh.pos_embed.W_pos.requires_grad
+    code = fresh.W_pos.detach()
+    line, place = code[:, :8], code[:, 8:]
+    assert torch.equal(line[1], line[3]) and not torch.equal(line[3], line[4])
+    assert torch.equal(place[1], place[4]) and not torch.equal(place[1], place[2])
+    assert float(line[4, 0]) == pytest.approx(math.cos(1.0))
+    assert torch.allclose(code.norm(dim=1), torch.full((len(code),), 8**0.5))
+
+
+@torch.no_grad()
+def test_scores_equal_whole_runs_with_hooks(model):
+    batch = TASK.sample(8, split="test")
+    scorer = Scorer(model, TASK, batch)
+    assert scorer.runs.base_outputs.shape == (8, 3, TASK.d_out)  # at the answers alone
+    for lines in (
+        [],
+        ["L0.H0 s5<-s0 s2<-s3"],
+        ["L0.H1 uniform", "L1.H0 s5<-s4 s2<-s1", "L1.H1 identity"],
+    ):
+        circuit = parse_circuit(lines, TASK)
+        with ablated(model, circuit, batch):
+            expected = TASK.example_losses(model(batch.inputs), batch)
+        torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
+    scored = score_circuit(model, TASK, parse_circuit(lines, TASK), batch, controls=2)
+    assert scored.combined_mse == pytest.approx(float(expected.mean()), abs=1e-5)
+
+
+def by_hand():
+    """A model of one step: layer 0 looks two words back, layer 1 for the line of that word.
+
+    Words are unit vectors in three blocks of the residual stream: the word itself, what stands
+    before the `=` of its line, and the answer.
+    """
+    task = EquationsTask(chains=3, steps=1, curriculum=False)
+    n, length = task.d_in, task.n_positions
+    width = 3 * n + length
+    cfg = HookedTransformerConfig(
+        n_layers=2, n_heads=1, d_model=width, d_head=width, n_ctx=length, d_vocab=n,
+        d_vocab_out=n, attn_only=True, normalization_type=None, seed=0, device="cpu",
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        model = HookedTransformer(cfg).eval()
+    eye, zero = torch.eye(n), torch.zeros(width, width)
+    own, before, answer = (slice(block * n, (block + 1) * n) for block in range(3))
+    place = slice(3 * n, width)
+    back = torch.zeros(length, length)
+    back[torch.arange(2, length), torch.arange(length - 2)] = 1000.0
+    weights = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    weights["embed.W_E"][:, own] = eye
+    weights["pos_embed.W_pos"][:, place] = torch.eye(length)
+    weights["unembed.W_U"][answer] = 50 * eye
+    for layer in range(2):
+        for name in "QKVO":
+            weights[f"blocks.{layer}.attn.W_{name}"][0] = zero
+    first, second = ({k: f"blocks.{layer}.attn.W_{k}" for k in "QKVO"} for layer in range(2))
+    weights[first["Q"]][0, place, place] = back
+    weights[first["K"]][0, place, place] = torch.eye(length)
+    weights[first["V"]][0, own, own] = eye
+    weights[first["O"]][0, own, before] = eye
+    weights[second["Q"]][0, before, own] = 1000 * eye
+    weights[second["K"]][0, before, own] = eye
+    # Never to a `?`, which holds the word before the `=`, too.
+    weights[second["Q"]][0, own, n] = 1.0
+    weights[second["K"]][0, task.vocabulary.index("?"), n] = -1e6
+    weights[second["V"]][0, own, own] = eye
+    weights[second["O"]][0, own, answer] = eye
+    model.load_state_dict(weights, strict=False)
+    return model, task
+
+
+@torch.no_grad()
+def test_a_model_whose_circuit_is_known_has_it_found():
+    model, task = by_hand()
+    batch = task.sample(64)
+    outputs = model(batch.inputs)
+    assert task.accuracies(outputs, batch).tolist() == [1.0]
+    assert float(task.loss(outputs, batch)) < 1e-6
+    known = parse_circuit(["L0.H0 s2<-s1 s3<-s0", "L1.H0 s3<-s2"], task)
+    scored = score_circuit(model, task, known, batch, controls=0)
+    assert scored.combined_mse < 1e-6
+    found = discover(model, task, examples=64)
+    assert [str(path) for path in found.paths()] == ["L1.H0 s3<-s2"]
+    assert {str(path) for path in found.enabling} == {"L0.H0 s2<-s1", "L0.H0 s3<-s0"}
+
+
+def test_a_bridge_of_the_same_weights_has_the_same_losses():
+    """Logits are read at the answers in a bridge, too."""
+    sizes = {
+        "n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8, "n_ctx": TASK.n_positions,
+        "d_vocab": TASK.d_in, "d_vocab_out": TASK.d_out, "normalization_type": "LN",
+        "attn_only": True, "act_fn": "relu",
+    }  # fmt: skip
+    bridge = TransformerBridge.boot_native(
+        TransformerBridgeConfig(**sizes, positional_embedding_type="standard")
+    ).eval()
+    batch = TASK.sample(4)
+    scorer = Scorer(bridge, TASK, batch)
+    circuit = parse_circuit(["L0.H0 uniform", "L1.H1 s5<-s2"], TASK)
+    with torch.no_grad(), ablated(bridge, circuit, batch):
+        expected = TASK.example_losses(bridge(batch.inputs), batch)
+    assert scorer.runs.base_outputs.shape[1] == 3
+    torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
+
+
+def test_training_saving_and_loading(tmp_path, capsys):
+    trained = ri.train_model(RECIPE, tmp_path / "run", "cpu", compile=False)
+    assert from_dict(ri.Recipe, json.loads(json.dumps(to_dict(RECIPE))), "r") == RECIPE
+    row = trained.metrics[-1]
+    assert len(row["partial_losses"]) == 3
+    again = load_checkpoint(tmp_path / "run")
+    assert again.task == TASK and again.model.tokenizer is not None
+    batch = TASK.sample(4)
+    assert torch.equal(again.model(batch.inputs), trained.model(batch.inputs))
+    expected = TASK.partial_losses(
+        trained.model(TASK.sample(16, RECIPE.seed, split="validation").inputs),
+        TASK.sample(16, RECIPE.seed, split="validation"),
+    )
+    torch.testing.assert_close(torch.tensor(row["partial_losses"]), expected)
+    ablate(
+        ["--ckpt", str(tmp_path / "run"), "--examples", "16", "--report", str(tmp_path / "r.html")]
+    )
+    printed = capsys.readouterr().out
+    assert "equations with 3 chains of 2 steps" in printed and "cross entropy" in printed
+    assert "MSE" not in printed
+    assert "1.1 the plateau before anything is learned" in printed
+    assert "cross entropy" in (tmp_path / "r.html").read_text()
+
+
+def test_another_vocabulary_is_refused(tmp_path):
+    ri.train_model(RECIPE, tmp_path / "run", "cpu", compile=False)
+    file = tmp_path / "run" / "checkpoints" / "step-000004.safetensors"
+    tensors, _ = read_tensors(file, "a checkpoint")
+    other = ri.build_model(SMALL, EquationsTask(chains=4, steps=2))
+    with pytest.raises(InputError, match=r"expected embed.W_E as floats of shape \[15, 16\]"):
+        load_weights(other, tensors, "here")
+    with pytest.raises(InputError, match="expected a model with 15 inputs and 15 outputs"):
+        Scorer(
+            ri.build_model(SMALL, TASK).eval(),
+            EquationsTask(chains=4, steps=2),
+            EquationsTask(chains=4, steps=2).sample(4),
+        )
+
+
+def test_what_is_trained_is_the_answers_among_their_likes():
+    batch = TASK.sample(4)
+    model = ri.build_model(SMALL, TASK, init="linear")
+    logits = model(batch.inputs)
+    losses = []
+    for example in range(4):
+        for chain in range(3):
+            at = logits[example, batch.roles[example, chain, -1]]
+            for k, target in enumerate(batch.targets[example, chain]):
+                likes = at[3 * (2 - k) : 3 * (2 - k) + 3]  # numbers come first, then x_1, x_0
+                losses.append(F.cross_entropy(likes, target))
+    torch.testing.assert_close(TASK.loss(logits, batch), torch.stack(losses).mean())
