@@ -115,13 +115,13 @@ PRESETS: dict[str, Recipe] = {
         precision="bfloat16",
         init="linear",
     ),
-    # A language model of whole words. With MLPs it stays on the plateau for longer.
+    # A language model of whole words.
     "equations": Recipe(
         task=EquationsTask(),
-        model=ModelConfig(layers=4, heads=1, d_model=64, mlp=False),
-        steps=4_000,
+        model=ModelConfig(layers=6, heads=1, d_model=64, mlp=False),
+        steps=12_000,
         schedule="cooldown",
-        cooldown=0.4,
+        cooldown=0.25,
         warmup=100,
         precision="bfloat16",
         init="linear",
