@@ -10,6 +10,7 @@
 4. Revisit: put a path back that was left out, and simplify again; keep what ends up cheaper. Of
    more than 24 such paths those that lower the loss most. Then try to leave out every two at once.
 5. Do this from several starts and keep the cheapest circuit, the lower loss where costs are equal.
+   Where none holds, start from the intact model, which leaves some heads as they are.
 6. Cut every path in the intact model; those that it cannot do without but the circuit can are
    listed as enabling.
 
@@ -175,6 +176,8 @@ class Search:
             rank = self._rank(found)
             if rank < best_rank:
                 best, best_rank = found, rank
+        if best == self.empty:  # no start held: replace what can be, head by head
+            best = self._simplify(self.empty)
         return best
 
     def enabling(self, circuit: Circuit, progress: Progress) -> tuple[HeadPath, ...]:

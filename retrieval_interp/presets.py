@@ -115,16 +115,18 @@ PRESETS: dict[str, Recipe] = {
         precision="bfloat16",
         init="linear",
     ),
-    # A language model of whole words.
+    # A language model of whole words. With D = 3 (seed 0) it had not learned x_3 after 10,000
+    # steps; with seed 0 and D = 2 it learns, but its heads attend across chains.
     "equations": Recipe(
-        task=EquationsTask(),
+        task=EquationsTask(steps=2),
         model=ModelConfig(layers=6, heads=1, d_model=64, mlp=False),
-        steps=12_000,
+        steps=3_500,
         schedule="cooldown",
-        cooldown=0.25,
+        cooldown=0.4,
         warmup=100,
         precision="bfloat16",
         init="linear",
+        seed=1,
     ),
 }
 

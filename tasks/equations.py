@@ -205,7 +205,9 @@ class EquationsTask(TrainingTask):
     ) -> Float[Tensor, "batch chain target name"]:
         """After every `?`, of the N names that each x_k asked for may have."""
         after = self.answers(outputs, batch)[:, :, 0]
-        by_step: Tensor = after[..., : self.chains * (self.steps + 1)].unflatten(-1, (-1, self.chains))
+        by_step: Tensor = after[..., : self.chains * (self.steps + 1)].unflatten(
+            -1, (-1, self.chains)
+        )
         return by_step.flip(2)[:, :, list(self.asked_symbols)]
 
     def _targets(self, batch: Batch) -> Int[Tensor, "batch chain target"]:

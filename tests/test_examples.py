@@ -37,14 +37,16 @@ def run(*arguments, cwd):
 
 def test_the_readmes_lines_run(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(blocks) == 3
-    blocks[2] += "print(node_depths(task.graph, causal=True))"
+    assert len(blocks) == 4
+    blocks[2] += "print(bench)"
+    blocks[3] += "print(node_depths(task.graph, causal=True))"
     (tmp_path / "lines.py").write_text("\n".join(blocks))
     printed = run("lines.py", cwd=tmp_path)
-    *_, depths = blocks[2].partition("causal=True)  # ")
+    *_, depths = blocks[3].partition("causal=True)  # ")
     assert printed.splitlines()[-1] == depths.splitlines()[0]
     assert printed.count("combined MSE") == 2 and "Sufficient" in printed
     assert "L3   original" in printed
+    assert "cross entropy" in printed and "L0   H0 uniform" in printed
 
 
 def test_the_readmes_numbers_are_the_commands(tmp_path):
