@@ -101,7 +101,7 @@ def test_a_task_of_ones_own_is_learned_and_explained(tmp_path):
 
 
 def test_notebooks_are_committed_without_outputs():
-    assert len(NOTEBOOKS) == 4
+    assert len(NOTEBOOKS) == 5
     for path in NOTEBOOKS:
         notebook = json.loads(path.read_text())
         assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5), path
@@ -216,3 +216,41 @@ def test_the_notebook_with_a_model_of_ones_own(executed):
     assert len(rows) == 5
     assert all(abs(float(row[0]) - float(row[1])) < 1e-4 for row in rows)
     assert "Sufficient" in shown["bridge-score"][0]
+
+
+def test_the_notebook_on_a_language_model(executed):
+    shown = executed("language_model")
+    assert shown["open"][0].count("= ?") == 4
+    assert "x_2: right in 100.0%" in shown["steps"][0] and "h is 3" in shown["read"][0]
+    assert "L0.H0 one-hot s2<-s1 s4<-s3 s5<-s0" in shown["load"][0] + shown["score"][0]
+    assert "Holds so far (4 heads left as they are)" in shown["score"][0]
+    right = [
+        float(share) for share in re.findall(r"right in +([0-9.]+)%", shown["with-circuit"][0])
+    ]
+    assert len(right) == 3 and min(right) > 95
+    assert "accuracy 100.0% (guessing 25%)" in shown["prompts"][0]
+    assert "end <- query A" in shown["other"][0]
+    assert "RETRIEVAL_INTERP_LM is not set" in shown["pretrained"][0]
+
+
+def test_its_last_cell_runs_on_a_model_of_transformers(tmp_path):
+    """A tiny GPT-2 of random weights, from a folder, without network."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from tests.test_prompt_task import byte_pairs
+
+    tokenizer = byte_pairs()
+    tokenizer.add_special_tokens({"eos_token": "<bos>", "pad_token": "<bos>"})
+    tokenizer.save_pretrained(tmp_path / "model")
+    sizes = {"n_positions": 128, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    GPT2LMHeadModel(
+        GPT2Config(vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0, **sizes)
+    ).save_pretrained(tmp_path / "model")
+    notebook = nbformat.read(ROOT / "examples" / "language_model.ipynb", as_version=4)
+    (cell,) = (cell.source for cell in notebook.cells if cell.id == "pretrained")
+    (tmp_path / "cell.py").write_text(
+        "import os\nos.environ.update(RETRIEVAL_INTERP_LM='model', HF_HUB_OFFLINE='1')\n"
+        f"import torch\nimport retrieval_interp as ri\n{cell}"
+    )
+    printed = run("cell.py", cwd=tmp_path)
+    assert re.search(r"accuracy \d+\.\d%\nlogit difference -?0\.\d\d\nL\d\.H\d s\d<-s\d", printed)
