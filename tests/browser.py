@@ -99,8 +99,18 @@ def jupyter_lab(folder: Path):
         log.close()
 
 
+def open_notebook(page, address, name):
+    """Open a notebook in JupyterLab and wait for its kernel."""
+    # On a slow machine JupyterLab asks which kernel it shall take; its own choice is the right one.
+    page.add_locator_handler(
+        page.locator(".jp-Dialog"), lambda dialog: dialog.locator(".jp-mod-accept").click()
+    )
+    page.goto(f"{address}lab/tree/{name}")
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(timeout=120_000)
+
+
 def run_cell(page, number):
-    """Run a cell; JupyterLab drops keys while it is still starting its kernel."""
+    """Run a cell; JupyterLab drops keys while it is still starting."""
     cell = page.locator(".jp-CodeCell").nth(number)
     prompt = cell.locator(".jp-InputArea-prompt").first
     for _ in range(60):

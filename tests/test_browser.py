@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 import retrieval_interp as ri
-from tests.browser import jupyter_lab, needs_chromium, page_in_chromium, run_cell
+from tests.browser import jupyter_lab, needs_chromium, open_notebook, page_in_chromium, run_cell
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 LONG = 120_000  # ms; everything is waited for, nothing is slept for
@@ -89,8 +89,7 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         jupyter_lab(tmp_path / "work") as address,
         page_in_chromium(address, viewport=size) as (page, left),
     ):
-        page.goto(f"{address}lab/tree/explore.ipynb")
-        page.locator(".jp-CodeCell").first.wait_for(timeout=LONG)
+        open_notebook(page, address, "explore.ipynb")
         run_cell(page, 0)
         explorer = page.locator(".ri-explorer")
         explorer.wait_for(timeout=LONG)

@@ -129,7 +129,7 @@ def test_the_fast_way_is_taken_only_where_it_is_exact():
     with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: z * 2)]):
         runs = make_runs(model, BATCH, TASK)
         assert isinstance(runs, HookRuns)
-        torch.testing.assert_close(runs.base_outputs, model(BATCH.inputs))
+        torch.testing.assert_close(runs.base_outputs, model(BATCH.inputs)[:, -3:])
 
 
 def test_only_what_can_change_is_computed(monkeypatch):
