@@ -144,9 +144,9 @@ def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
     """
     ours, theirs = _flat(recipe), _flat(paper)
     return {
-        name: (value, None if name in _UNSTATED else theirs[name])
+        name: (value, None if name in _UNSTATED else theirs.get(name))
         for name, value in ours.items()
-        if name not in _PRIVATE and value != theirs[name]
+        if name not in _PRIVATE and value != theirs.get(name)
     }
 
 
@@ -155,5 +155,6 @@ def _flat(recipe: Recipe) -> dict[str, Any]:
     task, model = parts.pop("task"), parts.pop("model")
     # A width that follows from others says nothing of its own.
     model["d_head"] = recipe.model.d_head
-    task["D"] = task.pop("steps")
+    if "steps" in task:
+        task["D"] = task.pop("steps")
     return {**model, **task, **parts}

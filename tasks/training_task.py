@@ -1,5 +1,6 @@
 """What a training loop needs of a task: sizes, numbered examples, and a loss in parts."""
 
+import itertools
 from typing import Any, ClassVar
 
 import torch
@@ -23,6 +24,7 @@ class TrainingTask(Task):
         d_in: components of an input vector, or tokens in the vocabulary.
         d_out: components of an output vector.
         asked: what is asked, by name; a column of `example_losses` each.
+        steps_between: pairs of these, of which the second is retrieved by way of the first.
         loss_scale: the loss of an answer that tells nothing.
     """
 
@@ -43,6 +45,10 @@ class TrainingTask(Task):
     @property
     def asked(self) -> tuple[str, ...]:
         raise NotImplementedError
+
+    @property
+    def steps_between(self) -> tuple[tuple[str, str], ...]:
+        return tuple(itertools.pairwise(self.asked))
 
     @property
     def loss_scale(self) -> float:

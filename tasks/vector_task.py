@@ -113,6 +113,17 @@ class VectorTask(TrainingTask):
         return tuple(self.graph.nodes[node].name for node in self.asked_nodes)
 
     @property
+    def steps_between(self) -> tuple[tuple[str, str], ...]:
+        """Keys and their values in the graph, among what is asked."""
+        names = dict(zip(self.asked_nodes, self.asked))
+        return tuple(
+            (names[key], name)
+            for node, name in names.items()
+            for key in self.graph.keys[node]
+            if key in names
+        )
+
+    @property
     def plateau(self) -> float:
         """MSE of answering with the mean of the candidates: of M, 1 - 1/M of a symbol's variance.
 

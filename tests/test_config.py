@@ -82,6 +82,7 @@ def test_departures_from_the_paper_are_named_with_its_value_where_it_states_one(
         "D": (5, 4),
         "learning_rate": (0.1, 1e-3),
     }
+    assert departures(PRESETS["conditional"], PAPER["transformer-a"])["tables"] == ("chains", None)
 
 
 def test_the_learning_rate_warms_up_and_decays():

@@ -433,7 +433,7 @@ def test_the_command_prints_the_table_and_its_notes(copied, known, capsys):
     assert re.search(r"note: gap: nothing measured at step 300;", printed)
     (row,) = [line for line in printed.splitlines() if line.startswith("L4.H0 s0<-s4")]
     assert re.search(r"query A <- C of B->C\s+[01]\.\d\d\s+4\d\d ", row)
-    assert "in the paper's order" in printed
+    assert "in the order of the steps" in printed
 
 
 # Figures

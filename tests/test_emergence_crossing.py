@@ -10,7 +10,7 @@ from retrieval_interp.emergence.crossing import (
     who_leads,
 )
 from retrieval_interp.emergence.times import in_order
-from tasks import InputError
+from tasks import GRAPHS, ConditionalRetrievalTask, InputError, RetrievalTask
 
 
 def line(steps, values, at):
@@ -94,11 +94,23 @@ def test_who_leads_is_said_only_where_a_measured_step_shows_it():
 def test_the_papers_order_of_losses():
     def at(*steps):
         crossings = [None if step is None else Crossing(step, 0, 1000) for step in steps]
-        return in_order({f"x_{i}": crossing for i, crossing in enumerate(crossings, start=1)})
+        losses = {f"x_{i}": crossing for i, crossing in enumerate(crossings, start=1)}
+        return in_order(losses, RetrievalTask(steps=len(steps)).steps_between)
 
     assert at(100.0, 200.0, 300.0) is True and at(100.0, 200.0, None) is True
     assert at(100.0, 300.0, 200.0) is False and at(None, 100.0) is False
     assert at(100.0, None) is None and at(None, None) is None and at(100.0, 100.0) is None
+
+
+def test_the_order_of_losses_in_a_graph():
+    triple = ConditionalRetrievalTask(graph=GRAPHS["triple"]).steps_between
+    assert set(triple) == {("x", "z"), ("y", "z")}
+
+    def at(**steps):
+        return in_order({name: Crossing(step, 0, 1000) for name, step in steps.items()}, triple)
+
+    assert at(x=200.0, y=100.0, z=300.0) is True and at(x=100.0, y=200.0, z=300.0) is True
+    assert at(x=300.0, y=100.0, z=200.0) is False
 
 
 def test_series_that_make_no_sense_are_refused():

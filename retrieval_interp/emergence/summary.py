@@ -107,10 +107,10 @@ def _order_of_losses(series: Series) -> str:
     losses = loss_emergence(series)
     listed = ", ".join(f"{symbol} {step_text(crossing)}" for symbol, crossing in losses.items())
     order = {
-        True: "; in the paper's order",
-        False: "; not in the paper's order, x_1 first and so on",
+        True: "; in the order of the steps",
+        False: "; not in the order of the steps",
         None: "",
-    }[in_order(losses)]
+    }[in_order(losses, series.recipe.task.steps_between)]
     threshold = THRESHOLD * series.recipe.task.loss_scale
     measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
     return f"Partial losses{measured} first below {threshold:g}: {listed}{order}."
@@ -137,7 +137,7 @@ def emergence_json(series: Series, command: str, examples: int, seed: int) -> st
             symbol: None if crossing is None else crossing.to_dict()
             for symbol, crossing in losses.items()
         },
-        "in_order": in_order(losses),
+        "in_order": in_order(losses, series.recipe.task.steps_between),
         **series.to_dict(),
     }
     parts = []

@@ -14,8 +14,8 @@
 All steps are interpolated between measured ones (`retrieval_interp.emergence.crossing`).
 """
 
-import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,18 +125,27 @@ def symbols(recipe: Recipe) -> list[str]:
     return list(recipe.task.asked)
 
 
-def in_order(losses: dict[str, Crossing | None]) -> bool | None:
+def in_order(
+    losses: dict[str, Crossing | None], steps_between: Sequence[tuple[str, str]]
+) -> bool | None:
     """Whether partial losses fall below 0.5 in the order x_1, x_2, ... (claim of section 7.2).
 
+    Args:
+        losses: when each fell, by symbol.
+        steps_between: pairs of symbols, of which the first has to fall before the second.
+
     Returns:
-        None where that cannot be told: none is out of turn, but fewer than two have fallen or two
-        at one step.
+        None where that cannot be told: no symbol is out of turn, but of no pair both have fallen,
+        or both at one step.
     """
-    steps = [math.inf if crossing is None else crossing.step for crossing in losses.values()]
-    if any(later < earlier for earlier, later in itertools.pairwise(steps)):
+    steps = {
+        name: math.inf if crossing is None else crossing.step for name, crossing in losses.items()
+    }
+    pairs = [(steps[earlier], steps[later]) for earlier, later in steps_between]
+    if any(later < earlier for earlier, later in pairs):
         return False
-    fallen = [step for step in steps if step < math.inf]
-    return True if len(fallen) > 1 and len(set(fallen)) == len(fallen) else None
+    fallen = [(earlier, later) for earlier, later in pairs if later < math.inf]
+    return True if fallen and all(earlier < later for earlier, later in fallen) else None
 
 
 def paper_epochs(recipe: Recipe) -> bool:

@@ -317,7 +317,7 @@ def _heads_emerge(claim: Claim, evidence: Evidence) -> Iterator[Row]:
             yield claim.not_run(scale, command)
             continue
         series, record = found
-        order = in_order(loss_emergence(series))
+        order = in_order(loss_emergence(series), series.recipe.task.steps_between)
         appeared = sorted(
             (row.above.step, str(row.path))
             for row in path_emergence(series)
