@@ -1,5 +1,6 @@
 """Mean attention by role: which role looks at which, a number a head (paper, section 9.1)."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuits.ablation import pattern_hook_name
+from circuits.runs import parts_of
 from tasks import Batch, InputError
 
 
@@ -19,7 +21,6 @@ def attention_by_role(
     return between.mean(dim=(1, 2))
 
 
-@torch.no_grad()
 def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:
     """How much each head lets each role attend to each role of its own chain.
 
@@ -29,6 +30,20 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
     Raises:
         InputError: the model's pattern hooks do not fire.
     """
+    parts = parts_of(model, batch)
+    return weighted_mean((_mean_attention(model, part), len(part)) for part in parts)
+
+
+def weighted_mean(parts: Iterable[tuple[Tensor, int]]) -> Tensor:
+    """The mean over all examples from the means over parts and their numbers of examples."""
+    means, counts = zip(*parts)
+    weights = torch.tensor(counts, dtype=means[0].dtype, device=means[0].device) / sum(counts)
+    mean: Tensor = torch.tensordot(weights, torch.stack(means), dims=1)
+    return mean
+
+
+@torch.no_grad()
+def _mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:
     layers: list[Tensor] = []
 
     def measure(pattern: Tensor, hook: Any) -> None:

@@ -18,11 +18,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.ablation import ablated, is_causal, pattern_hook_name
-from circuits.attention import attention_by_role
+from circuits.ablation import ablated, is_causal
+from circuits.attention import attention_by_role, weighted_mean
 from circuits.circuit import Circuit, HeadPath
 from circuits.mechanisms import allowed_positions
+from circuits.runs import parts_of
+from circuits.scoring import Progress, no_progress
 from tasks import Batch, InputError
+
+Seen = dict[int, tuple[Tensor, ...]]  # queries, keys and pattern by layer
 
 
 @dataclass(frozen=True)
@@ -49,61 +53,102 @@ class Enabled:
         return "query" if self.by_query < self.by_key else "key"
 
 
-@torch.no_grad()
 def enabled_by(
     model: Any,
     batch: Batch,
-    cut: HeadPath,
+    cuts: Sequence[HeadPath],
     later: Sequence[HeadPath],
     least_drop: float = 0.1,
-) -> list[Enabled]:
-    """Which later paths a path enables.
+    progress: Progress = no_progress,
+) -> dict[HeadPath, list[Enabled]]:
+    """Which later paths each path enables.
 
     Args:
         model: a hooked model without rotary attention.
         batch: the examples.
-        cut: the path that is cut in the intact model.
+        cuts: the paths that are cut in the intact model, one at a time.
         later: paths to look at; those of the same or earlier layers are skipped.
         least_drop: mean attention that a path must lose to be named.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
-        The paths that lose attention, those that lose most first.
+        By the path that is cut, those that lose attention, who loses most first.
 
     Raises:
         InputError: the model's attention is not the softmax of its queries times keys (rotary or
             local attention, for instance), so that sides cannot be told apart.
     """
-    later = [path for path in later if path.head.layer > cut.head.layer]
-    if not later:
-        return []
-    layers = sorted({path.head.layer for path in later})
-    sides = ("q", "k", "pattern")
-    names = [f"blocks.{layer}.attn.hook_{side}" for layer in layers for side in sides]
-    _, intact = model.run_with_cache(batch.inputs, names_filter=names, return_type=None)
-    circuit = Circuit({}, batch.roles.shape[-1]).cut(cut)
-    with ablated(model, circuit, batch):
-        _, changed = model.run_with_cache(batch.inputs, names_filter=names, return_type=None)
+    first = min((cut.head.layer for cut in cuts), default=0)
+    layers = sorted({path.head.layer for path in later if path.head.layer > first})
+    if not layers:
+        return {cut: [] for cut in cuts}
+    parts = parts_of(model, batch)
+    means: dict[HeadPath, list[tuple[Tensor, int]]] = {cut: [] for cut in cuts}
+    for number in progress(range(len(parts) * len(cuts)), "what enables what"):
+        part, cut = parts[number // len(cuts)], cuts[number % len(cuts)]
+        if cut == cuts[0]:
+            intact = _queries_and_keys(model, part, layers)
+            _check_sides(model, part, intact)
+        with ablated(model, Circuit({}, batch.roles.shape[-1]).cut(cut), part):
+            changed = _queries_and_keys(model, part, layers)
+        means[cut].append((_all_sides(model, part, intact, changed), len(part)))
+    return {cut: _losers(cut, weighted_mean(means[cut]), layers, later, least_drop) for cut in cuts}
+
+
+def _losers(
+    cut: HeadPath,
+    means: Float[Tensor, "side layer head dest src"],
+    layers: list[int],
+    later: Sequence[HeadPath],
+    least_drop: float,
+) -> list[Enabled]:
+    """The later paths that lose attention, who loses most first."""
     found = []
-    for layer in layers:
-        q, k = (f"blocks.{layer}.attn.hook_{side}" for side in "qk")
-        means = [
-            _mean_attention(model, batch, layer, queries[q], keys[k])
-            for queries in (intact, changed)
-            for keys in (intact, changed)
-        ]
-        measured = attention_by_role(intact[pattern_hook_name(layer)], batch.roles)
-        if not torch.allclose(means[0], measured, atol=1e-3):
+    for path in later:
+        if path.head.layer > cut.head.layer:
+            place = (layers.index(path.head.layer), path.head.head, *path.path)
+            before, by_key, by_query, after = (float(mean[place]) for mean in means)
+            if before - after >= least_drop:
+                found.append(Enabled(path, before, after, by_query, by_key))
+    return sorted(found, key=lambda row: row.when_cut - row.attention)
+
+
+@torch.no_grad()
+def _queries_and_keys(model: Any, batch: Batch, layers: list[int]) -> Seen:
+    """What some layers compute, by layer: queries, keys and the pattern."""
+    sides = ("q", "k", "pattern")
+    names = {layer: [f"blocks.{layer}.attn.hook_{side}" for side in sides] for layer in layers}
+    wanted = [name for of_layer in names.values() for name in of_layer]
+    _, cache = model.run_with_cache(batch.inputs, names_filter=wanted, return_type=None)
+    return {layer: tuple(cache[name] for name in of_layer) for layer, of_layer in names.items()}
+
+
+def _check_sides(model: Any, batch: Batch, seen: Seen) -> None:
+    for layer, (queries, keys, pattern) in seen.items():
+        mean = _mean_attention(model, batch, layer, queries, keys)
+        if not torch.allclose(mean, attention_by_role(pattern, batch.roles), atol=1e-3):
             raise InputError(
                 f"enabling: expected layer {layer} to attend by its queries and keys alone, found "
                 "another pattern; queries and keys of this model cannot be told apart"
             )
-        for path in later:
-            if path.head.layer == layer:
-                both = (path.head.head, *path.path)
-                before, by_key, by_query, after = (float(mean[both]) for mean in means)
-                if before - after >= least_drop:
-                    found.append(Enabled(path, before, after, by_query, by_key))
-    return sorted(found, key=lambda row: row.when_cut - row.attention)
+
+
+def _all_sides(
+    model: Any, batch: Batch, intact: Seen, changed: Seen
+) -> Float[Tensor, "side layer head dest src"]:
+    """Attention when neither, the keys, the queries, and both come from the changed run."""
+    return torch.stack(
+        [
+            torch.stack(
+                [
+                    _mean_attention(model, batch, layer, queries[layer][0], keys[layer][1])
+                    for layer in intact
+                ]
+            )
+            for queries in (intact, changed)
+            for keys in (intact, changed)
+        ]
+    )
 
 
 def _mean_attention(

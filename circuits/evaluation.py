@@ -176,24 +176,20 @@ def score_circuit(
         drawn_from = allowed_paths(batch, is_causal(model))
         control = random_control(scorer, circuit, heads, drawn_from, controls, 0, progress)
     later = [*carrying, *circuit.enabling]
-    notes: list[str] = []
-
-    def enables(path: HeadPath) -> tuple[Enabled, ...]:
-        try:
-            return tuple(enabled_by(model, batch, path, later)) if not notes else ()
-        except InputError as error:
-            notes.append(f"What enables what is not shown: {error}.")
-            return ()
-
+    notes: tuple[str, ...] = ()
+    try:
+        enables = enabled_by(model, batch, later, later, progress=progress)
+    except InputError as error:
+        enables, notes = {}, (f"What enables what is not shown: {error}.",)
     rows = {
         path: LivePathScore(
             path,
             float(attention[path.head][path.path]),
             live[path].mse,
             live[path].se,
-            enables(path),
+            tuple(enables.get(path, ())),
         )
-        for path in progress(later, "what enables what")
+        for path in later
     }
     return CircuitScore(
         circuit,
@@ -210,7 +206,7 @@ def score_circuit(
         ),
         tuple(rows[path] for path in circuit.enabling),
         tuple(control),
-        tuple(notes),
+        notes,
         task.loss_name,
     )
 

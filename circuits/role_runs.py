@@ -76,8 +76,10 @@ class RoleRuns:
         )
 
     @torch.no_grad()
-    def __init__(self, model: Any, batch: Batch, circuit: Circuit):
+    def __init__(self, model: Any, batch: Batch, circuit: Circuit, keep: bool = True):
         self.model, self.cfg = model, model.cfg
+        width = 3 * self.cfg.n_layers * self.cfg.n_heads * self.cfg.d_head
+        self.kept_bytes = 4 * width * batch.roles.numel() if keep else 0  # at most
         positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
         self.n_chains, self.n_roles = batch.roles.shape[1:]
         self.all_roles = list(range(self.n_roles))
@@ -88,10 +90,10 @@ class RoleRuns:
         embedded = batch.inputs[example, positions] @ model.W_E
         by_role = rearrange(embedded, "b (role chain) d -> role b chain d", chain=self.n_chains)
         self.rows = self._rows(circuit)
-        self.layers = [LayerInput(model, 0, list(by_role))]
+        self.layers = [LayerInput(model, 0, list(by_role), keep)]
         for layer in range(self.cfg.n_layers):
             after = self._layer(layer, self.layers[layer], self.rows, self.all_roles)
-            self.layers.append(LayerInput(model, layer + 1, after))
+            self.layers.append(LayerInput(model, layer + 1, after, keep))
             self.layers[layer].settle()
         self.base = circuit
         self.base_outputs = self._read_out(self.layers[-1])
@@ -259,17 +261,20 @@ class LayerInput:
         model: whose layer.
         layer: which one.
         residual: the stream before it, [batch chain d_model] a role.
+        keep: whether a base keeps queries, keys and values; else it computes them anew.
     """
 
-    def __init__(self, model: Any, layer: int, residual: list[Tensor]):
-        self.model, self.layer, self.residual = model, layer, residual
+    def __init__(self, model: Any, layer: int, residual: list[Tensor], keep: bool):
+        self.model, self.layer, self.residual, self.keep = model, layer, residual, keep
         self._known: dict[tuple[str, int, int], Tensor] = {}
+        self._normalized: dict[int, Tensor] = {}
+        self._settled = False
         self._base: LayerInput | None = None
         self._changed: frozenset[int] = frozenset()
 
     def replaced(self, roles: list[int], residual: list[Tensor]) -> "LayerInput":
         """The same with another stream at some roles; what follows from the others is shared."""
-        new = LayerInput(self.model, self.layer, list(self.residual))
+        new = LayerInput(self.model, self.layer, list(self.residual), self.keep)
         for role, tensor in zip(roles, residual):
             new.residual[role] = tensor
         new._base, new._changed = self, frozenset(roles)
@@ -281,8 +286,9 @@ class LayerInput:
             shared = self._base._known.items()
             self._known |= {key: x for key, x in shared if key[-1] not in self._changed}
             self._base = None
-        for key in [key for key in self._known if key[0] == "normalized"]:
-            del self._known[key]  # as large as the stream, and quickly made again
+        if not self.keep:
+            self._known = {}
+        self._normalized, self._settled = {}, True
 
     def queries(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
         return self._projected("Q", head, role)
@@ -297,17 +303,23 @@ class LayerInput:
         key = (what, head, role)
         if self._base is not None and role not in self._changed:
             return self._base._projected(what, head, role)
-        if key not in self._known:
-            attn = self.model.blocks[self.layer].attn
-            weight, bias = getattr(attn, f"W_{what}")[head], getattr(attn, f"b_{what}")[head]
-            self._known[key] = self._normalized(role) @ weight + bias
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        attn = self.model.blocks[self.layer].attn
+        weight, bias = getattr(attn, f"W_{what}")[head], getattr(attn, f"b_{what}")[head]
+        projected: Tensor = self._norm(role) @ weight + bias
+        if self.keep or not self._settled:
+            self._known[key] = projected
+        return projected
 
-    def _normalized(self, role: int) -> Tensor:
-        key = ("normalized", 0, role)
-        if key not in self._known:
-            self._known[key] = _norm(self.model.blocks[self.layer].ln1, self.residual[role])
-        return self._known[key]
+    def _norm(self, role: int) -> Tensor:
+        """The layer norm of a role's stream; as large as that, and quickly made again."""
+        if role in self._normalized:
+            return self._normalized[role]
+        normalized = _norm(self.model.blocks[self.layer].ln1, self.residual[role])
+        if not self._settled:
+            self._normalized[role] = normalized
+        return normalized
 
 
 def _norm(norm: torch.nn.Module, x: Tensor) -> Tensor:

@@ -17,12 +17,29 @@ from circuits.circuit import Circuit
 from circuits.role_runs import SCORED_ROLE, RoleRuns
 from tasks import Batch, InputError, Task
 
+PART = 512  # examples run at once; more are no faster and take memory
+KEPT = 1_000_000_000  # bytes of queries, keys and values
 
-def make_runs(model: Any, batch: Batch, task: Task) -> "HookRuns | RoleRuns":
+
+def parts_of(model: Any, batch: Batch) -> list[Batch]:
+    """A large batch in parts; whole where the model has hooks, which may be made for this batch."""
+    hooked = any(point.has_hooks() for point in model.hook_dict.values())
+    return [batch] if hooked else list(batch.parts(PART))
+
+
+def make_runs(model: Any, batch: Batch, task: Task) -> "Runs":
     """The fastest way that is exact for this model, batch and loss."""
+    parts: list[HookRuns | RoleRuns] = []
+    for part in parts_of(model, batch):
+        kept = sum(runs.kept_bytes for runs in parts)
+        parts.append(_make_part(model, part, task, keep=kept < KEPT))
+    return parts[0] if len(parts) == 1 else PartedRuns(parts)
+
+
+def _make_part(model: Any, batch: Batch, task: Task, keep: bool) -> "HookRuns | RoleRuns":
     empty = Circuit({}, batch.roles.shape[-1])
     if task.answer_roles == (SCORED_ROLE,) and RoleRuns.supports(model, batch):
-        runs = RoleRuns(model, batch, empty)
+        runs = RoleRuns(model, batch, empty, keep)
         example = torch.arange(len(batch), device=batch.roles.device)[:, None]
         with torch.no_grad():
             outputs = model(batch.inputs)[example, batch.roles[:, :, 0]]
@@ -32,12 +49,30 @@ def make_runs(model: Any, batch: Batch, task: Task) -> "HookRuns | RoleRuns":
     return HookRuns(model, batch, empty, task.answer_roles)
 
 
+class PartedRuns:
+    """A large batch, run a part at a time."""
+
+    def __init__(self, parts: "list[HookRuns | RoleRuns]"):
+        self.parts = parts
+        self.base = parts[0].base
+
+    def rebase(self, circuit: Circuit) -> Float[Tensor, "batch pos d_out"]:
+        outputs = torch.cat([runs.rebase(circuit) for runs in self.parts])
+        self.base = circuit
+        return outputs
+
+    def outputs(self, circuit: Circuit) -> Float[Tensor, "batch pos d_out"]:
+        return torch.cat([runs.outputs(circuit) for runs in self.parts])
+
+
 class HookRuns:
     """Whole layers of a hooked model, from the first in which a circuit differs from the base.
 
     A model that cannot start at a layer (`TransformerBridge`) is run from its first. With answer
     roles the logits are computed at these alone: of a large vocabulary all would fill the memory.
     """
+
+    kept_bytes = 0
 
     def __init__(
         self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
@@ -117,3 +152,6 @@ class HookRuns:
             return 0
         heads = circuit.mechanisms.keys() | self.base.mechanisms.keys()
         return min((head.layer for head in heads if circuit[head] != self.base[head]), default=None)
+
+
+Runs = HookRuns | RoleRuns | PartedRuns

@@ -1,6 +1,6 @@
 """A batch of examples: what goes in, what should come out, and who is who."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,11 @@ class Batch:
 
     def __getitem__(self, examples: slice) -> "Batch":
         return Batch(self.inputs[examples], self.targets[examples], self.roles[examples])
+
+    def parts(self, most: int) -> Iterator["Batch"]:
+        """The batch in turn, at most so many examples at a time."""
+        for start in range(0, len(self), most):
+            yield self[start : start + most]
 
     def take(self, examples: Sequence[int]) -> "Batch":
         """Some of the examples, in the order given."""

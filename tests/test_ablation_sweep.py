@@ -52,7 +52,10 @@ def test_what_a_path_enables_is_seen_from_both_sides(task, model):
     batch = task.sample(6, seed=1)
     cut = HeadPath(Head(0, 0), RolePath(2, 1))
     later = [HeadPath(Head(2, 1), RolePath(0, 2)), HeadPath(Head(1, 0), RolePath(4, 3))]
-    rows = enabled_by(model, batch, cut, [*later, cut], least_drop=-1.0)
+    other = HeadPath(Head(1, 0), RolePath(4, 3))
+    found = enabled_by(model, batch, [other, cut], [*later, cut], least_drop=-1.0)
+    assert {row.path for row in found[other]} == {later[0]}
+    rows = found[cut]
     assert {row.path for row in rows} == set(later)
     circuit = Circuit({}, 5).cut(cut)
     intact = mean_attention(model, batch)
@@ -75,7 +78,7 @@ def test_an_induction_head_is_enabled_through_its_keys():
     built = compile_circuit(doubling_rules(task), task)
     join, look = HeadPath(Head(0, 0), RolePath(2, 1)), HeadPath(Head(1, 0), RolePath(0, 2))
     assert set(built.carrying) == {look} and set(built.enabling) == {join}
-    (row,) = enabled_by(built.model, task.sample(32), join, [look])
+    (row,) = enabled_by(built.model, task.sample(32), [join], [look])[join]
     assert row.side == "key" and row.attention > 0.99
     assert row.by_key < 0.6 and row.by_query > 0.99
 

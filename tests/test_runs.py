@@ -1,13 +1,17 @@
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformer_lens import HookedTransformerConfig
 
-from circuits.circuit import Circuit, Head
+from circuits import ablated, mean_attention, score_circuit
+from circuits.circuit import Circuit, Head, HeadPath
+from circuits.enabling import enabled_by
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
 from circuits.role_runs import RoleRuns
-from circuits.runs import HookRuns, make_runs
+from circuits.runs import HookRuns, PartedRuns, make_runs
 from circuits.vector_transformer import VectorTransformer
 from retrieval_interp.model import ModelConfig, build_model
 from tasks import RetrievalTask
@@ -64,9 +68,9 @@ def circuit_from(data, n_heads):
     return Circuit(mechanisms, 5, data[1])
 
 
-def naive(model, circuit):
+def naive(model, circuit, batch=BATCH):
     with torch.no_grad():
-        return naive_outputs(model, circuit, BATCH)[:, -TASK.chains :]
+        return naive_outputs(model, circuit, batch)[:, -TASK.chains :]
 
 
 @settings(max_examples=60, deadline=None)
@@ -130,6 +134,61 @@ def test_the_fast_way_is_taken_only_where_it_is_exact():
         runs = make_runs(model, BATCH, TASK)
         assert isinstance(runs, HookRuns)
         torch.testing.assert_close(runs.base_outputs, model(BATCH.inputs)[:, -3:])
+
+
+@pytest.mark.parametrize("kept", [0, 9_000, 10**9])
+def test_a_batch_in_parts_runs_as_a_whole(kept, monkeypatch):
+    """Parts of three examples, of which none, one or all keep queries, keys and values."""
+    model, batch = MODELS[True, 2], TASK.sample(8, seed=4)
+    first = Circuit({Head(0, 1): UNIFORM}, 5)
+    second = first.replace((1, 0), Mechanism("one-hot", (RolePath(0, 2),)))
+    wholes = [naive(model, circuit, batch) for circuit in (first, second)]
+    monkeypatch.setattr("circuits.runs.PART", 3)
+    monkeypatch.setattr("circuits.runs.KEPT", kept)
+    runs = make_runs(model, batch, TASK)
+    assert isinstance(runs, PartedRuns) and len(runs.parts) == 3
+    assert sum(part.kept_bytes > 0 for part in runs.parts) == {0: 0, 9_000: 1}.get(kept, 3)
+    for _ in range(2):
+        for circuit, whole in zip((first, second), wholes):
+            torch.testing.assert_close(runs.outputs(circuit), whole, atol=1e-5, rtol=0)
+            torch.testing.assert_close(runs.rebase(circuit), whole, atol=1e-5, rtol=0)
+            assert runs.base is circuit
+
+
+def test_scores_of_a_batch_in_parts_equal_those_of_the_whole(monkeypatch):
+    model, batch = MODELS[True, 2], TASK.sample(7, seed=5)
+    join = HeadPath(Head(0, 1), RolePath(2, 1))
+    circuit = Circuit(
+        {
+            join.head: Mechanism("one-hot", (join.path, RolePath(4, 3))),
+            Head(2, 0): Mechanism("one-hot", (RolePath(0, 2),)),
+        },
+        5,
+    )
+
+    def scores():
+        score = score_circuit(model, TASK, circuit, batch, controls=2)
+        enabled = enabled_by(model, batch, [join], list(circuit.paths()), least_drop=-1.0)
+        rows = [
+            *([row.attention, row.live_mse, row.ablated_mse, row.se] for row in score.paths),
+            *([row.when_cut, row.by_query, row.by_key] for row in enabled[join]),
+        ]
+        return [*itertools.chain(*rows), score.combined_mse, *score.control]
+
+    whole = scores()
+    assert len(whole) == 3 * 4 + 3 + 1 + 2
+    monkeypatch.setattr("circuits.runs.PART", 3)
+    assert scores() == pytest.approx(whole, abs=1e-5)
+
+
+def test_a_model_with_hooks_is_run_whole(monkeypatch):
+    """They may be made for the batch, as those of `ablated` are."""
+    model, batch = MODELS[True, 1], TASK.sample(4)
+    circuit = Circuit({Head(0, 0): Mechanism("one-hot", (RolePath(2, 1),))}, 5)
+    with ablated(model, circuit, batch):
+        whole = mean_attention(model, batch)
+        monkeypatch.setattr("circuits.runs.PART", 3)
+        torch.testing.assert_close(mean_attention(model, batch), whole)
 
 
 def test_only_what_can_change_is_computed(monkeypatch):
