@@ -17,8 +17,8 @@ from circuits.circuit import Circuit
 from circuits.role_runs import SCORED_ROLE, RoleRuns
 from tasks import Batch, InputError, Task
 
-PART = 512  # examples run at once; more are no faster and take memory
-KEPT = 1_000_000_000  # bytes of queries, keys and values
+PART = 256  # examples run at once; more are no faster and take memory
+KEPT = 500_000_000  # bytes of queries, keys and values
 
 
 def parts_of(model: Any, batch: Batch) -> list[Batch]:
