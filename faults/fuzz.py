@@ -45,6 +45,7 @@ class Tally:
     """Counts what came of a target's inputs, and keeps one input of every kind of finding."""
 
     def __init__(self, target: Target, folder: Path, out: Path | None):
+        target.warm()
         self.target, self.folder, self.out = target, folder, out
         self.counts: Counter[str] = Counter()
         self.findings: dict[str, str] = {}
@@ -112,7 +113,9 @@ def _guided(name: str, options: argparse.Namespace, folder: Path) -> dict[str, A
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}")
     parser.add_argument("--seconds", type=float, default=60, help="for each target")
     parser.add_argument("--engine", choices=("hypothesis", "atheris"), default="hypothesis")
@@ -140,7 +143,9 @@ def main() -> None:
                 report = json.loads(tally.to_json())
         n = [report["counts"].get(kind, 0) for kind in KINDS]
         found[name] = report["findings"]
-        print(f"{name:<14}{sum(n):>9}{n[0]:>10}{n[1]:>9}{n[2]:>10}{len(found[name]):>7}", flush=True)
+        print(
+            f"{name:<14}{sum(n):>9}{n[0]:>10}{n[1]:>9}{n[2]:>10}{len(found[name]):>7}", flush=True
+        )
     for name, texts in found.items():
         for text in texts:
             print(f"{name}: {text!a:.240}")

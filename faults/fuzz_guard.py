@@ -1,9 +1,9 @@
 """What a reader may do with an input, and a judge of what it did.
 
 Allowed are a value, or an `InputError` whose message is one line of printable characters, of
-bounded length. Everything else is a finding: another exception, a warning, more than `SLOW` seconds,
-more than `LARGE` bytes of memory, a file written or removed, a process, a connection, code that is
-run. What is slow or runs code is tried again, since machines stutter and libraries are imported late.
+bounded length. Everything else is a finding: another exception, a warning, more than `SLOW` seconds
+of a core, more than `LARGE` bytes of memory, a file written or removed, a process, a connection,
+code that is run. What is slow or runs code is tried again: libraries are imported late.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ def judge(read: Callable[[Any], object], value: Any) -> Outcome:
 
 
 def _once(read: Callable[[Any], object], value: Any) -> tuple[Outcome, float, int]:
-    held, start = peak_memory(), time.monotonic()
+    held, start = peak_memory(), time.process_time()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -125,7 +125,7 @@ def _once(read: Callable[[Any], object], value: Any) -> tuple[Outcome, float, in
             place = f"{os.path.basename(last.filename)}:{last.name}"
             outcome = Outcome("finding", f"{type(error).__name__} in {place}: {error!s:.200}")
             del error
-    seconds, grown = time.monotonic() - start, peak_memory() - held
+    seconds, grown = time.process_time() - start, peak_memory() - held
     # What the garbage collector finds unclosed belongs to no input in particular.
     own = [row for row in warned if not issubclass(row.category, ResourceWarning)]
     if own and outcome.kind != "finding":

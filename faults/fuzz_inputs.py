@@ -33,9 +33,7 @@ deep: SearchStrategy[str] = st.sampled_from((50, 300, 900, 960, 980, 990, 995, 5
 )
 values: SearchStrategy[Any] = st.recursive(
     st.one_of(scalars, deep),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=3)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=3)),
     max_leaves=6,
 )
 

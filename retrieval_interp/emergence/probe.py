@@ -224,7 +224,7 @@ def snapshot_from_dict(row: Any, circuit: Circuit, where: str) -> Snapshot:
         step, examples, seed = (int(row[key]) for key in ("step", "examples", "seed"))
         partial, combined = _numbers(row["partial_losses"]), _numbers(row["combined_losses"])
         source: Source = "watch" if row.get("source") == "watch" else "checkpoint"
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(

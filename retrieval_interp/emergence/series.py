@@ -191,7 +191,7 @@ def series_from_dict(data: Any, where: str = "series") -> Series:
             losses,
             tuple(map(str, data.get("notes", []))),
         )
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{where}: expected numbers, found {error!s:.80}") from None
