@@ -67,14 +67,14 @@ class Tally:
         return json.dumps({"counts": self.counts, "findings": list(self.findings.values())})
 
 
-def run_target(tally: Tally, seconds: float, number: int) -> None:
-    """Try inputs at random until the time is up."""
+def run_target(tally: Tally, seconds: float, number: int, examples: int | None = None) -> None:
+    """Try inputs at random until the time is up, or so many have been tried."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and (examples is None or not tally.counts):
 
         @seed(number)
         @settings(
-            max_examples=_AT_ONCE,
+            max_examples=examples or _AT_ONCE,
             deadline=None,
             database=None,
             phases=[Phase.generate],
@@ -92,7 +92,8 @@ def run_target(tally: Tally, seconds: float, number: int) -> None:
 def limit_memory() -> None:
     """Let a blow-up fail here instead of taking the machine along."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + _ROOM, mapped + _ROOM))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + _ROOM, hard))
 
 
 def _guided(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -118,6 +119,7 @@ def main() -> None:
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}")
     parser.add_argument("--seconds", type=float, default=60, help="for each target")
+    parser.add_argument("--examples", type=int, help="no more for each target (hypothesis)")
     parser.add_argument("--engine", choices=("hypothesis", "atheris"), default="hypothesis")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for findings")
@@ -139,7 +141,7 @@ def main() -> None:
                 report = _guided(name, options, Path(folder))
             else:
                 tally = Tally(TARGETS[name], Path(folder), options.out)
-                run_target(tally, options.seconds, options.seed)
+                run_target(tally, options.seconds, options.seed, options.examples)
                 report = json.loads(tally.to_json())
         n = [report["counts"].get(kind, 0) for kind in KINDS]
         found[name] = report["findings"]

@@ -78,7 +78,7 @@ def _watched() -> Iterator[None]:
 
 
 def install() -> None:
-    """Begin to listen to what the interpreter does; this cannot be undone."""
+    """Begin to listen to what the interpreter does; this cannot be undone, but it idles."""
     sys.dont_write_bytecode = True
     sys.addaudithook(_audit)
 
