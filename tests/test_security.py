@@ -135,7 +135,8 @@ def named_task(text):
 
 def bench_pages(text, folder, capsys):
     task = named_task(text)
-    bench = ri.open(build_model(SIZES, TASKS[0]).eval(), task, examples=8, name=text)
+    model, training = build_model(SIZES, TASKS[0]).eval(), {"recipe": {text: [text]}, text: text}
+    bench = ri.open(ri.Checkpoint(text, model, task, SIZES, training), examples=8)
     bench.suppose("L1.H0 one-hot s0<-s2")
     for name, view in {"score": bench.score(), "roles": bench.roles()}.items():
         yield name, view.save_html(folder / f"{name}.html").read_text()
