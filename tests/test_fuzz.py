@@ -66,7 +66,7 @@ def refuse(text):
     raise error
 
 new = Path(sys.argv[1])
-fuzz_guard.SLOW, fuzz_guard.HANGING = 0.05, 2
+fuzz_guard.SLOW, fuzz_guard.HANGING = 0.05, 5
 install()
 for text, read in {
     "KeyError in": lambda _: {}["missing"],
