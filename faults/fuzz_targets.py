@@ -224,7 +224,7 @@ def _change_weight(draw: DrawFn, tensors: dict[str, Tensor]) -> None:
     elif how == "one":
         tensors[name] = weight.new_zeros(())
     else:
-        tensors[name] = weight.clone().fill_(float(how))
+        tensors[name] = torch.full(weight.shape, float(how))
 
 
 def use_checkpoint(path: Path) -> None:
