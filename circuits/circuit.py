@@ -234,9 +234,11 @@ class Circuit:
         except InputError as error:
             raise InputError(f"circuit: enabling: {error}") from None
         circuit = cls(mechanisms, n_roles, rest, task, listed)
-        for place, path in enumerate(listed):
-            if path in listed[:place] or path in set(circuit.paths()):
+        seen = set(circuit.paths())
+        for path in listed:
+            if path in seen:
                 raise InputError(f"circuit: enabling: expected every path once, found {path} twice")
+            seen.add(path)
         return circuit
 
     def to_json(self, record: Mapping[str, Any] | None = None) -> str:

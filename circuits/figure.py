@@ -5,6 +5,7 @@ more, dashed where it only enables.
 """
 
 from collections.abc import Mapping, Sequence
+from html import escape
 
 import plotly.graph_objects as go
 
@@ -40,7 +41,10 @@ def circuit_figure(
     """
     necessity, colors, notes = necessity or {}, colors or {}, notes or {}
     place = {role: x for x, role in enumerate(order)}
-    names, symbols, _ = names_for(circuit, task)
+    # Plotly takes tags in its texts for markup.
+    names, symbols = (
+        [escape(name, quote=False) for name in part] for part in names_for(circuit, task)[:2]
+    )
     figure = go.Figure()
     for x in range(len(order)):
         figure.add_shape(

@@ -7,6 +7,7 @@ byte anywhere is noticed). Weights go under HookedTransformer's own names. Nothi
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -190,14 +191,16 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
     training = content.get("training")
     if not isinstance(training, dict):
         raise InputError(f"{path}: expected a training record, found {training!r:.40}")
-    _check_size(path, config, tensors)
+    _check_size(path, config, task, tensors)
     model = build_model(config, task)
     load_weights(model, tensors, str(path))
     model.to(device, print_details=False)
     return Checkpoint(str(name), model.eval(), task, config, training)
 
 
-def _check_size(path: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> None:
+def _check_size(
+    path: Path, config: ModelConfig, task: TrainingTask, tensors: dict[str, Tensor]
+) -> None:
     # Before memory is taken: each layer has weights, so a file can only hold what it has bytes for.
     layers = {name.split(".")[1] for name in tensors if name.startswith("blocks.")}
     query = tensors.get("blocks.0.attn.W_Q")
@@ -207,6 +210,15 @@ def _check_size(path: Path, config: ModelConfig, tensors: dict[str, Tensor]) -> 
             f"{path}: expected weights of {config.layers} layers with attention of "
             f"{list(expected)}, as its config says, found {len(layers)} layers with "
             f"{None if query is None else list(query.shape)}"
+        )
+    # A lower bound: the matrices alone.
+    block = 4 * math.prod(expected) + (8 * config.d_model**2 if config.mlp else 0)
+    rows = task.d_in + task.d_out + task.n_positions
+    least = config.layers * block + config.d_model * rows
+    found = sum(tensor.numel() for tensor in tensors.values())
+    if found < least:
+        raise InputError(
+            f"{path}: expected at least {least} numbers, as its config and task say, found {found}"
         )
 
 

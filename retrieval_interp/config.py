@@ -94,7 +94,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if typing.get_origin(option) is typing.Literal:
             if isinstance(value, str) and value in typing.get_args(option):
                 return value
-        elif option is float and type(value) in (int, float) and not abs(value) >= 1e300:
+        elif option is float and is_number(value):
             return float(value)
         elif option in (bool, int, str, type(None)) and type(value) is option:
             return value
@@ -102,6 +102,11 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if typing.get_origin(hint) is typing.Literal:
         expected = " or ".join(map(repr, typing.get_args(hint)))
     raise InputError(f"{where}: expected {expected}, found {value!r:.60}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether JSON data is a number that computing can use; NaN is, of a loss that went astray."""
+    return type(value) in (int, float) and not abs(value) >= 1e300
 
 
 def _has_default(field: "dataclasses.Field[Any]") -> bool:

@@ -26,7 +26,7 @@ from retrieval_interp.checkpoint import (
     save_checkpoint,
     write_tensors,
 )
-from retrieval_interp.config import from_dict, to_dict
+from retrieval_interp.config import from_dict, is_number, to_dict
 from retrieval_interp.files import (
     lock_folder,
     read_json_lines,
@@ -197,7 +197,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         partial = row.get("partial_losses")
         numbers = [row.get(key) for key in ("train_loss", "validation_loss", "seconds")]
         numbers += partial if isinstance(partial, list) and partial else [None]
-        if type(row.get("step")) is not int or any(type(x) not in (int, float) for x in numbers):
+        if type(row.get("step")) is not int or not all(map(is_number, numbers)):
             raise InputError(
                 f"{metrics_path(path)}: expected step, train_loss, validation_loss, "
                 f"partial_losses and seconds in line {number}, found {row!r:.60}"
@@ -211,7 +211,8 @@ def checkpoint_files(path: Path) -> dict[int, Path]:
         file.stem.removeprefix("step-"): file
         for file in path.glob("checkpoints/step-*.safetensors")
     }
-    return dict(sorted((int(step), file) for step, file in files.items() if step.isdigit()))
+    numbers = {step: file for step, file in files.items() if step.isascii() and step.isdigit()}
+    return dict(sorted((int(step), file) for step, file in numbers.items()))
 
 
 def last_step(path: Path) -> int:

@@ -197,10 +197,12 @@ def _keys_first(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return tuple(ordered)
     # Whoever is left waits for another one that is left: following them ends in a circle.
     left = {node.name: node for node in nodes if missing[place[node.name]]}
-    trail = [next(iter(left))]
-    while trail.count(trail[-1]) == 1:
-        trail.append(next(name for name in left[trail[-1]].key if name in left))
-    cycle = " <- ".join(trail[trail.index(trail[-1]) :])
+    name = next(iter(left))
+    trail: dict[str, int] = {}
+    while name not in trail:
+        trail[name] = len(trail)
+        name = next(parent for parent in left[name].key if parent in left)
+    cycle = " <- ".join([*list(trail)[trail[name] :], name])
     raise InputError(f"graph: expected no cycle, found {cycle:.200}; leave one of these out")
 
 

@@ -119,7 +119,7 @@ class TrainingTask(Task):
     # Parameters
 
     def _check_counts(self, *counts: tuple[str, int]) -> None:
-        """Refuse fields that are no integers of at least so much.
+        """Refuse fields that are no integers of at least so much, or are beyond any use.
 
         Raises:
             InputError: with the field.
@@ -130,6 +130,8 @@ class TrainingTask(Task):
                 raise InputError(
                     f"task: expected {name} to be an integer of at least {least}, found {value!r}"
                 )
+            if value >= 2**31:
+                raise InputError(f"task: expected {name} to be below 2^31, found {value}")
 
     def _check_curriculum(self) -> None:
         value: Any = getattr(self, "curriculum")  # noqa: B009

@@ -76,7 +76,7 @@ class VectorTask(TrainingTask):
         self._check_curriculum()
         if self.position not in ("pair", "token"):
             raise InputError(f"task: expected position 'pair' or 'token', found {self.position!r}")
-        if not (isinstance(self.base, (int, float)) and 1 < self.base < float("inf")):
+        if not (isinstance(self.base, (int, float)) and 1 < self.base < 1e300):
             raise InputError(f"task: expected base to be a number above 1, found {self.base!r}")
         if self.tokens not in ("gaussian", "unit"):
             raise InputError(f"task: expected tokens 'gaussian' or 'unit', found {self.tokens!r}")

@@ -124,12 +124,15 @@ def test_whole_words_are_the_equations_task():
     assert batch.targets[0, 0].sort().values.tolist() == [0, 1, 2, 3]
 
 
-def test_examples_do_not_depend_on_how_many_are_drawn(bpe):
-    task = PromptTask(LivesWithPrompt(steps=2), bpe)
-    some, more = task.sample(3, seed=2, start=2), task.sample(5, seed=2)
-    length = min(some.inputs.shape[1], more.inputs.shape[1])
-    assert torch.equal(some.inputs[:, :length], more.inputs[2:, :length])
-    assert torch.equal(some.roles, more.roles[2:]) and torch.equal(some.targets, more.targets[2:])
+@pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
+def test_examples_do_not_depend_on_how_many_are_drawn(bpe, rough, formulation):
+    task = PromptTask(formulation, bpe if formulation.name == "kingdoms" else rough)
+    more = task.sample(5, seed=2)
+    for start, count in ((2, 3), *((index, 1) for index in range(5))):
+        some, same = task.sample(count, seed=2, start=start), more[start : start + count]
+        length = min(some.inputs.shape[1], more.inputs.shape[1])
+        assert torch.equal(some.inputs[:, :length], same.inputs[:, :length])
+        assert torch.equal(some.roles, same.roles) and torch.equal(some.targets, same.targets)
     assert not torch.equal(task.sample(3, split="test").targets, task.sample(3).targets)
 
 

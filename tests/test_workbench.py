@@ -293,16 +293,6 @@ def test_circuits_of_other_tasks_are_not_loaded(bench, tmp_path):
         bench.suppose(ri.Circuit({}, 3))
 
 
-def test_a_loss_name_is_escaped(model, tmp_path):
-    class Hostile(ri.RetrievalTask):
-        loss_name = "<script>alert(1)</script>"
-
-    hostile = ri.open(model, Hostile(chains=3, steps=2, dim=4), examples=8)
-    hostile.suppose("L1.H0 s0<-s2")
-    for html in (hostile.score().html, hostile.report(tmp_path / "r.html").read_text()):
-        assert "<script>alert" not in html and "&lt;script&gt;alert" in html
-
-
 def test_an_untrained_model_has_no_circuit_and_the_view_says_so(bench):
     assert "the model has not learned the task" in repr(bench.discover())
 

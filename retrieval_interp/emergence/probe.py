@@ -10,6 +10,7 @@ The paper measures attention alone. A path may have its attention before anythin
 brings, and be worth something before it has most of the attention.
 """
 
+import math
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -215,7 +216,7 @@ def snapshot_from_dict(row: Any, circuit: Circuit, where: str) -> Snapshot:
         carrying = set(circuit.paths())
         paths = {
             path: PathAtStep(
-                float(row["paths"][name]["attention"]),
+                _numbers([row["paths"][name]["attention"]])[0],
                 _numbers(row["paths"][name]["live_losses"]),
                 _numbers(row["paths"][name]["frozen_losses"]) if path in carrying else None,
             )
@@ -224,7 +225,7 @@ def snapshot_from_dict(row: Any, circuit: Circuit, where: str) -> Snapshot:
         step, examples, seed = (int(row[key]) for key in ("step", "examples", "seed"))
         partial, combined = _numbers(row["partial_losses"]), _numbers(row["combined_losses"])
         source: Source = "watch" if row.get("source") == "watch" else "checkpoint"
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
@@ -236,4 +237,7 @@ def snapshot_from_dict(row: Any, circuit: Circuit, where: str) -> Snapshot:
 def _numbers(values: Any) -> tuple[float, ...]:
     if not isinstance(values, list) or not values:
         raise ValueError("a loss for each asked symbol")
-    return tuple(map(float, values))
+    numbers = tuple(map(float, values))
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError("finite losses")
+    return numbers

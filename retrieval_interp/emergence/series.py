@@ -191,7 +191,7 @@ def series_from_dict(data: Any, where: str = "series") -> Series:
             losses,
             tuple(map(str, data.get("notes", []))),
         )
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{where}: expected numbers, found {error!s:.80}") from None
@@ -207,7 +207,8 @@ def _check(
     ):
         if not steps or steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
             raise InputError(f"{where}: expected {what} of rising steps, at least one")
-    asked = [row.partial_losses for row in losses]
+    asked = [(row.validation_loss,) * n_targets for row in losses]
+    asked += [row.partial_losses for row in losses]
     for row in snapshots:
         asked += [row.partial_losses, row.combined_losses]
         for at in row.paths.values():

@@ -5,6 +5,7 @@ the paper's D = 5 alone. A side without numbers is left out. Whiskers are standa
 """
 
 from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING
 
 from retrieval_interp.llm.results import Result
@@ -74,6 +75,7 @@ def _add_model(
     import plotly.graph_objects as go
 
     own = [row for row in side if row.model == model]
+    name = escape(model, quote=False)  # Plotly takes tags for markup
     if not own:
         return
     known = {trace.legendgroup for trace in figure.data}
@@ -81,9 +83,9 @@ def _add_model(
         "x": [places[_label(row)] for row in own],
         "y": [row.accuracy for row in own],
         "error_y": {"type": "data", "array": [row.stderr for row in own]},
-        "name": model,
-        "legendgroup": model,
-        "showlegend": model not in known,
+        "name": name,
+        "legendgroup": name,
+        "showlegend": name not in known,
         "customdata": [[_label(row), row.stderr, row.questions] for row in own],
         "hovertemplate": "%{customdata[0]}: %{y:.3f} +- %{customdata[1]:.3f}, "
         "%{customdata[2]} questions",

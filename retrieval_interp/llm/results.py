@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputError
+from tasks.errors import InputError, printable
 
 FORMULATIONS = ("equations", "lives-with", "kingdoms", "functions", "relatives")  # F1 to F5
 # What no number here needs is left on the disk.
+_LETTERS = ("C", "I")  # Inspect's correct and incorrect
 _UNREAD = {"messages", "events", "store", "attachments", "output"}
 
 
@@ -113,11 +114,17 @@ def _read_log(path: Path) -> Iterator[Result]:
     by_steps: dict[int | None, list[Any]] = {}
     for sample in log.samples or []:
         if _score(sample) is not None:
-            by_steps.setdefault(sample.metadata.get("steps"), []).append(sample)
+            steps = sample.metadata.get("steps")
+            by_steps.setdefault(steps if type(steps) is int else None, []).append(sample)
     if not by_steps:
         raise InputError(
             f"{path}: expected a log with scored samples, found none; run without --no-log-samples "
             "and --no-score"
+        )
+    if not all(_is_own(sample) for samples in by_steps.values() for sample in samples):
+        raise InputError(
+            f"{path}: expected samples with the steps, chance, attempts and value that this "
+            "benchmark gives them, found others; give the files that inspect eval wrote"
         )
     for steps, samples in by_steps.items():
         yield _result(str(path), log.eval.model, formulation, steps, samples)
@@ -127,6 +134,20 @@ def _score(sample: Any) -> Any:
     scores = sample.scores or {}
     # Of a task that is not installed the scorer has no package in its name.
     return scores.get("exact_answer", scores.get("retrieval_interp/exact_answer"))
+
+
+def _is_own(sample: Any) -> bool:
+    """Whether a sample has what the rows are made of."""
+    score = _score(sample)
+    known = score.metadata or {}
+    steps, chance = sample.metadata.get("steps"), sample.metadata.get("chance")
+    return (
+        (steps is None or (type(steps) is int and 0 < steps < 2**31))
+        and (type(chance) in (int, float) and 0 < chance <= 1)
+        and (type(known.get("attempts")) is int and 0 < known["attempts"] < 2**31)
+        and type(known.get("unanswered")) is bool
+        and (score.value in _LETTERS if isinstance(score.value, str) else score.value in (0, 1))
+    )
 
 
 def _result(
@@ -160,7 +181,7 @@ def results_table(results: Sequence[Result]) -> str:
     table = [[*header, "unanswered"]]
     table += [
         [
-            row.model,
+            printable(row.model),
             row.formulation,
             "-" if row.steps is None else str(row.steps),
             str(row.questions),

@@ -5,6 +5,7 @@ circuitsvis pages. A figure without numbers is not made.
 """
 
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def final_loss_figure(grids: dict[str, dict[str, Any]]) -> go.Figure:
                     "array": [row["max"] - row["mean"] for row in rows],
                     "arrayminus": [row["mean"] - row["min"] for row in rows],
                 },
-                name=f"{name} ({summary['scale']})",
+                name=_plain(f"{name} ({summary['scale']})"),
             )
         )
     figure.add_hline(_PLATEAU, line_dash="dot", annotation_text="0.7: nothing learned")
@@ -56,11 +57,18 @@ def partial_loss_figure(summary: dict[str, Any]) -> go.Figure:
     figure = go.Figure()
     for place, name in enumerate(summary["asked"]):
         losses = [row["partial_losses"][place] for row in rows]
-        figure.add_trace(go.Scatter(x=[row["layers"] for row in rows], y=losses, name=name))
+        figure.add_trace(go.Scatter(x=[row["layers"] for row in rows], y=losses, name=_plain(name)))
     figure.update_xaxes(title="layers")
     figure.update_yaxes(title="final partial MSE, mean of the runs", rangemode="tozero")
-    figure.update_layout(template="plotly_white", title=f"{summary['grid']}, {summary['scale']}")
+    figure.update_layout(
+        template="plotly_white", title=_plain(f"{summary['grid']}, {summary['scale']}")
+    )
     return figure
+
+
+def _plain(text: str) -> str:
+    """Plotly takes tags in its texts for markup."""
+    return escape(text, quote=False)
 
 
 def trained_circuit_figure(trained: Trained) -> go.Figure:

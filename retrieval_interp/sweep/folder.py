@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.config import to_dict
+from retrieval_interp.config import is_number, to_dict
 from retrieval_interp.files import lock_folder, read_text, remove_leftovers, write_whole
 from retrieval_interp.sweep.cells import FORMAT, tidy
 from retrieval_interp.sweep.grid import Cell, Grid, grid_from_dict
@@ -157,15 +157,15 @@ def _check_result(result: Any, grid: Grid, cell: Cell, file: Path) -> None:
         well_formed = (
             result["format"] == FORMAT
             and result["status"] == "done"
-            and all(type(result[key]) in (int, float) for key in _NUMBERS)
-            and [type(loss) for loss in result["partial_losses"]] == [float] * n
+            and all(is_number(result[key]) for key in _NUMBERS)
+            and [is_number(loss) for loss in result["partial_losses"]] == [True] * n
             and len(result["below_half"]) == n
             and result["order_held"] in (True, False, None)
             and all(isinstance(result[key], str) for key in ("device", "date"))
-            and isinstance(result["versions"], dict)
+            and all(isinstance(version, str) for version in result["versions"].values())
         )
         recipe = result["recipe"]
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         well_formed, recipe = False, None
     if not well_formed:
         raise InputError(

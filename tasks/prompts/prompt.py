@@ -77,11 +77,13 @@ def asked_first(count: int, asked: int) -> list[int]:
 
 
 def expect_count(where: str, name: str, value: object) -> None:
-    """Raises InputError unless the value is an integer of at least 1."""
+    """Raises InputError unless the value is an integer of at least 1, and of some use."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(
             f"{where}: expected {name} to be an integer of at least 1, found {value!r}"
         )
+    if value >= 2**31:
+        raise InputError(f"{where}: expected {name} to be below 2^31, found {value}")
 
 
 def expect_statements(where: str, formula: str, count: int) -> None:

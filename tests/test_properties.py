@@ -1,0 +1,166 @@
+"""What must not change a score: names of chains, heads left alone, how examples are batched.
+
+The order in which chains are interleaved within a step is data. What can be permuted is:
+
+- names: the chain axis of roles and targets, the inputs being the same, in any model;
+- places: two chains change all their positions, encodings included, with roles and targets, in a
+  model whose every head stays within a chain. (A living head of a causal model also sees the
+  queries before its own, which then are others.)
+"""
+
+import pytest
+import torch
+
+import retrieval_interp as ri
+from circuits import Circuit, Head, Mechanism, RolePath, ablated, score_circuit
+from circuits.compile import compile_circuit
+from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
+from circuits.rules import Jump, plan_rules
+from circuits.scoring import Scorer
+from retrieval_interp.model import ModelConfig, build_model
+from retrieval_interp.word_tokenizer import word_tokenizer
+from tasks import (
+    Batch,
+    ConditionalRetrievalTask,
+    EquationsTask,
+    PromptTask,
+    RetrievalTask,
+)
+from tasks.prompts import EquationsPrompt
+
+# Sums in float32 take another order: up to some 30 roundings of 6e-8 at losses of the order of 1.
+ROUNDING = 2e-6
+SIZES = ModelConfig(layers=2, heads=2, d_model=8)
+TASKS = {
+    "retrieval": RetrievalTask(chains=4, steps=2, dim=4),
+    "conditional": ConditionalRetrievalTask(chains=3, dim=2, tables="chains"),
+    "equations": EquationsTask(chains=3, steps=2),
+}
+LIVING = ["L0.H1 uniform", "L1.H0 shared s0<-s2 s0<-s1", "L1.H1 one-hot s0<-s1"]
+WITHIN = ["L0.H0 one-hot s2<-s1", "L0.H1 identity", "L1.H0 shared s0<-s2 s0<-s1",
+          "L1.H1 one-hot s0<-s2"]  # fmt: skip
+
+
+@pytest.fixture(params=sorted(TASKS))
+def known(request):
+    """A task and a model of random weights, several times as large as they begin."""
+    task = TASKS[request.param]
+    model = build_model(SIZES, task).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if ".attn.W" in name:
+                weight *= 4
+    return task, model
+
+
+def losses(task, model, circuit, batch):
+    """Of the intact model, of each path cut in it, of the circuit, and of it less each path."""
+    scorer, empty = Scorer(model, task, batch), Circuit({}, circuit.n_roles)
+    found = [float(scorer.base_losses.mean())]
+    found += [scorer.mse(empty.cut(path)) for path in circuit.paths()]
+    found.append(scorer.rebase(circuit))
+    found += [scorer.mse(circuit.without(path)) for path in circuit.paths()]
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def test_names_of_chains_change_no_score(known):
+    task, model = known
+    batch = task.sample(8, seed=1)
+    order = torch.tensor([*range(1, task.chains), 0])
+    renamed = Batch(batch.inputs, batch.targets[:, order], batch.roles[:, order])
+    circuit = ri.parse_circuit(LIVING, task)
+    scores = [losses(task, model, circuit, each) for each in (batch, renamed)]
+    assert (scores[0][1:] - scores[0][0]).abs().max() > 1e-3  # replacing does something
+    torch.testing.assert_close(*scores, atol=ROUNDING, rtol=ROUNDING)
+    wrong = Batch(batch.inputs, batch.targets, batch.roles[:, order])
+    assert not torch.allclose(losses(task, model, circuit, wrong), scores[0])
+
+
+@pytest.mark.parametrize("known", ["retrieval", "conditional"], indirect=True)
+def test_chains_that_change_places_change_places_in_the_outputs_alone(known):
+    """Not for equations: their model adds positions of its own, which stay where they are."""
+    task, model = known
+    batch = task.sample(16, seed=2)
+    order = torch.tensor([1, 0, *range(2, task.chains)])
+    places = torch.arange(task.n_positions).repeat(16, 1)  # what comes to stand where
+    places.scatter_(1, batch.roles.flatten(1), batch.roles[:, order].flatten(1))
+    inputs = batch.inputs.gather(1, places[..., None].expand_as(batch.inputs))
+    assert not torch.equal(inputs, batch.inputs)
+    swapped = Batch(inputs, batch.targets[:, order], batch.roles)
+    circuit = ri.parse_circuit(WITHIN, task)
+    with torch.no_grad():
+        with ablated(model, circuit, batch):
+            outputs = model(batch.inputs)
+        with ablated(model, circuit, swapped):
+            found = model(swapped.inputs)
+    expected = outputs.gather(1, places[..., None].expand_as(outputs))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    scores = [losses(task, model, circuit, each) for each in (batch, swapped)]
+    held = 1 + len(list(circuit.paths()))  # before that come scores of the living model
+    torch.testing.assert_close(scores[0][held:], scores[1][held:], atol=ROUNDING, rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("mechanism", [ORIGINAL, Mechanism("cut")], ids=str)
+@pytest.mark.parametrize("name", [*sorted(TASKS), "prompt"])
+def test_heads_left_as_they_are_change_nothing(name, mechanism):
+    if name == "prompt":
+        like = EquationsTask(chains=3, steps=2)
+        prompt = EquationsPrompt(steps=2, chains=3, question="short")
+        task = PromptTask(prompt, word_tokenizer(like.vocabulary, "<s>"), answer_prefix="")
+        model = build_model(SIZES, like).eval()
+    else:
+        task = TASKS[name]
+        model = build_model(SIZES, task).eval()
+    batch = task.sample(8)
+    heads = {Head(layer, head): mechanism for layer in range(2) for head in range(2)}
+    circuit = Circuit(heads, len(task.role_names))
+    with torch.no_grad():
+        intact = model(batch.inputs)
+        with ablated(model, circuit, batch):
+            assert float((model(batch.inputs) - intact).abs().max()) <= 1e-6
+    score = score_circuit(model, task, circuit, batch)
+    assert abs(score.combined_mse - score.baseline_mse) <= 1e-6
+
+
+def test_idle_heads_can_be_replaced_by_anything():
+    task = RetrievalTask(chains=4, steps=2, dim=4, tokens="unit")
+    rules = plan_rules([[Jump(1, (1,))], [Jump(2, (2,))]], layers=(1, 2, 4))
+    compiled = compile_circuit(rules, task, n_layers=5, n_heads=2)
+    batch = task.sample(32, split="test")
+    scorer = Scorer(compiled.model, task, batch)
+    assert len(compiled.idle) == 7
+    for mechanism in (
+        IDENTITY,
+        UNIFORM,
+        Mechanism("one-hot", (RolePath(0, 3),)),
+        Mechanism("shared", (RolePath(2, 1), RolePath(2, 2))),
+        Mechanism("cut", (RolePath(0, 0),)),
+    ):
+        for heads in ({head: mechanism} for head in compiled.idle):
+            found = scorer.mse(Circuit(heads, len(task.role_names)))
+            assert found == pytest.approx(float(scorer.base_losses.mean()), abs=1e-6)
+    busy = next(head for head in compiled.circuit.mechanisms if head not in compiled.idle)
+    assert scorer.mse(Circuit({busy: UNIFORM}, len(task.role_names))) > 0.01
+
+
+def test_scores_do_not_depend_on_how_examples_are_batched(known):
+    task, model = known
+    circuit = ri.parse_circuit(LIVING, task)
+    batch = task.sample(12, seed=3)
+    whole = losses(task, model, circuit, batch)
+    parts = [batch[:2], batch[2:5], batch[5:]]
+    each = [losses(task, model, circuit, part) * len(part) for part in parts]
+    torch.testing.assert_close(torch.stack(each).sum(0) / 12, whole, atol=ROUNDING, rtol=ROUNDING)
+
+
+def test_scores_do_not_depend_on_threads(known):
+    task, model = known
+    circuit, batch = ri.parse_circuit(LIVING, task), task.sample(12, seed=4)
+    before, scores = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            scores.append(losses(task, model, circuit, batch))
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(*scores, atol=ROUNDING, rtol=ROUNDING)

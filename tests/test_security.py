@@ -1,0 +1,316 @@
+"""Nothing that is read runs, nothing that is shown becomes markup, nothing asks the network."""
+
+import ast
+import importlib.util
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import retrieval_interp as ri
+from circuits.figure import circuit_figure
+from faults.fuzz_targets import SIZES, TASKS, _logs, run
+from retrieval_interp.ablate import main as ablate
+from retrieval_interp.checkpoint import save_checkpoint
+from retrieval_interp.config import to_dict
+from retrieval_interp.emergence.report import render_emergence
+from retrieval_interp.model import build_model
+from retrieval_interp.reproduce.figures import final_loss_figure, partial_loss_figure
+from tasks import InputError, RetrievalTask
+
+ROOT = Path(__file__).parent.parent
+needs_inspect = pytest.mark.skipif(
+    importlib.util.find_spec("inspect_ai") is None, reason="needs the extra [llm]"
+)
+
+# Nothing that is read runs
+
+MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml"}
+CALLS = {"eval", "exec", "compile", "__import__"}
+METHODS = {"torch.load", "torch.save", "os.system", "os.popen", "yaml.load"}
+
+
+def dangers(source):
+    """Whatever in a module could run what it reads, as `line: what`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [str(node.module).split(".")[0]]
+        found += [f"{node.lineno}: import {name}" for name in names if name in MODULES]
+        if isinstance(node, ast.ImportFrom):
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found += [f"{node.lineno}: {name}" for name in full & METHODS]
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        if called in CALLS | METHODS or "True" in (given.get("shell"), given.get("allow_pickle")):
+            found.append(f"{node.lineno}: {called}")
+    return found
+
+
+def test_no_module_can_run_what_it_reads():
+    modules = [path for name in ("tasks", "circuits", "retrieval_interp")
+               for path in (ROOT / name).rglob("*.py")]  # fmt: skip
+    assert len(modules) > 80
+    assert {str(path): found for path in modules if (found := dangers(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from joblib import load",
+        "from torch import load",
+        "torch.load(path)",
+        "eval(text)",
+        "numpy.load(path, allow_pickle=True)",
+        "subprocess.run(line, shell=True)",
+        "def f():\n    import marshal",
+    ],
+)
+def test_the_search_for_such_modules_is_not_blind(line):
+    assert dangers(line)
+    assert not dangers("model.eval(); torch.compile(model); re.compile(x); numpy.load(path)")
+
+
+class Payload:
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_a_pickle_by_another_name_does_not_run(tmp_path):
+    path, proof = tmp_path / "model.safetensors", tmp_path / "ran"
+    path.write_bytes(pickle.dumps(Payload(proof)))
+    with pytest.raises(InputError, match="expected a checkpoint"):
+        ri.load_checkpoint(path)
+    assert not proof.exists()
+    pickle.loads(path.read_bytes())
+    assert proof.exists()  # it would have
+
+
+# Nothing that is shown becomes markup
+
+HOSTILE = (
+    "</script></style></title><script>alert(1)</script><img src=x onerror=alert(2)>"
+    "\"'--><!--&\u2028"
+)
+MILD = "a name"
+
+
+def named_task(text):
+    """A task that says the text wherever a task may say something."""
+
+    class Named(RetrievalTask):
+        loss_name = text
+        role_labels = property(lambda self: tuple(f"{text}{i}" for i in range(3)))
+        role_symbols = role_labels
+        description = property(lambda self: text)
+        asked = property(lambda self: (text,))
+
+        def path_label(self, dest, src):
+            return f"{text} {dest} {src}"
+
+        def position_labels(self, batch, example):
+            return [text] * batch.inputs.shape[1]
+
+        def to_dict(self):
+            return {"name": text, text: text}
+
+    return Named(chains=2, steps=1, dim=2)
+
+
+def bench_pages(text, folder, capsys):
+    task = named_task(text)
+    model, training = build_model(SIZES, TASKS[0]).eval(), {"recipe": {text: [text]}, text: text}
+    bench = ri.open(ri.Checkpoint(text, model, task, SIZES, training), examples=8)
+    bench.suppose("L1.H0 one-hot s0<-s2")
+    for name, view in {"score": bench.score(), "roles": bench.roles()}.items():
+        yield name, view.save_html(folder / f"{name}.html").read_text()
+    yield "attention", bench.attention().save_html(folder / "attention.html").read_text()
+    yield "report", bench.report(folder / "report.html").read_text()
+    yield "bench", bench._repr_html_()
+    yield "circuit", bench.circuit._repr_html_()
+    figure = circuit_figure(bench.circuit, 2, [1, 2, 0], task=task)
+    yield "figure", figure.to_html(include_plotlyjs=False, div_id="figure")
+
+
+def ablate_page(text, folder, capsys):
+    model = build_model(SIZES, TASKS[0])
+    name = text.replace("/", "")[:60]
+    training = {"recipe": {text: text, "deep": [{text: text}]}, "device": text, text: [text]}
+    path = folder / f"{name}.safetensors"
+    save_checkpoint(path, model, TASKS[0], SIZES, training)
+    circuit = folder / f"{name}.json"
+    circuit.write_text(run().circuit.to_json({"command": text}))
+    out = ["--report", str(folder / "page.html")]
+    ablate(["--ckpt", str(path), "--circuit", str(circuit), "--examples", "8", *out])
+    capsys.readouterr()
+    yield "ablate", (folder / "page.html").read_text()
+
+
+def emergence_page(text, folder, capsys):
+    named = replace(run(), run=text, circuit_from=text, notes=(text,))
+    page = render_emergence(named, text, 4, 0)
+    # Plotly's own script is left out: it is large, and no part of it comes from a file.
+    yield "emergence", re.sub(r"<script>/\*\*.*?</script>", "", page, flags=re.S)
+
+
+def sweep_figures(text, folder, capsys):
+    depth = {"layers": 1, "mean": 0.5, "min": 0.4, "max": 0.6, "partial_losses": [0.5]}
+    summary = {"grid": text, "scale": text, "asked": [text], "depths": [depth]}
+    for name, figure in (
+        ("left", final_loss_figure({text: summary})),
+        ("right", partial_loss_figure(summary)),
+    ):
+        yield name, figure.to_html(include_plotlyjs=False, div_id="figure")
+
+
+def log_page(text, folder, capsys):
+    from retrieval_interp.llm.figure import accuracy_figure
+    from retrieval_interp.llm.results import read_results
+
+    (log,) = _logs()
+    log["eval"]["model"] = text
+    path = folder / "log.json"
+    path.write_text(json.dumps(log))
+    figure = accuracy_figure(read_results([path]))
+    yield "log", figure.to_html(include_plotlyjs=False, div_id="figure")
+
+
+class Page(HTMLParser):
+    """The elements of a page with the names of their attributes, its links, scripts and text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.links, self.scripts, self.texts = [], [], [], []
+        self.inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, *(name for name, _ in attrs)))
+        self.links += [v for name, v in attrs if name in ("src", "href", "data", "action")]
+        self.inside = tag
+        self.texts += [value or "" for _, value in attrs]
+
+    def handle_comment(self, data):
+        self.elements.append("a comment")
+
+    def handle_data(self, data):
+        (self.scripts if self.inside == "script" else self.texts).append(data)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        bench_pages,
+        ablate_page,
+        emergence_page,
+        sweep_figures,
+        pytest.param(log_page, marks=needs_inspect),
+    ],
+)
+def test_names_do_not_become_markup(make, tmp_path, capsys):
+    pages = {}
+    for text in (MILD, HOSTILE):
+        folder = tmp_path / text[:2].strip("<").replace("/", "x")
+        folder.mkdir()
+        pages[text] = dict(make(text, folder, capsys))
+    for name, mild in pages[MILD].items():
+        hostile = pages[HOSTILE][name]
+        expected, found = Page(mild), Page(hostile)
+        assert found.elements == expected.elements and found.links == expected.links, name
+        assert len(expected.scripts) == len(found.scripts), name
+        assert "<script>alert(1)" not in hostile and "\u2028" not in "".join(found.scripts), name
+        if name in ("figure", "left", "right", "log"):
+            assert "\\u003cimg" not in hostile and "&lt;img" in hostile, name  # as Plotly reads it
+        elif name != "circuit":  # which names no task
+            assert any("alert" in part for part in (*found.texts, *found.scripts)), name
+        markup = re.sub(r"<script\b.*?</script>", "", hostile, flags=re.S)
+        assert not re.search(r"@import|url\((?!#)", markup) and found.links == [], name
+
+
+# Nothing asks the network
+
+GUARDED = """
+import os, runpy, socket, sys
+
+asked = []
+
+def refuse(event, args):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
+        asked.append(f"{event} {args!r:.100}")
+        raise OSError("no network here")
+
+sys.addaudithook(refuse)
+for line in sys.stdin.read().splitlines():
+    module, *arguments = line.split("\\t")
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__")
+    except SystemExit as stop:
+        assert not stop.code, (line, stop.code)
+print("ASKED", asked)
+"""
+
+
+def asked_by(lines, folder):
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED],
+        input="\n".join("\t".join(map(str, line)) for line in lines),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return ast.literal_eval(done.stdout.splitlines()[-1].removeprefix("ASKED "))
+
+
+def test_the_guard_sees_a_request(tmp_path):
+    (tmp_path / "asks.py").write_text(
+        "import contextlib, urllib.request\nwith contextlib.suppress(OSError):\n"
+        "    urllib.request.urlopen('http://127.0.0.1:9')\n"
+    )
+    done = asked_by([["asks"]], tmp_path)
+    assert len(done) == 1 and done[0].startswith("socket.")
+
+
+def test_no_command_asks_the_network(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    checkpoint = folder / "checkpoints/step-000020.safetensors"
+    save_checkpoint(checkpoint, build_model(SIZES, TASKS[0]), TASKS[0], SIZES, {"step": 20})
+    (folder / "config.json").write_text(json.dumps(to_dict(run().recipe)))
+    circuit = tmp_path / "circuit.json"
+    circuit.write_text(run().circuit.to_json())
+    common = ("--circuit", circuit, "--examples", 8, "--report")
+    train = "--out new --steps 2 --batch 2 --examples 4 --no-compile --threads 1 --device cpu"
+    lines = [
+        ["retrieval_interp.ablate", "--ckpt", checkpoint, *common, "a.html"],
+        ["retrieval_interp.bound", "--steps", 1],
+        ["retrieval_interp.emergence", "--run", folder, *common, "e.html"],
+        ["retrieval_interp.reproduce", "--only", "C3"],
+        ["retrieval_interp.train", *train.split(), "--validation-examples", 2],
+    ]
+    if importlib.util.find_spec("inspect_ai"):
+        (tmp_path / "log.json").write_text(json.dumps(_logs()[0]))
+        lines.append(["retrieval_interp.llm", "plot", "log.json", "--out", "l.html"])
+    assert asked_by(lines, tmp_path) == []
+    assert {path.name for path in tmp_path.glob("*.html")} >= {"a.html", "e.html"}
+    assert (tmp_path / "new/checkpoints/step-000002.safetensors").exists()
