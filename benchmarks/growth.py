@@ -2,7 +2,7 @@
 
     python benchmarks/growth.py [--out growth.html] [--quick]
 
-One size varies at a time: layers, steps D, chains N and examples; the others stay (5, 3, 4 and 128).
+One size varies at a time, layers, steps D, chains N and examples; the others stay 5, 3, 4 and 128.
 (sweep) `circuits.ablation_sweep` on an untrained GPT-2 of width 64, one head a layer;
 (discover) `circuits.discover` on a model compiled from doubling rules, whose circuit is the truth.
 Layers without a rule are idle there, and its width follows from D.
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 import torch
+from measure import add_device, arguments, exponent, machine, prepare, seconds, table, write_json
 from plotly.subplots import make_subplots
 from tqdm import tqdm
 
 from circuits import ablation_sweep, discover
 from circuits.compile import compile_circuit
 from circuits.rules import doubling_rules
-from measure import add_device, arguments, exponent, machine, prepare, seconds, table, write_json
 from retrieval_interp.model import ModelConfig, build_model
 from tasks import RetrievalTask
 

@@ -17,8 +17,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from tqdm import tqdm
-
 from flops import matmul_rate, step_flops
 from measure import (
     add_device,
@@ -32,6 +30,8 @@ from measure import (
     write_json,
 )
 from plain_transformer import PlainTransformer
+from tqdm import tqdm
+
 from retrieval_interp.model import build_model
 from retrieval_interp.presets import PRESETS
 from retrieval_interp.recipe import Recipe
@@ -44,14 +44,14 @@ DEFAULT = (
 
 
 def stepper(
-    recipe: Recipe, model: torch.nn.Module, device: torch.device, backend: str | None
+    recipe: Recipe, model: torch.nn.Module, device: torch.device, backend: str
 ) -> Callable[[], None]:
-    """A function that takes one training step; `backend` compiles, None does not."""
+    """A function that takes one training step; `backend` compiles, `none` does not."""
     task = recipe.task
     kept = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(kept, lr=1e-3, weight_decay=0.1, fused=True)
     mode = "reduce-overhead" if device.type == "cuda" and backend == "inductor" else None
-    forward: Any = torch.compile(model, backend=backend, mode=mode) if backend else model
+    forward: Any = torch.compile(model, backend=backend, mode=mode) if backend != "none" else model
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
     batch = task.sample(recipe.batch, 0, device)
 
@@ -78,7 +78,7 @@ def compare(
     contenders = {key: stepper(recipe, model, device, backend) for key, model in models.items()}
     if options.eager:
         model = build_model(recipe.model, task, 0, device)
-        contenders["eager"] = stepper(recipe, model, device, None)
+        contenders["eager"] = stepper(recipe, model, device, "none")
     for contender in contenders.values():
         seconds(contender, 3, device)  # compiles, and records where there are CUDA graphs
     times = in_turns(contenders, options.rounds, options.steps, device)
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--eager", action="store_true", help="time the uncompiled model too")
-    parser.add_argument("--backend", default="inductor", help="of torch.compile")
+    parser.add_argument("--backend", default="inductor", help="of torch.compile; none: do not")
     options = parser.parse_args(argv)
     device = prepare(options)
     print(machine(device))

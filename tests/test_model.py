@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from transformer_lens import HookedTransformer
+from transformer_lens.components.attention import Attention
 from transformer_lens.components.transformer_block import TransformerBlock
 
 from retrieval_interp.model import ModelConfig, build_model
@@ -63,7 +64,7 @@ def test_our_block_equals_the_stock_block_and_fires_the_same_hooks(task, mlp):
     model = randomize(build_model(ModelConfig(2, 2, 16, mlp=mlp), task))
     stock = copy.deepcopy(model)
     for block in stock.blocks:
-        block.__class__ = TransformerBlock
+        block.__class__, block.attn.__class__ = TransformerBlock, Attention
     inputs = task.sample(4).inputs
     ours, our_cache = model.run_with_cache(inputs)
     theirs, their_cache = stock.run_with_cache(inputs)
