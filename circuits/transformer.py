@@ -14,17 +14,19 @@ from transformer_lens.components.transformer_block import TransformerBlock
 
 
 class Attention(StockAttention):
-    """TransformerLens's attention, with queries, keys and values from one matrix product.
+    """TransformerLens's attention; compiled, queries, keys and values are one matrix product.
 
-    Three products read their input three times, and a narrow head is limited by reading. Where the
-    three inputs differ, or weights or results are of a special kind, the stock code runs.
+    Three products read their input three times, and a narrow head is limited by reading. Uncompiled
+    the stock code runs, as hooks may write into what they get, and parts of one tensor are no place
+    for that; so it does where the three inputs differ or weights are of a special kind.
     """
 
     def calculate_qkv_matrices(
         self, query_input: Tensor, key_input: Tensor, value_input: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        same = query_input is key_input and key_input is value_input
-        if not same or query_input.ndim != 3 or self.cfg.load_in_4bit or self.cfg.use_qk_norm:
+        same = query_input is key_input and key_input is value_input and query_input.ndim == 3
+        special = self.cfg.load_in_4bit or self.cfg.use_qk_norm
+        if not torch.compiler.is_compiling() or not same or special:
             stock: tuple[Tensor, Tensor, Tensor] = super().calculate_qkv_matrices(
                 query_input, key_input, value_input
             )
