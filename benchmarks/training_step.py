@@ -1,111 +1,131 @@
 """Seconds a training step: this project's compiled hooked model against hand-written PyTorch.
 
-    python benchmarks/training_step.py [--presets transformer-a ...] [--rounds 7] [--eager]
+    python benchmarks/training_step.py [--presets transformer-a ...] [--precision ...] [--eager]
 
-Every contender takes a few steps in turn, round after round, so that a drift of the machine's speed
-meets all alike; the table gives medians and the median of the ratios round by round. The share of
-the sampler is the time of drawing one batch over the time of one step.
+Both are compiled and take a few steps in turn, round after round, so that a drift of the machine's
+speed meets both alike. A step is what training does: forward in the preset's precision, loss,
+backward, AdamW. The table gives medians, the ratio (the median round by round, the least and the
+most), the speed against the same model uncompiled, the share that drawing a batch would take, and
+the share of the device's limit: the FLOPs of a step (`flops.py`) over its seconds, against the rate
+of a large matrix product measured in the same call.
 """
 
 import argparse
 import statistics
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).parent))
+from flops import matmul_rate, step_flops
+from measure import (
+    add_device,
+    arguments,
+    in_turns,
+    machine,
+    prepare,
+    ratios,
+    seconds,
+    table,
+    write_json,
+)
 from plain_transformer import PlainTransformer
+from tqdm import tqdm
 
 from retrieval_interp.model import build_model
 from retrieval_interp.presets import PRESETS
 from retrieval_interp.recipe import Recipe
-from retrieval_interp.training import choose_device
+from tasks import VectorTask
 
-DEFAULT = ("small", "transformer-a", "transformer-d", "section7-ic-1", "section7-ic-4")
+DEFAULT = (
+    *("small", "transformer-a", "transformer-d"),
+    *("section7-ic-1", "section7-ic-4", "section7-ic-8"),
+)
 
 
 def stepper(
-    recipe: Recipe, model: nn.Module, device: torch.device, compile: bool
+    recipe: Recipe, model: torch.nn.Module, device: torch.device, backend: str
 ) -> Callable[[], None]:
-    """A function that takes one training step."""
+    """A function that takes one training step; `backend` compiles, `none` does not."""
     task = recipe.task
     kept = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(kept, lr=1e-3, weight_decay=0.1, fused=True)
-    mode = "reduce-overhead" if device.type == "cuda" else "default"
-    forward: Callable[[Tensor], Tensor] = torch.compile(model, mode=mode) if compile else model
+    mode = "reduce-overhead" if device.type == "cuda" and backend == "inductor" else None
+    forward: Any = torch.compile(model, backend=backend, mode=mode) if backend != "none" else model
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
     batch = task.sample(recipe.batch, 0, device)
 
     def step() -> None:
-        loss = task.loss(forward(batch.inputs), batch)
+        with autocast:
+            outputs = forward(batch.inputs)
+        loss = task.loss(outputs.float(), batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
 
     return step
 
 
-def seconds(function: Callable[[], object], times: int) -> float:
-    start = time.perf_counter()
-    for _ in range(times):
-        function()
-    return (time.perf_counter() - start) / times
-
-
-def compare(name: str, rounds: int, steps: int, eager: bool, device: torch.device) -> str:
-    recipe = PRESETS[name]
-    contenders = {
-        "hooked": stepper(recipe, build_model(recipe.model, recipe.task, 0, device), device, True),
-        "plain": stepper(
-            recipe, PlainTransformer(recipe.model, recipe.task).to(device), device, True
-        ),
+def compare(
+    name: str, recipe: Recipe, options: argparse.Namespace, device: torch.device
+) -> dict[str, Any]:
+    """A row of the table."""
+    task, backend = recipe.task, options.backend
+    models: dict[str, Any] = {
+        "hooked": build_model(recipe.model, task, 0, device),
+        "plain": PlainTransformer(recipe.model, task).to(device),
     }
-    if eager:
-        model = build_model(recipe.model, recipe.task, 0, device)
-        contenders["eager"] = stepper(recipe, model, device, False)
-    times: dict[str, list[float]] = {key: [] for key in contenders}
+    contenders = {key: stepper(recipe, model, device, backend) for key, model in models.items()}
+    if options.eager:
+        model = build_model(recipe.model, task, 0, device)
+        contenders["eager"] = stepper(recipe, model, device, "none")
     for contender in contenders.values():
-        seconds(contender, 2)
-    for _ in tqdm(range(rounds), desc=name, leave=False, disable=None):
-        for key, contender in contenders.items():
-            times[key].append(seconds(contender, steps))
-    sampling = seconds(lambda: recipe.task.sample(recipe.batch, 0, device), 20)
-    medians = {key: statistics.median(values) for key, values in times.items()}
-    ratio = statistics.median(a / b for a, b in zip(times["hooked"], times["plain"]))
-    low = min(a / b for a, b in zip(times["hooked"], times["plain"]))
-    high = max(a / b for a, b in zip(times["hooked"], times["plain"]))
-    speedup = medians["eager"] / medians["hooked"] if eager else float("nan")
-    return (
-        f"{name:<16} {medians['hooked']:>9.4f} {medians['plain']:>9.4f} "
-        f"{ratio:>7.3f} ({low:.3f} to {high:.3f}) {speedup:>8.2f} "
-        f"{100 * sampling / medians['hooked']:>8.2f} {recipe.batch / sampling:>11.0f}"
+        seconds(contender, 3, device)  # compiles, and records where there are CUDA graphs
+    times = in_turns(contenders, options.rounds, options.steps, device)
+    hooked = statistics.median(times["hooked"])
+    ratio, least, most = ratios(times["hooked"], times["plain"])
+    sampling = seconds(lambda: task.sample(recipe.batch, 0, device), 20, device)
+    speed = step_flops(recipe) / hooked
+    return {
+        "preset": name,
+        "precision": recipe.precision,
+        "hooked s": hooked,
+        "plain s": statistics.median(times["plain"]),
+        "ratio": ratio,
+        "least": least,
+        "most": most,
+        "times eager": ratios(times["eager"], times["hooked"])[0] if options.eager else None,
+        "sampler %": 100 * sampling / hooked,
+        "examples/s": recipe.batch / hooked,
+        "GFLOP/s": speed / 1e9,
+        "limit %": 100 * speed / matmul_rate(device, recipe.precision),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments(__doc__)
+    add_device(parser)
+    known = sorted(name for name in PRESETS if isinstance(PRESETS[name].task, VectorTask))
+    parser.add_argument("--presets", nargs="+", default=DEFAULT, choices=known)
+    parser.add_argument(
+        "--precision", nargs="+", choices=("float32", "bfloat16"), help="default: the preset's"
     )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--presets", nargs="+", default=DEFAULT, choices=sorted(PRESETS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--eager", action="store_true", help="time the uncompiled model too")
-    parser.add_argument("--device", default="auto")
-    options = parser.parse_args()
-    device = choose_device(options.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads")
-    print(
-        f"{'preset':<16} {'hooked s':>9} {'plain s':>9} {'ratio':>7} {'(least to most)':<16} "
-        f"{'speed-up':>8} {'sampler %':>9} {'examples/s':>11}"
-    )
-    for name in options.presets:
-        print(compare(name, options.rounds, options.steps, options.eager, device), flush=True)
+    parser.add_argument("--backend", default="inductor", help="of torch.compile; none: do not")
+    options = parser.parse_args(argv)
+    device = prepare(options)
+    print(machine(device))
+    rows = []
+    for name in tqdm(options.presets, leave=False, disable=None):
+        for precision in options.precision or (PRESETS[name].precision,):
+            recipe = replace(PRESETS[name], precision=precision)
+            if options.quick:
+                recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
+            rows.append(compare(name, recipe, options, device))
+    print(table(rows))
+    write_json(options.json, rows, argv, machine=machine(device))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,43 @@
 import warnings
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens.components.attention import Attention as StockAttention
 from transformer_lens.components.transformer_block import TransformerBlock
+
+
+class Attention(StockAttention):
+    """TransformerLens's attention; compiled, queries, keys and values are one matrix product.
+
+    Three products read their input three times, and a narrow head is limited by reading. Uncompiled
+    the stock code runs, as hooks may write into what they get, and parts of one tensor are no place
+    for that; so it does where the three inputs differ or weights are of a special kind.
+    """
+
+    def calculate_qkv_matrices(
+        self, query_input: Tensor, key_input: Tensor, value_input: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        same = query_input is key_input and key_input is value_input and query_input.ndim == 3
+        special = self.cfg.load_in_4bit or self.cfg.use_qk_norm
+        if not torch.compiler.is_compiling() or not same or special:
+            stock: tuple[Tensor, Tensor, Tensor] = super().calculate_qkv_matrices(
+                query_input, key_input, value_input
+            )
+            return stock
+        weights = torch.stack([self.W_Q, self.W_K, self.W_V])
+        biases = torch.stack([self.b_Q, self.b_K, self.b_V])
+        together = F.linear(
+            query_input,
+            rearrange(weights, "qkv head d_model d_head -> (qkv head d_head) d_model"),
+            biases.flatten(),
+        )
+        q, k, v = together.unflatten(-1, biases.shape).unbind(-3)
+        return self.hook_q(q), self.hook_k(k), self.hook_v(v)
 
 
 class Block(TransformerBlock):
@@ -55,3 +88,5 @@ class Transformer(HookedTransformer):
             super().__init__(cfg, tokenizer=tokenizer)
         for block in self.blocks:
             block.__class__ = Block
+            if type(block.attn) is StockAttention:
+                block.attn.__class__ = Attention

@@ -23,6 +23,7 @@ from retrieval_interp.commands import (
     progress_bar,
     run_command,
 )
+from retrieval_interp.find_checkpoint import find_checkpoint
 
 PROG = "python -m retrieval_interp.ablate"
 
@@ -144,6 +145,7 @@ def _check_options(options: AblateOptions) -> None:
         "--save-circuit": options.save_circuit,
     }
     check_outputs(outputs, [Path(options.ckpt), options.circuit])
+    find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
 
 
 if __name__ == "__main__":

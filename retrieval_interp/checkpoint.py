@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from circuits.transformer import Transformer
 from circuits.vector_transformer import VectorTransformer
 from retrieval_interp.config import from_dict, named_from_dict, to_dict
 from retrieval_interp.files import write_whole
+from retrieval_interp.find_checkpoint import find_checkpoint as find_checkpoint
+from retrieval_interp.find_checkpoint import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.model import ModelConfig, build_model
 from tasks import (
     ConditionalRetrievalTask,
@@ -133,37 +134,6 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def shipped_checkpoints() -> dict[str, Path]:
-    """Name and file of every checkpoint in the package."""
-    folder = Path(str(resources.files("retrieval_interp"))) / "checkpoints"
-    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
-
-
-def find_checkpoint(name: str) -> Path:
-    """The file of a shipped name, a file, or a run folder (its last checkpoint).
-
-    Raises:
-        InputError: none of these; the shipped names are listed.
-    """
-    shipped = shipped_checkpoints()
-    if name in shipped:
-        return shipped[name]
-    path = Path(name)
-    if path.is_dir():
-        found = sorted(path.glob("checkpoints/step-*.safetensors"), key=lambda p: (len(p.name), p))
-        if not found:
-            raise InputError(
-                f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none"
-            )
-        return found[-1]
-    if path.is_file():
-        return path
-    raise InputError(
-        f"checkpoint {name!r}: expected a file, a run folder or one of: "
-        f"{', '.join(shipped) or '(none shipped)'}; found none of these"
-    )
 
 
 def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:

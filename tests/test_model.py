@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from transformer_lens import HookedTransformer
+from transformer_lens.components.attention import Attention
 from transformer_lens.components.transformer_block import TransformerBlock
 
 from retrieval_interp.model import ModelConfig, build_model
@@ -58,12 +59,16 @@ def test_outputs_equal_a_plain_transformer_with_the_same_weights(task, mlp):
     torch.testing.assert_close(model(inputs), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("compiling", [True, False])
 @pytest.mark.parametrize("mlp", [True, False])
-def test_our_block_equals_the_stock_block_and_fires_the_same_hooks(task, mlp):
+def test_our_block_equals_the_stock_block_and_fires_the_same_hooks(
+    task, mlp, compiling, monkeypatch
+):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     model = randomize(build_model(ModelConfig(2, 2, 16, mlp=mlp), task))
     stock = copy.deepcopy(model)
     for block in stock.blocks:
-        block.__class__ = TransformerBlock
+        block.__class__, block.attn.__class__ = TransformerBlock, Attention
     inputs = task.sample(4).inputs
     ours, our_cache = model.run_with_cache(inputs)
     theirs, their_cache = stock.run_with_cache(inputs)
@@ -71,6 +76,24 @@ def test_our_block_equals_the_stock_block_and_fires_the_same_hooks(task, mlp):
     assert set(our_cache.keys()) == set(their_cache.keys())
     for name, value in our_cache.items():
         torch.testing.assert_close(value, their_cache[name], atol=1e-5, rtol=0)
+
+
+def test_hooks_may_write_into_what_they_get(task, model):
+    inputs = task.sample(4).inputs
+
+    def silence_in_place(q, hook):
+        q[:, :, 0] = 0
+        return q
+
+    def silence(q, hook):
+        return torch.cat([torch.zeros_like(q[:, :, :1]), q[:, :, 1:]], 2)
+
+    changed, expected = (
+        model.run_with_hooks(inputs, fwd_hooks=[("blocks.1.attn.hook_q", hook)])
+        for hook in (silence_in_place, silence)
+    )
+    torch.testing.assert_close(changed, expected)
+    changed.sum().backward()
 
 
 def test_split_inputs_work_as_in_transformer_lens(task, model):

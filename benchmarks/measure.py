@@ -1,0 +1,188 @@
+"""What the benchmarks share: timing in turns, tables, result files, fitted exponents."""
+
+import argparse
+import json
+import math
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retrieval_interp.provenance import provenance
+
+# This module is read by processes that measure others' memory, so it loads nothing heavy: a process
+# begins with the peak memory of the one that started it.
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that all benchmarks have."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument("--json", type=Path, help="write the rows here too")
+    return parser
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--threads", type=int, help="CPU threads; default all")
+
+
+def prepare(options: argparse.Namespace) -> Any:
+    """The device asked for, with the threads and matrix products that training uses there.
+
+    Returns:
+        A torch.device.
+    """
+    import torch
+
+    from retrieval_interp.training import choose_device
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = choose_device(options.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    return device
+
+
+def machine(device: Any) -> str:
+    """What a table was measured on, in a line."""
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return f"torch {torch.__version__}, {name}, {torch.get_num_threads()} threads"
+
+
+def seconds(function: Callable[[], object], times: int, device: Any = None) -> float:
+    """Seconds a call, all that it queued on a CUDA device included."""
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(times):
+        function()
+    synchronize(device)
+    return (time.perf_counter() - start) / times
+
+
+def synchronize(device: Any) -> None:
+    if device is not None and device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+def in_turns(
+    contenders: Mapping[str, Callable[[], object]], rounds: int, times: int, device: Any = None
+) -> dict[str, list[float]]:
+    """Seconds a call of every contender, round after round.
+
+    A drift of the machine's speed meets all alike; who begins changes with the round.
+    """
+    order = list(contenders)
+    found: dict[str, list[float]] = {name: [] for name in order}
+    for _ in range(rounds):
+        for name in order:
+            found[name].append(seconds(contenders[name], times, device))
+        order.reverse()
+    return found
+
+
+def ratios(times: Sequence[float], to: Sequence[float]) -> tuple[float, float, float]:
+    """The median, the least and the most of the ratios round by round."""
+    each = [a / b for a, b in zip(times, to)]
+    return statistics.median(each), min(each), max(each)
+
+
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """The power of the size that a cost grows with: the slope of a line through the logarithms."""
+    x, y = ([math.log(value) for value in values] for values in (sizes, costs))
+    return statistics.linear_regression(x, y).slope
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of one form as aligned text; their keys are the header, None a blank."""
+    if not rows:
+        return ""
+    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    left = [isinstance(value, str) for value in rows[0].values()]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if text else cell.rjust(width)
+            for cell, width, text in zip(line, widths, left)
+        ).rstrip()
+        for line in cells
+    ]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def write_json(
+    path: Path | None, rows: Sequence[Mapping[str, Any]], argv: Sequence[str] | None, **more: Any
+) -> None:
+    """Write rows and where they come from, if a file was asked for."""
+    if path is not None:
+        given = sys.argv[1:] if argv is None else argv
+        command = f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(given)}".strip()
+        data = {**provenance(command), **more, "rows": list(rows)}
+        path.write_text(json.dumps(data, indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A process that has ended.
+
+    Attributes:
+        status: its exit status.
+        first: seconds until it first wrote to standard output, or standard error, or ended.
+        seconds: until it ended.
+        peak: its greatest resident memory in bytes (Linux), or that of a process it waited for.
+        output: what it wrote to standard output and standard error.
+    """
+
+    status: int
+    first: float
+    seconds: float
+    peak: int
+    output: str
+
+
+def run_process(command: Sequence[str], cwd: Path, **environment: str) -> Finished:
+    """Run a command by itself and measure it from outside."""
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **environment},
+    )
+    assert process.stdout is not None
+    with process.stdout as stream:
+        output = stream.read(1)
+        first = time.perf_counter() - start
+        output += stream.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    took = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    peak = peak_bytes(usage)
+    return Finished(process.returncode, first, took, peak, output.decode(errors="replace"))
+
+
+def peak_bytes(usage: Any = None) -> int:
+    """The greatest resident memory of a resource usage, by default of this process."""
+    usage = resource.getrusage(resource.RUSAGE_SELF) if usage is None else usage
+    return int(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)

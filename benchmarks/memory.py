@@ -1,0 +1,114 @@
+"""Peak memory of training, discovery and scoring, each in a process of its own.
+
+    python benchmarks/memory.py [--cases train discover score] [--examples 4096]
+
+(train) a few steps of `train_model` with a preset of the depth experiment, compiled, 512 examples a
+step; (discover), (score) `circuits.discover`, and `score_circuit` on the circuit kept with a
+shipped checkpoint, on as many examples as asked. `peak` is the greatest resident memory of the
+process, compiler and libraries included, `loaded` that before the work starts, with model and
+libraries; on CUDA `device` is the most that tensors took there.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from measure import add_device, arguments, peak_bytes, prepare, run_process, table, write_json
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "retrieval_interp" / "results"
+GIGABYTE = 1e9
+
+
+def train(options: argparse.Namespace, device: Any) -> tuple[str, int]:
+    from retrieval_interp.presets import PRESETS
+    from retrieval_interp.training import train_model
+
+    recipe = replace(PRESETS[options.preset], steps=options.steps)
+    if options.quick:
+        recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=16)
+    before = peak_bytes()
+    train_model(recipe, None, str(device), compile=not options.no_compile)
+    size = f"{options.preset}, {recipe.batch} examples a step, {recipe.precision}"
+    return size, before
+
+
+def discover(options: argparse.Namespace, device: Any) -> tuple[str, int]:
+    from circuits import discover
+    from retrieval_interp.checkpoint import load_checkpoint
+
+    checkpoint = load_checkpoint(options.ckpt, device)
+    before = peak_bytes()
+    discover(checkpoint.model, checkpoint.task, examples=options.examples)
+    return f"{options.ckpt}, {options.examples} examples", before
+
+
+def score(options: argparse.Namespace, device: Any) -> tuple[str, int]:
+    from circuits import score_circuit
+    from retrieval_interp.checkpoint import load_checkpoint
+    from retrieval_interp.circuit_file import read_circuit
+
+    checkpoint = load_checkpoint(options.ckpt, device)
+    model, task = checkpoint.model, checkpoint.task
+    file = RESULTS / f"{options.ckpt}.circuit.json"
+    circuit = read_circuit(file, task, model.cfg.n_layers, model.cfg.n_heads, "it is for")
+    before = peak_bytes()
+    score_circuit(model, task, circuit, task.sample(options.examples, 0, device, split="test"))
+    return f"{options.ckpt}, {options.examples} examples", before
+
+
+CASES = {"train": train, "discover": discover, "score": score}
+
+
+def run_case(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What this process needs for a case, less the peak, which is seen from outside."""
+    import torch
+
+    device = prepare(options)
+    start = time.perf_counter()
+    size, before = CASES[name](options, device)
+    cuda = device.type == "cuda"
+    return {
+        "size": size,
+        "seconds": time.perf_counter() - start,
+        "loaded GB": before / GIGABYTE,
+        "device GB": torch.cuda.max_memory_allocated(device) / GIGABYTE if cuda else None,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments(__doc__)
+    add_device(parser)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--preset", default="section7-ic-8", help="what is trained")
+    parser.add_argument("--steps", type=int, default=3, help="of training")
+    parser.add_argument("--no-compile", action="store_true", help="train uncompiled")
+    parser.add_argument("--ckpt", default="transformer-a", help="whose circuit is found and scored")
+    parser.add_argument("--examples", type=int, default=4096)
+    parser.add_argument("--inside", choices=list(CASES), help=argparse.SUPPRESS)
+    given = sys.argv[1:] if argv is None else list(argv)
+    options = parser.parse_args(given)
+    if options.quick:
+        options.ckpt, options.examples, options.steps, options.no_compile = "small", 16, 1, True
+    if options.inside:
+        print(json.dumps(run_case(options.inside, options)))
+        return
+    rows = []
+    for name in options.cases:
+        done = run_process([sys.executable, __file__, *given, "--inside", name], ROOT)
+        if done.status:
+            sys.exit(f"{name}: status {done.status}\n{done.output}")
+        found = json.loads(done.output.splitlines()[-1])
+        size = {"case": name, "size": found.pop("size")}
+        rows.append({**size, "peak GB": done.peak / GIGABYTE, **found})
+    print(table(rows))
+    write_json(options.json, rows, given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The benchmarks run, in tiny sizes, and what they count and fit is right. Nothing is timed."""
+
+import importlib
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from retrieval_interp.model import ModelConfig, build_model
+from retrieval_interp.recipe import Recipe
+from tasks import RetrievalTask
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """Imports a script of the folder as `python benchmarks/NAME.py` does."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def run(benchmark, name, tmp_path, capsys, *arguments):
+    """Its rows, which are what its table shows."""
+    script = benchmark(name)
+    file = tmp_path / f"{name}.json"
+    script.main(["--quick", "--json", str(file), *arguments])
+    data = json.loads(file.read_text())
+    printed = capsys.readouterr().out.splitlines()
+    (rule,) = [place for place, line in enumerate(printed) if line and not line.strip("- ")]
+    assert data["versions"]["torch"] == torch.__version__
+    assert data["command"].startswith("python benchmarks/")
+    return data, printed[rule - 1], printed[rule + 1 :]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_training_step(benchmark, tmp_path, capsys, precision):
+    presets = ["small", "transformer-d"]
+    arguments = ["--presets", *presets, "--precision", precision, "--backend", "none"]
+    arguments += ["--rounds", "2", "--steps", "1", "--eager", "--device", "cpu"]
+    data, header, lines = run(benchmark, "training_step", tmp_path, capsys, *arguments)
+    assert header.split()[:2] == ["preset", "precision"]
+    assert [line.split()[:2] for line in lines] == [[name, precision] for name in presets]
+    for row in data["rows"]:
+        assert 0 < row["least"] <= row["ratio"] <= row["most"]
+        assert row["GFLOP/s"] > 0 and row["limit %"] > 0
+
+
+def test_growth(benchmark, tmp_path, capsys):
+    page = tmp_path / "growth.html"
+    data, _, lines = run(benchmark, "growth", tmp_path, capsys, "--out", str(page))
+    expected = [
+        (kind, against)
+        for kind in ("sweep", "discovery")
+        for against in ("layers", "steps D", "chains N", "examples")
+    ]
+    assert [tuple(line.split("  ")[0].split()) for line in lines] == [(k,) for k, _ in expected]
+    assert all(against in line for (_, against), line in zip(expected, lines))
+    assert all(row["exact"] for row in data["rows"] if row["cost of"] == "discovery")
+    # 3 layers of one head, D = 2: each head uniform and identity, and from each of 5 roles to
+    # itself and to those before it: 1 + 2 + 3 + 4 + 5 paths.
+    (questions,) = {
+        row["questions"]
+        for row in data["rows"]
+        if row["cost of"] == "sweep" and row["varied"] == "chains"
+    }
+    assert questions == 3 * (2 + 15)
+    assert "exponent" in page.read_text()
+
+
+def test_whole_process(benchmark, tmp_path, capsys):
+    asked = ["ablate --help"]
+    data, _, lines = run(benchmark, "whole_process", tmp_path, capsys, "--commands", *asked)
+    (row,) = data["rows"]
+    assert lines[0].startswith(asked[0]) and row["status"] == 0
+    assert 0 < row["first output s"] <= row["total s"] and row["peak MB"] > 1
+
+
+def test_memory(benchmark, tmp_path, capsys):
+    arguments = ["--cases", "score", "--device", "cpu", "--threads", "1"]
+    data, _, lines = run(benchmark, "memory", tmp_path, capsys, *arguments)
+    (row,) = data["rows"]
+    assert lines[0].startswith("score  small, 16 examples") and row["case"] == "score"
+    assert row["peak GB"] >= row["loaded GB"] > 0.05
+
+
+def test_a_process_is_measured_alone(benchmark):
+    """Its memory, its output and its status, whatever this process is like."""
+    code = "import sys; x = bytearray(b'x') * 300_000_000; print('out'); sys.exit(3)"
+    done = benchmark("measure").run_process([sys.executable, "-c", code], FOLDER)
+    assert done.status == 3 and done.output == "out\n"
+    assert done.peak > 300_000_000 and done.first <= done.seconds
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ModelConfig(layers=2, heads=1, d_model=32),
+        ModelConfig(layers=3, heads=4, d_model=16),
+        ModelConfig(layers=2, heads=1, d_model=48, d_head=5, mlp=False),
+    ],
+)
+def test_flops_of_a_step_are_those_that_torch_counts(benchmark, config):
+    recipe = Recipe(task=RetrievalTask(steps=2, chains=3), model=config, batch=7)
+    model = build_model(config, recipe.task)
+    batch = recipe.task.sample(recipe.batch)
+    with FlopCounterMode(display=False) as counter:
+        recipe.task.loss(model(batch.inputs), batch).backward()
+    assert benchmark("flops").step_flops(recipe) == counter.get_total_flops()
+    doubled = replace(recipe, batch=14)
+    assert benchmark("flops").step_flops(doubled) == 2 * counter.get_total_flops()
+
+
+def test_exponent_of_made_up_costs(benchmark):
+    exponent = benchmark("measure").exponent
+    sizes = [3, 5, 8, 12]
+    assert exponent(sizes, [0.2 * n**1.5 for n in sizes]) == pytest.approx(1.5)
+    assert exponent(sizes, [7.0] * 4) == pytest.approx(0)
+    # Least squares by hand: logarithms base 2 are (0, 0), (1, 2), (2, 2); the slope is 1.
+    assert exponent([1, 2, 4], [1, 4, 4]) == pytest.approx(1)
+
+
+def test_tables_and_turns(benchmark):
+    measure = benchmark("measure")
+    rows = [{"name": "a", "s": 0.12345, "n": None}, {"name": "long", "s": 12345.6, "n": 2}]
+    assert measure.table(rows) == (
+        "name      s  n\n"
+        "----  -----  -\n"
+        "a     0.123\n"
+        "long  12346  2"
+    )  # fmt: skip
+    assert measure.ratios([2, 3, 8], [1, 2, 2]) == (2, 1.5, 4)
+    called = []
+    contenders = {name: lambda n=name: called.append(n) for name in "ab"}
+    times = measure.in_turns(contenders, rounds=2, times=2)
+    assert "".join(called) == "aabbbbaa"
+    assert all(len(each) == 2 and math.isfinite(sum(each)) for each in times.values())
