@@ -108,9 +108,8 @@ def main() -> None:
     device = choose_device(options.device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    sizes = options.sizes or [name for name in SIZES if name != "full-deep"]
-    if options.device != "cpu" and device.type == "cuda" and not options.sizes:
-        sizes = [*SIZES]
+    on_gpu = device.type == "cuda"
+    sizes = options.sizes or [name for name in SIZES if on_gpu or name != "full-deep"]
     if options.quick:
         sizes, options.eager, options.rounds = ["smoke", "batch-32"], True, 3
     print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads")

@@ -382,7 +382,7 @@ def _compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
     """The model through torch.compile, or itself with a warning where that does not work."""
     mode = "reduce-overhead" if inputs.is_cuda else "default"
     try:
-        compiled = torch.compile(model, mode=mode)
+        compiled = torch.compile(model, mode=mode, dynamic=False)
         compiled(inputs).sum().backward()
         return compiled
     except Exception as error:
