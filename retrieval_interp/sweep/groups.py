@@ -9,7 +9,7 @@ The rule of `--group auto`, from `benchmarks/seeds.py`:
    up to `MOST_NUMBERS_ON_CPU` numbers, where that is plain: of the scales at smoke alone.
 2. On a GPU they train together whatever the size: small models are bound by starting operations
    there, and one process and one compilation serve all seeds of a depth. This is reasoned, not
-   measured. Eight seeds of the deepest cell at full scale should need about 15 GB.
+   measured. Eight seeds of the deepest cell at full scale should keep about 17 GB of activations.
 3. At most `MOST_SEEDS` together, and no more than leaves a group for every worker.
 """
 
