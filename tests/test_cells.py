@@ -58,7 +58,7 @@ def test_a_finished_cell_is_small(tmp_path, checkpoint):
 
 
 def test_a_worker_process_answers_with_its_result(tmp_path):
-    events = list(run_local([job(tmp_path / "run")], environments(1, 1, 0)))
+    events = list(run_local([[job(tmp_path / "run")]], environments(1, 1, 0)))
     assert isinstance(events[-1], Done) and events[-1].result["steps"] == 240
     assert all(isinstance(event, Progress) for event in events[:-1])
     other = run_job(job(tmp_path / "other"))
@@ -68,7 +68,7 @@ def test_a_worker_process_answers_with_its_result(tmp_path):
 def test_a_worker_process_reports_its_error(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("")
-    (event,) = run_local([job(tmp_path / "run")], environments(1, 1, 0))
+    (event,) = run_local([[job(tmp_path / "run")]], environments(1, 1, 0))
     assert isinstance(event, Failed)
     assert "found a folder with other files" in event.reason and "\n" not in event.reason
     assert "Traceback" in event.detail and "run_folder.py" in event.detail
@@ -81,28 +81,29 @@ def script(text):
 def test_a_killed_worker_is_started_once_more(tmp_path):
     text = f"""
 import json, os, pathlib
+(cell,) = (job["cell"] for job in json.loads(input()))
 mark = pathlib.Path({str(tmp_path / "mark")!r})
 if not mark.exists():
     mark.touch()
-    print('{{"step": 3}}', flush=True)
+    print(json.dumps({{"cell": cell, "step": 3}}), flush=True)
     os.kill(os.getpid(), 9)
-print(json.dumps({{"result": {{"loss": 1}}}}))
+print(json.dumps({{"cell": cell, "result": {{"loss": 1}}}}))
 """
-    events = list(run_local([job(tmp_path)], [{}], script(text)))
+    events = list(run_local([[job(tmp_path)]], [{}], script(text)))
     assert events == [Progress(job(tmp_path), 3), Done(job(tmp_path), {"loss": 1}, {})]
 
 
 def test_a_worker_that_is_killed_twice_is_reported_and_the_rest_goes_on(tmp_path):
     text = """
 import json, os, sys
-cell = json.loads(input())["cell"]
+(cell,) = (job["cell"] for job in json.loads(input()))
 if cell == "layers-1-seed-0":
     print("last words", file=sys.stderr, flush=True)
     os.kill(os.getpid(), 9)
-print(json.dumps({"result": {"cell": cell, "gpu": os.environ["GPU"]}}))
+print(json.dumps({"cell": cell, "result": {"cell": cell, "gpu": os.environ["GPU"]}}))
 """
     jobs = [job(tmp_path, Cell(1, seed)) for seed in range(4)]
-    events = list(run_local(jobs, [{"GPU": "0"}, {"GPU": "1"}], script(text)))
+    events = list(run_local([[one] for one in jobs], [{"GPU": "0"}, {"GPU": "1"}], script(text)))
     failed = [event for event in events if isinstance(event, Failed)]
     done = [event for event in events if isinstance(event, Done)]
     assert [event.job.cell for event in failed] == ["layers-1-seed-0"]
@@ -113,12 +114,13 @@ print(json.dumps({"result": {"cell": cell, "gpu": os.environ["GPU"]}}))
 
 def test_an_abandoned_stream_leaves_no_process(tmp_path):
     text = """
-import os, time
-print('{"step": %d}' % os.getpid(), flush=True)
+import json, os, time
+(cell,) = (job["cell"] for job in json.loads(input()))
+print(json.dumps({"cell": cell, "step": os.getpid()}), flush=True)
 time.sleep(600)
 """
     before = threading.active_count()
-    with closing(run_local([job(tmp_path)], [{}], script(text))) as events:
+    with closing(run_local([[job(tmp_path)]], [{}], script(text))) as events:
         pid = next(events).step
     assert threading.active_count() == before
     with pytest.raises(ProcessLookupError):
@@ -135,7 +137,7 @@ def test_a_worker_ends_with_its_parent(tmp_path):
     )
     with process:
         endless = to_dict(GRID.cell_recipe(Cell(1, 0))) | {"steps": 10**9}
-        data = json.dumps(vars(job(tmp_path / "run")) | {"recipe": endless})
+        data = json.dumps([vars(job(tmp_path / "run")) | {"recipe": endless}])
         process.stdin.write(data + "\n")
         process.stdin.flush()
         assert "step" in json.loads(process.stdout.readline())

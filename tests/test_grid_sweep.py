@@ -33,7 +33,9 @@ def run(*arguments):
 
 
 def smoke(out, grid="section7-ic"):
-    return ["--grid", grid, "--scale", "smoke", "--out", out, "--device", "cpu", "--threads", 1]
+    """Cells one by one: in groups they would agree up to rounding only (tests/test_seeds.py)."""
+    alone = ["--device", "cpu", "--threads", 1, "--group", 1]
+    return ["--grid", grid, "--scale", "smoke", "--out", out, *alone]
 
 
 def results(out):
@@ -247,6 +249,8 @@ def error_of(arguments, capsys):
         (["--out", "new", "--grid", "section7-ic", "--gpus-per-cell", "2"], "at most 1, found 2"),
         (["--out", "new", "--grid", "section7-ic", "--gpus-per-cell", "nan"], "found nan"),
         (["--out", "new", "--grid", "section7-ic", "--device", "gpu"], "found 'gpu'"),
+        (["--out", "new", "--grid", "section7-ic", "--group", "0"], "--group: expected auto or 1"),
+        (["--out", "new", "--grid", "section7-ic", "--group", "all"], "--group"),
     ],
 )
 def test_bad_options(arguments, text, capsys, tmp_path, monkeypatch):

@@ -157,8 +157,9 @@ def test_a_cluster_that_loses_a_node_still_finishes_every_cell_once(cluster, tmp
     address, (_, lost) = cluster
     out = tmp_path / "out"
     arguments = ["--grid", "section7-ic", "--scale", "smoke", "--out", out, "--device", "cpu"]
+    command = [sys.executable, "-m", "retrieval_interp.sweep"]
     driver = subprocess.Popen(
-        [sys.executable, "-m", "retrieval_interp.sweep", *arguments, "--address", address],
+        [*command, *arguments, "--address", address, "--group", "1"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -193,7 +193,7 @@ print(json.dumps([[run.record["compiled"], run.metrics] for run in runs]))
 
 
 def test_where_compiling_fails_training_goes_on_with_a_word(monkeypatch):
-    def broken(model, mode):
+    def broken(model, **options):
         raise RuntimeError("no C compiler here")
 
     monkeypatch.setattr(torch, "compile", broken)

@@ -2,7 +2,8 @@
 
 The depth experiments of section 7, cell by cell: (layers, seed). A finished cell is never run
 again, an unfinished one goes on from its last checkpoint, one that fails is reported while the
-others go on. On this machine in worker processes, or on a Ray cluster (`--address`).
+others go on. On this machine in worker processes, or on a Ray cluster (`--address`); seeds of one
+depth train in common steps where that is faster (`--group`).
 """
 
 import os
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from retrieval_interp.commands import parse_options, run_command
 from tasks.errors import InputError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 PROG = "python -m retrieval_interp.sweep"
 MOST_WORKERS = 256
+MOST_GROUP = 64
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,16 @@ class SweepOptions:
         out: folder of the sweep.
         grid: section7-ic or section7-nonic; needed for a new folder.
         scale: full (the paper's), gpu-hour, laptop or smoke; full for a new folder.
-        workers: cells at once; on CPUs 1 by default, on GPUs as many as --gpus-per-cell allows, on
-            a cluster as many as it has room for.
-        threads: CPU threads a cell; by default the cores divided by the workers, on a cluster 1.
+        workers: processes at once; on CPUs 1 by default, on GPUs as many as --gpus-per-cell
+            allows, on a cluster as many as it has room for.
+        threads: CPU threads a process; by default the cores divided by the workers, on a cluster
+            1.
         address: run on a Ray cluster: host:port of its head node, or auto.
         device: auto, cpu or cuda.
-        gpus_per_cell: share of a GPU that a cell takes.
+        gpus_per_cell: share of a GPU that a process takes.
+        group: seeds of one depth that train in common steps, in one process: a number, or auto:
+            up to 8 on a GPU, and on a CPU if the model is tiny, else 1. The losses are those of
+            single runs up to rounding.
         keep_checkpoints: keep the last checkpoint of every cell (230 MB a grid at full scale).
         summary: only print what the finished cells say.
     """
@@ -57,6 +63,7 @@ class SweepOptions:
     address: str | None = None
     device: str = "auto"
     gpus_per_cell: float = 0.25
+    group: int | Literal["auto"] = "auto"
     keep_checkpoints: bool = True
     summary: bool = False
 
@@ -86,15 +93,17 @@ def main(argv: Sequence[str]) -> None:
         try:
             finished = read_results(options.out, grid)
             jobs = _jobs(folder, finished, options)
+            groups = _groups(grid, jobs, options, ray)
             if ray is None:
                 from retrieval_interp.sweep.executors import environments, run_local
 
                 workers, threads, gpus = _local_share(options)
-                events = run_local(jobs, environments(workers, threads, gpus))
+                events = run_local(groups, environments(workers, threads, gpus))
             else:
                 from retrieval_interp.sweep.ray_executor import run_on_ray
 
-                events = run_on_ray(ray, jobs, options.out, options.gpus_per_cell, options.workers)
+                share = options.gpus_per_cell
+                events = run_on_ray(ray, groups, options.out, share, options.workers)
             failed = _run(folder, jobs, events, options)
         finally:
             folder.close()
@@ -115,6 +124,8 @@ def _check_options(options: SweepOptions) -> None:
         raise InputError(f"--workers: expected 1 to {MOST_WORKERS}, found {options.workers}")
     if options.threads is not None and not 1 <= options.threads <= 1024:
         raise InputError(f"--threads: expected 1 to 1024, found {options.threads}")
+    if options.group != "auto" and not 1 <= options.group <= MOST_GROUP:
+        raise InputError(f"--group: expected auto or 1 to {MOST_GROUP}, found {options.group}")
     if not 0 < options.gpus_per_cell <= 1:
         raise InputError(
             f"--gpus-per-cell: expected a number above 0 and at most 1, found "
@@ -185,6 +196,24 @@ def _jobs(
             )
         )
     return jobs
+
+
+def _groups(grid: "Grid", jobs: "list[Job]", options: SweepOptions, ray: Any) -> "list[list[Job]]":
+    """The jobs that train together."""
+    from retrieval_interp.sweep.groups import in_groups, seeds_together
+
+    size = options.group
+    if size == "auto":
+        if ray is None:
+            workers, _, gpus = _local_share(options)
+            on_gpu = gpus > 0
+        else:
+            from retrieval_interp.sweep.ray_executor import room
+
+            found, on_gpu = room(ray, options.gpus_per_cell, options.threads or 1, options.device)
+            workers = options.workers or found
+        size = seeds_together(grid.recipe, on_gpu, len(jobs), workers)
+    return in_groups(jobs, size)
 
 
 def _run(

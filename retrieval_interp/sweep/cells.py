@@ -1,12 +1,14 @@
-"""One cell of a grid: train it in its run folder and say how it ended.
+"""Cells of a grid: train each in its run folder and say how it ended.
 
-1. `run_job` trains a recipe in a run folder, or goes on with what the folder holds, exactly.
+1. `run_jobs` trains recipes that differ in their seed alone in common steps, or a single one, each
+   in its run folder, or goes on with what the folders hold.
 2. Its result is read off the run's metrics (paper, section 7.2): the final validation loss and
    partial losses (means over the last 100 steps), the first step at which each partial loss is
    below 0.5, linearly between logged steps, and whether these steps come in the order x_1, x_2, ...
-3. `python -m retrieval_interp.sweep.cells` is a worker process: it reads one job as a line of JSON
-   on standard input, answers with lines of JSON, and ends when its standard input does, so that a
-   killed sweep leaves no worker behind. `retrieval_interp.sweep` starts it.
+3. `python -m retrieval_interp.sweep.cells` is a worker process: it reads jobs that train together
+   as a line of JSON on standard input, answers with lines of JSON that name the cell, and ends when
+   its standard input does, so that a killed sweep leaves no worker behind. `retrieval_interp.sweep`
+   starts it.
 """
 
 import contextlib
@@ -24,10 +26,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.files import remove_leftovers
 from tasks.errors import InputError
+
+if TYPE_CHECKING:
+    from retrieval_interp.training import Trained
 
 FORMAT = 1
 THRESHOLD = 0.5
@@ -77,24 +82,56 @@ def run_job(job: Job, on_step: Callable[[int], None] = lambda done: None) -> dic
     Raises:
         InputError: as `train_model`.
     """
+    (ended,) = run_jobs([job], lambda cell, done: on_step(done))
+    if isinstance(ended, InputError):
+        raise ended
+    return ended
+
+
+def run_jobs(
+    jobs: Sequence[Job], on_step: Callable[[str, int], None] = lambda cell, done: None
+) -> list[dict[str, Any] | InputError]:
+    """Train cells that differ in their seed alone in common steps (`retrieval_interp.seeds`).
+
+    Args:
+        jobs: one or more, alike in all but cell, seed and folder.
+        on_step: called with a cell's name and its number of steps done.
+
+    Returns:
+        The result of each as JSON data, or why it failed, which stops no other.
+
+    Raises:
+        InputError: as `train_seeds`.
+    """
     import torch
 
     from retrieval_interp.config import from_dict
     from retrieval_interp.recipe import Recipe
-    from retrieval_interp.training import train_model
+    from retrieval_interp.training import train_seeds
 
-    torch.set_num_threads(job.threads)
-    recipe = from_dict(Recipe, job.recipe, f"{job.cell}: recipe")
+    first = jobs[0]
+    torch.set_num_threads(first.threads)
+    recipes = [from_dict(Recipe, job.recipe, f"{job.cell}: recipe") for job in jobs]
     try:
-        trained = train_model(
-            recipe, job.folder, job.device, job.compile, lambda done, row: on_step(done)
+        ended = train_seeds(
+            recipes,
+            [job.folder for job in jobs],
+            first.device,
+            first.compile,
+            lambda place, done: on_step(jobs[place].cell, done),
         )
     finally:
-        if job.compile:
+        if first.compile:
             torch.compiler.reset()  # type: ignore[no-untyped-call, unused-ignore]
+    return [
+        one if isinstance(one, InputError) else _result(job, one) for job, one in zip(jobs, ended)
+    ]
+
+
+def _result(job: Job, trained: "Trained") -> dict[str, Any] | InputError:
     record = trained.record
     if "validation_loss" not in record:
-        raise InputError(
+        return InputError(
             f"{job.folder}: expected metrics of the last steps, found none; remove that folder to "
             "run the cell again"
         )
@@ -109,7 +146,7 @@ def run_job(job: Job, on_step: Callable[[int], None] = lambda done: None) -> dic
         "grid": job.grid,
         "scale": job.scale,
         "layers": job.layers,
-        "seed": recipe.seed,
+        "seed": trained.recipe.seed,
         "validation_loss": record["validation_loss"],
         "partial_losses": record["partial_losses"],
         "below_half": below,
@@ -187,6 +224,31 @@ def reason_of(error: BaseException) -> str:
     return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
 
 
+def answers_of(
+    jobs: Sequence[Job], on_step: Callable[[str, int], None] = lambda cell, done: None
+) -> list[dict[str, Any]]:
+    """Run jobs that train together; what became of each, as JSON data.
+
+    Returns:
+        With the cell's name its `result`, or its `error` in one line and all `detail`.
+    """
+    ended: Sequence[dict[str, Any] | Exception]
+    try:
+        ended = run_jobs(jobs, on_step)
+    except Exception as error:
+        ended = [error] * len(jobs)
+    return [
+        {"cell": job.cell, "result": one}
+        if isinstance(one, dict)
+        else {
+            "cell": job.cell,
+            "error": reason_of(one),
+            "detail": "".join(traceback.format_exception(one)),
+        }
+        for job, one in zip(jobs, ended)
+    ]
+
+
 # The worker process
 
 
@@ -199,39 +261,37 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _read_job() -> Job:
+def _read_jobs() -> list[Job]:
     line = b""
     while not line.endswith(b"\n"):
         more = os.read(0, 1 << 16)
         if not more:
             raise SystemExit(1)
         line += more
-    return Job(**json.loads(line))
+    return [Job(**job) for job in json.loads(line)]
 
 
 def worker() -> None:
-    """Run the job that standard input names."""
+    """Run the jobs that standard input names."""
     # What libraries print must not get between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    spoken = [0.0]
+    spoken: dict[str, float] = {}
 
     def say(**words: Any) -> None:
         answers.write(json.dumps(words) + "\n")
         answers.flush()
 
-    def on_step(done: int) -> None:
+    def on_step(cell: str, done: int) -> None:
         now = time.monotonic()
-        if now - spoken[0] > _SECONDS_BETWEEN_WORDS:
-            spoken[0] = now
-            say(step=done)
+        if now - spoken.get(cell, 0.0) > _SECONDS_BETWEEN_WORDS:
+            spoken[cell] = now
+            say(cell=cell, step=done)
 
-    job = _read_job()
+    jobs = _read_jobs()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        say(result=run_job(job, on_step))
-    except Exception as error:
-        say(error=reason_of(error), detail=traceback.format_exc())
+    for answer in answers_of(jobs, on_step):
+        say(**answer)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Running the cells of a grid: in worker processes of this machine.
 
-1. As many threads as workers each take the next job and start a process for it alone
+1. As many threads as workers each take the next group of jobs and start a process for it alone
    (`retrieval_interp.sweep.cells`), in a session of its own, so that Ctrl-C reaches the sweep only.
 2. What the processes answer becomes events, in one stream.
 3. A process that ends without an answer (killed, or out of memory) is started once more and goes on
-   from its run folder; after that its cell is reported. An error that it reports is not retried:
+   from its run folders; after that its cells are reported. An error that it reports is not retried:
    it would come again.
 4. When the stream is closed, by an interrupt too, every process is killed. Run folders can be
    resumed from at any moment.
@@ -60,29 +60,29 @@ Event = Progress | Done | Failed
 
 
 def run_local(
-    jobs: Sequence[Job],
+    groups: Sequence[Sequence[Job]],
     environments: Sequence[dict[str, str]],
     command: Sequence[str] = WORKER,
 ) -> Iterator[Event]:
     """Run jobs in worker processes.
 
     Args:
-        jobs: started in this order.
+        groups: jobs that train together in a process; started in this order.
         environments: what to add to the environment of each worker; as many workers as there are.
         command: what a worker process runs.
 
     Yields:
         Progress, and Done or Failed once a job.
     """
-    pool = _Pool(jobs, command)
+    pool = _Pool(groups, command)
     threads = [
         threading.Thread(target=pool.serve, args=(environment,), daemon=True)
-        for environment in environments[: len(jobs)]
+        for environment in environments[: len(groups)]
     ]
     try:
         for thread in threads:
             thread.start()
-        left = len(jobs)
+        left = sum(map(len, groups))
         while left:
             event = pool.events.get()
             left -= not isinstance(event, Progress)
@@ -96,8 +96,8 @@ def run_local(
 class _Pool:
     """Jobs that wait, processes that run, and what they say."""
 
-    def __init__(self, jobs: Sequence[Job], command: Sequence[str]):
-        self.waiting = deque(jobs)
+    def __init__(self, groups: Sequence[Sequence[Job]], command: Sequence[str]):
+        self.waiting = deque(groups)
         self.command = command
         self.events: Queue[Event] = Queue()
         self._running: set[subprocess.Popen[str]] = set()
@@ -108,36 +108,43 @@ class _Pool:
         """Run jobs until none waits."""
         while not self._stopped:
             try:
-                job = self.waiting.popleft()
+                jobs = {job.cell: job for job in self.waiting.popleft()}
             except IndexError:
                 return
             try:
-                self.events.put(self._run(job, environment))
+                self._run(jobs, environment)
             except Exception as error:
-                self.events.put(Failed(job, reason_of(error), repr(error)))
+                for job in jobs.values():
+                    self.events.put(Failed(job, reason_of(error), repr(error)))
 
-    def _run(self, job: Job, environment: dict[str, str]) -> Done | Failed:
+    def _run(self, left: dict[str, Job], environment: dict[str, str]) -> None:
+        """Run jobs by cell; those that have ended are taken out."""
         for _ in range(ATTEMPTS):
             with tempfile.TemporaryFile() as stderr:
-                answer, status = self._attempt(job, environment, stderr)
-                if "result" in answer:
-                    return Done(job, answer["result"], {})
+                answers, status = self._attempt(left, environment, stderr)
                 stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _KEPT_OF_STDERR))
                 printed = stderr.read().decode(errors="replace")
-            if "error" in answer:
-                return Failed(job, answer["error"], answer["detail"] + printed)
+            for cell, answer in answers.items():
+                job = left.pop(cell)
+                if "result" in answer:
+                    self.events.put(Done(job, answer["result"], {}))
+                else:
+                    self.events.put(Failed(job, answer["error"], answer["detail"] + printed))
+            if not left:
+                return
             if self._stopped:
                 break
         reason = (
             f"its process ended without a result ({_ending(status)}), {ATTEMPTS} times; if memory "
-            "is short, use fewer --workers"
+            "is short, use fewer --workers or a smaller --group"
         )
-        return Failed(job, reason, printed)
+        for job in left.values():
+            self.events.put(Failed(job, reason, printed))
 
     def _attempt(
-        self, job: Job, environment: dict[str, str], stderr: IO[bytes]
-    ) -> tuple[dict[str, Any], int]:
-        """The last thing a process said, and its exit status."""
+        self, jobs: dict[str, Job], environment: dict[str, str], stderr: IO[bytes]
+    ) -> tuple[dict[str, dict[str, Any]], int]:
+        """A process's last word on each cell that has ended, and its exit status."""
         with self._lock:
             if self._stopped:
                 return {}, -signal.SIGKILL
@@ -151,17 +158,19 @@ class _Pool:
                 start_new_session=True,
             )
             self._running.add(process)
-        answer: dict[str, Any] = {}
+        answers: dict[str, dict[str, Any]] = {}
         assert process.stdin is not None and process.stdout is not None
         try:
             with suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(asdict(job)) + "\n")
+                process.stdin.write(json.dumps([asdict(job) for job in jobs.values()]) + "\n")
                 process.stdin.flush()
             for line in process.stdout:
                 with suppress(ValueError):  # a line cut short by a kill
                     answer = json.loads(line)
                     if "step" in answer:
-                        self.events.put(Progress(job, answer["step"]))
+                        self.events.put(Progress(jobs[answer["cell"]], answer["step"]))
+                    else:
+                        answers[answer["cell"]] = answer
         finally:
             process.stdout.close()
             with suppress(BrokenPipeError):
@@ -169,7 +178,7 @@ class _Pool:
             status = process.wait()
             with self._lock:
                 self._running.discard(process)
-        return answer, status
+        return answers, status
 
     def kill(self) -> None:
         """End every process and start no other."""

@@ -13,8 +13,8 @@ a layer has 12 * 128^2 weights and a step 512 * 44 (without curriculum 512 * 28)
 27 (17) GFLOP a layer and step, but a width of 128 is bound by memory: about 1 GB moved a layer and
 step, 0.3 ms of an H200, so 1.5 ms (1 ms) at the mean depth of 4.5. 64 * 3,000 steps are then 5 (3)
 minutes of a busy GPU, twice that with the gaps between processes. What one process cannot hide,
-3 ms a step on its CPU and 25 s to start and compile, four to eight cells at once do. In all 15 to
-25 minutes.
+3 ms a step on its CPU and 25 s to start and compile, four to eight cells at once do, be it eight
+seeds in one step (`retrieval_interp.sweep.groups`). In all 15 to 25 minutes.
 
 `laptop` is for 2 CPU cores: 16 cells in 23 minutes of training, one cell at a time on one core
 (0.016 s a step with one layer, 0.092 s with eight). Departures from the paper: D = 3 for both

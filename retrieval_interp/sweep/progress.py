@@ -93,7 +93,7 @@ class SweepProgress:
         self._say(f"{cell.name}: {what}; {self._where()}")
 
     def _work(self, steps: dict[Cell, int]) -> float:
-        return sum(number * (cell.layers + _EMBEDDING) for cell, number in steps.items())
+        return sum((number * (cell.layers + _EMBEDDING) for cell, number in steps.items()), 0.0)
 
     def _where(self) -> str:
         seconds = self.seconds_left()

@@ -2,11 +2,11 @@
 
 1. The address is tried in a process of its own, with a time limit, before this process connects:
    Ray itself waits for minutes, and ends the process that waits.
-2. Every cell is a task with a share of a GPU, or one CPU where the cluster has no GPU. A task whose
-   node dies runs again on another.
-3. Nodes share no disk: a task trains in a folder of its node's temporary directory and returns its
-   result and what is kept of that folder through Ray. A task that comes back to a node that it was
-   on before goes on from there; elsewhere it starts over.
+2. Every group of cells that train together (often a single cell) is a task with a share of a GPU,
+   or one CPU where the cluster has no GPU. A task whose node dies runs again on another.
+3. Nodes share no disk: a task trains in folders of its node's temporary directory and returns its
+   results and what is kept of these folders through Ray. A task that comes back to a node that it
+   was on before goes on from there; elsewhere it starts over.
 
 Every node needs this package. Nothing is sent to Ray's makers, and no dashboard is started.
 """
@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.sweep.cells import Job, reason_of, run_job, tidy
+from retrieval_interp.sweep.cells import Job, answers_of, reason_of, tidy
 from retrieval_interp.sweep.executors import Done, Event, Failed
 from tasks.errors import InputError
 
@@ -107,16 +107,21 @@ def _try_health(address: str) -> None:
 
 
 def run_on_ray(
-    ray: Any, jobs: Sequence[Job], where: Path, gpus_per_cell: float, at_most: int | None = None
+    ray: Any,
+    groups: Sequence[Sequence[Job]],
+    where: Path,
+    gpus_per_cell: float,
+    at_most: int | None = None,
 ) -> Iterator[Event]:
     """Run jobs as tasks of the connected cluster.
 
     Args:
         ray: what `connect` returned.
-        jobs: started in this order; their `folder` is replaced by one of the node's.
+        groups: jobs that are one task; started in this order; their `folder` is replaced by one of
+            the node's.
         where: folder of the sweep: with this machine's name it tells its nodes' folders from those
             of other sweeps.
-        gpus_per_cell: share of a GPU a cell; 0 is used where the cluster has none.
+        gpus_per_cell: share of a GPU a task; 0 is used where the cluster has none.
         at_most: tasks at once; by default as many as the cluster has room for.
 
     Yields:
@@ -124,59 +129,79 @@ def run_on_ray(
         ended with it.
     """
     sweep = hashlib.sha256(f"{socket.gethostname()}:{where.resolve()}".encode()).hexdigest()[:16]
-    on_gpu = gpus_per_cell > 0 and ray.cluster_resources().get("GPU", 0) > 0
+    threads, device = (groups[0][0].threads, groups[0][0].device) if groups else (1, "cpu")
+    _, on_gpu = room(ray, gpus_per_cell, threads, device)
     task = ray.remote(run_on_node).options(
-        num_cpus=jobs[0].threads if jobs else 1,
-        num_gpus=gpus_per_cell if on_gpu and jobs and jobs[0].device != "cpu" else 0,
-        max_retries=MAX_RETRIES,
+        num_cpus=threads, num_gpus=gpus_per_cell if on_gpu else 0, max_retries=MAX_RETRIES
     )
-    waiting = list(jobs)
-    running: dict[Any, Job] = {}
+    waiting = list(groups)
+    running: dict[Any, Sequence[Job]] = {}
     try:
         while waiting or running:
             while waiting and (at_most is None or len(running) < at_most):
-                job = waiting.pop(0)
-                running[task.remote(json.dumps(asdict(job)), sweep)] = job
+                jobs = waiting.pop(0)
+                running[task.remote(json.dumps([asdict(job) for job in jobs]), sweep)] = jobs
             (ended,), _ = ray.wait(list(running), num_returns=1)
-            job = running.pop(ended)
+            jobs = running.pop(ended)
             try:
-                result, files = ray.get(ended)
+                answers = ray.get(ended)
             except Exception as error:
-                cause = getattr(error, "cause", None)
-                yield Failed(job, reason_of(cause or error), str(error))
+                reason = reason_of(getattr(error, "cause", None) or error)
+                for job in jobs:
+                    yield Failed(job, reason, str(error))
             else:
-                yield Done(job, json.loads(result), files)
+                for job, (text, files) in zip(jobs, answers):
+                    answer = json.loads(text)
+                    if "result" in answer:
+                        yield Done(job, answer["result"], files)
+                    else:
+                        yield Failed(job, answer["error"], answer["detail"])
     finally:
         ray.shutdown()
 
 
-def run_on_node(text: str, sweep: str) -> tuple[str, dict[str, bytes]]:
-    """Run a job on a node; this is the task.
+def room(ray: Any, gpus_per_cell: float, threads: int, device: str) -> tuple[int, bool]:
+    """How many tasks the connected cluster runs at once, and whether on GPUs."""
+    resources = ray.cluster_resources()
+    gpus = resources.get("GPU", 0) if device != "cpu" and gpus_per_cell > 0 else 0
+    tasks = gpus / gpus_per_cell if gpus else resources.get("CPU", 1) / threads
+    return max(1, int(tasks)), gpus > 0
+
+
+def run_on_node(text: str, sweep: str) -> list[tuple[str, dict[str, bytes]]]:
+    """Run jobs that train together on a node; this is the task.
 
     Args:
-        text: the job as JSON.
+        text: the jobs as JSON.
         sweep: name of the sweep's folder on the node.
 
     Returns:
-        The result as JSON, and what is kept of the run folder, by path.
+        For each job its answer (`answers_of`) as JSON and, if it has a result, what is kept of its
+        run folder, by path.
     """
     import ray
 
-    job = Job(**json.loads(text))
+    jobs = [Job(**job) for job in json.loads(text)]
     node = ray.get_runtime_context().get_node_id()
     root = Path(tempfile.gettempdir()) / f"retrieval-interp-{os.getuid()}" / sweep / node
-    folder = root / job.cell
-    result = run_job(replace(job, folder=str(folder)))
-    tidy(folder, job.checkpoint)
-    files = {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    shutil.rmtree(folder)
+    told = []
+    for job, answer in zip(
+        jobs, answers_of([replace(job, folder=str(root / job.cell)) for job in jobs])
+    ):
+        files = {}
+        if "result" in answer:
+            folder = root / job.cell
+            tidy(folder, job.checkpoint)
+            files = {
+                str(path.relative_to(folder)): path.read_bytes()
+                for path in sorted(folder.rglob("*"))
+                if path.is_file()
+            }
+            shutil.rmtree(folder)
+        told.append((json.dumps(answer), files))
     for empty in (root, root.parent, root.parent.parent):
         try:
             empty.rmdir()
         except OSError:
             break
-    return json.dumps(result), files
+    return told

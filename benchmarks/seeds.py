@@ -1,0 +1,128 @@
+"""Seconds a training step and seed: several seeds in one step against one after the other.
+
+    python benchmarks/seeds.py [--quick] [--device auto] [--groups 2 4 8] [--sizes laptop ...]
+
+A ratio is the time of a common step over (seeds x the time of a single model's step): below 1 it
+pays. Both take steps in turn, round after round, with as many seeds' steps each; the table gives
+medians of the ratios and their extremes. Sizes are those of a sweep's scales and some in between.
+Numbers are a step's batch x positions x d_model, which `retrieval_interp.sweep.groups` decides by.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+sys.path.insert(0, str(Path(__file__).parent))
+from training_step import seconds, stepper
+
+from retrieval_interp.model import build_model
+from retrieval_interp.recipe import Recipe
+from retrieval_interp.seeds import Stack
+from retrieval_interp.sweep.grid import Cell, make_grid
+from retrieval_interp.sweep.groups import numbers
+from retrieval_interp.training import choose_device
+
+
+def resized(batch: int, width: int) -> Recipe:
+    """The laptop scale's recipe with another batch and d_model."""
+    recipe = make_grid("section7-ic", "laptop").cell_recipe(Cell(4, 0))
+    return replace(recipe, batch=batch, model=replace(recipe.model, d_model=width))
+
+
+SIZES = {
+    "smoke": make_grid("section7-ic", "smoke").cell_recipe(Cell(2, 0)),
+    "batch-8": resized(8, 16),
+    "batch-16": resized(16, 16),
+    "batch-32": resized(32, 16),
+    "width-32": resized(32, 32),
+    "width-64": resized(32, 64),
+    "laptop": resized(128, 64),
+    # One layer of the paper's sizes, for gpu-hour and full alike: on a CPU a step takes long.
+    "full": make_grid("section7-ic", "full").cell_recipe(Cell(1, 0)),
+    "full-deep": make_grid("section7-ic", "full").cell_recipe(Cell(8, 0)),
+}
+
+
+def grouped_stepper(
+    recipe: Recipe, seeds: int, device: torch.device, compile: bool
+) -> Callable[[], None]:
+    """A function that takes one training step of several seeds."""
+    task = recipe.task
+    stack = Stack([build_model(recipe.model, task, seed, device) for seed in range(seeds)])
+    optimizer = torch.optim.AdamW(stack.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
+    mode = "reduce-overhead" if device.type == "cuda" else "default"
+    forward = torch.compile(stack, mode=mode) if compile else stack
+    batches = [task.sample(recipe.batch, seed, device) for seed in range(seeds)]
+
+    def step() -> None:
+        outputs = forward(torch.stack([batch.inputs for batch in batches]))
+        losses = [task.loss(own, batch) for own, batch in zip(outputs.unbind(), batches)]
+        optimizer.zero_grad()
+        torch.stack(losses).sum().backward()
+        optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return step
+
+
+def compare(
+    name: str, seeds: int, compile: bool, rounds: int, steps: int, device: torch.device
+) -> str:
+    recipe = SIZES[name]
+    torch.compiler.reset()  # what was compiled before must not make sizes dynamic
+    model = build_model(recipe.model, recipe.task, 0, device)
+    single = stepper(recipe, model, device, compile)
+    grouped = grouped_stepper(recipe, seeds, device, compile)
+    seconds(single, 3)
+    seconds(grouped, 3)
+    alone, together = [], []
+    for _ in tqdm(range(rounds), desc=name, leave=False, disable=None):
+        alone.append(seconds(single, seeds * steps))
+        together.append(seconds(grouped, steps) / seeds)
+    ratios = sorted(a / b for a, b in zip(together, alone))
+    return (
+        f"{name:<10} {numbers(recipe):>9} {recipe.model.layers:>6} {seeds:>5} "
+        f"{'compiled' if compile else 'eager':<8} {statistics.median(alone):>9.5f} "
+        f"{statistics.median(together):>9.5f} {statistics.median(ratios):>6.2f} "
+        f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", nargs="+", choices=SIZES)
+    parser.add_argument("--groups", nargs="+", type=int, default=[2, 4, 8])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--eager", action="store_true", help="without torch.compile throughout")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, uncompiled")
+    options = parser.parse_args()
+    device = choose_device(options.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    on_gpu = device.type == "cuda"
+    sizes = options.sizes or [name for name in SIZES if on_gpu or name != "full-deep"]
+    if options.quick:
+        sizes, options.eager, options.rounds = ["smoke", "batch-32"], True, 3
+    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads")
+    print(
+        f"{'size':<10} {'numbers':>9} {'layers':>6} {'seeds':>5} {'':<8} {'alone s':>9} "
+        f"{'shared s':>9} {'ratio':>6} (least to most)"
+    )
+    for name in sizes:
+        for seeds in options.groups:
+            compile = not options.eager and name != "smoke"  # as the sweep does
+            line = compare(name, seeds, compile, options.rounds, options.steps, device)
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
