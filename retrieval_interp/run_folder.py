@@ -28,6 +28,8 @@ from retrieval_interp.checkpoint import (
 )
 from retrieval_interp.config import from_dict, to_dict
 from retrieval_interp.files import (
+    check_held,
+    is_temporary,
     lock_folder,
     read_json_lines,
     read_text,
@@ -58,6 +60,7 @@ class RunFolder:
         elif path.is_dir() and any(
             child.name != "lock" and (child.name != "checkpoints" or any(child.iterdir()))
             for child in path.iterdir()
+            if not is_temporary(child)
         ):
             raise InputError(
                 f"{path}: expected a new folder or a run's, found a folder with other files and no "
@@ -90,8 +93,9 @@ class RunFolder:
         """Append a line of metrics.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: it cannot be written, or the folder is not held any more.
         """
+        check_held(self._lock)
         try:
             with open(self.metrics_path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
@@ -114,8 +118,10 @@ class RunFolder:
         """Write the checkpoint of a step, then the state to go on from.
 
         Raises:
-            InputError: the disk is full or cannot be written; the previous ones stay whole.
+            InputError: the disk is full or cannot be written, or the folder is not held any more;
+                the previous ones stay whole.
         """
+        check_held(self._lock)
         task, config = self.recipe.task, self.recipe.model
         checkpoint = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
         save_checkpoint(checkpoint, model, task, config, training)

@@ -5,6 +5,11 @@ again, an unfinished one goes on from its last checkpoint, one that fails is rep
 others go on. On this machine in worker processes, or on a Ray cluster (`--address`).
 """
 
+if __name__ == "__main__":  # before anything that takes time to load
+    from retrieval_interp.interrupts import end_at_once
+
+    end_at_once("sweep")
+
 import os
 import re
 import shlex
