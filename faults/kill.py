@@ -36,7 +36,16 @@ from work import COMMANDS, Work, ended, outcome, prepare, temporaries, whole
 
 # Of Python's audit events: open for writing, rename, delete, make a folder, set permissions.
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.chmod", "os.truncate", "os.rmdir")
-COLUMNS = ("kills", "while writing", "series", "not whole", "failed", "differs", "leftover", "redone")
+COLUMNS = (
+    "kills",
+    "while writing",
+    "series",
+    "not whole",
+    "failed",
+    "differs",
+    "leftover",
+    "redone",
+)
 IN_A_ROW = 5
 
 
@@ -56,8 +65,8 @@ def on_operations(act: Callable[[int], None]) -> None:
         reads = event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if reads or not os.path.abspath(os.fsdecode(arguments[0])).startswith(here):
             return
-        act(number)
         number += 1
+        act(number - 1)
 
     sys.addaudithook(hook)
 
@@ -232,7 +241,9 @@ def wrong(found: Counter[str]) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=50, help="at random moments, and as many again")
+    parser.add_argument(
+        "--kills", type=int, default=50, help="at random moments, and as many again"
+    )
     parser.add_argument("--real", type=int, default=5, help="kills of real commands")
     parser.add_argument("--command", nargs="+", default=list(COMMANDS), choices=list(COMMANDS))
     parser.add_argument("--seed", type=int, default=0)

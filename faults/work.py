@@ -1,7 +1,7 @@
 """Four commands that take a second or two, how to start them, and what they leave behind.
 
 A command runs in a folder of its own. Importing torch takes longer than the work, so most are
-forked off this process, which has imported everything (`forked`); the others are real ones (`real`).
+forked off this process, which has imported everything (`forked`); the others are `real`.
 """
 
 import hashlib

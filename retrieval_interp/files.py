@@ -126,15 +126,19 @@ def lock_folder(path: Path, work: str) -> TextIO:
 
 
 def check_held(lock: TextIO) -> None:
-    """Refuse to go on in a folder whose lock was deleted: another process may be at work in it.
+    """Refuse to go on in a folder whose lock is gone: another process may be at work in it.
 
     Raises:
-        InputError: it was.
+        InputError: it is.
     """
-    if os.fstat(lock.fileno()).st_nlink == 0:
+    try:
+        held = os.path.samestat(os.stat(lock.name), os.fstat(lock.fileno()))
+    except OSError:
+        held = False
+    if not held:
         raise InputError(
-            f"{lock.name}: expected the lock of this process, found it deleted; the same command "
-            "goes on from what is saved, if no other does"
+            f"{lock.name}: expected the lock of this process, found that it was removed; the same "
+            "command goes on from what is saved"
         )
 
 

@@ -29,7 +29,7 @@ from retrieval_interp.config import to_dict
 from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.model import build_model
 from retrieval_interp.recipe import Recipe
-from retrieval_interp.run_folder import RunFolder
+from retrieval_interp.run_folder import RunFolder, checkpoint_files
 from tasks import InputError
 
 FINAL_STEPS = 100
@@ -152,6 +152,8 @@ def _train(
             name: importlib.metadata.version(name) for name in ("torch", "transformer-lens")
         },
     }
+    if folder and first and first not in checkpoint_files(folder.path):
+        folder.save_checkpoint(first, model, {**record, **_result(metrics, first)})
     orders: dict[int, Tensor] = {}
     total = torch.zeros((), device=device)
     since = 0
@@ -191,7 +193,7 @@ def _train(
                 )
             metrics.append(row)
             if folder:
-                folder.log(row)
+                folder.log(metrics)
         if watch and (done % recipe.log_every == 0 or done == recipe.steps):
             watch.measure(done, model)
         if folder and (done % recipe.checkpoint_every == 0 or done == recipe.steps):

@@ -175,6 +175,9 @@ def _jobs(
         if cell in finished:
             tidy(folder.cell_folder(cell), options.keep_checkpoints)
             continue
+        if not (folder.cell_folder(cell) / "state.safetensors").exists():
+            # Its result was removed, to have it run again.
+            tidy(folder.cell_folder(cell), checkpoint=False)
         jobs.append(
             Job(
                 cell=cell.name,
