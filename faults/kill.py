@@ -6,7 +6,7 @@ Every command is killed (SIGKILL) at random moments, spread evenly over the time
 undisturbed: `--kills` of them in a process forked off this one, whose first moment is the start of
 the command's own code, and `--real` in real commands, whose first seconds load libraries. As many
 again, of those that are forked, are killed right before one of the operations on files that they
-make, also spread evenly over all of them. One to five kills come in a row; then the command is
+make, also spread evenly over all of them. One to eight kills come in a row; then the command is
 started again and left alone. What it leaves has to be what an undisturbed one leaves: the same
 files, the same weights to the last bit, the same numbers, but for dates and seconds.
 
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ COLUMNS = (
     "leftover",
     "redone",
 )
-IN_A_ROW = 5
+IN_A_ROW = 8
 
 
 def on_operations(act: Callable[[int], None]) -> None:
@@ -179,7 +179,7 @@ def campaign(
         if any(wrong.values()):
             names = left.keys() | reference.keys()
             differing = [name for name in names if left.get(name) != reference.get(name)]
-            print(f"{folder}: status {status}, {[k for k in wrong if wrong[k]]}, {differing}")
+            tqdm.write(f"{folder}: status {status}, {[k for k in wrong if wrong[k]]}, {differing}")
         else:
             shutil.rmtree(folder)
     return found
@@ -192,8 +192,8 @@ def spread(count: int, whole_time: float, draw: random.Random) -> list[float]:
 
 def campaigns(
     work: Work, base: Path, kills: int, operations: int, real: int, seed: int
-) -> list[tuple[str, Counter[str]]]:
-    """Kill one command in every way; what was done, and what was found.
+) -> Iterator[tuple[str, Counter[str]]]:
+    """Kill one command in every way: what was done, and what was found.
 
     Raises:
         AssertionError: undisturbed, it fails or does not leave the same twice.
@@ -205,15 +205,14 @@ def campaigns(
     reference = outcome(base / "whole")
     count = count_operations(work, base / "again")
     assert outcome(base / "again") == reference, "expected the same from the same command twice"
-    rows = []
     if kills:
         moments = spread(kills, seconds, draw)
         name = f"random moments of {seconds:.1f} s"
-        rows.append((name, campaign(work, base, killed_at, moments, reference, draw)))
+        yield name, campaign(work, base, killed_at, moments, reference, draw)
     if operations:
         chosen = sorted({count * i // operations for i in range(operations)})
         name = f"before {len(chosen)} of {count} file operations"
-        rows.append((name, campaign(work, base, killed_before, chosen, reference, draw)))
+        yield name, campaign(work, base, killed_before, chosen, reference, draw)
     if real:
         start = time.monotonic()
         with work.real(base / "real") as process:
@@ -221,8 +220,7 @@ def campaigns(
         seconds = time.monotonic() - start
         moments = spread(real, seconds, draw)
         name = f"real command, {seconds:.1f} s"
-        rows.append((name, campaign(work, base, killed_really, moments, reference, draw)))
-    return rows
+        yield name, campaign(work, base, killed_really, moments, reference, draw)
 
 
 def table(rows: Sequence[tuple[str, str, Counter[str]]]) -> str:
@@ -256,7 +254,8 @@ def main() -> None:
             works[name], base / name, options.kills, options.kills, options.real, options.seed
         ):
             rows.append((name, how, found))
-            print(table(rows[-1:]), flush=True)
+            tqdm.write(table(rows[-1:]))
+            sys.stdout.flush()
     print(table(rows))
     if any(wrong(found) for _, _, found in rows):
         print(f"something was wrong: see above, and {base}")

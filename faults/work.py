@@ -34,7 +34,7 @@ from tasks import RetrievalTask
 TINY = Recipe(
     task=RetrievalTask(chains=2, steps=1, dim=2),
     model=ModelConfig(layers=1, heads=1, d_model=8),
-    steps=120,
+    steps=60,
     batch=8,
     examples=64,
     log_every=5,
@@ -43,7 +43,7 @@ TINY = Recipe(
 )
 _TRAIN = (
     "--task.chains 2 --task.steps 1 --task.dim 2 --model.layers 1 --model.heads 1 "
-    "--model.d-model 8 --steps 120 --batch 8 --examples 64 --log-every 5 --checkpoint-every 10 "
+    "--model.d-model 8 --steps 60 --batch 8 --examples 64 --log-every 5 --checkpoint-every 10 "
     "--validation-examples 16 --no-compile --threads 1 --out run --watch {inputs}/circuit.json"
 )
 COMMANDS = {
