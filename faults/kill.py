@@ -147,21 +147,18 @@ def campaign(
     found: Counter[str] = Counter()
     waiting = list(moments)
     draw.shuffle(waiting)
-    missed: Counter[Any] = Counter()
     while waiting:
         found["series"] += 1
         folder = base / f"{kill.__name__}-{found['series']}"
         cells: dict[Path, int] = {}
-        for _ in range(draw.randint(1, IN_A_ROW)):
+        for row in range(draw.randint(1, IN_A_ROW)):
             if not waiting:
                 break
             moment = waiting.pop()
             if not kill(work, folder, moment):
-                # It was over before: what is left of a command is shorter than the whole.
-                missed[moment] += 1
-                later = moment * 0.8 if isinstance(moment, float) else moment
-                if missed[moment] < 3 or isinstance(moment, float):
-                    waiting.insert(0, later)
+                # It was over before, as part of it had been done; next time it starts afresh.
+                if row or isinstance(moment, float):
+                    waiting.append(moment if row else 0.8 * moment)
                 break
             found["kills"] += 1
             found["while writing"] += bool(temporaries(folder))

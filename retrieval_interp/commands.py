@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrieval_interp.interrupts import ignore_interrupts, raise_interrupts
+from retrieval_interp.interrupts import forget_interrupts, ignore_interrupts, raise_interrupts
 from tasks.errors import InputError
 
 T = TypeVar("T")
@@ -145,6 +145,8 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
         what = "a smaller size, memory is short" if not isinstance(error, OSError) else "its files"
         print(f"{prog.split('.')[-1]}: expected {what}, found: {text:.150}", file=sys.stderr)
         sys.exit(BAD_INPUT)
+    finally:
+        forget_interrupts()
 
 
 def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) -> None:

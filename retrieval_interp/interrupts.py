@@ -60,6 +60,11 @@ def raise_interrupts() -> list[int]:
 def ignore_interrupts() -> None:
     """From now on the process can end in its own way."""
     _install(signal.SIG_IGN)
+    forget_interrupts()
+
+
+def forget_interrupts() -> None:
+    """What was ignored in a finalizer is not raised again: the work is done."""
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
