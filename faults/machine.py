@@ -238,10 +238,10 @@ def mounted(folder: Path, size: str) -> Iterator[Callable[[str], None] | None]:
 
 def disk(bench: Bench) -> Iterator[Row]:
     sizes = {
-        "train": ("4k", "8k", "16k", "32k", "64k", "128k"),
+        "train": ("4k", "8k", "16k", "32k", "64k"),
         "sweep": ("4k", "16k", "64k", "128k"),
         "emergence": ("4k", "1m"),
-        "ablate": ("4k", "1m", "4m"),
+        "ablate": ("4k", "1m"),
     }
     for name, tried in sizes.items():
         for size in tried:
