@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from circuits import parse_circuit
+from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.files import check_held, lock_folder, write_whole
-from retrieval_interp.run_folder import RunFolder
+from retrieval_interp.run_folder import RunFolder, watch_path
+from retrieval_interp.sweep.__main__ import SweepOptions, _jobs
+from retrieval_interp.sweep.cells import run_job, tidy
 from retrieval_interp.sweep.folder import SweepFolder, read_grid
 from retrieval_interp.sweep.grid import make_grid
 from retrieval_interp.training import train_model
@@ -203,3 +207,28 @@ def test_a_run_whose_lock_is_removed_stops_before_it_writes_more(tmp_path, repla
     train_model(TINY, tmp_path / "run", compile=False)
     with lock_folder(tmp_path / "run", "work") as lock:
         check_held(lock)
+
+
+def test_a_cell_whose_result_is_removed_is_run_again(tmp_path):
+    grid = make_grid("section7-ic", "smoke")
+    folder, options = SweepFolder(tmp_path, grid), SweepOptions(tmp_path, device="cpu", threads=1)
+    job = _jobs(folder, {}, options)[-1]
+    first = run_job(job)
+    tidy(Path(job.folder), checkpoint=True)  # as it is when its result is written
+    assert len(_jobs(folder, {}, options)) == len(grid.cells)
+    again = run_job(job)
+    folder.close()
+    assert again["validation_loss"] == first["validation_loss"] and again["steps"] == 240
+
+
+def test_a_watch_that_is_deleted_under_a_run_is_written_anew(tmp_path):
+    circuit = parse_circuit(["L0.H0 one-hot s0<-s2"], TINY.task)
+
+    def delete(done, row):
+        if done == 25:
+            watch_path(tmp_path / "run").unlink()
+
+    train_model(TINY, tmp_path / "whole", compile=False, watch=Watch(circuit))
+    train_model(TINY, tmp_path / "run", compile=False, on_step=delete, watch=Watch(circuit))
+    written = [watch_path(tmp_path / run).read_text() for run in ("run", "whole")]
+    assert written[0] == written[1] and written[0].count("\n") == 1 + 1 + TINY.steps // 5
