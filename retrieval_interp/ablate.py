@@ -4,6 +4,11 @@ Finds a circuit (or takes one), replaces the attention of a trained model by it,
 replacement costs (paper, appendix E).
 """
 
+if __name__ == "__main__":  # before anything that takes time to load
+    from retrieval_interp.interrupts import end_at_once
+
+    end_at_once("ablate")
+
 import os
 import shlex
 import textwrap

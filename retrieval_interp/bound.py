@@ -4,6 +4,11 @@ Prints the paper's lower bound (theorem 1) beside the exact depths under its ass
 closed form and by simulation, and draws which position can hold what (figures 3 and 8).
 """
 
+if __name__ == "__main__":  # before anything that takes time to load
+    from retrieval_interp.interrupts import end_at_once
+
+    end_at_once("bound")
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

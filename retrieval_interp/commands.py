@@ -7,17 +7,19 @@ import contextlib
 import io
 import math
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from retrieval_interp.interrupts import forget_interrupts, ignore_interrupts, raise_interrupts
 from tasks.errors import InputError
 
 T = TypeVar("T")
 BAD_INPUT = 2
-INTERRUPTED = 130
+SIGNALLED = 128
 
 
 def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
@@ -114,8 +116,12 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
 
 
 def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
-    """Run a command and exit: 0 done, 2 bad input (one line on stderr), 130 interrupted."""
+    """Run a command and exit: 0 done, 2 bad input (one line on stderr), 130 interrupted.
+
+    SIGTERM and SIGHUP interrupt as Ctrl-C does, with 128 + their number.
+    """
     warnings.showwarning = _warn_in_one_line  # type: ignore[assignment]
+    signals = raise_interrupts()
     try:
         main(sys.argv[1:])
         if sys.stdout is not None:
@@ -125,9 +131,10 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
         print(f"{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt as error:
+        ignore_interrupts()
         message = str(error) or "interrupted; no file is half written"
         print(f"\n{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(SIGNALLED + (signals[0] if signals else signal.SIGINT))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
@@ -138,6 +145,8 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
         what = "a smaller size, memory is short" if not isinstance(error, OSError) else "its files"
         print(f"{prog.split('.')[-1]}: expected {what}, found: {text:.150}", file=sys.stderr)
         sys.exit(BAD_INPUT)
+    finally:
+        forget_interrupts()
 
 
 def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) -> None:

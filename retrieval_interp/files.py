@@ -2,12 +2,13 @@
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from tasks import InputError
 
@@ -18,23 +19,29 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name beside it, then rename it into place.
 
     A reader sees the old file or the new one, never half of one; after a failure the old file
-    stands and nothing else is left behind.
+    stands and nothing else is left behind. What a killed process was writing under the same name
+    is removed.
 
     Raises:
         InputError: the folder is missing, not writable, or full.
     """
     data = content.encode() if isinstance(content, str) else content
+    prefix = f"{_TEMPORARY}{path.name[:50]}-"
     temporary = None
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+        descriptor, temporary = tempfile.mkstemp(prefix=prefix, dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
+            _lock(file)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+            os.replace(temporary, path)
+        temporary = None
+        for leftover in path.parent.glob(glob.escape(prefix) + "*"):
+            _remove_unlocked(leftover)
     except BaseException as error:
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -45,6 +52,21 @@ def write_whole(path: Path, content: bytes | str) -> None:
                 f"{error.strerror or error}; what was there before is unchanged"
             ) from None
         raise
+
+
+def _lock(file: IO[Any]) -> bool:
+    """Hold a file for this process, if no other does."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_unlocked(leftover: Path) -> None:
+    with contextlib.suppress(OSError), open(leftover, "rb") as file:
+        if _lock(file):
+            leftover.unlink()
 
 
 def check_writable(path: Path | None) -> None:
@@ -73,6 +95,11 @@ def check_writable(path: Path | None) -> None:
         raise InputError(f"{path}: expected a folder that can be written, {path.parent} cannot")
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether a file is being written, or was when its process was killed."""
+    return path.name.startswith(_TEMPORARY)
+
+
 def lock_folder(path: Path, work: str) -> TextIO:
     """Hold a folder for this process, creating it if it is missing, until what this returns closes.
 
@@ -90,14 +117,29 @@ def lock_folder(path: Path, work: str) -> TextIO:
         raise InputError(
             f"{path}: expected a folder that can be written, found: {error.strerror}"
         ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not _lock(lock):
         lock.close()
         raise InputError(
             f"{path}: expected {work}, found one that is; wait for it or give another --out"
         ) from None
     return lock
+
+
+def check_held(lock: TextIO) -> None:
+    """Refuse to go on in a folder whose lock is gone: another process may be at work in it.
+
+    Raises:
+        InputError: it is.
+    """
+    try:
+        held = os.path.samestat(os.stat(lock.name), os.fstat(lock.fileno()))
+    except OSError:
+        held = False
+    if not held:
+        raise InputError(
+            f"{lock.name}: expected the lock of this process, found that it was removed; the same "
+            "command goes on from what is saved"
+        )
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -7,7 +7,9 @@
     state.safetensors                    weights and optimizer at the last checkpoint
 
 A killed run loses what came after its last state: lines written since are dropped on resuming,
-since the steps are run again and give the same numbers.
+since the steps are run again and give the same numbers. The state is written before the checkpoint,
+which a run killed between the two writes as it goes on. Of config and logs the process that holds
+the folder knows all: where one is deleted under it, it is written anew.
 """
 
 import json
@@ -28,6 +30,8 @@ from retrieval_interp.checkpoint import (
 )
 from retrieval_interp.config import from_dict, is_number, to_dict
 from retrieval_interp.files import (
+    check_held,
+    is_temporary,
     lock_folder,
     read_json_lines,
     read_text,
@@ -58,6 +62,7 @@ class RunFolder:
         elif path.is_dir() and any(
             child.name != "lock" and (child.name != "checkpoints" or any(child.iterdir()))
             for child in path.iterdir()
+            if not is_temporary(child)
         ):
             raise InputError(
                 f"{path}: expected a new folder or a run's, found a folder with other files and no "
@@ -66,8 +71,11 @@ class RunFolder:
         self._lock = lock_folder(path, "a run that no other process is training")
         (path / "checkpoints").mkdir(exist_ok=True)
         remove_leftovers(path)
-        if not config.exists():
-            write_whole(config, json.dumps(to_dict(recipe), indent=2) + "\n")
+        self._write_config()
+
+    def _write_config(self) -> None:
+        if not (config := self.path / "config.json").exists():
+            write_whole(config, json.dumps(to_dict(self.recipe), indent=2) + "\n")
 
     def close(self) -> None:
         self._lock.close()
@@ -86,15 +94,20 @@ class RunFolder:
         """
         return read_metrics(self.path)
 
-    def log(self, row: dict[str, Any]) -> None:
+    def log(self, rows: list[dict[str, Any]]) -> None:
         """Append a line of metrics.
 
+        Args:
+            rows: all so far, of which the last is new.
+
         Raises:
-            InputError: it cannot be written.
+            InputError: it cannot be written, or the folder is not held any more.
         """
+        check_held(self._lock)
+        new = rows[-1:] if self.metrics_path.exists() else rows
         try:
             with open(self.metrics_path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+                file.writelines(json.dumps(row) + "\n" for row in new)
         except OSError as error:
             raise InputError(
                 f"{self.metrics_path}: expected to append a line, found: {error.strerror}; "
@@ -111,14 +124,14 @@ class RunFolder:
         optimizer: torch.optim.Optimizer,
         training: dict[str, Any],
     ) -> None:
-        """Write the checkpoint of a step, then the state to go on from.
+        """Write the state to go on from, then the checkpoint of its step.
 
         Raises:
-            InputError: the disk is full or cannot be written; the previous ones stay whole.
+            InputError: the disk is full or cannot be written, or the folder is not held any more;
+                the previous ones stay whole.
         """
-        task, config = self.recipe.task, self.recipe.model
-        checkpoint = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
-        save_checkpoint(checkpoint, model, task, config, training)
+        check_held(self._lock)
+        self._write_config()
         if self.metrics_path.exists():
             with open(self.metrics_path, "rb") as file:
                 os.fsync(file.fileno())
@@ -130,6 +143,16 @@ class RunFolder:
                     tensors[f"{key}.{name}"] = optimizer.state[parameter][key]
         content = {"format": FORMAT, "step": step, "seconds": seconds}
         write_tensors(self.path / "state.safetensors", tensors, content)
+        self.save_checkpoint(step, model, training)
+
+    def save_checkpoint(self, step: int, model: Transformer, training: dict[str, Any]) -> None:
+        """Write the checkpoint of a step.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        path = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
+        save_checkpoint(path, model, self.recipe.task, self.recipe.model, training)
 
     def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
         """Load the last state, if there is one, and drop metrics that were logged after it.

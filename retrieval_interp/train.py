@@ -1,5 +1,10 @@
 """Train a transformer: `python -m retrieval_interp.train --preset small`."""
 
+if __name__ == "__main__":  # before anything that takes time to load
+    from retrieval_interp.interrupts import end_at_once
+
+    end_at_once("train")
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

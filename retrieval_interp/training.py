@@ -33,7 +33,7 @@ from retrieval_interp.config import to_dict
 from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.model import build_model
 from retrieval_interp.recipe import Recipe
-from retrieval_interp.run_folder import RunFolder
+from retrieval_interp.run_folder import RunFolder, checkpoint_files
 from retrieval_interp.seeds import Stack
 from tasks import Batch, InputError
 
@@ -203,6 +203,10 @@ class _Run:
                 name: importlib.metadata.version(name) for name in ("torch", "transformer-lens")
             },
         }
+        if self.folder and self.step and self.step not in checkpoint_files(self.folder.path):
+            self.folder.save_checkpoint(
+                self.step, self.model, {**self.record, **_result(self.metrics, self.step)}
+            )
         self._device = device
         self._total = torch.zeros((), device=device)
 
@@ -242,7 +246,7 @@ class _Run:
         }
         self.metrics.append(row)
         if self.folder:
-            self.folder.log(row)
+            self.folder.log(self.metrics)
         return row
 
     def save(self, seconds: float) -> None:

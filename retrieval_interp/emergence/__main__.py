@@ -4,6 +4,11 @@ Measures a circuit's paths at every checkpoint of a run: how much attention each
 worth, when it appears, and which of both comes first (paper, section 9 and appendix D).
 """
 
+if __name__ == "__main__":  # before anything that takes time to load
+    from retrieval_interp.interrupts import end_at_once
+
+    end_at_once("emergence")
+
 import os
 import shlex
 

@@ -86,8 +86,7 @@ class Watch:
             self._path = watch_path(folder)
             found = read_watch(self._path, len(recipe.task.role_names))
             if found is None:
-                heading = json.dumps({"circuit": self.circuit.to_dict()})
-                write_whole(self._path, heading + "\n")
+                write_whole(self._path, self._heading())
             else:
                 self.snapshots = found[1]
         if not any(snapshot.step == step for snapshot in self.snapshots):
@@ -107,9 +106,12 @@ class Watch:
         self.snapshots.append(snapshot)
         if self._path is None:
             return
+        lines = [json.dumps(snapshot.to_dict()) + "\n"]
+        if not self._path.exists():  # deleted under this process
+            lines = [self._heading(), *(json.dumps(s.to_dict()) + "\n" for s in self.snapshots)]
         try:
             with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(snapshot.to_dict()) + "\n")
+                file.writelines(lines)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -117,6 +119,9 @@ class Watch:
                 f"{self._path}: expected to append a line, found: {error.strerror}; the last "
                 "checkpoint is whole, resume from it"
             ) from None
+
+    def _heading(self) -> str:
+        return json.dumps({"circuit": self.circuit.to_dict()}) + "\n"
 
 
 def read_watch(path: Path, n_roles: int) -> tuple[Circuit, list[Snapshot]] | None:

@@ -3,6 +3,11 @@
 The questions are asked by Inspect itself: `inspect eval retrieval_interp/equations --model ...`.
 """
 
+if __name__ == "__main__":  # before anything that takes time to load
+    from retrieval_interp.interrupts import end_at_once
+
+    end_at_once("llm")
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

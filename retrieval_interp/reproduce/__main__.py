@@ -4,6 +4,11 @@ Recomputes from shipped checkpoints what takes seconds and reads the rest from r
 how they were made.
 """
 
+if __name__ == "__main__":  # before anything that takes time to load
+    from retrieval_interp.interrupts import end_at_once
+
+    end_at_once("reproduce")
+
 import os
 
 # Before torch is loaded: its threads then sleep while they wait (see retrieval_interp.ablate).

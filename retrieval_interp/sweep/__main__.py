@@ -6,6 +6,11 @@ others go on. On this machine in worker processes, or on a Ray cluster (`--addre
 depth train in common steps where that is faster (`--group`).
 """
 
+if __name__ == "__main__":  # before anything that takes time to load
+    from retrieval_interp.interrupts import end_at_once
+
+    end_at_once("sweep")
+
 import os
 import re
 import shlex
@@ -181,6 +186,9 @@ def _jobs(
         if cell in finished:
             tidy(folder.cell_folder(cell), options.keep_checkpoints)
             continue
+        if not (folder.cell_folder(cell) / "state.safetensors").exists():
+            # Its result was removed, to have it run again.
+            tidy(folder.cell_folder(cell), checkpoint=False)
         jobs.append(
             Job(
                 cell=cell.name,

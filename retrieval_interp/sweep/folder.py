@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from retrieval_interp.config import is_number, to_dict
-from retrieval_interp.files import lock_folder, read_text, remove_leftovers, write_whole
+from retrieval_interp.files import (
+    check_held,
+    is_temporary,
+    lock_folder,
+    read_text,
+    remove_leftovers,
+    write_whole,
+)
 from retrieval_interp.sweep.cells import FORMAT, tidy
 from retrieval_interp.sweep.grid import Cell, Grid, grid_from_dict
 from tasks.errors import InputError
@@ -34,7 +41,9 @@ def read_grid(path: Path) -> Grid | None:
     if path.exists() and not path.is_dir():
         raise InputError(f"{path}: expected a new folder or a sweep's, found a file")
     if not file.exists():
-        if path.is_dir() and any(child.name != "lock" for child in path.iterdir()):
+        if path.is_dir() and any(
+            child.name != "lock" and not is_temporary(child) for child in path.iterdir()
+        ):
             raise InputError(
                 f"{path}: expected a new folder or a sweep's, found a folder with other files and "
                 "no grid.json; give another --out"
@@ -76,12 +85,13 @@ class SweepFolder:
         if found is not None:
             check_same(grid, found, path)
         self._lock = lock_folder(path, "a sweep that no other process is running")
+        # First: by this file a folder is known as a sweep's, should the process be killed.
+        if found is None:
+            write_whole(path / "grid.json", json.dumps(grid.to_dict(), indent=2) + "\n")
         for name in ("cells", "results", "errors"):
             (path / name).mkdir(exist_ok=True)
         for folder in (path / "results", path / "errors"):
             remove_leftovers(folder)
-        if found is None:
-            write_whole(path / "grid.json", json.dumps(grid.to_dict(), indent=2) + "\n")
 
     def close(self) -> None:
         self._lock.close()
@@ -100,7 +110,11 @@ class SweepFolder:
             result: of `run_job`.
             files: what its run folder holds, where that is on another disk.
             checkpoint: keep its last checkpoint.
+
+        Raises:
+            InputError: it cannot be written, or the folder is not held any more.
         """
+        check_held(self._lock)
         folder, file = self.cell_folder(cell), _result_file(self.path, cell)
         if file.exists():
             return

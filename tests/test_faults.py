@@ -1,0 +1,234 @@
+"""A few of the faults of `faults/`, and the defects that they found."""
+
+import ast
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from circuits import parse_circuit
+from retrieval_interp.emergence.watch import Watch
+from retrieval_interp.files import check_held, lock_folder, write_whole
+from retrieval_interp.run_folder import RunFolder, watch_path
+from retrieval_interp.sweep.__main__ import SweepOptions, _jobs
+from retrieval_interp.sweep.cells import run_job, tidy
+from retrieval_interp.sweep.folder import SweepFolder, read_grid
+from retrieval_interp.sweep.grid import make_grid
+from retrieval_interp.training import train_model
+from tasks import InputError
+from tests.test_training import TINY, Stop, metrics, same, state
+
+FAULTS = Path(__file__).parent.parent / "faults"
+
+SCRIPT = """
+import random, sys
+from pathlib import Path
+sys.path.insert(0, {faults!r})
+from kill import campaign, count_operations, killed_at, killed_before, wrong
+from work import outcome, prepare
+base = Path({base!r})
+work = prepare(base / "inputs")["train"]
+count = count_operations(work, base / "whole")
+reference, draw = outcome(base / "whole"), random.Random(0)
+rows = [
+    campaign(work, base, killed_at, [0.1], reference, draw),
+    campaign(work, base, killed_before, [3, count // 2], reference, draw),
+]
+for row in rows:
+    print(row["kills"], wrong(row))
+reference["run/config.json"] = "another"
+print(wrong(campaign(work, base / "other", killed_before, [9], reference, draw)))
+"""
+
+
+def test_killed_commands_end_with_the_same_files_and_others_are_noticed(tmp_path):
+    """In a process of its own, as it forks."""
+    script = SCRIPT.format(faults=str(FAULTS), base=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *rows, noticed = done.stdout.splitlines()[:2] + done.stdout.splitlines()[-1:]
+    assert rows == ["1 0", "2 0"] and noticed == "1"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_in_one_line_while_it_loads(number):
+    """The module that takes long to load sends it."""
+    script = f"""
+import os, runpy, sys
+class Loading:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tasks":
+            os.kill(os.getpid(), {int(number)})
+sys.meta_path.insert(0, Loading())
+sys.argv = ["train"]
+runpy.run_module("retrieval_interp.train", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 128 + number
+    assert (done.stdout, done.stderr) == ("", "\ntrain: interrupted before it began\n")
+
+
+WORKING = """
+import os, signal, sys, time
+from retrieval_interp.commands import run_command
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.001)
+
+def nobody_reads(number):
+    read, write = os.pipe()
+    os.dup2(write, number), os.close(read), os.close(write)
+
+cases = {
+    "SIGTERM": (lambda: None, lambda: os.kill(os.getpid(), signal.SIGTERM)),
+    "SIGHUP": (lambda: None, lambda: os.kill(os.getpid(), signal.SIGHUP)),
+    "SIGINT in a finalizer": (lambda: None, lambda: [Finalized()].clear()),
+    "SIGINT in a last finalizer": (lambda: None, lambda: sys.exit(Finalized() and 7)),
+    "SIGHUP ignored": (
+        lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        lambda: os.kill(os.getpid(), signal.SIGHUP) or sys.exit(7),
+    ),
+    "closed stdout": (lambda: nobody_reads(1), lambda: print("x" * 100_000)),
+    "closed stderr": (lambda: nobody_reads(2), lambda: print("x" * 100_000, file=sys.stderr)),
+}
+for name, (before, work) in cases.items():
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(write, 1), os.dup2(write, 2), os.close(read), os.close(write)
+        before()
+        run_command(lambda argv: (work(), time.sleep(5)), "python -m retrieval_interp.train")
+        sys.exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        print([name, said.read(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])], flush=True)
+"""
+
+
+def test_signals_and_closed_pipes_end_a_command_that_is_at_work_without_a_traceback():
+    """SIGINT even where Python ignores exceptions; what is ignored from outside stays ignored."""
+    done = subprocess.run([sys.executable, "-c", WORKING], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    line = "\ntrain: interrupted; no file is half written\n"
+    assert [ast.literal_eval(row) for row in done.stdout.splitlines()] == [
+        ["SIGTERM", line, 143],
+        ["SIGHUP", line, 129],
+        ["SIGINT in a finalizer", line, 130],
+        ["SIGINT in a last finalizer", "", 7],
+        ["SIGHUP ignored", "", 7],
+        ["closed stdout", "", 1],
+        ["closed stderr", "", 1],
+    ]
+
+
+def test_what_a_killed_process_was_writing_goes_when_the_file_is_written_again(tmp_path):
+    abandoned, other = tmp_path / ".writing-out.json-abc", tmp_path / ".writing-out.html-abc"
+    written = tmp_path / ".writing-out.json-def"
+    for path in (abandoned, other, written):
+        path.write_text("half")
+    with open(written) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # by a process that lives
+        write_whole(tmp_path / "out.json", "{}")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"out.json", other.name, written.name}
+
+
+def test_a_run_killed_while_its_config_was_written_can_start_again(tmp_path):
+    (tmp_path / "lock").touch()
+    (tmp_path / ".writing-config.json-abc").write_text('{"st')
+    RunFolder(tmp_path, TINY).close()
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "checkpoints", "config.json"}
+
+
+def test_a_sweeps_folder_is_known_as_one_from_its_first_file_on(tmp_path, monkeypatch):
+    grid, there = make_grid("section7-ic", "smoke"), []
+
+    def writing(path, content):
+        there.append({child.name for child in path.parent.iterdir()})
+        write_whole(path, content)
+
+    (tmp_path / ".writing-grid.json-abc").write_text('{"gr')
+    monkeypatch.setattr("retrieval_interp.sweep.folder.write_whole", writing)
+    SweepFolder(tmp_path, grid).close()
+    assert there == [{"lock", ".writing-grid.json-abc"}] and read_grid(tmp_path) == grid
+
+
+def test_a_run_killed_between_state_and_checkpoint_writes_the_checkpoint(tmp_path, monkeypatch):
+    def killed(*_):
+        raise Stop
+
+    train_model(TINY, tmp_path / "whole", compile=False)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr("retrieval_interp.run_folder.RunFolder.save_checkpoint", killed)
+            with pytest.raises(Stop):
+                train_model(TINY, tmp_path / "run", compile=False)
+    train_model(TINY, tmp_path / "run", compile=False)
+    names = [sorted(p.name for p in (tmp_path / run).rglob("step-*")) for run in ("run", "whole")]
+    assert names[0] == names[1] and len(names[0]) == 3
+    assert same(state(tmp_path / "run"), state(tmp_path / "whole"))
+
+
+def test_config_and_metrics_that_are_deleted_under_a_run_are_written_anew(tmp_path):
+    def delete(done, row):
+        if done == 25:
+            (tmp_path / "run" / "config.json").unlink()
+            (tmp_path / "run" / "metrics.jsonl").unlink()
+
+    train_model(TINY, tmp_path / "whole", compile=False)
+    train_model(TINY, tmp_path / "run", compile=False, on_step=delete)
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    config = [json.loads((tmp_path / run / "config.json").read_text()) for run in ("run", "whole")]
+    assert config[0] == config[1]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_whose_lock_is_removed_stops_before_it_writes_more(tmp_path, replaced):
+    others = []
+
+    def remove(done, row):
+        if done == 25:
+            (tmp_path / "run" / "lock").unlink()
+            if replaced:
+                others.append(lock_folder(tmp_path / "run", "work"))
+
+    with pytest.raises(InputError, match="expected the lock of this process, found that it was"):
+        train_model(TINY, tmp_path / "run", compile=False, on_step=remove)
+    for other in others:
+        other.close()
+    # Of 60 steps each of the last 100 is logged.
+    assert metrics(tmp_path / "run")[-1]["step"] == 25
+    train_model(TINY, tmp_path / "run", compile=False)
+    with lock_folder(tmp_path / "run", "work") as lock:
+        check_held(lock)
+
+
+def test_a_cell_whose_result_is_removed_is_run_again(tmp_path):
+    grid = make_grid("section7-ic", "smoke")
+    folder, options = SweepFolder(tmp_path, grid), SweepOptions(tmp_path, device="cpu", threads=1)
+    job = _jobs(folder, {}, options)[-1]
+    first = run_job(job)
+    tidy(Path(job.folder), checkpoint=True)  # as it is when its result is written
+    assert len(_jobs(folder, {}, options)) == len(grid.cells)
+    again = run_job(job)
+    folder.close()
+    assert again["validation_loss"] == first["validation_loss"] and again["steps"] == 240
+
+
+def test_a_watch_that_is_deleted_under_a_run_is_written_anew(tmp_path):
+    circuit = parse_circuit(["L0.H0 one-hot s0<-s2"], TINY.task)
+
+    def delete(done, row):
+        if done == 25:
+            watch_path(tmp_path / "run").unlink()
+
+    train_model(TINY, tmp_path / "whole", compile=False, watch=Watch(circuit))
+    train_model(TINY, tmp_path / "run", compile=False, on_step=delete, watch=Watch(circuit))
+    written = [watch_path(tmp_path / run).read_text() for run in ("run", "whole")]
+    assert written[0] == written[1] and written[0].count("\n") == 1 + 1 + TINY.steps // 5
