@@ -387,7 +387,7 @@ def test_a_series_with_other_paths_than_its_circuit_is_refused(series):
         (lambda data: data["losses"][0]["partial_losses"].pop(), "finite losses, a symbol each"),
         (
             lambda data: data["snapshots"][0]["paths"]["L4.H0 s0<-s4"].update(attention=math.nan),
-            "finite losses, a symbol each",
+            "expected what the paths of one step get",
         ),
     ],
 )

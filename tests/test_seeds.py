@@ -163,10 +163,10 @@ def test_one_that_fails_leaves_the_others_alone(alone, tmp_path, monkeypatch):
     (tmp_path / "0" / "thesis.tex").write_text("")
     log = RunFolder.log
 
-    def full(folder, row):
-        if folder.path.name == "1" and row["step"] == 20:
+    def full(folder, rows):
+        if folder.path.name == "1" and rows[-1]["step"] == 20:
             raise InputError("no space left")
-        log(folder, row)
+        log(folder, rows)
 
     monkeypatch.setattr(RunFolder, "log", full)
     first, second, third = train_seeds(RECIPES, folders(tmp_path), "cpu", False)
