@@ -9,12 +9,11 @@ HookedTransformer.
 1. TransformerLens's own `convert_tl_checkpoint` turns the file's weights into a native bridge's.
 2. A bridge takes floats for embeddings; `VectorBridge` multiplies the task's vectors by the read-in
    before, as HookedTransformer's subclass here does.
-3. `ri.open(bridge, task)` scores the circuit, as it does for any model.
+3. `ri.open(bridge, task)` reads the circuit, which is scored as for any model.
 """
 
 import argparse
 import json
-from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -65,13 +64,9 @@ def load_bridge(path: Path) -> tuple[Any, ri.RetrievalTask]:
     return bridge.eval(), ri.RetrievalTask(**options)
 
 
-def silent(items: Iterable[Any], what: str) -> Iterable[Any]:
-    return items
-
-
 def numbers(bench: ri.Workbench) -> dict[str, float]:
     """The MSE of the intact model, of the circuit and of each ablation, by what was done."""
-    score = bench.score().data
+    score = ri.score_circuit(bench.model, bench.task, bench.circuit, bench.batch, controls=0)
     found = {"intact": score.baseline_mse, "circuit": score.combined_mse}
     found |= {f"{row.head} alone": row.mse for row in score.heads}
     found |= {f"{row.path} ablated too": row.ablated_mse for row in score.paths}
@@ -92,7 +87,7 @@ def main() -> None:
         what = (name, None)
         if not options.hooked:
             what = load_bridge(package / "checkpoints" / f"{name}.safetensors")
-        bench = ri.open(*what, examples=options.examples, device="cpu", progress=silent)
+        bench = ri.open(*what, examples=options.examples, device="cpu")
         bench.load(package / "results" / f"{name}.circuit.json")
         result[name] = numbers(bench)
     print(json.dumps(result))
