@@ -26,6 +26,7 @@ from torch import Tensor
 from circuits.ablation import is_causal
 from circuits.circuit import Circuit
 from circuits.mechanisms import Mechanism, Rest
+from circuits.value_hooks import is_hooked_transformer
 from tasks import Batch
 
 SCORED_ROLE = 0
@@ -51,6 +52,8 @@ class RoleRuns:
     @staticmethod
     def supports(model: Any, batch: Batch) -> bool:
         """Whether the shortcut is exact: a VectorTransformer without hooks, all positions roles."""
+        if not is_hooked_transformer(model):
+            return False
         from circuits.vector_transformer import VectorTransformer
 
         roles = batch.roles.flatten(1).sort(dim=1).values

@@ -15,6 +15,7 @@ from torch import Tensor
 from circuits.ablation import ablated
 from circuits.circuit import Circuit
 from circuits.role_runs import SCORED_ROLE, RoleRuns
+from circuits.value_hooks import is_hooked_transformer
 from tasks import Batch, InputError, Task
 
 PART = 256  # examples run at once; more are no faster and take memory
@@ -77,15 +78,13 @@ class HookRuns:
     def __init__(
         self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
     ):
-        from transformer_lens import HookedTransformer
-
         self.model, self.batch = model, batch
         # A hook of the user's in front of a layer would act twice on what is kept there.
         hooked = any(
             point.has_hooks() for name, point in model.hook_dict.items() if "resid_pre" in name
         )
         self.starts_anywhere = (
-            isinstance(model, HookedTransformer)
+            is_hooked_transformer(model)
             and model.cfg.positional_embedding_type != "shortformer"
             and not hooked
         )

@@ -20,6 +20,12 @@ from tasks import Batch, InputError
 _USED: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 
 
+def is_hooked_transformer(model: Any) -> bool:
+    """Whether a model is a `HookedTransformer`, told by name: TransformerLens 4 has none."""
+    names = {(kind.__module__.split(".")[0], kind.__name__) for kind in type(model).__mro__}
+    return ("transformer_lens", "HookedTransformer") in names
+
+
 @torch.no_grad()
 def pattern_is_used(model: Any, batch: Batch) -> bool:
     """Whether a model uses the pattern that a hook at `hook_pattern` returns.
@@ -27,9 +33,7 @@ def pattern_is_used(model: Any, batch: Batch) -> bool:
     Found out once a model: by its class, or by taking a head all its attention on one example and
     looking whether it still gathers anything.
     """
-    from transformer_lens import HookedTransformer
-
-    if isinstance(model, HookedTransformer):
+    if is_hooked_transformer(model):
         return True
     if model not in _USED:
         gathered: list[Tensor] = []

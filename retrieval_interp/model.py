@@ -6,7 +6,6 @@ task of words it is HookedTransformer with a tokenizer of these words and a lear
 positions, which begins as sinusoids of the line and of the place in it.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,54 +13,12 @@ from transformer_lens import HookedTransformerConfig
 
 from circuits.transformer import Transformer
 from circuits.vector_transformer import VectorTransformer
+from retrieval_interp.model_config import ModelConfig as ModelConfig
 from retrieval_interp.word_tokenizer import word_tokenizer
-from tasks import EquationsTask, InputError, TrainingTask
+from tasks import EquationsTask, TrainingTask
 from tasks.equations import BEGIN
 
 Init = Literal["gpt2", "linear"]
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Sizes of a transformer.
-
-    Attributes:
-        layers: number of blocks.
-        heads: attention heads a block.
-        d_model: width of the residual stream.
-        d_head: width of a head; by default d_model / heads.
-        mlp: whether blocks have an MLP (transformer D has none, section 9.1).
-
-    Raises:
-        InputError: a size is out of range, or heads do not divide d_model and d_head is not given.
-    """
-
-    layers: int = 6
-    heads: int = 1
-    d_model: int = 64
-    d_head: int | None = None
-    mlp: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "heads", "d_model", "d_head"):
-            value = getattr(self, name)
-            if name == "d_head" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65536:
-                raise InputError(
-                    f"model: expected {name} to be an integer from 1 to 65536, found {value!r}"
-                )
-        if not isinstance(self.mlp, bool):
-            raise InputError(f"model: expected mlp to be true or false, found {self.mlp!r}")
-        if self.d_head is None and self.d_model % self.heads:
-            raise InputError(
-                f"model: expected heads to divide d_model = {self.d_model}, found {self.heads} "
-                "heads; give d_head"
-            )
-
-    @property
-    def head_width(self) -> int:
-        return self.d_head if self.d_head is not None else self.d_model // self.heads
 
 
 def build_model(

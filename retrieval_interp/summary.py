@@ -5,7 +5,7 @@ from typing import Any
 from circuits import CircuitScore, HeadPath
 from circuits.discovery import is_unlearned
 from circuits.evaluation import LivePathScore, PathScore, control_summary
-from retrieval_interp.model import ModelConfig
+from retrieval_interp.model_config import ModelConfig
 from tasks import RetrievalTask, Task, VectorTask, path_letters, role_name
 
 PAPER_COMBINED = "below 0.05"

@@ -28,7 +28,6 @@ from circuits.drawing import draw_circuit, role_order
 from circuits.figure import circuit_diff, circuit_text
 from circuits.scoring import Progress
 from retrieval_interp.attention_views import attention_view
-from retrieval_interp.checkpoint import Checkpoint, load_checkpoint
 from retrieval_interp.circuit_file import read_circuit
 from retrieval_interp.commands import progress_bar
 from retrieval_interp.files import check_writable, write_whole
@@ -36,7 +35,6 @@ from retrieval_interp.page import View
 from retrieval_interp.role_maps import role_maps
 from retrieval_interp.summary import counted, describe, scale, score_table, verdict
 from retrieval_interp.suppositions import Step, Suppositions
-from retrieval_interp.training import choose_device
 from tasks import InputError, Task
 
 
@@ -65,15 +63,20 @@ def open(
     Raises:
         InputError: no such checkpoint, a model without a task, or a number out of range.
     """
-    if isinstance(what, (str, Path)):
-        if len(str(what)) > 4000:
-            raise InputError(f"expected the name of a checkpoint, found {str(what)!r:.40}...")
-        what = load_checkpoint(str(what), choose_device(device))
     name, training = type(what).__name__, {}
-    if isinstance(what, Checkpoint):
-        if task is not None:
-            raise InputError("task: expected none for a checkpoint, which has its own")
-        name, task, training, what = what.name, what.task, what.training, what.model
+    if not hasattr(what, "run_with_hooks"):
+        # Checkpoints are HookedTransformers, which TransformerLens 4 lacks; bridges need none.
+        from retrieval_interp.checkpoint import Checkpoint, load_checkpoint
+        from retrieval_interp.training import choose_device
+
+        if isinstance(what, (str, Path)):
+            if len(str(what)) > 4000:
+                raise InputError(f"expected the name of a checkpoint, found {str(what)!r:.40}...")
+            what = load_checkpoint(str(what), choose_device(device))
+        if isinstance(what, Checkpoint):
+            if task is not None:
+                raise InputError("task: expected none for a checkpoint, which has its own")
+            name, task, training, what = what.name, what.task, what.training, what.model
     if task is None:
         raise InputError(
             f"expected a task with a model that is no checkpoint ({name}): ri.open(model, task)"

@@ -41,8 +41,8 @@ def test_importing_the_package_loads_no_heavy_library():
     assert not loaded_by("import retrieval_interp") & {"torch", "transformer_lens", "plotly"}
 
 
-def test_circuits_load_without_transformer_lens():
-    assert "transformer_lens" not in loaded_by("import circuits")
+def test_circuits_and_the_workbench_load_without_transformer_lens():
+    assert "transformer_lens" not in loaded_by("import circuits, retrieval_interp.workbench")
 
 
 def test_every_exported_name_is_there():

@@ -1,5 +1,6 @@
 """Tasks and models that are not this project's: tokens, HookedTransformer, TransformerBridge."""
 
+import sys
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
 from circuits import Scorer
+from circuits.role_runs import RoleRuns
 from circuits.value_hooks import pattern_is_used
 from tasks import InputError
 from tests.test_ablation import naive_outputs
@@ -124,6 +126,26 @@ def test_a_bridge_gets_the_same_score_on_the_workbench(task, hooked, bridge):
         assert mine.ablated_mse == pytest.approx(other.ablated_mse, abs=1e-5)
         assert mine.live_mse == pytest.approx(other.live_mse, abs=1e-5)
         assert [later.path for later in mine.enables] == [later.path for later in other.enables]
+
+
+def test_a_bridge_needs_nothing_that_transformerlens_4_has_not(task, bridge, monkeypatch):
+    import transformer_lens
+
+    for name in ("HookedTransformer", "HookedTransformerConfig"):
+        monkeypatch.delattr(transformer_lens, name)
+        monkeypatch.setitem(sys.modules, f"transformer_lens.{name}", None)
+    for name in ("transformer", "vector_transformer"):  # these need both, and may be loaded by now
+        monkeypatch.setitem(sys.modules, f"circuits.{name}", None)
+    for name in ("model", "checkpoint", "training"):
+        monkeypatch.setitem(sys.modules, f"retrieval_interp.{name}", None)
+    with pytest.raises(ImportError):
+        ri.open("small")
+    bench = ri.open(bridge, task, examples=8)
+    bench.suppose("L0.H0 one-hot s2<-s1", "L1.H0 cut s0<-s2")
+    assert len(bench.score().data.paths) == 1
+    assert not RoleRuns.supports(bridge, bench.batch)
+    with ri.ablated(bridge, bench.circuit, bench.batch):
+        bridge(bench.batch.inputs)
 
 
 def test_a_model_without_its_task_is_refused(hooked):

@@ -1,0 +1,187 @@
+"""The tests with the lowest and the newest versions that pyproject.toml allows.
+
+    python benchmarks/versions.py --folder runs/versions          both, 2 x 10 minutes and 7 GB
+    python benchmarks/versions.py --only lowest --tests tests/test_model.py
+    python benchmarks/versions.py --bridge                        TransformerLens 4, 3 minutes
+
+1. uv, which is installed into the folder, reads pyproject.toml and resolves it twice, with the
+   extra [test] and so with all extras: `lowest-direct` takes the lowest version of every direct
+   dependency that the index has and that fits the others, `highest` the newest. Indirect
+   dependencies are the newest that fit. In `newest`, torch stays at the version of constraints.txt,
+   as a newer one brings gigabytes of CUDA.
+2. A copy of the working tree is tested in an environment of each. Warnings are errors with the
+   newest versions; with the lowest they are printed: what old versions say about new ones is not
+   this project's to mend.
+3. `--bridge` instead asks for a TransformerLens beyond the bound, runs `bridge_worker.py` with it
+   and compares every number with those of the HookedTransformer in this environment.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import tomllib
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+RESOLUTION = {"lowest": "lowest-direct", "newest": "highest"}
+TOLERANCE = 1e-5  # between the MSEs of the same weights in two classes, all below about 2
+
+
+def requirements(extras: bool) -> list[Requirement]:
+    """The direct dependencies, as pyproject.toml states them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = list(project["dependencies"])
+    if extras:
+        lines += [line for group in project["optional-dependencies"].values() for line in group]
+    found = {str(wanted): wanted for wanted in map(Requirement, lines)}
+    return [wanted for wanted in found.values() if wanted.name != project["name"]]
+
+
+def pinned_torch() -> str:
+    (line,) = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line.startswith("torch==")
+    ]
+    return line
+
+
+def make_environment(folder: Path, name: str, resolution: str, wanted: list[str]) -> Path:
+    """An environment with the resolved requirements; returns its Python."""
+    uv = folder / "uv" / "bin" / "uv"
+    if not uv.exists():
+        venv.create(folder / "uv", with_pip=True)
+        subprocess.run([uv.with_name("python"), "-m", "pip", "install", "-q", "uv"], check=True)
+    venv.create(folder / name, with_pip=True)
+    python = folder / name / "bin" / "python"
+    asked = folder / f"{name}.in"
+    asked.write_text("\n".join(wanted) + "\n")
+    subprocess.run(
+        [uv, "pip", "install", "-q", "--python", python, "--resolution", resolution, "-r", asked],
+        check=True,
+        cwd=ROOT,
+    )
+    return python
+
+
+def versions(python: Path, names: list[str]) -> dict[str, str]:
+    """What is installed there."""
+    code = (
+        "import json, sys; from importlib.metadata import version; "
+        "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
+    )
+    done = subprocess.run([python, "-c", code, *names], check=True, capture_output=True, text=True)
+    return dict(json.loads(done.stdout))
+
+
+def run_tests(python: Path, source: Path, name: str, tests: list[str]) -> dict[str, int]:
+    """Test the copy; returns how many tests ended how."""
+    report = source.parent / f"{name}.xml"
+    command = ["-m", "pytest", "-n", "2", "--dist", "worksteal", f"--junitxml={report}", *tests]
+    environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    environment.pop("PYTHONPATH", None)
+    if name == "lowest":
+        command += ["-W", "default"]
+    subprocess.run([python, *command], cwd=source, env=environment)
+    counts = {"passed": 0, "skipped": 0, "failed": 0}
+    for case in ElementTree.parse(report).iter("testcase"):
+        ends = {child.tag for child in case} & {"failure", "error", "skipped"}
+        counts["passed" if not ends else "skipped" if ends == {"skipped"} else "failed"] += 1
+    return counts
+
+
+def table(rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def compare_versions(folder: Path, only: str | None, tests: list[str]) -> bool:
+    """Test with both; prints the table and returns whether all passed."""
+    source = folder / "source"
+    left = shutil.ignore_patterns(".*", "runs", "build", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, source, ignore=left, dirs_exist_ok=True)
+    columns, ends = {}, {}
+    asked = requirements(extras=True)
+    names = sorted(
+        {wanted.name for wanted in asked if not wanted.marker or wanted.marker.evaluate()}
+    )
+    for name in [only] if only else list(RESOLUTION):
+        wanted = [f"retrieval-interp[test] @ {source.as_uri()}"]
+        if name == "newest":
+            wanted.append(pinned_torch())
+        python = make_environment(folder, name, RESOLUTION[name], wanted)
+        columns[name] = versions(python, names)
+        ends[name] = run_tests(python, source, name, tests)
+    rows = [["dependency", "allowed", *columns]]
+    for dependency in names:
+        (allowed, *_) = [str(wanted.specifier) for wanted in asked if wanted.name == dependency]
+        rows.append([dependency, allowed, *(column[dependency] for column in columns.values())])
+    for end in ("passed", "skipped", "failed"):
+        rows.append([end, "", *(str(counts[end]) for counts in ends.values())])
+    print(table(rows))
+    if "newest" in columns:
+        print(f"newest: {pinned_torch()} is pinned, a newer one brings gigabytes of CUDA packages")
+    return not any(counts["failed"] for counts in ends.values())
+
+
+def compare_bridge(folder: Path, checkpoints: list[str], examples: int) -> bool:
+    """TransformerLens 4 beside this environment; prints the tables, returns whether they agree."""
+    others = [wanted for wanted in requirements(extras=False) if wanted.name != "transformer-lens"]
+    wanted = [*map(str, others), "transformer-lens>=4,<5", pinned_torch()]
+    python = make_environment(folder, "bridge", "highest", wanted)
+    worker = [ROOT / "benchmarks" / "bridge_worker.py", *checkpoints, "--examples", str(examples)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found: list[dict[str, Any]] = []
+    for command in ([sys.executable, *worker, "--hooked"], [python, *worker]):
+        done = subprocess.run(
+            command, env=environment, check=True, stdout=subprocess.PIPE, text=True
+        )
+        found.append(json.loads(done.stdout))
+    hooked, bridged = found
+    installed = [versions(Path(path), ["transformer-lens"]) for path in (sys.executable, python)]
+    ours, theirs = (version["transformer-lens"] for version in installed)
+    worst = 0.0
+    for name in checkpoints:
+        rows = [["MSE", f"HookedTransformer {ours}", f"TransformerBridge {theirs}", "difference"]]
+        for done, mse in hooked[name].items():
+            difference = abs(mse - bridged[name][done])
+            worst = max(worst, difference)
+            rows.append([done, f"{mse:.6f}", f"{bridged[name][done]:.6f}", f"{difference:.1e}"])
+        print(f"\n{name}, {examples} examples\n\n{table(rows)}")
+    print(f"\ngreatest difference {worst:.1e}, at most {TOLERANCE:g} is expected")
+    return worst <= TOLERANCE
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--folder", type=Path, help="for the environments (default: temporary)")
+    parser.add_argument("--only", choices=RESOLUTION)
+    parser.add_argument("--tests", nargs="*", default=[], help="for pytest, instead of all")
+    parser.add_argument("--bridge", action="store_true")
+    parser.add_argument("--checkpoints", nargs="+", default=["small", "transformer-a"])
+    parser.add_argument("--examples", type=int, default=64)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        if options.bridge:
+            passed = compare_bridge(folder, options.checkpoints, options.examples)
+        else:
+            passed = compare_versions(folder, options.only, options.tests)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
