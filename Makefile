@@ -1,14 +1,15 @@
 # make demo   install, then find the circuit of the shipped checkpoint (offline after installing)
 # make test   install, then lint, type check and run the tests
 #             (BROWSER=install also installs Debian's chromium for the browser tests)
-# make bench  paired timings against hand-written code (minutes)
+# make bench  timings in turns with hand-written and naive code, growth, memory (half an hour)
+# make faults kill, fill, remove, fuzz: what the commands and readers stand (half an hour)
 
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test bench clean chromium
+.PHONY: demo test bench faults clean chromium
 
 demo: $(INSTALLED)
 	$(RUN) -m retrieval_interp.ablate --ckpt small --report report.html
@@ -28,7 +29,16 @@ endif
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/training_step.py --eager
+	$(RUN) benchmarks/seeds.py
 	$(RUN) benchmarks/ablation_sweep.py
+	$(RUN) benchmarks/growth.py --out growth.html
+	$(RUN) benchmarks/whole_process.py
+	$(RUN) benchmarks/memory.py
+
+faults: $(INSTALLED)
+	$(RUN) faults/kill.py
+	$(RUN) faults/machine.py
+	$(RUN) -m faults.fuzz --seconds 20 --out findings
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
@@ -36,4 +46,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info report.html
+	rm -rf $(VENV) build dist *.egg-info report.html growth.html findings
