@@ -97,7 +97,9 @@ def run_tests(python: Path, source: Path, name: str, tests: list[str]) -> dict[s
     environment.pop("PYTHONPATH", None)
     if name == "lowest":
         command += ["-W", "default"]
-    subprocess.run([python, *command], cwd=source, env=environment)
+    status = subprocess.run([python, *command], cwd=source, env=environment).returncode
+    if status not in (0, 1):  # 1: some tests failed
+        raise SystemExit(f"{name}: expected pytest to end, found status {status}")
     counts = {"passed": 0, "skipped": 0, "failed": 0}
     for case in ElementTree.parse(report).iter("testcase"):
         ends = {child.tag for child in case} & {"failure", "error", "skipped"}
