@@ -1,8 +1,8 @@
 """The tests with the lowest and the newest versions that pyproject.toml allows.
 
-    python benchmarks/versions.py --folder runs/versions          both, 2 x 10 minutes and 7 GB
+    python benchmarks/versions.py --folder runs/versions          all tests, twice
     python benchmarks/versions.py --only lowest --tests tests/test_model.py
-    python benchmarks/versions.py --bridge                        TransformerLens 4, 3 minutes
+    python benchmarks/versions.py --bridge                        TransformerLens 4
 
 1. uv, which is installed into the folder, reads pyproject.toml and resolves it twice, with the
    extra [test] and so with all extras: `lowest-direct` takes the lowest version of every direct
