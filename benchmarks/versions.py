@@ -1,14 +1,14 @@
 """The tests with the lowest and the newest versions that pyproject.toml allows.
 
-    python benchmarks/versions.py --folder runs/versions          both, 2 x 10 minutes and 7 GB
+    python benchmarks/versions.py --folder runs/versions          all tests, twice
     python benchmarks/versions.py --only lowest --tests tests/test_model.py
-    python benchmarks/versions.py --bridge                        TransformerLens 4, 3 minutes
+    python benchmarks/versions.py --bridge                        TransformerLens 4
 
 1. uv, which is installed into the folder, reads pyproject.toml and resolves it twice, with the
    extra [test] and so with all extras: `lowest-direct` takes the lowest version of every direct
-   dependency that the index has and that fits the others, `highest` the newest. Indirect
-   dependencies are the newest that fit. In `newest`, torch stays at the version of constraints.txt,
-   as a newer one brings gigabytes of CUDA.
+   dependency that the index has within its bound (for `>=6`, one of 6.*, else it is an error),
+   `highest` the newest. Indirect dependencies are the newest that fit. In `newest`, torch stays at
+   the version of constraints.txt, as a newer one brings gigabytes of CUDA.
 2. A copy of the working tree is tested in an environment of each. Warnings are errors with the
    newest versions; with the lowest they are printed: what old versions say about new ones is not
    this project's to mend.
@@ -46,6 +46,16 @@ def requirements(extras: bool) -> list[Requirement]:
     return [wanted for wanted in found.values() if wanted.name != project["name"]]
 
 
+def at_bounds(asked: list[Requirement]) -> list[str]:
+    """Constraints to the stated lower bounds: uv alone may raise one to fit a new indirect one."""
+    return [
+        f"{wanted.name}=={bound.version}.*"
+        for wanted in asked
+        for bound in wanted.specifier
+        if bound.operator == ">="
+    ]
+
+
 def pinned_torch() -> str:
     (line,) = [
         line
@@ -55,21 +65,17 @@ def pinned_torch() -> str:
     return line
 
 
-def make_environment(folder: Path, name: str, resolution: str, wanted: list[str]) -> Path:
-    """An environment with the resolved requirements; returns its Python."""
+def make_environment(folder: Path, name: str, *installs: list[str]) -> Path:
+    """An environment after these calls of `uv pip install`; returns its Python."""
     uv = folder / "uv" / "bin" / "uv"
     if not uv.exists():
         venv.create(folder / "uv", with_pip=True)
         subprocess.run([uv.with_name("python"), "-m", "pip", "install", "-q", "uv"], check=True)
     venv.create(folder / name, with_pip=True)
     python = folder / name / "bin" / "python"
-    asked = folder / f"{name}.in"
-    asked.write_text("\n".join(wanted) + "\n")
-    subprocess.run(
-        [uv, "pip", "install", "-q", "--python", python, "--resolution", resolution, "-r", asked],
-        check=True,
-        cwd=ROOT,
-    )
+    for arguments in installs:
+        command = [uv, "pip", "install", "-q", "--python", python, *arguments]
+        subprocess.run(command, check=True, cwd=ROOT)
     return python
 
 
@@ -91,7 +97,9 @@ def run_tests(python: Path, source: Path, name: str, tests: list[str]) -> dict[s
     environment.pop("PYTHONPATH", None)
     if name == "lowest":
         command += ["-W", "default"]
-    subprocess.run([python, *command], cwd=source, env=environment)
+    status = subprocess.run([python, *command], cwd=source, env=environment).returncode
+    if status not in (0, 1):  # 1: some tests failed
+        raise SystemExit(f"{name}: expected pytest to end, found status {status}")
     counts = {"passed": 0, "skipped": 0, "failed": 0}
     for case in ElementTree.parse(report).iter("testcase"):
         ends = {child.tag for child in case} & {"failure", "error", "skipped"}
@@ -116,10 +124,11 @@ def compare_versions(folder: Path, only: str | None, tests: list[str]) -> bool:
         {wanted.name for wanted in asked if not wanted.marker or wanted.marker.evaluate()}
     )
     for name in [only] if only else list(RESOLUTION):
-        wanted = [f"retrieval-interp[test] @ {source.as_uri()}"]
-        if name == "newest":
-            wanted.append(pinned_torch())
-        python = make_environment(folder, name, RESOLUTION[name], wanted)
+        wanted = ["--resolution", RESOLUTION[name], "-r", "pyproject.toml", "--extra", "test"]
+        held = folder / f"{name}.txt"
+        held.write_text("\n".join(at_bounds(asked) if name == "lowest" else [pinned_torch()]))
+        wanted += ["-c", str(held)]
+        python = make_environment(folder, name, wanted, ["--no-deps", str(source)])
         columns[name] = versions(python, names)
         ends[name] = run_tests(python, source, name, tests)
     rows = [["dependency", "allowed", *columns]]
@@ -138,7 +147,7 @@ def compare_bridge(folder: Path, checkpoints: list[str], examples: int) -> bool:
     """TransformerLens 4 beside this environment; prints the tables, returns whether they agree."""
     others = [wanted for wanted in requirements(extras=False) if wanted.name != "transformer-lens"]
     wanted = [*map(str, others), "transformer-lens>=4,<5", pinned_torch()]
-    python = make_environment(folder, "bridge", "highest", wanted)
+    python = make_environment(folder, "bridge", wanted)
     worker = [ROOT / "benchmarks" / "bridge_worker.py", *checkpoints, "--examples", str(examples)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     found: list[dict[str, Any]] = []
