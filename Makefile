@@ -1,15 +1,17 @@
 # make demo   install, then find the circuit of the shipped checkpoint (offline after installing)
 # make test   install, then lint, type check and run the tests
-#             (BROWSER=install also installs Debian's chromium for the browser tests)
+#             (test-all: also what takes half a minute a test;
+#             BROWSER=install also installs Debian's chromium for the browser tests)
 # make bench  timings in turns with hand-written and naive code, growth, memory (half an hour)
 # make faults kill, fill, remove, fuzz: what the commands and readers stand (half an hour)
 
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist worksteal -rs
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test bench faults clean chromium
+.PHONY: demo test test-all bench faults clean chromium
 
 demo: $(INSTALLED)
 	$(RUN) -m retrieval_interp.ablate --ckpt small --report report.html
@@ -18,7 +20,10 @@ test: $(INSTALLED) chromium
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist worksteal -rs
+	$(PYTEST) -m 'not slow'
+
+test-all: $(INSTALLED) chromium
+	$(PYTEST)
 
 # Without it the browser tests are skipped and say so.
 chromium:

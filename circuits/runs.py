@@ -18,14 +18,15 @@ from circuits.role_runs import SCORED_ROLE, RoleRuns
 from circuits.value_hooks import is_hooked_transformer
 from tasks import Batch, InputError, Task
 
-PART = 256  # examples run at once; more are no faster and take memory
+WHOLE = 512  # examples run at once; more are no faster and take memory
+PART = 256  # at once of a larger batch: the less, the less is lost between parts
 KEPT = 500_000_000  # bytes of queries, keys and values
 
 
 def parts_of(model: Any, batch: Batch) -> list[Batch]:
     """A large batch in parts; whole where the model has hooks, which may be made for this batch."""
     hooked = any(point.has_hooks() for point in model.hook_dict.values())
-    return [batch] if hooked else list(batch.parts(PART))
+    return [batch] if hooked or len(batch) <= WHOLE else list(batch.parts(PART))
 
 
 def make_runs(model: Any, batch: Batch, task: Task) -> "Runs":

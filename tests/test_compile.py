@@ -197,7 +197,10 @@ def assert_paths_do_as_said(compiled, batch):
             assert float(live.max()) < 1e-6, path
 
 
-@pytest.mark.parametrize("steps, n_layers, count", [(1, 3, 6), (2, 4, 16), (3, 3, 2), (3, 4, 20)])
+@pytest.mark.parametrize(
+    "steps, n_layers, count",
+    [(1, 3, 6), (2, 4, 16), (3, 3, 2), pytest.param(3, 4, 20, marks=pytest.mark.slow)],
+)
 def test_all_rules_deliver_and_every_path_does_as_said(steps, n_layers, count):
     task = unit_task(steps)
     batch = batch_of(task, 8)

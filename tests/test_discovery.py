@@ -43,14 +43,14 @@ def test_the_search_is_deterministic_and_leaves_the_model_alone(small):
 
 
 def test_other_examples_name_the_same_paths(small):
-    circuits = [discover(small.model, small.task, seed=seed, restarts=1) for seed in (0, 1)]
+    circuits = [discover(small.model, small.task, None, 256, seed, 1) for seed in (0, 1)]
     assert list(circuits[0].paths()) == list(circuits[1].paths())
 
 
 def test_the_circuit_found_holds_on_other_examples(small):
-    circuit = discover(small.model, small.task)
-    batch = small.task.sample(512, seed=7, split="test")
-    score = score_circuit(small.model, small.task, circuit, batch)
+    circuit = discover(small.model, small.task, examples=256, restarts=1)
+    batch = small.task.sample(256, seed=7, split="test")
+    score = score_circuit(small.model, small.task, circuit, batch, controls=10)
     assert score.sufficient and score.minimal
     assert len(circuit.mechanisms) == 5
     # Three useful heads: the least that D = 3 needs.
@@ -59,7 +59,7 @@ def test_the_circuit_found_holds_on_other_examples(small):
 
 def test_without_shared_sources_paths_are_one_hot_alone():
     small = load_checkpoint("small")
-    circuit = discover(small.model, small.task, examples=256, shared=False)
+    circuit = discover(small.model, small.task, examples=256, restarts=1, shared=False)
     kinds = {mechanism.kind for mechanism in circuit.mechanisms.values()}
     assert len(circuit.mechanisms) == 5 and kinds <= {"one-hot", "uniform", "identity"}
     batch = small.task.sample(256, split="test")

@@ -78,6 +78,7 @@ def test_compiled_models_reach_the_bound(tmp_path):
     assert all(float(row[4]) < 1e-3 and row[5] == "refused" for row in rows)
 
 
+@pytest.mark.slow
 def test_a_circuit_is_drawn(tmp_path):
     run(ROOT / "examples" / "draw_circuit.py", "small", "out.svg", cwd=tmp_path)
     drawn, shipped = (tmp_path / "out.svg").read_text(), ROOT / "docs" / "small-circuit.svg"
@@ -85,6 +86,7 @@ def test_a_circuit_is_drawn(tmp_path):
     assert drawn.count("marker-end") == shipped.read_text().count("marker-end")
 
 
+@pytest.mark.slow
 def test_a_circuit_is_supposed_in_a_terminal(tmp_path):
     printed = run(ROOT / "examples" / "suppose_a_circuit.py", cwd=tmp_path)
     assert printed.count("taken back") == 1 and "not below 0.05" in printed
@@ -180,6 +182,7 @@ def test_the_notebook_that_finds_a_circuit(executed):
     assert shown["explore"][1] >= {WIDGET, "text/html"}
 
 
+@pytest.mark.slow
 def test_the_notebook_that_trains(executed):
     shown = executed("train_and_watch_heads_emerge")
     assert WIDGET in shown["train"][1] and WIDGET in shown["emerge"][1]

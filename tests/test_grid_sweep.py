@@ -147,6 +147,7 @@ def test_a_finished_sweep_is_not_run_again(whole, capsys):
     assert before == [(stamps(out / name), contents(out / name)) for name in kept]
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_where_it_was(whole, tmp_path):
     out = tmp_path / "killed"
     process = subprocess.Popen(command(*smoke(out)), stdout=subprocess.DEVNULL)

@@ -186,6 +186,7 @@ def test_every_shipped_result_says_how_it_was_made(package):
             assert package.grid(path.stem)["depths"]
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_the_command_says(monkeypatch):
     """The table in docs/reproduction.md is the one that the command writes.
 

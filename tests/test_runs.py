@@ -143,6 +143,7 @@ def test_a_batch_in_parts_runs_as_a_whole(kept, monkeypatch):
     first = Circuit({Head(0, 1): UNIFORM}, 5)
     second = first.replace((1, 0), Mechanism("one-hot", (RolePath(0, 2),)))
     wholes = [naive(model, circuit, batch) for circuit in (first, second)]
+    monkeypatch.setattr("circuits.runs.WHOLE", 3)
     monkeypatch.setattr("circuits.runs.PART", 3)
     monkeypatch.setattr("circuits.runs.KEPT", kept)
     runs = make_runs(model, batch, TASK)
@@ -177,6 +178,7 @@ def test_scores_of_a_batch_in_parts_equal_those_of_the_whole(monkeypatch):
 
     whole = scores()
     assert len(whole) == 3 * 4 + 3 + 1 + 2
+    monkeypatch.setattr("circuits.runs.WHOLE", 3)
     monkeypatch.setattr("circuits.runs.PART", 3)
     assert scores() == pytest.approx(whole, abs=1e-5)
 
@@ -187,6 +189,7 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
     circuit = Circuit({Head(0, 0): Mechanism("one-hot", (RolePath(2, 1),))}, 5)
     with ablated(model, circuit, batch):
         whole = mean_attention(model, batch)
+        monkeypatch.setattr("circuits.runs.WHOLE", 3)
         monkeypatch.setattr("circuits.runs.PART", 3)
         torch.testing.assert_close(mean_attention(model, batch), whole)
 

@@ -130,6 +130,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights_and_metrics(tmp_path):
     assert same(dict(again.model.named_parameters()), dict(trained.model.named_parameters()))
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     recipe = replace(TINY, steps=4000, log_every=10, checkpoint_every=50)
     script = f"""
