@@ -170,6 +170,7 @@ def executed(tmp_path, monkeypatch):
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
+@pytest.mark.slow
 def test_the_notebook_that_finds_a_circuit(executed):
     shown = executed("circuit_discovery")
     assert "not below 0.05" in shown["join"][0] and "text/html" in shown["role-maps"][1]
