@@ -5,8 +5,9 @@
 Names are loaded when they are first used, so that commands start without the heavy libraries.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tasks.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from circuits import Circuit as Circuit
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     from tasks.prompts import LivesWithPrompt as LivesWithPrompt
     from tasks.prompts import RelativesPrompt as RelativesPrompt
 
-_HOME = {
+_HOMES = {
     "circuits": (
         "Circuit",
         "CircuitScore",
@@ -138,14 +139,7 @@ _HOME = {
         "RelativesPrompt",
     ),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-__all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+__getattr__, __all__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

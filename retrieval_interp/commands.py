@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retrieval_interp.interrupts import forget_interrupts, ignore_interrupts, raise_interrupts
+from retrieval_interp.process_settings import quicken
 from tasks.errors import InputError
 
 T = TypeVar("T")
@@ -122,6 +123,7 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
     """
     warnings.showwarning = _warn_in_one_line  # type: ignore[assignment]
     signals = raise_interrupts()
+    quicken()
     try:
         main(sys.argv[1:])
         if sys.stdout is not None:

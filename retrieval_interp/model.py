@@ -6,19 +6,16 @@ task of words it is HookedTransformer with a tokenizer of these words and a lear
 positions, which begins as sinusoids of the line and of the place in it.
 """
 
-from typing import Literal
-
 import torch
 from transformer_lens import HookedTransformerConfig
 
 from circuits.transformer import Transformer
 from circuits.vector_transformer import VectorTransformer
+from retrieval_interp.model_config import Init
 from retrieval_interp.model_config import ModelConfig as ModelConfig
 from retrieval_interp.word_tokenizer import word_tokenizer
 from tasks import EquationsTask, TrainingTask
 from tasks.equations import BEGIN
-
-Init = Literal["gpt2", "linear"]
 
 
 def build_model(

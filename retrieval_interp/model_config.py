@@ -1,8 +1,11 @@
 """How large a transformer is; read without loading TransformerLens."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tasks import InputError
+
+Init = Literal["gpt2", "linear"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from retrieval_interp.config import to_dict
-from retrieval_interp.model import ModelConfig
+from retrieval_interp.model_config import ModelConfig
 from retrieval_interp.recipe import Recipe
 from tasks import GRAPHS, ConditionalRetrievalTask, EquationsTask, RetrievalTask
 

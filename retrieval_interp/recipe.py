@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from retrieval_interp.model import Init, ModelConfig
+from retrieval_interp.model_config import Init, ModelConfig
 from tasks import ConditionalRetrievalTask, EquationsTask, InputError, RetrievalTask
 
 

@@ -10,17 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import tyro
-from tqdm.auto import tqdm
 
-from retrieval_interp.circuit_file import read_circuit
 from retrieval_interp.commands import parse_options, run_command
-from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.presets import PRESETS
 from retrieval_interp.recipe import Recipe
-from retrieval_interp.run_folder import last_step
-from retrieval_interp.training import FINAL_STEPS, train_model
 from tasks import InputError
 
 PROG = "python -m retrieval_interp.train"
@@ -78,6 +72,15 @@ def main(argv: Sequence[str]) -> None:
     preset = _preset_of(argv)
     default = TrainOptions(preset_recipe(preset), preset)
     options = parse_options(TrainOptions, argv, PROG, default)
+
+    import torch
+    from tqdm.auto import tqdm
+
+    from retrieval_interp.circuit_file import read_circuit
+    from retrieval_interp.emergence.watch import Watch
+    from retrieval_interp.run_folder import last_step
+    from retrieval_interp.training import FINAL_STEPS, train_model
+
     out = options.out or Path("runs") / preset
     if options.threads is not None:
         if not 1 <= options.threads <= 1024:

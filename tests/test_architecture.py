@@ -1,6 +1,7 @@
 """The arrows between packages, and what importing costs."""
 
 import ast
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ ALLOWED = {
     "circuits": {"circuits", "tasks"},
     "retrieval_interp": {"retrieval_interp", "circuits", "tasks"},
 }
+MAINS = ("emergence", "llm", "reproduce", "sweep")
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
@@ -41,6 +43,25 @@ def test_importing_the_package_loads_no_heavy_library():
     assert not loaded_by("import retrieval_interp") & {"torch", "transformer_lens", "plotly"}
 
 
+def test_commands_read_their_options_before_they_load_heavy_libraries():
+    names = ["ablate", "bound", *(f"{name}.__main__" for name in MAINS)]
+    modules = loaded_by("import " + ", ".join(f"retrieval_interp.{name}" for name in names))
+    assert not modules & {"torch", "transformer_lens", "plotly", "numpy"}
+    # The options of train are the fields of its tasks, which are made with torch.
+    assert not loaded_by("import retrieval_interp.train") & {"transformer_lens", "plotly"}
+
+
+def test_commands_collect_garbage_rarely():
+    from retrieval_interp.process_settings import quicken
+
+    before = gc.get_threshold()
+    try:
+        quicken()
+        assert gc.isenabled() and gc.get_threshold() > before
+    finally:
+        gc.set_threshold(*before)
+
+
 def test_circuits_and_the_workbench_load_without_transformer_lens():
     assert "transformer_lens" not in loaded_by("import circuits, retrieval_interp.workbench")
 
@@ -53,3 +74,11 @@ def test_every_exported_name_is_there():
     assert callable(ri.train_model) and callable(ri.discover)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ri.nothing  # noqa: B018
+
+
+def test_every_name_of_the_tasks_is_there():
+    import tasks
+
+    assert set(dir(tasks)) == set(tasks.__all__)
+    for name in tasks.__all__:
+        assert getattr(tasks, name) is not None

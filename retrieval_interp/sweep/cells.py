@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.files import remove_leftovers
+from retrieval_interp.process_settings import quicken
 from tasks.errors import InputError
 
 if TYPE_CHECKING:
@@ -273,6 +274,7 @@ def _read_jobs() -> list[Job]:
 
 def worker() -> None:
     """Run the jobs that standard input names."""
+    quicken()
     # What libraries print must not get between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
