@@ -9,20 +9,20 @@ In one run, in turn, round after round:
          sample of single entries of the pattern (it cannot patch the four chains of a role path at
          once, so an entry is less than a hypothesis).
 (frozen) ours and naive again, with all other heads replaced, as a search does it.
-The table gives milliseconds a hypothesis and the ratios; `difference` is the largest between ours
-and the naive numbers. Weights are those of a shipped checkpoint of that name, else untrained ones:
-the work is the same.
+The table gives milliseconds a hypothesis and the medians of the ratios, round by round;
+`difference` is the largest between ours and the naive numbers. Weights are those of a shipped
+checkpoint of that name, else untrained ones: the work is the same.
 """
 
-import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import torch
+from measure import add_device, arguments, machine, prepare, ratios, synchronize, table, write_json
 from tqdm import tqdm
 from transformer_lens import patching
 
@@ -36,16 +36,16 @@ from retrieval_interp.presets import PRESETS
 from tasks import Batch, RetrievalTask
 
 
-def load(name: str) -> tuple[Any, RetrievalTask]:
+def load(name: str, device: torch.device) -> tuple[Any, RetrievalTask]:
     if name in shipped_checkpoints():
-        checkpoint = load_checkpoint(name)
+        checkpoint = load_checkpoint(name, device)
         return checkpoint.model, checkpoint.task
     if name == "eight-heads":
         recipe = PRESETS["section7-ic-4"]
         recipe = replace(recipe, task=replace(recipe.task, steps=3))
     else:
         recipe = PRESETS[name]
-    return build_model(recipe.model, recipe.task).eval(), recipe.task
+    return build_model(recipe.model, recipe.task, 0, device).eval(), recipe.task
 
 
 @torch.no_grad()
@@ -55,6 +55,7 @@ def naive_mse(model: Any, task: RetrievalTask, batch: Batch, circuit: Circuit) -
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds and the result; every contender ends with numbers on the CPU."""
     start = time.perf_counter()
     result = function()
     return time.perf_counter() - start, result
@@ -75,7 +76,7 @@ def patch(model: Any, task: RetrievalTask, batch: Batch, paths: list[HeadPath]) 
     """transformer-lens's own patching, an entry of the pattern a path."""
     n = batch.inputs.shape[1]
     roles = batch.roles[0, 0]
-    zeros = torch.zeros(len(batch), model.cfg.n_heads, n, n)
+    zeros = batch.inputs.new_zeros(len(batch), model.cfg.n_heads, n, n)
     cache = {pattern_hook_name(layer): zeros for layer in range(model.cfg.n_layers)}
     entries = pd.DataFrame(
         [
@@ -94,9 +95,12 @@ def patch(model: Any, task: RetrievalTask, batch: Batch, paths: list[HeadPath]) 
     )
 
 
-def compare(name: str, examples: int, rounds: int, sample: int) -> str:
-    model, task = load(name)
-    batch = task.sample(examples, 0, split="test")
+def compare(
+    name: str, examples: int, rounds: int, sample: int, device: torch.device
+) -> dict[str, Any]:
+    """A row of the table."""
+    model, task = load(name, device)
+    batch = task.sample(examples, 0, device, split="test")
     names = ("ours", "naive", "patch", "frozen", "frozen naive")
     times: dict[str, list[float]] = {key: [] for key in names}
     total, difference, hypotheses = 0.0, 0.0, 0
@@ -114,7 +118,7 @@ def compare(name: str, examples: int, rounds: int, sample: int) -> str:
         errors = [abs(value - mse) for value, (_, mse) in zip(values, chosen)]
         difference = max(difference, *errors)
         paths = [row.path for row in found.paths][round_number % stride :: stride]
-        seconds, _ = timed(lambda p=paths: patch(model, task, batch, p))
+        seconds, _ = timed(lambda p=paths: (patch(model, task, batch, p), synchronize(device)))
         times["patch"].append(seconds / len(paths))
         scorer = Scorer(model, task, batch)
         frozen = frozen_hypotheses(model, batch, empty)
@@ -127,36 +131,40 @@ def compare(name: str, examples: int, rounds: int, sample: int) -> str:
         errors = [abs(value - mse) for value, (_, mse) in zip(values, chosen)]
         difference = max(difference, *errors)
     medians = {key: statistics.median(values) for key, values in times.items()}
+    return {
+        "model": name,
+        "hypotheses": hypotheses,
+        "sweep s": total,
+        "ms each": 1e3 * medians["ours"],
+        "naive ms": 1e3 * medians["naive"],
+        "patch ms": 1e3 * medians["patch"],
+        "naive/ours": ratios(times["naive"], times["ours"])[0],
+        "patch/ours": ratios(times["patch"], times["ours"])[0],
+        "frozen ms": 1e3 * medians["frozen"],
+        "naive/frozen": ratios(times["frozen naive"], times["frozen"])[0],
+        "difference": difference,
+    }
 
-    def ratio(key: str, to: str) -> float:
-        return statistics.median(a / b for a, b in zip(times[key], times[to]))
 
-    return (
-        f"{name:<14} {hypotheses:>10} {total:>8.1f} {1e3 * medians['ours']:>8.2f} "
-        f"{1e3 * medians['naive']:>9.2f} {1e3 * medians['patch']:>9.2f} "
-        f"{ratio('naive', 'ours'):>6.1f} {ratio('patch', 'ours'):>6.1f} "
-        f"{1e3 * medians['frozen']:>10.2f} {ratio('frozen naive', 'frozen'):>6.1f} "
-        f"{difference:>11.1e}"
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments(__doc__)
+    add_device(parser)
     names = ["small", "transformer-a", "eight-heads"]
     parser.add_argument("--presets", nargs="+", default=names)
     parser.add_argument("--examples", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sample", type=int, default=24, help="hypotheses a round run naively")
-    options = parser.parse_args()
-    print(f"{options.examples} examples, {torch.get_num_threads()} threads")
-    print(
-        f"{'model':<14} {'hypotheses':>10} {'ours, s':>8} {'ours ms':>8} {'naive ms':>9} "
-        f"{'patch ms':>9} {'naive':>6} {'patch':>6} {'frozen ms':>10} {'naive':>6} "
-        f"{'difference':>11}"
-    )
-    for name in tqdm(options.presets, disable=None, leave=False):
-        line = compare(name, options.examples, options.rounds, options.sample)
-        print(line, flush=True)
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.presets, options.examples, options.rounds, options.sample = ["small"], 8, 1, 2
+    device = prepare(options)
+    print(f"{machine(device)}, {options.examples} examples")
+    rows = [
+        compare(name, options.examples, options.rounds, options.sample, device)
+        for name in tqdm(options.presets, disable=None, leave=False)
+    ]
+    print(table(rows))
+    write_json(options.json, rows, argv, machine=machine(device))
 
 
 if __name__ == "__main__":

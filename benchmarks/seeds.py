@@ -8,25 +8,30 @@ medians of the ratios and their extremes. Sizes are those of a sweep's scales an
 Numbers are a step's batch x positions x d_model, which `retrieval_interp.sweep.groups` decides by.
 """
 
-import argparse
 import statistics
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import torch
+from measure import (
+    add_device,
+    arguments,
+    machine,
+    prepare,
+    ratios,
+    seconds,
+    table,
+    write_json,
+)
 from tqdm import tqdm
-
-sys.path.insert(0, str(Path(__file__).parent))
-from training_step import seconds, stepper
+from training_step import stepper
 
 from retrieval_interp.model import build_model
 from retrieval_interp.recipe import Recipe
 from retrieval_interp.seeds import Stack
 from retrieval_interp.sweep.grid import Cell, make_grid
 from retrieval_interp.sweep.groups import numbers
-from retrieval_interp.training import choose_device
 
 
 def resized(batch: int, width: int) -> Recipe:
@@ -74,11 +79,12 @@ def grouped_stepper(
 
 def compare(
     name: str, seeds: int, compile: bool, rounds: int, steps: int, device: torch.device
-) -> str:
+) -> dict[str, Any]:
+    """A row of the table."""
     recipe = SIZES[name]
     torch.compiler.reset()  # what was compiled before must not make sizes dynamic
     model = build_model(recipe.model, recipe.task, 0, device)
-    single = stepper(recipe, model, device, compile)
+    single = stepper(recipe, model, device, "inductor" if compile else "none")
     grouped = grouped_stepper(recipe, seeds, device, compile)
     seconds(single, 3)
     seconds(grouped, 3)
@@ -86,42 +92,44 @@ def compare(
     for _ in tqdm(range(rounds), desc=name, leave=False, disable=None):
         alone.append(seconds(single, seeds * steps))
         together.append(seconds(grouped, steps) / seeds)
-    ratios = sorted(a / b for a, b in zip(together, alone))
-    return (
-        f"{name:<10} {numbers(recipe):>9} {recipe.model.layers:>6} {seeds:>5} "
-        f"{'compiled' if compile else 'eager':<8} {statistics.median(alone):>9.5f} "
-        f"{statistics.median(together):>9.5f} {statistics.median(ratios):>6.2f} "
-        f"({ratios[0]:.2f} to {ratios[-1]:.2f})"
-    )
+    middle, least, most = ratios(together, alone)
+    return {
+        "size": name,
+        "step": "compiled" if compile else "eager",
+        "numbers": numbers(recipe),
+        "layers": recipe.model.layers,
+        "seeds": seeds,
+        "alone s": statistics.median(alone),
+        "shared s": statistics.median(together),
+        "ratio": middle,
+        "least": least,
+        "most": most,
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments(__doc__)
+    add_device(parser)
     parser.add_argument("--sizes", nargs="+", choices=SIZES)
     parser.add_argument("--groups", nargs="+", type=int, default=[2, 4, 8])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--eager", action="store_true", help="without torch.compile throughout")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--quick", action="store_true", help="the smallest sizes, uncompiled")
-    options = parser.parse_args()
-    device = choose_device(options.device)
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
+    options = parser.parse_args(argv)
+    device = prepare(options)
     on_gpu = device.type == "cuda"
     sizes = options.sizes or [name for name in SIZES if on_gpu or name != "full-deep"]
     if options.quick:
-        sizes, options.eager, options.rounds = ["smoke", "batch-32"], True, 3
-    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads")
-    print(
-        f"{'size':<10} {'numbers':>9} {'layers':>6} {'seeds':>5} {'':<8} {'alone s':>9} "
-        f"{'shared s':>9} {'ratio':>6} (least to most)"
-    )
+        sizes, options.groups, options.eager = ["smoke"], [2], True
+        options.rounds, options.steps = 2, 1
+    print(machine(device))
+    rows = []
     for name in sizes:
         for seeds in options.groups:
             compile = not options.eager and name != "smoke"  # as the sweep does
-            line = compare(name, seeds, compile, options.rounds, options.steps, device)
-            print(line, flush=True)
+            rows.append(compare(name, seeds, compile, options.rounds, options.steps, device))
+    print(table(rows))
+    write_json(options.json, rows, argv, machine=machine(device))
 
 
 if __name__ == "__main__":

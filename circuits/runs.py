@@ -19,7 +19,9 @@ from circuits.value_hooks import is_hooked_transformer
 from tasks import Batch, InputError, Task
 
 WHOLE = 512  # examples run at once; more are no faster and take memory
-PART = 256  # at once of a larger batch: the less, the less is lost between parts
+# Examples in a part of a larger batch. Tensors of parts of 512 fit less well into the memory that
+# the last part has left, so that the process grows.
+PART = 256
 KEPT = 500_000_000  # bytes of queries, keys and values
 
 

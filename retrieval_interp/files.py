@@ -95,6 +95,16 @@ def check_writable(path: Path | None) -> None:
         raise InputError(f"{path}: expected a folder that can be written, {path.parent} cannot")
 
 
+def check_run_folder(run: Path) -> None:
+    """Refuse what is no folder before anything is loaded.
+
+    Raises:
+        InputError: with what was expected.
+    """
+    if not run.is_dir():
+        raise InputError(f"{run}: expected a run folder, as train writes it, found no folder")
+
+
 def is_temporary(path: Path) -> bool:
     """Whether a file is being written, or was when its process was killed."""
     return path.name.startswith(_TEMPORARY)

@@ -177,8 +177,8 @@ class _Run:
         self._orders: dict[int, Tensor] = {}
         self._since = 0
 
-    def start(self, device: torch.device, compile: bool) -> None:
-        """Build the model and load what the folder holds."""
+    def start(self, device: torch.device, compile: bool, together: int) -> None:
+        """Build the model and load what the folder holds, as one of so many runs."""
         recipe, task = self.recipe, self.recipe.task
         self.folder = RunFolder(Path(self.out), recipe) if self.out is not None else None
         if self.watch and self.folder:
@@ -202,6 +202,7 @@ class _Run:
             "versions": {
                 name: importlib.metadata.version(name) for name in ("torch", "transformer-lens")
             },
+            **({"seeds_together": together} if together > 1 else {}),
         }
         if self.folder and self.step and self.step not in checkpoint_files(self.folder.path):
             self.folder.save_checkpoint(
@@ -283,7 +284,7 @@ def _train(runs: Sequence[_Run], device_name: str, compile: bool) -> None:
     try:
         for run in runs:
             with run.attempt():
-                run.start(device, compile)
+                run.start(device, compile, len(runs))
         places = {run.step for run in runs if not run.error}
         for first, last in pairwise(sorted({*places, runs[0].recipe.steps})):
             together = [run for run in runs if run.step == first and not run.error]

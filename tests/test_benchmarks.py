@@ -51,6 +51,20 @@ def test_training_step(benchmark, tmp_path, capsys, precision):
         assert row["GFLOP/s"] > 0 and row["limit %"] > 0
 
 
+def test_seeds(benchmark, tmp_path, capsys):
+    data, header, _ = run(benchmark, "seeds", tmp_path, capsys, "--device", "cpu")
+    (row,) = data["rows"]
+    assert header.split()[0] == "size" and row["seeds"] == 2
+    assert 0 < row["least"] <= row["ratio"] <= row["most"]
+
+
+def test_ablation_sweep(benchmark, tmp_path, capsys):
+    data, header, _ = run(benchmark, "ablation_sweep", tmp_path, capsys, "--device", "cpu")
+    (row,) = data["rows"]
+    assert header.split()[0] == "model" and row["hypotheses"] == 150
+    assert row["difference"] < 1e-5 and min(row["naive/ours"], row["patch/ours"]) > 0
+
+
 def test_growth(benchmark, tmp_path, capsys):
     page = tmp_path / "growth.html"
     data, _, lines = run(benchmark, "growth", tmp_path, capsys, "--out", str(page))

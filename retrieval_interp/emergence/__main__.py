@@ -27,6 +27,7 @@ from retrieval_interp.commands import (
     progress_bar,
     run_command,
 )
+from retrieval_interp.files import check_run_folder
 
 if TYPE_CHECKING:
     from retrieval_interp.emergence.probe import Snapshot
@@ -67,6 +68,7 @@ class EmergenceOptions:
 def main(argv: Sequence[str]) -> None:
     options = parse_options(EmergenceOptions, argv, PROG)
     check_sampling(options.examples, options.seed, options.tolerance)
+    check_run_folder(options.run)
     read = [*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit]
     outputs = {"--json": options.json, "--csv": options.csv, "--report": options.report}
     check_outputs(outputs, read)
@@ -85,7 +87,7 @@ def main(argv: Sequence[str]) -> None:
 
     device = choose_device(options.device)
     circuit = None
-    if options.circuit is not None and options.run.is_dir():
+    if options.circuit is not None:
         recipe = read_recipe(options.run)
         trained = f"{options.run} was trained on"
         circuit = read_circuit(

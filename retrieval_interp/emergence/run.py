@@ -19,6 +19,7 @@ from retrieval_interp.checkpoint import Checkpoint, load_checkpoint
 from retrieval_interp.emergence.probe import EXAMPLES, Probe, Snapshot
 from retrieval_interp.emergence.series import Losses, Series
 from retrieval_interp.emergence.watch import read_watch, same_circuit
+from retrieval_interp.files import check_run_folder
 from retrieval_interp.recipe import Recipe
 from retrieval_interp.run_folder import checkpoint_files, read_metrics, read_recipe, watch_path
 from retrieval_interp.summary import describe
@@ -57,8 +58,7 @@ def follow_run(
             fit, or none found in a model that has not learned the task.
     """
     run = Path(run)
-    if not run.is_dir():
-        raise InputError(f"{run}: expected a run folder, as train writes it, found no folder")
+    check_run_folder(run)
     recipe = read_recipe(run)
     tolerance = recipe.task.tolerance if tolerance is None else tolerance
     files, notes = checkpoint_files(run), list[str]()

@@ -57,7 +57,7 @@ class SweepOptions:
             up to 8 on a GPU, and on a CPU if the model is tiny, else 1. The losses are those of
             single runs up to rounding.
         keep_checkpoints: keep the last checkpoint of every cell (230 MB a grid at full scale).
-        summary: only print what the finished cells say.
+        summary: run nothing; print what the finished cells say and write it to summary.json.
     """
 
     out: Path
