@@ -157,9 +157,11 @@ def figure(rows: Sequence[dict[str, Any]]) -> go.Figure:
         )
         values = sorted({row["size"] for row in group})
         shown.update_xaxes(type="log", title=line["against"], tickvals=values, row=1, col=column)
-    shown.update_yaxes(type="log")
+    shown.update_yaxes(type="log", tickvals=[0.1, 0.3, 1, 3, 10, 30, 100])
     shown.update_yaxes(title="seconds", col=1)
-    return shown.update_layout(template="plotly_white", legend={"y": -0.3, "orientation": "h"})
+    return shown.update_layout(
+        template="plotly_white", legend={"y": -0.3, "orientation": "h"}, margin={"t": 20}
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

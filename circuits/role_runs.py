@@ -98,6 +98,7 @@ class RoleRuns:
             after = self._layer(layer, self.layers[layer], self.rows, self.all_roles)
             self.layers.append(LayerInput(model, layer + 1, after, keep))
             self.layers[layer].settle()
+        self.layers[-1].settle()
         self.base = circuit
         self.base_outputs = self._read_out(self.layers[-1])
 
@@ -284,13 +285,15 @@ class LayerInput:
         return new
 
     def settle(self) -> None:
-        """Become a base: take over what is shared, and let go of the old one."""
+        """Become a base: take over what is shared, and let go of the old one and of all else."""
         if self._base is not None:
             shared = self._base._known.items()
             self._known |= {key: x for key, x in shared if key[-1] not in self._changed}
             self._base = None
         if not self.keep:
             self._known = {}
+        # A view of all roles' streams would keep those that other circuits replace.
+        self.residual = [x if _is_whole(x) else x.clone() for x in self.residual]
         self._normalized, self._settled = {}, True
 
     def queries(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
@@ -323,6 +326,11 @@ class LayerInput:
         if not self._settled:
             self._normalized[role] = normalized
         return normalized
+
+
+def _is_whole(x: Tensor) -> bool:
+    """Whether nothing else is stored with a tensor."""
+    return x.untyped_storage().nbytes() == x.nbytes
 
 
 def _norm(norm: torch.nn.Module, x: Tensor) -> Tensor:

@@ -1,17 +1,22 @@
-"""Make the pictures of README and reproduction.md: python docs/gallery.py [figures]
+"""Make the pictures of README and the other pages: python docs/gallery.py [figures growth]
 
 Needs chromium; about a minute. With `figures` only those of reproduction.md, which are drawn from
-the package's checkpoints and result files, as `reproduce --figures` does.
+the package's checkpoints and result files, as `reproduce --figures` does; with `growth` only that
+of speed.md, from what `benchmarks/growth.py --json` has written.
 """
 
+import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import nbformat
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))
+sys.path[:0] = [str(DOCS.parent), str(DOCS.parent / "benchmarks")]
+
+from growth import figure as growth_figure  # noqa: E402
 
 import retrieval_interp as ri  # noqa: E402
 from retrieval_interp.files import write_whole  # noqa: E402
@@ -68,15 +73,27 @@ def figures(folder: Path) -> None:
     with page_in_chromium(viewport={"width": 900, "height": 480}) as (page, _):
         for name, figure in paper_figures(evidence):
             if name.startswith("figure-") and not name.endswith(("6-small", "7-small")):
-                write_whole(folder / f"{name}.html", figure.to_html(include_plotlyjs=True))
-                page.goto((folder / f"{name}.html").as_uri())
-                page.locator(".main-svg").first.wait_for()
-                page.locator(".plotly-graph-div").screenshot(path=DOCS / f"{name}.png")
+                plot(folder, page, name, figure)
 
+
+def growth(folder: Path) -> None:
+    """How the costs grow."""
+    rows = json.loads((DOCS.parent / "benchmarks/results/growth.json").read_text())["rows"]
+    with page_in_chromium(viewport={"width": 1000, "height": 480}) as (page, _):
+        plot(folder, page, "growth", growth_figure(rows))
+
+
+def plot(folder: Path, page: Any, name: str, figure: Any) -> None:
+    """A Plotly figure as docs/NAME.png."""
+    write_whole(folder / f"{name}.html", figure.to_html(include_plotlyjs=True))
+    page.goto((folder / f"{name}.html").as_uri())
+    page.locator(".main-svg").first.wait_for()
+    page.locator(".plotly-graph-div").screenshot(path=DOCS / f"{name}.png")
+
+
+PICTURES = {"explorer": explorer, "report": report, "figures": figures, "growth": growth}
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        if sys.argv[1:] != ["figures"]:
-            explorer(Path(folder))
-            report(Path(folder))
-        figures(Path(folder))
+        for name in sys.argv[1:] or PICTURES:
+            PICTURES[name](Path(folder))

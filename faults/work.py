@@ -1,4 +1,4 @@
-"""Four commands that take a second or two, how to start them, and what they leave behind.
+"""Commands that take a second or two, how to start them, and what they leave behind.
 
 A command runs in a folder of its own. Importing torch takes longer than the work, so most are
 forked off this process, which has imported everything (`forked`); the others are `real`.
@@ -46,9 +46,11 @@ _TRAIN = (
     "--model.d-model 8 --steps 60 --batch 8 --examples 64 --log-every 5 --checkpoint-every 10 "
     "--validation-examples 16 --no-compile --threads 1 --out run --watch {inputs}/circuit.json"
 )
+_SWEEP = "--grid section7-ic --scale smoke --device cpu --threads 1 --out sweep --group "
 COMMANDS = {
     "train": _TRAIN,
-    "sweep": "--grid section7-ic --scale smoke --device cpu --threads 1 --out sweep",
+    "sweep": _SWEEP + "1",
+    "sweep-seeds": _SWEEP + "2",
     "emergence": (
         "--run {inputs}/run --circuit {inputs}/circuit.json --examples 16 "
         "--json e.json --csv e.csv --report e.html"
@@ -58,7 +60,8 @@ COMMANDS = {
         "--json a.json --save-circuit c.json --report a.html"
     ),
 }
-VARYING = ("seconds", "seconds_per_step", "date", "first_date", "sha256")
+VARYING = ("seconds", "seconds_per_step", "date", "first_date", "sha256", "seeds_together")
+LOSS_TOLERANCE = 1e-5
 # The date of a page, and the random names that its drawings get.
 _VARYING_TEXT = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00|attention-[0-9a-f]{12}")
 
@@ -68,12 +71,36 @@ class Work:
     """A command with all of its arguments; paths that it writes are relative.
 
     Attributes:
-        name: of the command.
+        name: of the command, and after a hyphen which way of running it.
         arguments: what is typed after it.
     """
 
     name: str
     arguments: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        return f"retrieval_interp.{self.name.split('-')[0]}"
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two outcomes are equal.
+
+        Seeds that train in common steps have the losses of their single runs up to rounding, and
+        after a kill one of them may be ahead, so that they go on alone: of these the losses are
+        compared, to 1e-5, and not the weights.
+        """
+        if self.name != "sweep-seeds":
+            return bool(one == other)
+        if isinstance(one, dict) and isinstance(other, dict):
+            names = one.keys() | other.keys()
+            return all(k in one and k in other and self.same(one[k], other[k]) for k in names)
+        if isinstance(one, list) and isinstance(other, list):
+            return len(one) == len(other) and all(map(self.same, one, other))
+        if isinstance(one, Weights) and isinstance(other, Weights):
+            return one.shapes == other.shapes
+        if isinstance(one, float) and isinstance(other, float):
+            return abs(one - other) <= LOSS_TOLERANCE
+        return bool(one == other)
 
     def forked(self, folder: Path, before: Callable[[], None] = lambda: None) -> int:
         """Run in a child of this process; returns its id.
@@ -83,9 +110,9 @@ class Work:
             before: what the child does first.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        module = importlib.import_module(f"retrieval_interp.{self.name}")
+        module = importlib.import_module(self.module)
         if hasattr(module, "__path__"):
-            module = importlib.import_module(f"retrieval_interp.{self.name}.__main__")
+            module = importlib.import_module(f"{self.module}.__main__")
         sys.stdout.flush()
         child = os.fork()
         if child:
@@ -99,7 +126,7 @@ class Work:
             sys.argv[1:] = self.arguments
             executors.subprocess = ForkedWorkers  # type: ignore[assignment]
             before()
-            run_command(module.main, f"python -m retrieval_interp.{self.name}")
+            run_command(module.main, f"python -m {self.module}")
             status = 0
         except SystemExit as stop:
             status = int(stop.code or 0)
@@ -112,11 +139,19 @@ class Work:
         folder.mkdir(parents=True, exist_ok=True)
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
         return subprocess.Popen(
-            [sys.executable, "-m", f"retrieval_interp.{self.name}", *self.arguments],
+            [sys.executable, "-m", self.module, *self.arguments],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             **options,
         )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A checkpoint's tensors: their shapes, and a digest of every bit."""
+
+    shapes: dict[str, tuple[int, ...]]
+    digest: str
 
 
 class ForkedWorkers:
@@ -198,7 +233,9 @@ def _content(path: Path) -> Any:
     if path.suffix == ".safetensors":
         tensors, content = read_tensors(path, "a whole file")
         data = {name: tensor.numpy().tobytes() for name, tensor in sorted(tensors.items())}
-        return _steady(content), hashlib.sha256(repr(data).encode()).hexdigest()
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        digest = hashlib.sha256(repr(data).encode()).hexdigest()
+        return [_steady(content), Weights(shapes, digest)]
     text = path.read_text()
     if path.suffix == ".json":
         return _steady(json.loads(text))

@@ -215,3 +215,18 @@ def test_only_what_can_change_is_computed(monkeypatch):
     one_hot = Mechanism("one-hot", (RolePath(0, 2), RolePath(4, 3)))
     runs.outputs(circuit.replace((1, 0), one_hot).replace((2, 0), IDENTITY))
     assert computed == [(1, (0,)), (2, (0,))]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_base_keeps_no_more_than_its_tensors(kind):
+    """Streams of roles that another circuit replaces go, whatever they were computed with."""
+    runs = RoleRuns(MODELS[kind], BATCH, Circuit({}, len(TASK.role_names)))
+    for layer, path in ((0, PATHS[0]), (1, PATHS[3]), (0, PATHS[-1])):
+        runs.rebase(
+            Circuit(
+                {Head(layer, 0): Mechanism("one-hot", (RolePath(*path),))}, len(TASK.role_names)
+            )
+        )
+        for kept in runs.layers:
+            for tensor in (*kept.residual, *kept._known.values()):
+                assert tensor.untyped_storage().nbytes() == tensor.nbytes
