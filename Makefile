@@ -2,8 +2,8 @@
 # make test   install, then lint, type check and run the tests
 #             (test-all: also what takes half a minute a test;
 #             BROWSER=install also installs Debian's chromium for the browser tests)
-# make bench  timings in turns with hand-written and naive code, growth, memory (half an hour)
-# make faults kill, fill, remove, fuzz: what the commands and readers stand (half an hour)
+# make bench  timings in turns with hand-written and naive code, growth, memory (an hour or two)
+# make faults kill, fill, remove, fuzz: what the commands and readers stand (an hour)
 
 PYTHON ?= python3
 VENV := .venv

@@ -29,7 +29,7 @@ import random, sys
 from pathlib import Path
 sys.path.insert(0, {faults!r})
 from kill import campaign, count_operations, killed_at, killed_before, wrong
-from work import outcome, prepare
+from work import Work, outcome, prepare
 base = Path({base!r})
 work = prepare(base / "inputs")["train"]
 count = count_operations(work, base / "whole")
@@ -40,6 +40,10 @@ rows = [
 ]
 for row in rows:
     print(row["kills"], wrong(row))
+seeds = Work("sweep-seeds", ())
+others = [dict(loss=[1.000001]), dict(loss=[1.001]), dict(loss=[]), {{}}]
+print([seeds.same(dict(loss=[1.0]), other) for other in others])
+print([work.same(dict(loss=[1.0]), other) for other in others])
 reference["run/config.json"] = "another"
 print(wrong(campaign(work, base / "other", killed_before, [9], reference, draw)))
 """
@@ -50,8 +54,10 @@ def test_killed_commands_end_with_the_same_files_and_others_are_noticed(tmp_path
     script = SCRIPT.format(faults=str(FAULTS), base=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    *rows, noticed = done.stdout.splitlines()[:2] + done.stdout.splitlines()[-1:]
-    assert rows == ["1 0", "2 0"] and noticed == "1"
+    *rows, to_rounding, to_the_bit = done.stdout.splitlines()[:4]
+    assert rows == ["1 0", "2 0"] and done.stdout.splitlines()[-1] == "1"
+    assert to_rounding == "[True, False, False, False]"
+    assert to_the_bit == "[False, False, False, False]"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
