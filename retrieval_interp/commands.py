@@ -3,6 +3,7 @@
 Heavy libraries are imported by the commands after their options are read.
 """
 
+import atexit
 import contextlib
 import io
 import math
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retrieval_interp.interrupts import forget_interrupts, ignore_interrupts, raise_interrupts
-from retrieval_interp.process_settings import quicken
+from retrieval_interp.process_settings import collect_rarely
 from tasks.errors import InputError
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
     """
     warnings.showwarning = _warn_in_one_line  # type: ignore[assignment]
     signals = raise_interrupts()
-    quicken()
+    collect_rarely()
     try:
         main(sys.argv[1:])
         if sys.stdout is not None:
@@ -149,6 +150,8 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
         sys.exit(BAD_INPUT)
     finally:
         forget_interrupts()
+        # The work is done, and the interpreter, which takes a second to end, has no more to say.
+        atexit.register(ignore_interrupts)
 
 
 def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) -> None:

@@ -14,6 +14,7 @@ import tyro
 
 from retrieval_interp.commands import parse_options, run_command
 from retrieval_interp.presets import PRESETS
+from retrieval_interp.process_settings import keep_memory
 from retrieval_interp.recipe import Recipe
 from tasks import InputError
 
@@ -73,6 +74,7 @@ def main(argv: Sequence[str]) -> None:
     default = TrainOptions(preset_recipe(preset), preset)
     options = parse_options(TrainOptions, argv, PROG, default)
 
+    keep_memory()
     import torch
     from tqdm.auto import tqdm
 

@@ -52,11 +52,11 @@ def test_commands_read_their_options_before_they_load_heavy_libraries():
 
 
 def test_commands_collect_garbage_rarely():
-    from retrieval_interp.process_settings import quicken
+    from retrieval_interp.process_settings import collect_rarely
 
     before = gc.get_threshold()
     try:
-        quicken()
+        collect_rarely()
         assert gc.isenabled() and gc.get_threshold() > before
     finally:
         gc.set_threshold(*before)

@@ -67,7 +67,7 @@ def test_a_signal_ends_a_command_in_one_line_while_it_loads(number):
 import os, runpy, sys
 class Loading:
     def find_spec(self, name, path=None, target=None):
-        if name == "tasks":
+        if name == "torch":
             os.kill(os.getpid(), {int(number)})
 sys.meta_path.insert(0, Loading())
 sys.argv = ["train"]
@@ -79,7 +79,7 @@ runpy.run_module("retrieval_interp.train", run_name="__main__")
 
 
 WORKING = """
-import os, signal, sys, time
+import atexit, os, signal, sys, time
 from retrieval_interp.commands import run_command
 
 class Finalized:
@@ -96,6 +96,10 @@ cases = {
     "SIGHUP": (lambda: None, lambda: os.kill(os.getpid(), signal.SIGHUP)),
     "SIGINT in a finalizer": (lambda: None, lambda: [Finalized()].clear()),
     "SIGINT in a last finalizer": (lambda: None, lambda: sys.exit(Finalized() and 7)),
+    "SIGTERM at the end": (
+        lambda: atexit.register(os.kill, os.getpid(), signal.SIGTERM),
+        lambda: sys.exit(7),
+    ),
     "SIGHUP ignored": (
         lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
         lambda: os.kill(os.getpid(), signal.SIGHUP) or sys.exit(7),
@@ -127,6 +131,7 @@ def test_signals_and_closed_pipes_end_a_command_that_is_at_work_without_a_traceb
         ["SIGHUP", line, 129],
         ["SIGINT in a finalizer", line, 130],
         ["SIGINT in a last finalizer", "", 7],
+        ["SIGTERM at the end", "", 7],
         ["SIGHUP ignored", "", 7],
         ["closed stdout", "", 1],
         ["closed stderr", "", 1],

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.files import remove_leftovers
-from retrieval_interp.process_settings import quicken
+from retrieval_interp.process_settings import collect_rarely, keep_memory
 from tasks.errors import InputError
 
 if TYPE_CHECKING:
@@ -274,7 +274,8 @@ def _read_jobs() -> list[Job]:
 
 def worker() -> None:
     """Run the jobs that standard input names."""
-    quicken()
+    collect_rarely()
+    keep_memory()
     # What libraries print must not get between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
