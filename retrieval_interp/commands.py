@@ -135,6 +135,9 @@ def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt as error:
         ignore_interrupts()
+        # Python remembers an interrupt that met code in a string (dataclasses make some), and would
+        # end by the signal instead of with the status; other code in a string lets it forget.
+        exec("")
         message = str(error) or "interrupted; no file is half written"
         print(f"\n{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
         sys.exit(SIGNALLED + (signals[0] if signals else signal.SIGINT))

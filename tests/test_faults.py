@@ -138,6 +138,18 @@ def test_signals_and_closed_pipes_end_a_command_that_is_at_work_without_a_traceb
     ]
 
 
+def test_an_interrupt_in_code_made_from_text_ends_with_the_status(tmp_path):
+    """Run by -m, as commands are: only then Python ends by the signal."""
+    (tmp_path / "interrupted.py").write_text(
+        "from retrieval_interp.commands import run_command\n"
+        "run_command(lambda argv: exec('raise KeyboardInterrupt'), 'interrupted')\n"
+    )
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr == "\ninterrupted: interrupted; no file is half written\n"
+
+
 def test_what_a_killed_process_was_writing_goes_when_the_file_is_written_again(tmp_path):
     abandoned, other = tmp_path / ".writing-out.json-abc", tmp_path / ".writing-out.html-abc"
     written = tmp_path / ".writing-out.json-def"
