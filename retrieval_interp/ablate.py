@@ -29,8 +29,10 @@ from retrieval_interp.commands import (
     run_command,
 )
 from retrieval_interp.find_checkpoint import find_checkpoint
+from retrieval_interp.process_settings import keep_memory
 
 PROG = "python -m retrieval_interp.ablate"
+_SMALL = 2**23  # numbers in all residual streams, up to which freed memory is kept
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def main(argv: Sequence[str]) -> None:
     device = choose_device(options.device)
     checkpoint = load_checkpoint(options.ckpt, device)
     model, task = checkpoint.model, checkpoint.task
+    if options.examples * model.cfg.n_ctx * model.cfg.n_layers * model.cfg.d_model <= _SMALL:
+        keep_memory()
     if options.circuit is not None:
         trained_on = f"{checkpoint.name} was trained on"
         circuit = read_circuit(

@@ -14,7 +14,7 @@ def collect_rarely() -> None:
 
 
 def keep_memory() -> None:
-    """Keep freed memory for the next tensor: for training, whose steps are all alike.
+    """Keep freed memory for the next tensor, in training, whose steps are alike, and small work.
 
     glibc returns large blocks to the system and fetches them again, page by page, for the next
     tensor of the same size. Elsewhere (macOS, musl) the allocator stays as it is. A search keeps
