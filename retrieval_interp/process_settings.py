@@ -18,8 +18,8 @@ def keep_memory() -> None:
 
     glibc returns large blocks to the system and fetches them again, page by page, for the next
     tensor of the same size. Elsewhere (macOS, musl) the allocator stays as it is. A search keeps
-    some of its tensors and would leave holes between them: discovery on transformer-a with 1,024
-    examples peaked at 2.4 GB so, and at 1.5 GB without.
+    some of its tensors and would leave holes between them: a search from one start on
+    transformer-a with 1,024 examples peaked at 2.4 GB so, and at 1.5 GB without.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
