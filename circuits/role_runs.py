@@ -9,9 +9,9 @@ For another circuit
    needed one layer below;
 3. only roles that are both are computed, layer by layer; all others are the base's, exactly.
 
-What a layer computes from a role (`LayerInput`: queries, keys and values) is computed when it is
-first asked for and shared by all circuits that leave the role as it is. A row that a circuit fixes
-asks for values alone.
+What a layer computes from a role (queries, keys and values, see `circuits.layer_input`) is computed
+when it is first asked for and shared by all circuits that leave the role as it is. A row that a
+circuit fixes asks for values alone.
 """
 
 from collections.abc import Callable
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from circuits.ablation import is_causal
 from circuits.circuit import Circuit
+from circuits.layer_input import BaseInput, ChangedInput, LayerInput, norm
 from circuits.mechanisms import Mechanism, Rest
 from circuits.value_hooks import is_hooked_transformer
 from tasks import Batch
@@ -93,42 +94,67 @@ class RoleRuns:
         embedded = batch.inputs[example, positions] @ model.W_E
         by_role = rearrange(embedded, "b (role chain) d -> role b chain d", chain=self.n_chains)
         self.rows = self._rows(circuit)
-        self.layers = [LayerInput(model, 0, list(by_role), keep)]
-        for layer in range(self.cfg.n_layers):
-            after = self._layer(layer, self.layers[layer], self.rows, self.all_roles)
-            self.layers.append(LayerInput(model, layer + 1, after, keep))
-            self.layers[layer].settle()
-        self.layers[-1].settle()
+        self.layers = self._empty_base(embedded, keep)
+        inputs = LayerInput(model, 0, list(by_role))
+        for layer, base in enumerate(self.layers):
+            after: list[Tensor] = []
+            if layer < self.cfg.n_layers:
+                after = self._layer(layer, inputs, self.rows, self.all_roles)
+            base.store(inputs, self.all_roles)
+            inputs = LayerInput(model, layer + 1, after)
         self.base = circuit
         self.base_outputs = self._read_out(self.layers[-1])
+        self._next: tuple[Circuit, list[list[list[Row]]], list[LayerInput], Tensor] | None = None
+
+    def _empty_base(
+        self, embedded: Float[Tensor, "batch pos d_model"], keep: bool
+    ) -> list[BaseInput]:
+        """Room for what every layer reads and what follows, and for what is read out."""
+        size = (len(embedded), self.n_chains)
+        n_layers, n_heads = self.cfg.n_layers, self.cfg.n_heads
+        streams = embedded.new_empty(n_layers + 1, self.n_roles, *size, self.cfg.d_model)
+        kept: list[Tensor | None] = [None] * (n_layers + 1)
+        if keep:
+            shape = (n_layers, 3, n_heads, self.n_roles, *size, self.cfg.d_head)
+            kept[:n_layers] = embedded.new_empty(shape)
+        return [
+            BaseInput(self.model, layer, stream, kept[layer])
+            for layer, stream in enumerate(streams)
+        ]
 
     @torch.no_grad()
     def rebase(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
         rows, layers = self._run(circuit, keep=True)
-        outputs = self.base_outputs
-        if layers[-1] is not self.layers[-1]:
-            outputs = self._read_out(layers[-1])
-        for layer in layers:
-            layer.settle()
-        # All at once, so that an interrupt leaves one base or the other.
-        self.rows, self.layers, self.base, self.base_outputs = rows, layers, circuit, outputs
+        outputs = self._answer(layers)
+        self._next = circuit, rows, layers, outputs
+        self._adopt()
         return outputs
+
+    def _adopt(self) -> None:
+        """Make the next base the base. What an interrupt leaves undone, the next run does."""
+        if self._next is None:
+            return
+        self.base, self.rows, layers, self.base_outputs = self._next
+        for base, inputs in zip(self.layers, layers):
+            if isinstance(inputs, ChangedInput):
+                base.store(inputs, inputs.changed)
+        self._next = None
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
-        _, layers = self._run(circuit, keep=False)
-        if layers[-1] is self.layers[-1]:
-            return self.base_outputs
-        return self._read_out(layers[-1])
+        return self._answer(self._run(circuit, keep=False)[1])
 
-    def _run(
-        self, circuit: Circuit, keep: bool
-    ) -> tuple[list[list[list[Row]]], list["LayerInput"]]:
+    def _answer(self, layers: list[LayerInput]) -> Float[Tensor, "batch query d_out"]:
+        return self.base_outputs if layers[-1] is self.layers[-1] else self._read_out(layers[-1])
+
+    def _run(self, circuit: Circuit, keep: bool) -> tuple[list[list[list[Row]]], list[LayerInput]]:
         """What every layer reads, and the read-out; with `keep` right for every role."""
         circuit.check_fits(self.cfg.n_layers, self.cfg.n_heads)
+        self._adopt()
         rows = self._rows(circuit)
         needed = self._needed(rows)
-        layers, affected = [self.layers[0]], set[int]()
+        layers: list[LayerInput] = [self.layers[0]]
+        affected = set[int]()
         for layer in range(self.cfg.n_layers):
             affected |= {
                 dest
@@ -140,9 +166,11 @@ class RoleRuns:
             }
             dests = sorted(affected if keep else affected & needed[layer + 1])
             after = self.layers[layer + 1]
-            if dests:
-                after = after.replaced(dests, self._layer(layer, layers[-1], rows, dests))
-            layers.append(after)
+            if not dests:
+                layers.append(after)
+                continue
+            changed = self._layer(layer, layers[-1], rows, dests)
+            layers.append(ChangedInput(after, dict(zip(dests, changed))))
         return rows, layers
 
     # Who depends on whom
@@ -181,7 +209,7 @@ class RoleRuns:
     # Layers
 
     def _layer(
-        self, layer: int, inputs: "LayerInput", rows: list[list[list[Row]]], dests: list[int]
+        self, layer: int, inputs: LayerInput, rows: list[list[list[Row]]], dests: list[int]
     ) -> list[Float[Tensor, "batch chain d_model"]]:
         """The residual stream after a layer, at some roles.
 
@@ -196,11 +224,11 @@ class RoleRuns:
         for head, row in enumerate(rows[layer]):
             out += self._head(layer, head, row, dests, inputs)
         if not self.cfg.attn_only:
-            out += _mlp(block.mlp, _norm(block.ln2, out), self.cfg.act_fn)
+            out += _mlp(block.mlp, norm(block.ln2, out), self.cfg.act_fn)
         return list(out)
 
     def _head(
-        self, layer: int, head: int, row: list[Row], dests: list[int], inputs: "LayerInput"
+        self, layer: int, head: int, row: list[Row], dests: list[int], inputs: LayerInput
     ) -> Float[Tensor, "dest batch chain d_model"]:
         """What a head writes at some roles, without the output bias."""
         attn = self.model.blocks[layer].attn
@@ -250,95 +278,12 @@ class RoleRuns:
             for src, _ in row[dest][1]:
                 pattern[:, place * self.n_chains + chain, src * self.n_chains + chain] = 0.0
 
-    def _read_out(self, inputs: "LayerInput") -> Float[Tensor, "batch chain d_out"]:
+    def _read_out(self, inputs: LayerInput) -> Float[Tensor, "batch chain d_out"]:
         residual = inputs.residual[SCORED_ROLE]
         if self.cfg.normalization_type is not None:
-            residual = _norm(self.model.ln_final, residual)
+            residual = norm(self.model.ln_final, residual)
         outputs: Tensor = residual @ self.model.W_U + self.model.b_U
         return outputs
-
-
-class LayerInput:
-    """What a layer reads: the residual stream by role, and what follows from it, computed once.
-
-    Args:
-        model: whose layer.
-        layer: which one.
-        residual: the stream before it, [batch chain d_model] a role.
-        keep: whether a base keeps queries, keys and values; else it computes them anew.
-    """
-
-    def __init__(self, model: Any, layer: int, residual: list[Tensor], keep: bool):
-        self.model, self.layer, self.residual, self.keep = model, layer, residual, keep
-        self._known: dict[tuple[str, int, int], Tensor] = {}
-        self._normalized: dict[int, Tensor] = {}
-        self._settled = False
-        self._base: LayerInput | None = None
-        self._changed: frozenset[int] = frozenset()
-
-    def replaced(self, roles: list[int], residual: list[Tensor]) -> "LayerInput":
-        """The same with another stream at some roles; what follows from the others is shared."""
-        new = LayerInput(self.model, self.layer, list(self.residual), self.keep)
-        for role, tensor in zip(roles, residual):
-            new.residual[role] = tensor
-        new._base, new._changed = self, frozenset(roles)
-        return new
-
-    def settle(self) -> None:
-        """Become a base: take over what is shared, and let go of the old one and of all else."""
-        if self._base is not None:
-            shared = self._base._known.items()
-            self._known |= {key: x for key, x in shared if key[-1] not in self._changed}
-            self._base = None
-        if not self.keep:
-            self._known = {}
-        # A view of all roles' streams would keep those that other circuits replace.
-        self.residual = [x if _is_whole(x) else x.clone() for x in self.residual]
-        self._normalized, self._settled = {}, True
-
-    def queries(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
-        return self._projected("Q", head, role)
-
-    def keys(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
-        return self._projected("K", head, role)
-
-    def values(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
-        return self._projected("V", head, role)
-
-    def _projected(self, what: str, head: int, role: int) -> Tensor:
-        key = (what, head, role)
-        if self._base is not None and role not in self._changed:
-            return self._base._projected(what, head, role)
-        if key in self._known:
-            return self._known[key]
-        attn = self.model.blocks[self.layer].attn
-        weight, bias = getattr(attn, f"W_{what}")[head], getattr(attn, f"b_{what}")[head]
-        projected: Tensor = self._norm(role) @ weight + bias
-        if self.keep or not self._settled:
-            self._known[key] = projected
-        return projected
-
-    def _norm(self, role: int) -> Tensor:
-        """The layer norm of a role's stream; as large as that, and quickly made again."""
-        if role in self._normalized:
-            return self._normalized[role]
-        normalized = _norm(self.model.blocks[self.layer].ln1, self.residual[role])
-        if not self._settled:
-            self._normalized[role] = normalized
-        return normalized
-
-
-def _is_whole(x: Tensor) -> bool:
-    """Whether nothing else is stored with a tensor."""
-    return x.untyped_storage().nbytes() == x.nbytes
-
-
-def _norm(norm: torch.nn.Module, x: Tensor) -> Tensor:
-    """TransformerLens's layer norm in one fused step; its hooks are not needed here."""
-    if isinstance(norm, torch.nn.Identity):
-        return x
-    normalized: Tensor = F.layer_norm(x, x.shape[-1:], norm.w, norm.b, norm.eps)  # type: ignore
-    return normalized
 
 
 def _mlp(mlp: Any, x: Tensor, activation: str) -> Tensor:

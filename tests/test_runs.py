@@ -9,6 +9,7 @@ from transformer_lens import HookedTransformerConfig
 from circuits import ablated, mean_attention, score_circuit
 from circuits.circuit import Circuit, Head, HeadPath
 from circuits.enabling import enabled_by
+from circuits.layer_input import BaseInput
 from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
 from circuits.role_runs import RoleRuns
 from circuits.runs import HookRuns, PartedRuns, make_runs
@@ -217,16 +218,41 @@ def test_only_what_can_change_is_computed(monkeypatch):
     assert computed == [(1, (0,)), (2, (0,))]
 
 
+def tensors_of(runs):
+    return [x for kept in runs.layers for x in (*kept.residual, *(x for _, x in kept.known()))]
+
+
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_base_keeps_no_more_than_its_tensors(kind):
-    """Streams of roles that another circuit replaces go, whatever they were computed with."""
-    runs = RoleRuns(MODELS[kind], BATCH, Circuit({}, len(TASK.role_names)))
+def test_a_base_stays_where_it_is(kind):
+    """Its tensors hold no others in memory and leave no holes: two blocks, whatever comes."""
+    runs = RoleRuns(MODELS[kind], BATCH, Circuit({}, 5))
+    blocks = {x.untyped_storage().data_ptr() for x in tensors_of(runs)}
+    assert len(blocks) == 2
     for layer, path in ((0, PATHS[0]), (1, PATHS[3]), (0, PATHS[-1])):
-        runs.rebase(
-            Circuit(
-                {Head(layer, 0): Mechanism("one-hot", (RolePath(*path),))}, len(TASK.role_names)
-            )
-        )
-        for kept in runs.layers:
-            for tensor in (*kept.residual, *kept._known.values()):
-                assert tensor.untyped_storage().nbytes() == tensor.nbytes
+        circuit = Circuit({Head(layer, 0): Mechanism("one-hot", (RolePath(*path),))}, 5)
+        runs.outputs(circuit.replace((2, 0), UNIFORM))
+        runs.rebase(circuit)
+        assert {x.untyped_storage().data_ptr() for x in tensors_of(runs)} == blocks
+
+
+@pytest.mark.parametrize("stored", [0, 1, 2])  # of the layers after 0, 1 and 2, which change
+def test_a_base_half_stored_is_finished(stored, monkeypatch):
+    """Ctrl-C may come between any two layers."""
+    model, left, store = MODELS[True, 2], iter(range(stored)), BaseInput.store
+    first, second = Circuit({}, 5), Circuit({Head(0, 0): UNIFORM, Head(2, 1): IDENTITY}, 5)
+    third = second.replace((1, 1), Mechanism("one-hot", (RolePath(0, 2),)))
+    runs = RoleRuns(model, BATCH, first)
+
+    def interrupted(self, inputs, roles):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        store(self, inputs, roles)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BaseInput, "store", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            runs.rebase(second)
+    for circuit in (third, first, second):
+        expected = naive(model, circuit)
+        torch.testing.assert_close(runs.outputs(circuit), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(runs.rebase(circuit), expected, atol=1e-5, rtol=0)

@@ -1,0 +1,142 @@
+"""What a layer reads: the residual stream by role, and the queries, keys and values from it.
+
+Each is computed when it is first asked for. A base (`BaseInput`) is stored in place: were its
+tensors allocated between those that come and go, the process would grow by the holes they leave
+(with glibc before 2.38 to several times their size).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+What = Literal["Q", "K", "V"]
+_PLACE: dict[What, int] = {"Q": 0, "K": 1, "V": 2}
+Key = tuple[What, int, int]  # of a head and a role
+
+
+class LayerInput:
+    """What a layer reads in one run.
+
+    Args:
+        model: whose layer.
+        layer: which one; after the last, what is read out.
+        residual: the stream before it, [batch chain d_model] a role.
+    """
+
+    def __init__(self, model: Any, layer: int, residual: list[Tensor]):
+        self.model, self.layer, self.residual = model, layer, residual
+        self._known: dict[Key, Tensor] = {}
+        self._normalized: dict[int, Tensor] = {}
+
+    def queries(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
+        return self._projected("Q", head, role)
+
+    def keys(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
+        return self._projected("K", head, role)
+
+    def values(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
+        return self._projected("V", head, role)
+
+    def known(self) -> Iterable[tuple[Key, Tensor]]:
+        """What has been computed so far."""
+        return self._known.items()
+
+    def _projected(self, what: What, head: int, role: int) -> Tensor:
+        key = (what, head, role)
+        if key not in self._known:
+            self._known[key] = self._project(what, head, role)
+        return self._known[key]
+
+    def _project(self, what: What, head: int, role: int) -> Tensor:
+        attn = self.model.blocks[self.layer].attn
+        weight, bias = getattr(attn, f"W_{what}")[head], getattr(attn, f"b_{what}")[head]
+        projected: Tensor = self._norm(role) @ weight + bias
+        return projected
+
+    def _norm(self, role: int) -> Tensor:
+        if role not in self._normalized:
+            self._normalized[role] = norm(self.model.blocks[self.layer].ln1, self.residual[role])
+        return self._normalized[role]
+
+
+class BaseInput(LayerInput):
+    """What a layer reads in the base, which other runs share.
+
+    Args:
+        model: whose layer.
+        layer: which one.
+        streams: room for the stream, [role batch chain d_model].
+        kept: room for queries, keys and values, [3 head role batch chain d_head]; without it they
+            are computed anew each time.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        layer: int,
+        streams: Float[Tensor, "role batch chain d_model"],
+        kept: Float[Tensor, "3 head role batch chain d_head"] | None,
+    ):
+        super().__init__(model, layer, list(streams))
+        self._kept = kept
+
+    def store(self, inputs: LayerInput, roles: Collection[int]) -> None:
+        """Take over another run's streams at some roles and what it knows of them."""
+        for role in roles:
+            self.residual[role].copy_(inputs.residual[role])
+        if self._kept is None:
+            return
+        for key in [key for key in self._known if key[-1] in roles]:
+            del self._known[key]
+        for key, x in inputs.known():
+            self._keep(key, x)
+
+    def _projected(self, what: What, head: int, role: int) -> Tensor:
+        key = (what, head, role)
+        if key not in self._known:
+            projected = self._project(what, head, role)
+            if self._kept is None:
+                return projected
+            self._keep(key, projected)
+        return self._known[key]
+
+    def _keep(self, key: Key, x: Tensor) -> None:
+        assert self._kept is not None
+        what, head, role = key
+        self._known[key] = self._kept[_PLACE[what], head, role].copy_(x)
+
+    def _norm(self, role: int) -> Tensor:
+        """As large as the stream, and quickly made again."""
+        return norm(self.model.blocks[self.layer].ln1, self.residual[role])
+
+
+class ChangedInput(LayerInput):
+    """A base's with another stream at some roles; what follows from the others is shared.
+
+    Args:
+        base: of the same layer.
+        residual: the stream of those roles, [batch chain d_model] each.
+    """
+
+    def __init__(self, base: BaseInput, residual: Mapping[int, Tensor]):
+        streams = [residual.get(role, stream) for role, stream in enumerate(base.residual)]
+        super().__init__(base.model, base.layer, streams)
+        self.base, self.changed = base, frozenset(residual)
+
+    def _projected(self, what: What, head: int, role: int) -> Tensor:
+        if role not in self.changed:
+            return self.base._projected(what, head, role)
+        return super()._projected(what, head, role)
+
+
+def norm(layer_norm: torch.nn.Module, x: Tensor) -> Tensor:
+    """TransformerLens's layer norm in one fused step; its hooks are not needed here."""
+    if isinstance(layer_norm, torch.nn.Identity):
+        return x
+    shape, eps = x.shape[-1:], layer_norm.eps
+    normalized: Tensor = F.layer_norm(x, shape, layer_norm.w, layer_norm.b, eps)  # type: ignore
+    return normalized
