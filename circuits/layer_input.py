@@ -5,7 +5,7 @@ tensors allocated between those that come and go, the process would grow by the 
 (with glibc before 2.38 to several times their size).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 What = Literal["Q", "K", "V"]
-_PLACE: dict[What, int] = {"Q": 0, "K": 1, "V": 2}
 Key = tuple[What, int, int]  # of a head and a role
 
 
@@ -29,7 +28,7 @@ class LayerInput:
 
     def __init__(self, model: Any, layer: int, residual: list[Tensor]):
         self.model, self.layer, self.residual = model, layer, residual
-        self._known: dict[Key, Tensor] = {}
+        self.known: dict[Key, Tensor] = {}
         self._normalized: dict[int, Tensor] = {}
 
     def queries(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
@@ -41,15 +40,15 @@ class LayerInput:
     def values(self, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
         return self._projected("V", head, role)
 
-    def known(self) -> Iterable[tuple[Key, Tensor]]:
-        """What has been computed so far."""
-        return self._known.items()
+    def forget_norms(self) -> None:
+        """They are as large as the stream and quickly made again."""
+        self._normalized = {}
 
     def _projected(self, what: What, head: int, role: int) -> Tensor:
         key = (what, head, role)
-        if key not in self._known:
-            self._known[key] = self._project(what, head, role)
-        return self._known[key]
+        if key not in self.known:
+            self.known[key] = self._project(what, head, role)
+        return self.known[key]
 
     def _project(self, what: What, head: int, role: int) -> Tensor:
         attn = self.model.blocks[self.layer].attn
@@ -64,7 +63,7 @@ class LayerInput:
 
 
 class BaseInput(LayerInput):
-    """What a layer reads in the base, which other runs share.
+    """What a layer reads in the base, which other runs share; only `valid` roles are known.
 
     Args:
         model: whose layer.
@@ -82,36 +81,28 @@ class BaseInput(LayerInput):
         kept: Float[Tensor, "3 head role batch chain d_head"] | None,
     ):
         super().__init__(model, layer, list(streams))
+        self.valid: set[int] = set()
         self._kept = kept
 
-    def store(self, inputs: LayerInput, roles: Collection[int]) -> None:
-        """Take over another run's streams at some roles and what it knows of them."""
-        for role in roles:
-            self.residual[role].copy_(inputs.residual[role])
-        if self._kept is None:
-            return
-        for key in [key for key in self._known if key[-1] in roles]:
-            del self._known[key]
-        for key, x in inputs.known():
-            self._keep(key, x)
+    def store(self, streams: Mapping[int, Tensor], known: Mapping[Key, Tensor] = {}) -> None:
+        """Take over another run's streams at some roles, and what it knows of these."""
+        self.valid -= streams.keys()
+        self.known = {key: x for key, x in self.known.items() if key[-1] not in streams}
+        for role, stream in streams.items():
+            self.residual[role].copy_(stream)
+            self._normalized.pop(role, None)
+        if self._kept is not None:
+            for key, x in known.items():
+                self.known[key] = _room(self._kept, key).copy_(x)
+        self.valid |= streams.keys()
 
     def _projected(self, what: What, head: int, role: int) -> Tensor:
+        if self._kept is None:
+            return self._project(what, head, role)
         key = (what, head, role)
-        if key not in self._known:
-            projected = self._project(what, head, role)
-            if self._kept is None:
-                return projected
-            self._keep(key, projected)
-        return self._known[key]
-
-    def _keep(self, key: Key, x: Tensor) -> None:
-        assert self._kept is not None
-        what, head, role = key
-        self._known[key] = self._kept[_PLACE[what], head, role].copy_(x)
-
-    def _norm(self, role: int) -> Tensor:
-        """As large as the stream, and quickly made again."""
-        return norm(self.model.blocks[self.layer].ln1, self.residual[role])
+        if key not in self.known:
+            self.known[key] = _room(self._kept, key).copy_(self._project(what, head, role))
+        return self.known[key]
 
 
 class ChangedInput(LayerInput):
@@ -119,18 +110,23 @@ class ChangedInput(LayerInput):
 
     Args:
         base: of the same layer.
-        residual: the stream of those roles, [batch chain d_model] each.
+        changed: the stream of those roles, [batch chain d_model] each.
     """
 
-    def __init__(self, base: BaseInput, residual: Mapping[int, Tensor]):
-        streams = [residual.get(role, stream) for role, stream in enumerate(base.residual)]
+    def __init__(self, base: BaseInput, changed: Mapping[int, Tensor]):
+        streams = [changed.get(role, stream) for role, stream in enumerate(base.residual)]
         super().__init__(base.model, base.layer, streams)
-        self.base, self.changed = base, frozenset(residual)
+        self.base, self.changed = base, changed
 
     def _projected(self, what: What, head: int, role: int) -> Tensor:
         if role not in self.changed:
             return self.base._projected(what, head, role)
         return super()._projected(what, head, role)
+
+
+def _room(kept: Tensor, key: Key) -> Tensor:
+    what, head, role = key
+    return kept["QKV".index(what), head, role]
 
 
 def norm(layer_norm: torch.nn.Module, x: Tensor) -> Tensor:

@@ -9,12 +9,15 @@ For another circuit
    needed one layer below;
 3. only roles that are both are computed, layer by layer; all others are the base's, exactly.
 
+So the base itself is known only where a run has needed it; the rest is computed when one does.
+
 What a layer computes from a role (queries, keys and values, see `circuits.layer_input`) is computed
 when it is first asked for and shared by all circuits that leave the role as it is. A row that a
 circuit fixes asks for values alone.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +35,7 @@ from tasks import Batch
 
 SCORED_ROLE = 0
 Row = tuple[str, tuple[tuple[int, float], ...]]
+Rows = list[list[list[Row]]]  # by layer, head and role
 
 
 def attention_row(mechanism: Mechanism, dest: int, rest: Rest) -> Row:
@@ -93,18 +97,13 @@ class RoleRuns:
         example = torch.arange(len(batch), device=positions.device)[:, None]
         embedded = batch.inputs[example, positions] @ model.W_E
         by_role = rearrange(embedded, "b (role chain) d -> role b chain d", chain=self.n_chains)
-        self.rows = self._rows(circuit)
         self.layers = self._empty_base(embedded, keep)
-        inputs = LayerInput(model, 0, list(by_role))
-        for layer, base in enumerate(self.layers):
-            after: list[Tensor] = []
-            if layer < self.cfg.n_layers:
-                after = self._layer(layer, inputs, self.rows, self.all_roles)
-            base.store(inputs, self.all_roles)
-            inputs = LayerInput(model, layer + 1, after)
-        self.base = circuit
+        self.layers[0].store(dict(enumerate(by_role)))
+        self._last: _Run | None = None  # may become the base
+        self._next: _Run | None = None  # becomes the base
+        self.base, self.rows = circuit, self._rows(circuit)
+        self._layers(self.rows)
         self.base_outputs = self._read_out(self.layers[-1])
-        self._next: tuple[Circuit, list[list[list[Row]]], list[LayerInput], Tensor] | None = None
 
     def _empty_base(
         self, embedded: Float[Tensor, "batch pos d_model"], keep: bool
@@ -123,59 +122,73 @@ class RoleRuns:
         ]
 
     @torch.no_grad()
+    def outputs(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
+        self.forget()
+        self._last = self._run(circuit)
+        return self._last.outputs
+
+    @torch.no_grad()
     def rebase(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
-        rows, layers = self._run(circuit, keep=True)
-        outputs = self._answer(layers)
-        self._next = circuit, rows, layers, outputs
+        run = self._last
+        if run is None or run.circuit != circuit:
+            run = self._run(circuit)
+        self._next = run
         self._adopt()
-        return outputs
+        return run.outputs
+
+    def forget(self) -> None:
+        """Let go of the last run, which is kept as it may become the base."""
+        self._last = None
 
     def _adopt(self) -> None:
         """Make the next base the base. What an interrupt leaves undone, the next run does."""
         if self._next is None:
             return
-        self.base, self.rows, layers, self.base_outputs = self._next
-        for base, inputs in zip(self.layers, layers):
+        run, self._last = self._next, None
+        self.base, self.rows, self.base_outputs = run.circuit, run.rows, run.outputs
+        for base, inputs, affected in zip(self.layers, run.layers, run.affected):
+            base.valid -= affected
             if isinstance(inputs, ChangedInput):
-                base.store(inputs, inputs.changed)
+                base.store(inputs.changed, inputs.known)
         self._next = None
 
-    @torch.no_grad()
-    def outputs(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
-        return self._answer(self._run(circuit, keep=False)[1])
-
-    def _answer(self, layers: list[LayerInput]) -> Float[Tensor, "batch query d_out"]:
-        return self.base_outputs if layers[-1] is self.layers[-1] else self._read_out(layers[-1])
-
-    def _run(self, circuit: Circuit, keep: bool) -> tuple[list[list[list[Row]]], list[LayerInput]]:
-        """What every layer reads, and the read-out; with `keep` right for every role."""
+    def _run(self, circuit: Circuit) -> "_Run":
         circuit.check_fits(self.cfg.n_layers, self.cfg.n_heads)
         self._adopt()
         rows = self._rows(circuit)
+        layers, affected = self._layers(rows)
+        unchanged = layers[-1] is self.layers[-1]
+        outputs = self.base_outputs if unchanged else self._read_out(layers[-1])
+        return _Run(circuit, rows, layers, affected, outputs)
+
+    def _layers(self, rows: Rows) -> tuple[list[LayerInput], list[set[int]]]:
+        """What every layer reads, and in which roles that differs from the base.
+
+        What is needed of the base and not known yet is computed.
+        """
         needed = self._needed(rows)
         layers: list[LayerInput] = [self.layers[0]]
-        affected = set[int]()
+        affected = [set[int]()]
         for layer in range(self.cfg.n_layers):
-            affected |= {
-                dest
-                for dest in self.all_roles
-                if any(
-                    row[dest] != base[dest] or self._sources(row[dest], dest) & affected
-                    for row, base in zip(rows[layer], self.rows[layer])
-                )
-            }
-            dests = sorted(affected if keep else affected & needed[layer + 1])
-            after = self.layers[layer + 1]
-            if not dests:
+            before, after = self.layers[layer : layer + 2]
+            affected.append(affected[-1] | self._affected(layer, rows, affected[-1]))
+            wanted = needed[layer + 1]
+            missing = sorted(wanted - affected[-1] - after.valid)
+            if missing:
+                after.store(self._layer(layer, before, self.rows, missing))
+            dests = sorted(wanted & affected[-1])
+            if dests:
+                changed = self._layer(layer, layers[-1], rows, dests)
+                layers.append(ChangedInput(after, changed))
+            else:
                 layers.append(after)
-                continue
-            changed = self._layer(layer, layers[-1], rows, dests)
-            layers.append(ChangedInput(after, dict(zip(dests, changed))))
-        return rows, layers
+        for inputs in (*self.layers, *layers):
+            inputs.forget_norms()
+        return layers, affected
 
     # Who depends on whom
 
-    def _rows(self, circuit: Circuit) -> list[list[list[Row]]]:
+    def _rows(self, circuit: Circuit) -> Rows:
         """The attention row of every layer, head and role."""
         return [
             [
@@ -185,7 +198,18 @@ class RoleRuns:
             for layer in range(self.cfg.n_layers)
         ]
 
-    def _needed(self, rows: list[list[list[Row]]]) -> list[set[int]]:
+    def _affected(self, layer: int, rows: Rows, affected: set[int]) -> set[int]:
+        """Roles that a layer gives another stream than in the base, as it gets one or as it is."""
+        return {
+            dest
+            for dest in self.all_roles
+            if any(
+                row[dest] != base[dest] or self._sources(row[dest], dest) & affected
+                for row, base in zip(rows[layer], self.rows[layer])
+            )
+        }
+
+    def _needed(self, rows: Rows) -> list[set[int]]:
         """Which roles' residuals before layer l the scored role depends on, for l = 0..n_layers."""
         needed = [{SCORED_ROLE}]
         for layer in reversed(rows):
@@ -209,8 +233,8 @@ class RoleRuns:
     # Layers
 
     def _layer(
-        self, layer: int, inputs: LayerInput, rows: list[list[list[Row]]], dests: list[int]
-    ) -> list[Float[Tensor, "batch chain d_model"]]:
+        self, layer: int, inputs: LayerInput, rows: Rows, dests: list[int]
+    ) -> dict[int, Float[Tensor, "batch chain d_model"]]:
         """The residual stream after a layer, at some roles.
 
         Args:
@@ -225,7 +249,7 @@ class RoleRuns:
             out += self._head(layer, head, row, dests, inputs)
         if not self.cfg.attn_only:
             out += _mlp(block.mlp, norm(block.ln2, out), self.cfg.act_fn)
-        return list(out)
+        return dict(zip(dests, out))
 
     def _head(
         self, layer: int, head: int, row: list[Row], dests: list[int], inputs: LayerInput
@@ -243,40 +267,45 @@ class RoleRuns:
             else:
                 (spread if kind == "uniform" else live).append(place)
         if spread:
-            mask = self._mask_of([dests[place] for place in spread]).to(z)
+            chosen = [dests[place] for place in spread]
+            sources = self._seen_by(chosen)
+            mask = self._mask_of(chosen, sources).to(z)
             pattern = mask / mask.sum(-1, keepdim=True)
-            z[spread] = self._by_role(pattern @ self._all(inputs.values, head))
+            z[spread] = self._by_role(pattern @ _joined(inputs.values, head, sources))
         if live:
             chosen = [dests[place] for place in live]
-            queries = torch.cat([inputs.queries(head, dest) for dest in chosen], dim=1)
-            scores = queries @ self._all(inputs.keys, head).transpose(1, 2) / attn.attn_scale
-            pattern = scores.masked_fill(~self._mask_of(chosen), -torch.inf).softmax(-1)
-            self._cut(pattern, row, chosen)
-            z[live] = self._by_role(pattern @ self._all(inputs.values, head))
+            sources = self._seen_by(chosen)
+            queries = _joined(inputs.queries, head, chosen)
+            keys = _joined(inputs.keys, head, sources)
+            scores = queries @ keys.transpose(1, 2) / attn.attn_scale
+            unseen = ~self._mask_of(chosen, sources)
+            pattern = scores.masked_fill(unseen, -torch.inf).softmax(-1)
+            self._cut(pattern, row, chosen, sources)
+            z[live] = self._by_role(pattern @ _joined(inputs.values, head, sources))
         written: Tensor = z @ attn.W_O[head]
         return written
 
-    def _all(
-        self, read: Callable[[int, int], Tensor], head: int
-    ) -> Float[Tensor, "batch src d_head"]:
-        """Keys or values at every position, by role."""
-        everywhere: Tensor = torch.cat([read(head, role) for role in self.all_roles], dim=1)
-        return everywhere
+    def _seen_by(self, dests: list[int]) -> list[int]:
+        return sorted(set().union(*(self.visible[dest] for dest in dests)))
 
     def _by_role(self, x: Shaped[Tensor, "batch dest d"]) -> Shaped[Tensor, "role batch chain d"]:
         return rearrange(x, "batch (role chain) d -> role batch chain d", chain=self.n_chains)
 
-    def _mask_of(self, dests: list[int]) -> Shaped[Tensor, "batch dest src"]:
-        """The rows of some roles out of the mask."""
-        rows: Tensor = self.mask.unflatten(1, (self.n_roles, self.n_chains))[:, dests]
-        return rows.flatten(1, 2)
+    def _mask_of(self, dests: list[int], sources: list[int]) -> Shaped[Tensor, "batch dest src"]:
+        """The mask between the positions of some roles."""
+        shape = (self.n_roles, self.n_chains)
+        by_role = self.mask.unflatten(2, shape).unflatten(1, shape)
+        between: Tensor = by_role[:, dests][:, :, :, sources].flatten(3, 4).flatten(1, 2)
+        return between
 
-    def _cut(self, pattern: Tensor, row: list[Row], dests: list[int]) -> None:
+    def _cut(self, pattern: Tensor, row: list[Row], dests: list[int], sources: list[int]) -> None:
         """Set the attention of cut paths to zero, in place."""
         chain = torch.arange(self.n_chains, device=pattern.device)
         for place, dest in enumerate(dests):
             for src, _ in row[dest][1]:
-                pattern[:, place * self.n_chains + chain, src * self.n_chains + chain] = 0.0
+                if src in sources:
+                    at = sources.index(src)
+                    pattern[:, place * self.n_chains + chain, at * self.n_chains + chain] = 0.0
 
     def _read_out(self, inputs: LayerInput) -> Float[Tensor, "batch chain d_out"]:
         residual = inputs.residual[SCORED_ROLE]
@@ -284,6 +313,24 @@ class RoleRuns:
             residual = norm(self.model.ln_final, residual)
         outputs: Tensor = residual @ self.model.W_U + self.model.b_U
         return outputs
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A circuit's run, as far as its answer needs it; `affected` are all roles that it changes."""
+
+    circuit: Circuit
+    rows: Rows
+    layers: list[LayerInput]
+    affected: list[set[int]]
+    outputs: Tensor
+
+
+def _joined(
+    read: Callable[[int, int], Tensor], head: int, roles: list[int]
+) -> Float[Tensor, "batch pos d_head"]:
+    """Queries, keys or values at all positions of some roles."""
+    return torch.cat([read(head, role) for role in roles], dim=1)
 
 
 def _mlp(mlp: Any, x: Tensor, activation: str) -> Tensor:
