@@ -10,23 +10,25 @@ attention when a path is cut, and whether through their queries or through their
 two is taken from the cut run, the other from the intact one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.ablation import ablated, is_causal
+from circuits.ablation import is_causal
 from circuits.attention import attention_by_role, weighted_mean
 from circuits.circuit import Circuit, HeadPath
 from circuits.mechanisms import allowed_positions
-from circuits.runs import parts_of
+from circuits.runs import HookRuns, parts_of
 from circuits.scoring import Progress, no_progress
 from tasks import Batch, InputError
 
-Seen = dict[int, tuple[Tensor, ...]]  # queries, keys and pattern by layer
+Seen = dict[int, dict[str, Tensor]]  # q, k and pattern by layer
 
 
 @dataclass(frozen=True)
@@ -83,29 +85,35 @@ def enabled_by(
     if not layers:
         return {cut: [] for cut in cuts}
     parts = parts_of(model, batch)
+    empty = Circuit({}, batch.roles.shape[-1])
+    above = {cut: [layer for layer in layers if layer > cut.head.layer] for cut in cuts}
     means: dict[HeadPath, list[tuple[Tensor, int]]] = {cut: [] for cut in cuts}
     for number in progress(range(len(parts) * len(cuts)), "what enables what"):
         part, cut = parts[number // len(cuts)], cuts[number % len(cuts)]
-        if cut == cuts[0]:
-            intact = _queries_and_keys(model, part, layers)
+        if number % len(cuts) == 0:
+            with _seeing(model, layers) as intact:
+                runs = HookRuns(model, part, empty)
             _check_sides(model, part, intact)
-        with ablated(model, Circuit({}, batch.roles.shape[-1]).cut(cut), part):
-            changed = _queries_and_keys(model, part, layers)
-        means[cut].append((_all_sides(model, part, intact, changed), len(part)))
-    return {cut: _losers(cut, weighted_mean(means[cut]), layers, later, least_drop) for cut in cuts}
+        if above[cut]:
+            with _seeing(model, above[cut]) as changed:
+                runs.outputs(empty.cut(cut))
+            means[cut].append((_all_sides(model, part, intact, changed), len(part)))
+    return {
+        cut: _losers(weighted_mean(means[cut]), above[cut], later, least_drop) if above[cut] else []
+        for cut in cuts
+    }
 
 
 def _losers(
-    cut: HeadPath,
     means: Float[Tensor, "side layer head dest src"],
     layers: list[int],
     later: Sequence[HeadPath],
     least_drop: float,
 ) -> list[Enabled]:
-    """The later paths that lose attention, who loses most first."""
+    """The paths of these layers that lose attention, who loses most first."""
     found = []
     for path in later:
-        if path.head.layer > cut.head.layer:
+        if path.head.layer in layers:
             place = (layers.index(path.head.layer), path.head.head, *path.path)
             before, by_key, by_query, after = (float(mean[place]) for mean in means)
             if before - after >= least_drop:
@@ -113,20 +121,27 @@ def _losers(
     return sorted(found, key=lambda row: row.when_cut - row.attention)
 
 
-@torch.no_grad()
-def _queries_and_keys(model: Any, batch: Batch, layers: list[int]) -> Seen:
-    """What some layers compute, by layer: queries, keys and the pattern."""
-    sides = ("q", "k", "pattern")
-    names = {layer: [f"blocks.{layer}.attn.hook_{side}" for side in sides] for layer in layers}
-    wanted = [name for of_layer in names.values() for name in of_layer]
-    _, cache = model.run_with_cache(batch.inputs, names_filter=wanted, return_type=None)
-    return {layer: tuple(cache[name] for name in of_layer) for layer, of_layer in names.items()}
+@contextmanager
+def _seeing(model: Any, layers: list[int]) -> Iterator[Seen]:
+    """What some layers compute in the runs within: queries, keys and the pattern."""
+    seen: dict[int, dict[str, Tensor]] = {layer: {} for layer in layers}
+
+    def see(x: Tensor, hook: Any, layer: int, side: str) -> None:
+        seen[layer][side] = x.detach()
+
+    hooks = [
+        (f"blocks.{layer}.attn.hook_{side}", partial(see, layer=layer, side=side))
+        for layer in layers
+        for side in ("q", "k", "pattern")
+    ]
+    with model.hooks(fwd_hooks=hooks):
+        yield seen
 
 
 def _check_sides(model: Any, batch: Batch, seen: Seen) -> None:
-    for layer, (queries, keys, pattern) in seen.items():
-        mean = _mean_attention(model, batch, layer, queries, keys)
-        if not torch.allclose(mean, attention_by_role(pattern, batch.roles), atol=1e-3):
+    for layer, sides in seen.items():
+        mean = _mean_attention(model, batch, layer, sides["q"], sides["k"])
+        if not torch.allclose(mean, attention_by_role(sides["pattern"], batch.roles), atol=1e-3):
             raise InputError(
                 f"enabling: expected layer {layer} to attend by its queries and keys alone, found "
                 "another pattern; queries and keys of this model cannot be told apart"
@@ -141,8 +156,8 @@ def _all_sides(
         [
             torch.stack(
                 [
-                    _mean_attention(model, batch, layer, queries[layer][0], keys[layer][1])
-                    for layer in intact
+                    _mean_attention(model, batch, layer, queries[layer]["q"], keys[layer]["k"])
+                    for layer in changed
                 ]
             )
             for queries in (intact, changed)

@@ -18,6 +18,7 @@ circuit fixes asks for values alone.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +35,12 @@ from circuits.value_hooks import is_hooked_transformer
 from tasks import Batch
 
 SCORED_ROLE = 0
+_GELU = partial(F.gelu, approximate="tanh")
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_pytorch_tanh": _GELU,
+    "gelu_new": _GELU,
+    "relu": F.relu,
+}
 Row = tuple[str, tuple[tuple[int, float], ...]]
 Rows = list[list[list[Row]]]  # by layer, head and role
 
@@ -76,7 +83,7 @@ class RoleRuns:
             and not model.cfg.parallel_attn_mlp
             and not model.cfg.use_local_attn
             and not model.cfg.use_qk_norm
-            and (model.cfg.attn_only or model.cfg.act_fn in ("gelu_new", "relu"))
+            and (model.cfg.attn_only or model.cfg.act_fn in _ACTIVATIONS)
             and model.cfg.dtype == torch.float32
             and model.cfg.attn_scores_soft_cap <= 0
             and model.cfg.output_logits_soft_cap <= 0
@@ -335,7 +342,6 @@ def _joined(
 
 def _mlp(mlp: Any, x: Tensor, activation: str) -> Tensor:
     """TransformerLens's MLP with a fused activation."""
-    hidden: Tensor = F.linear(x, mlp.W_in.T, mlp.b_in)
-    hidden = F.relu(hidden) if activation == "relu" else F.gelu(hidden, approximate="tanh")
+    hidden: Tensor = _ACTIVATIONS[activation](F.linear(x, mlp.W_in.T, mlp.b_in))
     written: Tensor = F.linear(hidden, mlp.W_out.T, mlp.b_out)
     return written

@@ -47,7 +47,7 @@ def build_model(
         d_vocab=task.d_in,
         d_vocab_out=task.d_out,
         attn_only=not config.mlp,
-        act_fn="gelu_new",
+        act_fn="gelu_pytorch_tanh",  # GPT-2's gelu_new in one fused step
         normalization_type="LN",
         positional_embedding_type="standard",
         default_prepend_bos=isinstance(task, EquationsTask),
