@@ -1,6 +1,6 @@
 """The tests with the lowest and the newest versions that pyproject.toml allows.
 
-    python benchmarks/versions.py --folder runs/versions          all tests, twice
+    python benchmarks/versions.py --folder runs/versions          as `make test`, twice
     python benchmarks/versions.py --only lowest --tests tests/test_model.py
     python benchmarks/versions.py --bridge                        TransformerLens 4
 
@@ -92,7 +92,8 @@ def versions(python: Path, names: list[str]) -> dict[str, str]:
 def run_tests(python: Path, source: Path, name: str, tests: list[str]) -> dict[str, int]:
     """Test the copy; returns how many tests ended how."""
     report = source.parent / f"{name}.xml"
-    command = ["-m", "pytest", "-n", "2", "--dist", "worksteal", f"--junitxml={report}", *tests]
+    chosen = tests or ["-m", "not slow"]  # as `make test`
+    command = ["-m", "pytest", "-n", "2", "--dist", "worksteal", f"--junitxml={report}", *chosen]
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("PYTHONPATH", None)
     if name == "lowest":

@@ -10,18 +10,11 @@ import pytest
 import torch
 
 from faults.fuzz import TARGETS, check
+from faults.fuzz_checkpoints import checkpoint_content, checkpoint_tensors, signed
+from faults.fuzz_files import log_data, result_data, watch_data
 from faults.fuzz_guard import Outcome
 from faults.fuzz_inputs import dumps
-from faults.fuzz_targets import (
-    TASKS,
-    _content,
-    _logs,
-    _results,
-    _signed,
-    _tensors,
-    _watch,
-    run,
-)
+from faults.fuzz_run import TASKS, run
 from retrieval_interp.run_folder import checkpoint_files
 from tasks import InputError, RetrievalTask
 from tasks.errors import LONGEST
@@ -95,14 +88,14 @@ def test_the_judge_finds_what_is_not_allowed(tmp_path):
 
 def test_undamaged_inputs_are_accepted(tmp_path):
     for kind in range(len(TASKS)):
-        whole = _signed(_tensors(kind), _content(kind))
+        whole = signed(checkpoint_tensors(kind), checkpoint_content(kind))
         assert check(TARGETS["checkpoint"], whole, tmp_path) == Outcome("accepted")
 
 
 def test_a_digest_made_right_again_reaches_the_checks_inside(tmp_path):
-    content = _content(0)
+    content = checkpoint_content(0)
     content["model"]["layers"] = 3
-    outcome = check(TARGETS["checkpoint"], _signed(_tensors(0), content), tmp_path)
+    outcome = check(TARGETS["checkpoint"], signed(checkpoint_tensors(0), content), tmp_path)
     assert outcome.kind == "refused" and "found 2 layers" in outcome.text
 
 
@@ -124,10 +117,10 @@ def test_a_cycle_of_many_nodes_is_named_at_once(tmp_path):
 
 
 def test_a_file_cannot_declare_more_than_it_holds(tmp_path):
-    content, tensors = _content(0), _tensors(0)
+    content, tensors = checkpoint_content(0), checkpoint_tensors(0)
     content["model"] |= {"d_model": 32768, "d_head": 1}  # MLPs of 69 GB
     tensors = {**tensors, "blocks.0.attn.W_Q": torch.zeros(1, 32768, 1)}
-    outcome = check(TARGETS["checkpoint"], _signed(tensors, content), tmp_path)
+    outcome = check(TARGETS["checkpoint"], signed(tensors, content), tmp_path)
     assert outcome.kind == "refused" and "expected at least 17" in outcome.text
 
 
@@ -146,7 +139,7 @@ def test_numbers_beyond_floats_are_refused(tmp_path):
     line = dumps({"step": 1, **losses}).encode()
     assert check(TARGETS["metrics"], line, tmp_path).kind == "refused"
     for number in (10**400, float("inf"), float("nan")):
-        heading, *rows = _watch()[0]
+        heading, *rows = watch_data()[0]
         rows[0]["partial_losses"] = [number]
         content = "\n".join(map(dumps, (heading, *rows))).encode()
         assert check(TARGETS["watch"], content, tmp_path).kind == "refused"
@@ -157,7 +150,7 @@ def test_numbers_beyond_floats_are_refused(tmp_path):
 
 @pytest.mark.parametrize("key", ["versions", "validation_loss"])
 def test_a_sweep_result_is_checked_inside(key, tmp_path):
-    (result,) = _results()
+    (result,) = result_data()
     changed = {**result, key: {"torch": ["2"]} if key == "versions" else 10**400}
     for data, kind in ((result, "accepted"), (changed, "refused")):
         assert check(TARGETS["sweep-result"], dumps(data).encode(), tmp_path).kind == kind
@@ -165,7 +158,7 @@ def test_a_sweep_result_is_checked_inside(key, tmp_path):
 
 def test_samples_of_a_log_are_checked_inside(tmp_path):
     pytest.importorskip("inspect_ai", reason="needs the extra [llm]")
-    (log,) = _logs()
+    (log,) = log_data()
     target = TARGETS["inspect-log"]
     assert check(target, dumps(log).encode(), tmp_path).kind == "accepted"
     for key, value in (("steps", [1]), ("chance", None), ("chance", "1"), ("steps", 10**400)):

@@ -16,7 +16,8 @@ import pytest
 
 import retrieval_interp as ri
 from circuits.figure import circuit_figure
-from faults.fuzz_targets import SIZES, TASKS, _logs, run
+from faults.fuzz_files import log_data
+from faults.fuzz_run import SIZES, TASKS, run
 from retrieval_interp.ablate import main as ablate
 from retrieval_interp.checkpoint import save_checkpoint
 from retrieval_interp.config import to_dict
@@ -184,7 +185,7 @@ def log_page(text, folder, capsys):
     from retrieval_interp.llm.figure import accuracy_figure
     from retrieval_interp.llm.results import read_results
 
-    (log,) = _logs()
+    (log,) = log_data()
     log["eval"]["model"] = text
     path = folder / "log.json"
     path.write_text(json.dumps(log))
@@ -310,7 +311,7 @@ def test_no_command_asks_the_network(tmp_path):
         ["retrieval_interp.train", *train.split(), "--validation-examples", 2],
     ]
     if importlib.util.find_spec("inspect_ai"):
-        (tmp_path / "log.json").write_text(json.dumps(_logs()[0]))
+        (tmp_path / "log.json").write_text(json.dumps(log_data()[0]))
         lines.append(["retrieval_interp.llm", "plot", "log.json", "--out", "l.html"])
     assert asked_by(lines, tmp_path) == []
     assert {path.name for path in tmp_path.glob("*.html")} >= {"a.html", "e.html"}

@@ -1,0 +1,39 @@
+"""The tiny run of which what the fuzzer makes is damaged copies."""
+
+from functools import cache
+
+from circuits import Circuit, parse_circuit, parse_head_path
+from retrieval_interp.emergence.probe import Probe
+from retrieval_interp.emergence.series import Losses, Series
+from retrieval_interp.model import ModelConfig, build_model
+from retrieval_interp.recipe import Recipe
+from tasks import (
+    ConditionalRetrievalTask,
+    EquationsTask,
+    RetrievalTask,
+)
+
+TASKS = (
+    RetrievalTask(chains=2, steps=1, dim=2),
+    ConditionalRetrievalTask(chains=2, dim=2, tables="chains"),
+    EquationsTask(chains=2, steps=1),
+)
+SIZES = ModelConfig(layers=2, heads=1, d_model=4)
+
+
+@cache
+def run() -> Series:
+    """A series of two measured steps of the first task."""
+    task, model = TASKS[0], build_model(SIZES, TASKS[0]).eval()
+    lines = ["L0.H0 uniform", "L1.H0 one-hot s0<-s2"]
+    parsed = parse_circuit(lines, task)
+    circuit = Circuit(
+        parsed.mechanisms, 3, "zero", parsed.task, (parse_head_path("L0.H0 s2<-s1", 3),)
+    )
+    probe = Probe(task, circuit, examples=4)
+    snapshots = tuple(probe.measure(model, step) for step in (10, 20))
+    losses = tuple(
+        Losses(row.step, row.baseline_mse, row.partial_losses, 1.0, True) for row in snapshots
+    )
+    recipe = Recipe(task, SIZES, steps=20, batch=4, examples=16, log_every=10, checkpoint_every=10)
+    return Series("run", recipe, circuit, "made up", 0.05, snapshots, losses, ("a note",))
