@@ -32,7 +32,7 @@ from tasks.errors import InputError
 MAX_RETRIES = 4
 INSTALL = "pip install 'retrieval-interp[cluster]'"
 _SOCKET_SECONDS = 5
-_HEALTH_SECONDS = 20
+_HEALTH_SECONDS = 40
 
 
 def import_ray() -> Any:
