@@ -5,10 +5,10 @@ import json
 import math
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from retrieval_interp.model import ModelConfig, build_model
@@ -33,7 +33,7 @@ def run(benchmark, name, tmp_path, capsys, *arguments):
     data = json.loads(file.read_text())
     printed = capsys.readouterr().out.splitlines()
     (rule,) = [place for place, line in enumerate(printed) if line and not line.strip("- ")]
-    assert data["versions"]["torch"] == torch.__version__
+    assert data["versions"]["torch"] == version("torch")
     assert data["command"].startswith("python benchmarks/")
     return data, printed[rule - 1], printed[rule + 1 :]
 

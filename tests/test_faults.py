@@ -64,7 +64,10 @@ def test_killed_commands_end_with_the_same_files_and_others_are_noticed(tmp_path
 def test_a_signal_ends_a_command_in_one_line_while_it_loads(number):
     """The module that takes long to load sends it."""
     script = f"""
-import os, runpy, sys
+import os, runpy, signal, sys
+for each in (signal.SIGTERM, signal.SIGHUP):  # nohup and background shells ignore some
+    signal.signal(each, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Loading:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
