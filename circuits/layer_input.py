@@ -1,8 +1,8 @@
 """What a layer reads: the residual stream by role, and the queries, keys and values from it.
 
 Each is computed when it is first asked for. A base (`BaseInput`) is stored in place: were its
-tensors allocated between those that come and go, the process would grow by the holes they leave
-(with glibc before 2.38 to several times their size).
+tensors allocated between those that come and go, the process would grow to several times what it
+holds (measured; supposedly glibc's bug 14581: a freed aligned block does not fit an equal one).
 """
 
 from collections.abc import Mapping

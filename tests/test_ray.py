@@ -136,9 +136,7 @@ def cluster(ray):
     if not sys.platform.startswith("linux"):
         pytest.skip("finds the processes of a node in /proc")
     if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):
-        pytest.skip(
-            "of two nodes on one machine older Rays let the driver use the one that is lost"
-        )
+        pytest.skip("with Ray 2.40 and older the sweep sometimes uses the node that is lost")
     port, nodes = free_port(), []
     # Short, since the names of Ray's sockets are: at most 107 characters.
     root = Path(tempfile.mkdtemp(prefix="rr", dir="/tmp"))
