@@ -14,9 +14,11 @@ The table gives milliseconds a hypothesis and the medians of the ratios, round b
 checkpoint of that name, else untrained ones: the work is the same.
 """
 
+import io
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
 from dataclasses import replace
 from typing import Any
 
@@ -85,14 +87,15 @@ def patch(model: Any, task: RetrievalTask, batch: Batch, paths: list[HeadPath]) 
         ],
         columns=["layer", "head_index", "dest_pos", "src_pos"],
     )
-    patching.get_act_patch_attn_head_pattern_dest_src_pos(
-        model,
-        batch.inputs,
-        cache,
-        lambda outputs: task.loss(outputs, batch),
-        index_axis_names=None,
-        index_df=entries,
-    )
+    with redirect_stderr(io.StringIO()):  # its progress bar
+        patching.get_act_patch_attn_head_pattern_dest_src_pos(
+            model,
+            batch.inputs,
+            cache,
+            lambda outputs: task.loss(outputs, batch),
+            index_axis_names=None,
+            index_df=entries,
+        )
 
 
 def compare(

@@ -94,9 +94,11 @@ def in_turns(
 
 
 def ratios(times: Sequence[float], to: Sequence[float]) -> tuple[float, float, float]:
-    """The median, the least and the most of the ratios round by round."""
+    """The median and the quartiles of the ratios round by round."""
     each = [a / b for a, b in zip(times, to)]
-    return statistics.median(each), min(each), max(each)
+    alone = len(each) == 1
+    low, middle, high = 3 * each if alone else statistics.quantiles(each, method="inclusive")
+    return middle, low, high
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:

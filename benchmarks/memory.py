@@ -27,11 +27,13 @@ GIGABYTE = 1e9
 
 def train(options: argparse.Namespace, device: Any) -> tuple[str, int]:
     from retrieval_interp.presets import PRESETS
+    from retrieval_interp.process_settings import keep_memory
     from retrieval_interp.training import train_model
 
     recipe = replace(PRESETS[options.preset], steps=options.steps)
     if options.quick:
         recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=16)
+    keep_memory()  # as the command does
     before = peak_bytes()
     train_model(recipe, None, str(device), compile=not options.no_compile)
     size = f"{options.preset}, {recipe.batch} examples a step, {recipe.precision}"

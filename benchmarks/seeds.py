@@ -4,7 +4,7 @@
 
 A ratio is the time of a common step over (seeds x the time of a single model's step): below 1 it
 pays. Both take steps in turn, round after round, with as many seeds' steps each; the table gives
-medians of the ratios and their extremes. Sizes are those of a sweep's scales and some in between.
+medians of the ratios and their quartiles. Sizes are those of a sweep's scales and some in between.
 Numbers are a step's batch x positions x d_model, which `retrieval_interp.sweep.groups` decides by.
 """
 
@@ -27,7 +27,9 @@ from measure import (
 from tqdm import tqdm
 from training_step import stepper
 
+from retrieval_interp.compiled import compiled
 from retrieval_interp.model import build_model
+from retrieval_interp.process_settings import keep_memory
 from retrieval_interp.recipe import Recipe
 from retrieval_interp.seeds import Stack
 from retrieval_interp.sweep.grid import Cell, make_grid
@@ -61,9 +63,9 @@ def grouped_stepper(
     task = recipe.task
     stack = Stack([build_model(recipe.model, task, seed, device) for seed in range(seeds)])
     optimizer = torch.optim.AdamW(stack.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
-    mode = "reduce-overhead" if device.type == "cuda" else "default"
-    forward = torch.compile(stack, mode=mode) if compile else stack
     batches = [task.sample(recipe.batch, seed, device) for seed in range(seeds)]
+    inputs = torch.stack([batch.inputs for batch in batches])
+    forward = compiled(stack, inputs) if compile else stack
 
     def step() -> None:
         outputs = forward(torch.stack([batch.inputs for batch in batches]))
@@ -82,9 +84,8 @@ def compare(
 ) -> dict[str, Any]:
     """A row of the table."""
     recipe = SIZES[name]
-    torch.compiler.reset()  # what was compiled before must not make sizes dynamic
     model = build_model(recipe.model, recipe.task, 0, device)
-    single = stepper(recipe, model, device, "inductor" if compile else "none")
+    single = stepper(recipe, model, device, compile)
     grouped = grouped_stepper(recipe, seeds, device, compile)
     seconds(single, 3)
     seconds(grouped, 3)
@@ -92,7 +93,7 @@ def compare(
     for _ in tqdm(range(rounds), desc=name, leave=False, disable=None):
         alone.append(seconds(single, seeds * steps))
         together.append(seconds(grouped, steps) / seeds)
-    middle, least, most = ratios(together, alone)
+    middle, low, high = ratios(together, alone)
     return {
         "size": name,
         "step": "compiled" if compile else "eager",
@@ -102,8 +103,8 @@ def compare(
         "alone s": statistics.median(alone),
         "shared s": statistics.median(together),
         "ratio": middle,
-        "least": least,
-        "most": most,
+        "25%": low,
+        "75%": high,
     }
 
 
@@ -117,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--eager", action="store_true", help="without torch.compile throughout")
     options = parser.parse_args(argv)
     device = prepare(options)
+    keep_memory()  # as a sweep's cells do
     on_gpu = device.type == "cuda"
     sizes = options.sizes or [name for name in SIZES if on_gpu or name != "full-deep"]
     if options.quick:

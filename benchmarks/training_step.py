@@ -2,12 +2,13 @@
 
     python benchmarks/training_step.py [--presets transformer-a ...] [--precision ...] [--eager]
 
-Both are compiled and take a few steps in turn, round after round, so that a drift of the machine's
+Both are compiled and take a step in turn, round after round, so that a drift of the machine's
 speed meets both alike. A step is what training does: forward in the preset's precision, loss,
-backward, AdamW. The table gives medians, the ratio (the median round by round, the least and the
-most), the speed against the same model uncompiled, the share that drawing a batch would take, and
+backward, AdamW. The table gives medians, the ratio (the median round by round and the quartiles),
+the speed against the same model uncompiled, the share that drawing a batch would take, and
 the share of the device's limit: the FLOPs of a step (`flops.py`) over its seconds, against the rate
-of a large matrix product measured in the same call.
+of a large matrix product measured in the same call. The process keeps freed memory, as that of
+`retrieval_interp.train` does.
 """
 
 import argparse
@@ -32,8 +33,10 @@ from measure import (
 from plain_transformer import PlainTransformer
 from tqdm import tqdm
 
+from retrieval_interp.compiled import compiled
 from retrieval_interp.model import build_model
 from retrieval_interp.presets import PRESETS
+from retrieval_interp.process_settings import keep_memory
 from retrieval_interp.recipe import Recipe
 from tasks import VectorTask
 
@@ -44,16 +47,16 @@ DEFAULT = (
 
 
 def stepper(
-    recipe: Recipe, model: torch.nn.Module, device: torch.device, backend: str
+    recipe: Recipe, model: torch.nn.Module, device: torch.device, compile: bool
 ) -> Callable[[], None]:
-    """A function that takes one training step; `backend` compiles, `none` does not."""
+    """A function that takes one training step."""
     task = recipe.task
     kept = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(kept, lr=1e-3, weight_decay=0.1, fused=True)
-    mode = "reduce-overhead" if device.type == "cuda" and backend == "inductor" else None
-    forward: Any = torch.compile(model, backend=backend, mode=mode) if backend != "none" else model
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
     batch = task.sample(recipe.batch, 0, device)
+    with autocast:
+        forward = compiled(model, batch.inputs) if compile else model
 
     def step() -> None:
         with autocast:
@@ -70,20 +73,21 @@ def compare(
     name: str, recipe: Recipe, options: argparse.Namespace, device: torch.device
 ) -> dict[str, Any]:
     """A row of the table."""
-    task, backend = recipe.task, options.backend
+    task = recipe.task
     models: dict[str, Any] = {
         "hooked": build_model(recipe.model, task, 0, device),
         "plain": PlainTransformer(recipe.model, task).to(device),
     }
-    contenders = {key: stepper(recipe, model, device, backend) for key, model in models.items()}
+    compile = not options.no_compile
+    contenders = {key: stepper(recipe, model, device, compile) for key, model in models.items()}
     if options.eager:
         model = build_model(recipe.model, task, 0, device)
-        contenders["eager"] = stepper(recipe, model, device, "none")
+        contenders["eager"] = stepper(recipe, model, device, False)
     for contender in contenders.values():
         seconds(contender, 3, device)  # compiles, and records where there are CUDA graphs
     times = in_turns(contenders, options.rounds, options.steps, device)
     hooked = statistics.median(times["hooked"])
-    ratio, least, most = ratios(times["hooked"], times["plain"])
+    ratio, low, high = ratios(times["hooked"], times["plain"])
     sampling = seconds(lambda: task.sample(recipe.batch, 0, device), 20, device)
     speed = step_flops(recipe) / hooked
     return {
@@ -92,8 +96,8 @@ def compare(
         "hooked s": hooked,
         "plain s": statistics.median(times["plain"]),
         "ratio": ratio,
-        "least": least,
-        "most": most,
+        "25%": low,
+        "75%": high,
         "times eager": ratios(times["eager"], times["hooked"])[0] if options.eager else None,
         "sampler %": 100 * sampling / hooked,
         "examples/s": recipe.batch / hooked,
@@ -110,12 +114,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--precision", nargs="+", choices=("float32", "bfloat16"), help="default: the preset's"
     )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--steps", type=int, default=1, help="in turn")
     parser.add_argument("--eager", action="store_true", help="time the uncompiled model too")
-    parser.add_argument("--backend", default="inductor", help="of torch.compile; none: do not")
+    parser.add_argument("--no-compile", action="store_true", help="time all three uncompiled")
     options = parser.parse_args(argv)
     device = prepare(options)
+    keep_memory()
     print(machine(device))
     rows = []
     for name in tqdm(options.presets, leave=False, disable=None):

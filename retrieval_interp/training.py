@@ -16,7 +16,6 @@ import math
 import re
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from circuits.transformer import Transformer
+from retrieval_interp.compiled import compiled
 from retrieval_interp.config import to_dict
 from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.model import build_model
@@ -307,7 +307,7 @@ def _advance(runs: Sequence[_Run], last: int, device: torch.device, compile: boo
         stack.stack_state([run.optimizer for run in runs], optimizer)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
     with autocast:
-        forward = _compiled(module, _inputs([run.batch() for run in runs])) if compile else module
+        forward = compiled(module, _inputs([run.batch() for run in runs])) if compile else module
     for run in runs:
         run.record |= {"compiled": forward is not module}
         if len(runs) > 1:
@@ -381,21 +381,6 @@ def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:
         "validation_loss": sum(row["validation_loss"] for row in last) / len(last),
         "partial_losses": [sum(column) / len(last) for column in zip(*partial)],
     }
-
-
-def _compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
-    """The model through torch.compile, or itself with a warning where that does not work."""
-    mode = "reduce-overhead" if inputs.is_cuda else "default"
-    try:
-        compiled = torch.compile(model, mode=mode, dynamic=False)
-        compiled(inputs).sum().backward()
-        return compiled
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        warnings.warn(f"torch.compile failed, training goes on uncompiled: {reason}", stacklevel=3)
-        return model
-    finally:
-        model.zero_grad()
 
 
 def _device_name(device: torch.device) -> str:
