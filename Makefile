@@ -33,7 +33,7 @@ ifeq ($(BROWSER),install)
 endif
 
 bench: $(INSTALLED)
-	$(RUN) benchmarks/training_step.py --eager
+	$(RUN) benchmarks/training_step.py --stock
 	$(RUN) benchmarks/seeds.py
 	$(RUN) benchmarks/ablation_sweep.py
 	$(RUN) benchmarks/growth.py --out growth.html

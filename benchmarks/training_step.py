@@ -1,14 +1,14 @@
 """Seconds a training step: this project's compiled hooked model against hand-written PyTorch.
 
-    python benchmarks/training_step.py [--presets transformer-a ...] [--precision ...] [--eager]
+    python benchmarks/training_step.py [--presets transformer-a ...] [--precision ...] [--stock]
 
 Both are compiled and take a step in turn, round after round, so that a drift of the machine's
 speed meets both alike. A step is what training does: forward in the preset's precision, loss,
 backward, AdamW. The table gives medians, the ratio (the median round by round and the quartiles),
-the speed against the same model uncompiled, the share that drawing a batch would take, and
-the share of the device's limit: the FLOPs of a step (`flops.py`) over its seconds, against the rate
-of a large matrix product measured in the same call. The process keeps freed memory, as that of
-`retrieval_interp.train` does.
+the speed against TransformerLens's own HookedTransformer, which runs uncompiled, the share that
+drawing a batch would take, and the share of the device's limit: the FLOPs of a step (`flops.py`)
+over its seconds, against the rate of a large matrix product measured in the same call. The process
+keeps freed memory, as that of `retrieval_interp.train` does.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from measure import (
     write_json,
 )
 from plain_transformer import PlainTransformer
+from stock_transformer import StockTransformer
 from tqdm import tqdm
 
 from retrieval_interp.compiled import compiled
@@ -80,9 +81,9 @@ def compare(
     }
     compile = not options.no_compile
     contenders = {key: stepper(recipe, model, device, compile) for key, model in models.items()}
-    if options.eager:
-        model = build_model(recipe.model, task, 0, device)
-        contenders["eager"] = stepper(recipe, model, device, False)
+    if options.stock:
+        model = StockTransformer(build_model(recipe.model, task, 0, device))
+        contenders["stock"] = stepper(recipe, model, device, False)
     for contender in contenders.values():
         seconds(contender, 3, device)  # compiles, and records where there are CUDA graphs
     times = in_turns(contenders, options.rounds, options.steps, device)
@@ -98,7 +99,7 @@ def compare(
         "ratio": ratio,
         "25%": low,
         "75%": high,
-        "times eager": ratios(times["eager"], times["hooked"])[0] if options.eager else None,
+        "times stock": ratios(times["stock"], times["hooked"])[0] if options.stock else None,
         "sampler %": 100 * sampling / hooked,
         "examples/s": recipe.batch / hooked,
         "GFLOP/s": speed / 1e9,
@@ -116,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--steps", type=int, default=1, help="in turn")
-    parser.add_argument("--eager", action="store_true", help="time the uncompiled model too")
+    parser.add_argument("--stock", action="store_true", help="time the stock model too")
     parser.add_argument("--no-compile", action="store_true", help="time all three uncompiled")
     options = parser.parse_args(argv)
     device = prepare(options)

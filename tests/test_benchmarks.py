@@ -9,7 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformer_lens import HookedTransformer
 
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.recipe import Recipe
@@ -42,13 +44,31 @@ def run(benchmark, name, tmp_path, capsys, *arguments):
 def test_training_step(benchmark, tmp_path, capsys, precision):
     presets = ["small", "transformer-d"]
     arguments = ["--presets", *presets, "--precision", precision, "--no-compile"]
-    arguments += ["--rounds", "2", "--steps", "1", "--eager", "--device", "cpu"]
+    arguments += ["--rounds", "2", "--steps", "1", "--stock", "--device", "cpu"]
     data, header, lines = run(benchmark, "training_step", tmp_path, capsys, *arguments)
     assert header.split()[:2] == ["preset", "precision"]
     assert [line.split()[:2] for line in lines] == [[name, precision] for name in presets]
     for row in data["rows"]:
         assert 0 < row["25%"] <= row["ratio"] <= row["75%"]
         assert row["GFLOP/s"] > 0 and row["limit %"] > 0
+
+
+@pytest.mark.parametrize("mlp", [True, False])
+def test_the_contenders_of_a_training_step_are_alike(benchmark, mlp):
+    task = RetrievalTask(steps=2)
+    config = ModelConfig(layers=2, heads=2, d_model=16, mlp=mlp)
+    model = build_model(config, task)
+    stock = benchmark("stock_transformer").StockTransformer(model)
+    plain = benchmark("plain_transformer").PlainTransformer(config, task)
+    inputs = task.sample(4, 0).inputs
+    assert type(stock.hooked) is HookedTransformer
+    assert torch.allclose(stock(inputs), model(inputs), atol=1e-5)
+    assert plain(inputs).shape == model(inputs).shape
+    of_each = [
+        sum(p.numel() for p in each.parameters() if p.requires_grad)
+        for each in (model, stock, plain)
+    ]
+    assert len(set(of_each)) == 1
 
 
 def test_seeds(benchmark, tmp_path, capsys):
