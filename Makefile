@@ -34,7 +34,7 @@ endif
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/training_step.py --stock
-	$(RUN) benchmarks/seeds.py
+	$(RUN) benchmarks/seeds.py --threads 1
 	$(RUN) benchmarks/ablation_sweep.py
 	$(RUN) benchmarks/growth.py --out growth.html
 	$(RUN) benchmarks/whole_process.py
