@@ -30,10 +30,11 @@ for layers, examples in ((1, 4), (2, 4), (3, 4), (4, 8)):
     model = build_model(ModelConfig(layers=layers, heads=1, d_model=8, mlp=False), task)
     inputs = task.sample(examples, 0).inputs
     forward = compiled(model, inputs)
+    first = len(graphs)
     clean = all(p.grad is None for p in model.parameters())
     difference = float((forward(inputs) - model(inputs)).abs().max())
     known = all(isinstance(size, int) for shape in sum(graphs, []) for size in shape)
-    found.append([len(graphs), clean, known, difference])
+    found.append([first, len(graphs) - first, clean, known, difference])
 print(json.dumps(found))
 """
 
@@ -42,6 +43,7 @@ def test_every_model_of_a_process_is_compiled_once():
     """Also beyond torch's limit of recompilations; no size is left open, no gradient stays."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for graphs, clean, known, difference in json.loads(done.stdout):
-        assert (graphs, clean, known) == (1, True, True)
+    for first, later, clean, known, difference in json.loads(done.stdout):
+        assert first >= 1  # more than one where an old torch cannot trace all
+        assert (later, clean, known) == (0, True, True)
         assert difference < 1e-5
