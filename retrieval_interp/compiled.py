@@ -18,11 +18,11 @@ def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
         model: any module from one tensor to another; its gradients are set to zero.
         inputs: like those to come; a forward and a backward pass are taken with them.
     """
-    torch.compiler.reset()
     # einops learns a type when it first meets it: in compiled code, that makes torch compile twice.
     rearrange(nn.Parameter(torch.zeros(1)), "one -> one")
     mode = "reduce-overhead" if inputs.is_cuda else "default"
     try:
+        torch.compiler.reset()
         forward = torch.compile(model, mode=mode, dynamic=False)
         forward(inputs).sum().backward()
         return forward

@@ -5,9 +5,9 @@ The rule of `--group auto`, from `benchmarks/seeds.py`:
 1. On a CPU a step of a tiny model is mostly the cost of starting operations, which seeds share; a
    larger one is bound by arithmetic. With four seeds, a seed's share of a common step took of its
    own step 0.49 (640 numbers in the residual stream, uncompiled: scale smoke), and compiled 0.47
-   (3,584), 0.58 (14,336), 0.67 (28,672), 0.80 (57,344), 0.99 at scale laptop (229,376) and at the
-   full scale. Seeds train together up to `MOST_NUMBERS_ON_CPU` numbers, where that is plain: of the
-   scales at smoke alone.
+   (3,584), 0.58 (14,336), 0.67 (28,672), 0.80 (57,344), 0.99 at scale laptop (229,376) and with
+   one layer of the full scale. Seeds train together up to `MOST_NUMBERS_ON_CPU` numbers, where that
+   is plain: of the scales at smoke alone.
 2. On a GPU they train together whatever the size: small models are bound by starting operations
    there, and one process and one compilation serve all seeds of a depth. This is reasoned, not
    measured. Eight seeds of the deepest cell at full scale should keep about 17 GB of activations.
