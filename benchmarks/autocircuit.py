@@ -30,13 +30,12 @@ import torch
 from safetensors.torch import save_file
 from tqdm import tqdm
 
-from circuits.ablation import ablated
-from circuits.circuit import Circuit, Head
-from circuits.compile import compile_circuit
-from circuits.discovery import discover
-from circuits.mechanisms import WITH_PATHS
-from circuits.rules import least_layers, random_rules
-from retrieval_interp.checkpoint import load_checkpoint
+from circuits.circuit import WITH_PATHS, Circuit, Head
+from circuits.discovery.search import discover
+from circuits.hooks.ablated import ablated
+from circuits.known.rules import least_layers, random_rules
+from circuits.known.weights import compile_circuit
+from retrieval_interp.storage.checkpoint import load_checkpoint
 from tasks import Batch, InputError, RetrievalTask
 
 INSTALL = (

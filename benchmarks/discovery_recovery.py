@@ -2,12 +2,12 @@
 
     python benchmarks/discovery_recovery.py [--models 60] [--json FILE]
 
-Every model is compiled from random matching rules (`circuits.rules.random_rules`): D from 1 to 6,
-up to 12 layers, one or two heads a layer, with idle, halved and distracting heads among them. What
-the output depends on is known from the rules. A row gives, over all models of one D, precision and
-recall of the carrying paths, of the paths that only enable, and of heads without any of either; how
-many circuits were found exactly; how many of the others are equivalent (they deliver every answer
-by information flow and hold the loss on other examples); and seconds a model.
+Every model is compiled from random matching rules (`circuits.known.rules.random_rules`): D from 1
+to 6, up to 12 layers, one or two heads a layer, with idle, halved and distracting heads among them.
+What the output depends on is known from the rules. A row gives, over all models of one D, precision
+and recall of the carrying paths, of the paths that only enable, and of heads without any of either;
+how many circuits were found exactly; how many of the others are equivalent (they deliver every
+answer by information flow and hold the loss on other examples); and seconds a model.
 
 Where a head is halved, two heads share its work and the truth is not unique: either half can be cut
 in the living model without harm. Those models have a row of their own.
@@ -23,10 +23,10 @@ import torch
 from tqdm import tqdm
 
 from circuits import Circuit, Head, discover
-from circuits.circuit_flow import delivered
-from circuits.compile import compile_circuit
-from circuits.rules import least_layers, random_rules
-from circuits.scoring import Scorer
+from circuits.flow.delivery import delivered
+from circuits.known.rules import least_layers, random_rules
+from circuits.known.weights import compile_circuit
+from circuits.scores.scorer import Scorer
 from tasks import RetrievalTask
 
 MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8

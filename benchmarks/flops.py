@@ -14,8 +14,8 @@ inputs, which nobody asks for. Norms, softmax, losses and the optimizer do not c
 import torch
 from measure import seconds
 
-from retrieval_interp.model import ModelConfig
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.training.model import ModelConfig
 
 
 def step_flops(recipe: Recipe) -> int:

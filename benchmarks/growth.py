@@ -3,7 +3,7 @@
     python benchmarks/growth.py [--out growth.html] [--quick]
 
 One size varies at a time, layers, steps D, chains N and examples; the others stay 5, 3, 4 and 128.
-(sweep) `circuits.ablation_sweep` on an untrained GPT-2 of width 64, one head a layer;
+(sweep) `circuits.scores.hypotheses` on an untrained GPT-2 of width 64, one head a layer;
 (discover) `circuits.discover` on a model compiled from doubling rules, whose circuit is the truth.
 Layers without a rule are idle there, and its width follows from D.
 A cost is the least of some runs, all sizes in turn. `exponent` is the slope of a line through the
@@ -23,9 +23,9 @@ from plotly.subplots import make_subplots
 from tqdm import tqdm
 
 from circuits import ablation_sweep, discover
-from circuits.compile import compile_circuit
-from circuits.rules import doubling_rules
-from retrieval_interp.model import ModelConfig, build_model
+from circuits.known.rules import doubling_rules
+from circuits.known.weights import compile_circuit
+from retrieval_interp.training.model import ModelConfig, build_model
 from tasks import RetrievalTask
 
 

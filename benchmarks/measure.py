@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.provenance import provenance
+from retrieval_interp.storage.provenance import provenance
 
 # This module is read by processes that measure others' memory, so it loads nothing heavy: a process
 # begins with the peak memory of the one that started it.
@@ -42,7 +42,7 @@ def prepare(options: argparse.Namespace) -> Any:
     """
     import torch
 
-    from retrieval_interp.training import choose_device
+    from retrieval_interp.training.device import choose_device
 
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -26,9 +26,9 @@ GIGABYTE = 1e9
 
 
 def train(options: argparse.Namespace, device: Any) -> tuple[str, int]:
-    from retrieval_interp.presets import PRESETS
-    from retrieval_interp.process_settings import keep_memory
-    from retrieval_interp.training import train_model
+    from retrieval_interp.cli.process_settings import keep_memory
+    from retrieval_interp.config.presets import PRESETS
+    from retrieval_interp.training.loop import train_model
 
     recipe = replace(PRESETS[options.preset], steps=options.steps)
     if options.quick:
@@ -42,7 +42,7 @@ def train(options: argparse.Namespace, device: Any) -> tuple[str, int]:
 
 def discover(options: argparse.Namespace, device: Any) -> tuple[str, int]:
     from circuits import discover
-    from retrieval_interp.checkpoint import load_checkpoint
+    from retrieval_interp.storage.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(options.ckpt, device)
     before = peak_bytes()
@@ -52,8 +52,8 @@ def discover(options: argparse.Namespace, device: Any) -> tuple[str, int]:
 
 def score(options: argparse.Namespace, device: Any) -> tuple[str, int]:
     from circuits import score_circuit
-    from retrieval_interp.checkpoint import load_checkpoint
-    from retrieval_interp.circuit_file import read_circuit
+    from retrieval_interp.storage.checkpoint import load_checkpoint
+    from retrieval_interp.storage.circuit_file import read_circuit
 
     checkpoint = load_checkpoint(options.ckpt, device)
     model, task = checkpoint.model, checkpoint.task

@@ -1,12 +1,12 @@
 """A hand-written transformer in plain PyTorch, nanoGPT style, to time the hooked model against.
 
-The same sizes and blocks as `retrieval_interp.model`, fused attention, no hook points.
+The same sizes and blocks as `retrieval_interp.training.model`, fused attention, no hook points.
 """
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from retrieval_interp.model import ModelConfig
+from retrieval_interp.training.model import ModelConfig
 from tasks import RetrievalTask
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from retrieval_interp.files import write_whole
+from retrieval_interp.storage.files import write_whole
 from retrieval_interp.sweep.grid import Cell, make_grid
-from retrieval_interp.training import train_model
+from retrieval_interp.training.loop import train_model
 
 EVERY = 50
 BASES = (10.0, 100.0, 10_000.0)

@@ -27,13 +27,13 @@ from measure import (
 from tqdm import tqdm
 from training_step import stepper
 
-from retrieval_interp.compiled import compiled
-from retrieval_interp.model import build_model
-from retrieval_interp.process_settings import keep_memory
-from retrieval_interp.recipe import Recipe
-from retrieval_interp.seeds import Stack
+from retrieval_interp.cli.process_settings import keep_memory
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.sweep.grid import Cell, make_grid
 from retrieval_interp.sweep.groups import numbers
+from retrieval_interp.training.compiled import compiled
+from retrieval_interp.training.model import build_model
+from retrieval_interp.training.seeds import Stack
 
 
 def resized(batch: int, width: int) -> Recipe:

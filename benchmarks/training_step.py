@@ -34,11 +34,11 @@ from plain_transformer import PlainTransformer
 from stock_transformer import StockTransformer
 from tqdm import tqdm
 
-from retrieval_interp.compiled import compiled
-from retrieval_interp.model import build_model
-from retrieval_interp.presets import PRESETS
-from retrieval_interp.process_settings import keep_memory
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.cli.process_settings import keep_memory
+from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.training.compiled import compiled
+from retrieval_interp.training.model import build_model
 from tasks import VectorTask
 
 DEFAULT = (

@@ -1,15 +1,104 @@
-"""Mean attention by role: which role looks at which, a number a head (paper, section 9.1)."""
+"""Attention as tensors: the patterns that mechanisms stand for, cuts, softmax, and means by role.
 
-from collections.abc import Iterable
-from typing import Any
+Nothing here runs a model.
+"""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuits.ablation import pattern_hook_name
-from circuits.runs import parts_of
-from tasks import Batch, InputError
+from circuits.circuit import Mechanism, Rest, RolePath
+from tasks import InputError, role_name
+
+
+def allowed_positions(n_positions: int, causal: bool, device: torch.device) -> Bool[Tensor, "d s"]:
+    """Which source each destination may attend to, [dest src]."""
+    allowed = torch.ones(n_positions, n_positions, dtype=torch.bool, device=device)
+    return allowed.tril() if causal else allowed
+
+
+def attention_pattern(
+    mechanism: Mechanism,
+    roles: Int[Tensor, "batch chain role"],
+    n_positions: int,
+    causal: bool = True,
+    rest: Rest = "zero",
+) -> Float[Tensor, "#batch dest src"]:
+    """The attention that a mechanism stands for, in float32 on the device of `roles`.
+
+    Args:
+        mechanism: any but `original` and `cut`, which have no pattern of their own.
+        roles: position of every role.
+        n_positions: sequence length.
+        causal: whether a position may attend to earlier positions and itself only.
+        rest: the row of a position without a path.
+
+    Positions may have several roles (in tasks of one's own); the lowest-numbered with a path
+    decides.
+
+    Returns:
+        [batch dest src], or [1 dest src] where the pattern is the same for every example.
+
+    Raises:
+        InputError: a path names a role that the batch lacks, or goes against the causal mask.
+    """
+    allowed = allowed_positions(n_positions, causal, roles.device).float()
+    rows: dict[str, Tensor] = {
+        "zero": torch.zeros_like(allowed),
+        "uniform": allowed / allowed.sum(-1, keepdim=True),
+        "identity": torch.eye(n_positions, device=roles.device),
+    }
+    if mechanism.kind in ("uniform", "identity"):
+        return rows[mechanism.kind][None]
+    if mechanism.kind in ("original", "cut"):
+        raise InputError(f"{mechanism.kind}: the head keeps its own attention, no pattern to build")
+    check_paths(mechanism.paths, roles, causal)
+    pattern = rows[rest].expand(len(roles), -1, -1).clone()
+    example = torch.arange(len(roles), device=roles.device)[:, None]
+    # Where a position has several roles, the one with the lowest number decides: it comes last.
+    for dest in sorted({path.dest for path in mechanism.paths}, reverse=True):
+        pattern[example, roles[:, :, dest]] = 0.0
+        for src, weight in mechanism.sources(dest):
+            pattern[example, roles[:, :, dest], roles[:, :, src]] += weight
+    return pattern
+
+
+def cut_paths(
+    pattern: Float[Tensor, "batch dest src"],
+    paths: tuple[RolePath, ...],
+    roles: Int[Tensor, "batch chain role"],
+) -> Float[Tensor, "batch dest src"]:
+    """A copy of a pattern in which no attention runs along the given paths."""
+    pattern = pattern.clone()
+    example = torch.arange(len(roles), device=roles.device)[:, None]
+    for dest, src in paths:
+        pattern[example, roles[:, :, dest], roles[:, :, src]] = 0.0
+    return pattern
+
+
+def check_paths(
+    paths: tuple[RolePath, ...],
+    roles: Int[Tensor, "batch chain role"],
+    causal: bool,
+    where: str = "",
+) -> None:
+    """Refuse paths that these positions cannot have; `where` goes before the error's text.
+
+    Raises:
+        InputError: a role that the batch lacks, or, in a causal model, a source that comes after
+            its destination.
+    """
+    n_roles = roles.shape[-1]
+    for path in paths:
+        if not (0 <= path.dest < n_roles and 0 <= path.src < n_roles):
+            raise InputError(
+                f"{where}expected roles from s0 to s{n_roles - 1}, found the path {path}"
+            )
+        if causal and bool((roles[:, :, path.src] > roles[:, :, path.dest]).any()):
+            raise InputError(
+                f"{where}expected a source before its destination (the model is causal), found "
+                f"{path}: {role_name(path.src)} comes later in the sequence"
+            )
 
 
 def attention_by_role(
@@ -19,43 +108,3 @@ def attention_by_role(
     example = torch.arange(len(pattern), device=pattern.device)[:, None, None, None]
     between = pattern.transpose(0, 1)[:, example, roles[:, :, :, None], roles[:, :, None, :]]
     return between.mean(dim=(1, 2))
-
-
-def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:
-    """How much each head lets each role attend to each role of its own chain.
-
-    Returns:
-        [layer head dest src], each in [0, 1]; what a row lacks to 1 goes to other chains.
-
-    Raises:
-        InputError: the model's pattern hooks do not fire.
-    """
-    parts = parts_of(model, batch)
-    return weighted_mean((_mean_attention(model, part), len(part)) for part in parts)
-
-
-def weighted_mean(parts: Iterable[tuple[Tensor, int]]) -> Tensor:
-    """The mean over all examples from the means over parts and their numbers of examples."""
-    means, counts = zip(*parts)
-    weights = torch.tensor(counts, dtype=means[0].dtype, device=means[0].device) / sum(counts)
-    mean: Tensor = torch.tensordot(weights, torch.stack(means), dims=1)
-    return mean
-
-
-@torch.no_grad()
-def _mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:
-    layers: list[Tensor] = []
-
-    def measure(pattern: Tensor, hook: Any) -> None:
-        layers.append(attention_by_role(pattern, batch.roles))
-
-    names = [pattern_hook_name(layer) for layer in range(model.cfg.n_layers)]
-    model.run_with_hooks(
-        batch.inputs, fwd_hooks=[(name, measure) for name in names], return_type=None
-    )
-    if len(layers) != len(names):
-        raise InputError(
-            f"attention: expected {names[0]} and its like to fire in {len(names)} layers, found "
-            f"{len(layers)}; the model does not pass its attention through these hooks"
-        )
-    return torch.stack(layers)

@@ -1,24 +1,36 @@
-"""A circuit: a mechanism a head, as data that can be saved, compared and edited."""
+"""Circuits as data: which mechanism stands in for which head (paper, appendix E).
 
+- `original`: left as it is.
+- `cut`: left as it is, but for its paths, whose attention is set to zero.
+- `uniform`: equal weight on every position that the mask allows.
+- `identity`: every position attends to itself.
+- `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain.
+- `shared`: as one-hot, but a role may have several sources, which share its attention equally.
+- `role-mean`: every path has its own weight, as measured; content-free, but not simple.
+
+Positions without a path have an all-zero row, as in the paper, or on request (`rest`) a uniform or
+an identity row. `circuits.attention` turns mechanisms into patterns, `circuits.notation` writes
+circuits for people.
+"""
+
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from html import escape
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from circuits.mechanisms import (
-    KINDS,
-    ORIGINAL,
-    RESTS,
-    Mechanism,
-    Rest,
-    RolePath,
-    parse_role_path,
-)
 from tasks import InputError, parse_role, role_name
+from tasks.structured import from_data, read_json
 
-_MOST_DRAWN = 200  # layers
+Kind = Literal["original", "cut", "uniform", "identity", "one-hot", "shared", "role-mean"]
+Rest = Literal["zero", "uniform", "identity"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+RESTS: tuple[Rest, ...] = get_args(Rest)
+WITH_PATHS = ("one-hot", "shared", "role-mean", "cut")
+
+
+# Names
 
 
 class Head(NamedTuple):
@@ -27,8 +39,42 @@ class Head(NamedTuple):
     layer: int
     head: int
 
+    @classmethod
+    def parse(cls, text: str) -> "Head":
+        """Read `L1.H0`.
+
+        Raises:
+            InputError: not of that form.
+        """
+        match = re.fullmatch(r"\s*L([0-9]{1,6})\.H([0-9]{1,6})\s*", text)
+        if match is None:
+            raise InputError(f"expected a head such as L1.H0, found {text!r:.60}")
+        return cls(int(match[1]), int(match[2]))
+
     def __str__(self) -> str:
         return f"L{self.layer}.H{self.head}"
+
+
+class RolePath(NamedTuple):
+    """Role `dest` attends to role `src` of its own chain."""
+
+    dest: int
+    src: int
+
+    @classmethod
+    def parse(cls, text: str, n_roles: int) -> "RolePath":
+        """Read `s0<-s2`.
+
+        Raises:
+            InputError: not two roles with an arrow between them.
+        """
+        match = re.fullmatch(r"\s*(\S+?)\s*<-\s*(\S+)\s*", text)
+        if match is None:
+            raise InputError(f"expected a path such as s0<-s2, found {text!r:.60}")
+        return cls(parse_role(match[1], n_roles), parse_role(match[2], n_roles))
+
+    def __str__(self) -> str:
+        return f"{role_name(self.dest)}<-{role_name(self.src)}"
 
 
 class HeadPath(NamedTuple):
@@ -37,30 +83,106 @@ class HeadPath(NamedTuple):
     head: Head
     path: RolePath
 
+    @classmethod
+    def parse(cls, text: str, n_roles: int) -> "HeadPath":
+        """Read `L1.H0 s0<-s2`.
+
+        Raises:
+            InputError: not of that form, or a role out of range.
+        """
+        head, _, path = text.strip().partition(" ")
+        return cls(Head.parse(head), RolePath.parse(path, n_roles))
+
     def __str__(self) -> str:
         return f"{self.head} {self.path}"
 
 
-def parse_head(text: str) -> Head:
-    """Read `L1.H0`.
+# Mechanisms
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What one head is supposed to do.
+
+    Attributes:
+        kind: one of the kinds above.
+        paths: the paths of a one-hot, shared, role-mean or cut mechanism, kept sorted; empty for
+            the others.
+        weights: the attention of each path of a role-mean mechanism; empty for the others.
 
     Raises:
-        InputError: not of that form.
+        InputError: paths where none belong, a path listed twice, or two sources for one role in a
+            one-hot mechanism.
     """
-    match = re.fullmatch(r"\s*L([0-9]{1,6})\.H([0-9]{1,6})\s*", text)
-    if match is None:
-        raise InputError(f"expected a head such as L1.H0, found {text!r:.60}")
-    return Head(int(match[1]), int(match[2]))
+
+    kind: Kind
+    paths: tuple[RolePath, ...] = ()
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"expected a mechanism of {', '.join(KINDS)}, found {self.kind!r}")
+        if len(self.weights) != (len(self.paths) if self.kind == "role-mean" else 0):
+            raise InputError(
+                f"expected a weight for each path of a role-mean head and none for others, found "
+                f"{len(self.weights)} for the {len(self.paths)} paths of a {self.kind} head"
+            )
+        if not all(0 <= weight <= 1 for weight in self.weights):
+            raise InputError("expected weights from 0 to 1")
+        order = sorted(range(len(self.paths)), key=lambda place: self.paths[place])
+        paths = tuple(RolePath(*self.paths[place]) for place in order)
+        object.__setattr__(self, "paths", paths)
+        if self.weights:
+            object.__setattr__(self, "weights", tuple(self.weights[place] for place in order))
+        if paths and self.kind not in WITH_PATHS:
+            raise InputError(f"expected no paths for a {self.kind} head, found {paths[0]}")
+        for first, second in itertools.pairwise(paths):
+            if first == second:
+                raise InputError(f"expected every path once, found {first} twice")
+            if first.dest == second.dest and self.kind == "one-hot":
+                raise InputError(
+                    f"expected one source a role in a one-hot head, found {first} and {second}; "
+                    "use shared"
+                )
+
+    def without(self, path: RolePath) -> "Mechanism":
+        """The same mechanism less one path; a shared role's other sources share its attention."""
+        kept = [place for place, other in enumerate(self.paths) if other != path]
+        return Mechanism(
+            self.kind,
+            tuple(self.paths[place] for place in kept),
+            tuple(self.weights[place] for place in kept) if self.weights else (),
+        )
+
+    def sources(self, dest: int) -> tuple[tuple[int, float], ...]:
+        """The sources that the paths give a role, each with its share of the attention."""
+        places = [place for place, path in enumerate(self.paths) if path.dest == dest]
+        share = 1 / max(1, len(places))
+        return tuple(
+            (self.paths[place].src, self.weights[place] if self.weights else share)
+            for place in places
+        )
+
+    def __str__(self) -> str:
+        if self.kind == "role-mean":
+            return f"role-mean of {len(self.paths)} paths"
+        return " ".join([self.kind, *map(str, self.paths)])
 
 
-def parse_head_path(text: str, n_roles: int) -> HeadPath:
-    """Read `L1.H0 s0<-s2`.
+def tidy(mechanism: Mechanism) -> Mechanism:
+    """Call a shared mechanism one-hot where every role has one source."""
+    if mechanism.kind != "shared":
+        return mechanism
+    dests = [path.dest for path in mechanism.paths]
+    return Mechanism("one-hot" if len(set(dests)) == len(dests) else "shared", mechanism.paths)
 
-    Raises:
-        InputError: not of that form, or a role out of range.
-    """
-    head, _, path = text.strip().partition(" ")
-    return HeadPath(parse_head(head), parse_role_path(path, n_roles))
+
+ORIGINAL = Mechanism("original")
+UNIFORM = Mechanism("uniform")
+IDENTITY = Mechanism("identity")
+
+
+# Circuits
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,7 +195,7 @@ class Circuit:
         rest: the attention row of a position without a path, in one-hot and shared heads.
         task: the task it speaks of, as `task.to_dict()` gives it.
         enabling: paths that the circuit does without, its attention being given, but by which the
-            living model finds where to attend (`circuits.enabling`).
+            living model finds where to attend (`circuits.scores.enabling`).
     """
 
     mechanisms: Mapping[Head, Mechanism]
@@ -89,6 +211,9 @@ class Circuit:
             if mechanism.kind != "original"
         }
         object.__setattr__(self, "mechanisms", kept)
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.mechanisms.items()), self.n_roles, self.rest, self.enabling))
 
     def __getitem__(self, head: tuple[int, int]) -> Mechanism:
         return self.mechanisms.get(Head(*head), ORIGINAL)
@@ -126,27 +251,11 @@ class Circuit:
                     f"the model has, found {head}"
                 )
 
-    # Display
-
     def __repr__(self) -> str:
-        """A line a head; `~` marks paths that only enable."""
+        """One line per head; `~` marks paths that only enable."""
         lines = [f"{head} {mechanism}" for head, mechanism in self.mechanisms.items()]
         lines += [f"{path.head} ~{path.path}" for path in self.enabling]
         return "\n".join(lines) or "empty circuit: every head as it is"
-
-    def _repr_html_(self) -> str:
-        """The circuit drawn, for notebooks."""
-        from circuits.drawing import draw_circuit
-
-        heads = [*self.mechanisms, *(path.head for path in self.enabling)]
-        n_layers = 1 + max((head.layer for head in heads), default=-1)
-        if not 0 < n_layers <= _MOST_DRAWN:
-            return f"<pre>{escape(repr(self))}</pre>"
-        # As a chain's sequence runs: the last pair first, the query at the end.
-        pairs = range(2 * ((self.n_roles - 1) // 2), 0, -2)
-        order = [*(role for last in pairs for role in (last - 1, last)), 0]
-        order += range(len(order), self.n_roles)
-        return draw_circuit(self, n_layers, order)
 
     # Files
 
@@ -157,10 +266,9 @@ class Circuit:
             "rest": self.rest,
             "heads": [
                 {
-                    "layer": head.layer,
-                    "head": head.head,
+                    **head._asdict(),
                     "mechanism": mechanism.kind,
-                    "paths": [[role_name(dest), role_name(src)] for dest, src in mechanism.paths],
+                    "paths": [list(map(role_name, path)) for path in mechanism.paths],
                     **({"weights": list(mechanism.weights)} if mechanism.weights else {}),
                 }
                 for head, mechanism in self.mechanisms.items()
@@ -175,86 +283,44 @@ class Circuit:
         Raises:
             InputError: a key is missing, unknown or of the wrong form; the head is named.
         """
-        _expect_keys(data, {"heads"}, {"task", "rest", "enabling", "record"}, "circuit")
-        if not isinstance(data["heads"], list):
-            raise InputError("circuit: expected heads to be a list")
-        task = data.get("task", {})
-        if not isinstance(task, dict):
-            raise InputError("circuit: expected task to be an object")
+        file = from_data(_File, data, "circuit")
         mechanisms: dict[Head, Mechanism] = {}
-        for index, row in enumerate(data["heads"]):
-            where = f"circuit: heads[{index}]"
-            _expect_keys(row, {"layer", "head", "mechanism"}, {"paths", "weights"}, where)
-            for key in ("layer", "head"):
-                if isinstance(row[key], bool) or not isinstance(row[key], int) or row[key] < 0:
-                    raise InputError(
-                        f"{where}: expected {key} to be a number from 0, found {row[key]!r:.60}"
-                    )
-            head = Head(row["layer"], row["head"])
-            if head in mechanisms:
-                raise InputError(f"{where}: expected every head once, found {head} twice")
-            if row["mechanism"] not in KINDS:
-                raise InputError(
-                    f"{where} ({head}): expected a mechanism of {', '.join(KINDS)}, "
-                    f"found {row['mechanism']!r:.60}"
-                )
-            paths = row.get("paths", [])
-            if not isinstance(paths, list) or not all(
-                isinstance(path, list) and len(path) == 2 for path in paths
-            ):
-                raise InputError(
-                    f'{where} ({head}): expected paths as [["s0", "s2"], ...], found {paths!r:.80}'
-                )
-            weights = row.get("weights", [])
-            if not isinstance(weights, list) or not all(
-                type(weight) in (int, float) and 0 <= weight <= 1 for weight in weights
-            ):
-                raise InputError(
-                    f"{where} ({head}): expected weights as a list of numbers from 0 to 1"
-                )
+        for row in file.heads:
+            head = Head(row.layer, row.head)
+            if min(head) < 0 or head in mechanisms:
+                raise InputError(f"circuit: expected every head once, from L0.H0 on, found {head}")
             try:
-                mechanisms[head] = Mechanism(
-                    row["mechanism"],
-                    tuple(
-                        RolePath(parse_role(dest, n_roles), parse_role(src, n_roles))
-                        for dest, src in paths
-                    ),
-                    tuple(map(float, weights)),
+                paths = tuple(
+                    RolePath(parse_role(dest, n_roles), parse_role(src, n_roles))
+                    for dest, src in row.paths
                 )
+                mechanisms[head] = Mechanism(row.mechanism, paths, row.weights)
             except InputError as error:
-                raise InputError(f"{where} ({head}): {error}") from None
-        rest = data.get("rest", "zero")
-        if rest not in RESTS:
-            raise InputError(f"circuit: expected rest of {', '.join(RESTS)}, found {rest!r:.40}")
-        enabling = data.get("enabling", [])
-        if not isinstance(enabling, list) or not all(isinstance(path, str) for path in enabling):
-            raise InputError('circuit: expected enabling as ["L0.H0 s2<-s1", ...]')
+                raise InputError(f"circuit: {head}: {error}") from None
         try:
-            listed = tuple(parse_head_path(path, n_roles) for path in enabling)
+            enabling = tuple(HeadPath.parse(path, n_roles) for path in file.enabling)
         except InputError as error:
             raise InputError(f"circuit: enabling: {error}") from None
-        circuit = cls(mechanisms, n_roles, rest, task, listed)
+        circuit = cls(mechanisms, n_roles, file.rest, file.task, enabling)
         seen = set(circuit.paths())
-        for path in listed:
+        for path in enabling:
             if path in seen:
                 raise InputError(f"circuit: enabling: expected every path once, found {path} twice")
             seen.add(path)
         return circuit
 
     def to_json(self, record: Mapping[str, Any] | None = None) -> str:
-        """One line a head, so that two circuits can be compared with a text diff.
+        """One line per head, so that two circuits can be compared with a text diff.
 
         Args:
             record: how it was found (command, versions, date); reading passes over it.
         """
-        data = self.to_dict()
-        found = f',\n  "record": {json.dumps(dict(record))}' if record else ""
-        heads = ",\n".join("    " + json.dumps(row) for row in data["heads"])
-        return (
-            f'{{\n  "task": {json.dumps(data["task"])},\n  "rest": {json.dumps(data["rest"])},\n'
-            f'  "heads": [\n{heads}\n  ],\n'
-            f'  "enabling": {json.dumps(data["enabling"])}{found}\n}}\n'
-        )
+        data = {**self.to_dict(), **({"record": dict(record)} if record else {})}
+        heads = data.pop("heads")
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
+        listed = ",\n".join("    " + json.dumps(row) for row in heads)
+        lines.insert(2, f'  "heads": [\n{listed}\n  ]')
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
     def from_json(cls, text: str, n_roles: int) -> "Circuit":
@@ -263,21 +329,24 @@ class Circuit:
         Raises:
             InputError: not JSON, or not a circuit.
         """
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"circuit: expected JSON, found {str(error)[:80]}") from None
-        return cls.from_dict(data, n_roles)
+        return cls.from_dict(read_json(text, "circuit"), n_roles)
 
 
-def _expect_keys(row: Any, required: set[str], optional: set[str], where: str) -> None:
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: expected an object, found {type(row).__name__}")
-    missing, unknown = required - row.keys(), row.keys() - required - optional
-    if missing:
-        raise InputError(f"{where}: expected the key {sorted(missing)[0]!r}, which is missing")
-    if unknown:
-        raise InputError(
-            f"{where}: expected the keys {sorted(required | optional)}, found "
-            f"{sorted(unknown)[0]!r:.60}"
-        )
+@dataclass(frozen=True)
+class _HeadRow:
+    layer: int
+    head: int
+    mechanism: Kind
+    paths: tuple[tuple[str, str], ...] = ()
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class _File:
+    """A circuit as JSON."""
+
+    heads: tuple[_HeadRow, ...]
+    task: dict[str, Any] = field(default_factory=dict)
+    rest: Rest = "zero"
+    enabling: tuple[str, ...] = ()
+    record: dict[str, Any] = field(default_factory=dict)

@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 import retrieval_interp as ri
-from circuits.drawing import draw_circuit, role_order
+from circuits.draw.layout import role_order
+from circuits.draw.svg import draw_circuit
 
 name, out = [*sys.argv[1:], *["small", "circuit.svg"][len(sys.argv) - 1 :]]
 checkpoint = ri.load_checkpoint(name)

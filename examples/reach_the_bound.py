@@ -8,8 +8,8 @@ import sys
 import torch
 
 import retrieval_interp as ri
-from circuits.flow import causal_depth
-from circuits.rules import doubling_rules
+from circuits.flow.chain import causal_depth
+from circuits.known.rules import doubling_rules
 
 print("  D  layers  d_model  examples      MSE  one layer fewer")
 for steps in map(int, sys.argv[1:] or [1, 2, 3, 4, 7, 8, 15, 16]):

@@ -19,11 +19,11 @@ from faults.fuzz_inputs import (
     texts,
 )
 from faults.fuzz_run import SIZES, TASKS, run
-from retrieval_interp import checkpoint as files
-from retrieval_interp.config import from_dict, to_dict
-from retrieval_interp.model import build_model
-from retrieval_interp.recipe import Recipe
-from retrieval_interp.summary import describe
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.storage import checkpoint as files
+from retrieval_interp.training.model import build_model
+from retrieval_interp.views.score_text import describe
+from tasks.structured import from_data, to_data
 
 
 @cache
@@ -33,9 +33,9 @@ def checkpoint_tensors(kind: int) -> dict[str, Tensor]:
 
 
 def checkpoint_content(kind: int) -> dict[str, Any]:
-    training = {"step": 3, "recipe": to_dict(run().recipe), "validation_loss": 0.5}
+    training = {"step": 3, "recipe": to_data(run().recipe), "validation_loss": 0.5}
     task = TASKS[kind].to_dict()
-    return {"format": 1, "model": to_dict(SIZES), "task": task, "training": training}
+    return {"format": 1, "model": to_data(SIZES), "task": task, "training": training}
 
 
 def signed(tensors: dict[str, Tensor], content: dict[str, Any]) -> bytes:
@@ -120,4 +120,4 @@ def use_checkpoint(path: Path) -> None:
     with torch.no_grad():
         if loaded.task.n_positions <= 300:
             loaded.model(loaded.task.sample(2).inputs)
-    from_dict(Recipe, loaded.training.get("recipe"), "recipe")
+    from_data(Recipe, loaded.training.get("recipe"), "recipe")

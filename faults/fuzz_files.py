@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from circuits import Circuit
-from circuits.figure import circuit_text
+from circuits.notation import circuit_text
 from faults.fuzz_run import SIZES, TASKS, run
 from faults.fuzz_texts import use_task
-from retrieval_interp.circuit_file import read_circuit
-from retrieval_interp.config import from_dict, to_dict
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import read_series
-from retrieval_interp.emergence.summary import emergence_csv, emergence_table
+from retrieval_interp.emergence.text import emergence_csv, emergence_table
 from retrieval_interp.emergence.watch import read_watch
-from retrieval_interp.recipe import Recipe
-from retrieval_interp.run_folder import read_metrics, read_recipe
+from retrieval_interp.notebook.display import circuit_html
+from retrieval_interp.storage.circuit_file import read_circuit
+from retrieval_interp.storage.run_folder import read_metrics, read_recipe
+from retrieval_interp.sweep.findings import summarize, summary_text
 from retrieval_interp.sweep.folder import read_grid, read_results
 from retrieval_interp.sweep.grid import make_grid
-from retrieval_interp.sweep.summary import summarize, summary_text
+from tasks.structured import from_data, to_data
 
 
 @cache
@@ -37,18 +38,18 @@ def circuit_data() -> list[Any]:
 def use_circuit(path: Path) -> None:
     circuit = read_circuit(path, TASKS[0], SIZES.layers, SIZES.heads, "x was trained on")
     assert Circuit.from_json(circuit.to_json(), 3) == circuit
-    repr(circuit), circuit._repr_html_(), circuit_text(circuit, SIZES.layers)
+    repr(circuit), circuit_html(circuit), circuit_text(circuit, SIZES.layers)
 
 
 def use_bare_circuit(path: Path) -> None:
     """Without a model that says which heads there are."""
     circuit = Circuit.from_json(path.read_text("utf-8", "replace"), 3)
-    repr(circuit), circuit._repr_html_()
+    repr(circuit), circuit_html(circuit)
 
 
 def use_recipe(folder: Path) -> None:
     recipe = read_recipe(folder)
-    assert from_dict(Recipe, json.loads(json.dumps(to_dict(recipe))), "again") == recipe
+    assert from_data(Recipe, json.loads(json.dumps(to_data(recipe))), "again") == recipe
     use_task(recipe.task)
     recipe.learning_rate_at(0)
 
@@ -59,7 +60,7 @@ def metrics_data() -> list[list[Any]]:
 
 
 def use_metrics(folder: Path) -> None:
-    from retrieval_interp.emergence.run import _losses
+    from retrieval_interp.emergence.follow import _losses
 
     read_metrics(folder)
     _losses(folder, run().recipe, run().snapshots, [])
@@ -102,7 +103,7 @@ def result_data() -> list[Any]:
             "device": "cpu",
             "versions": {"torch": "2"},
             "date": "2026-01-01",
-            "recipe": to_dict(grid.cell_recipe(cell)),
+            "recipe": to_data(grid.cell_recipe(cell)),
         }
     ]
 
@@ -148,7 +149,7 @@ def log_data() -> list[Any]:
 
 
 def use_log(path: Path) -> None:
-    from retrieval_interp.llm.figure import accuracy_figure
+    from retrieval_interp.llm.plot import accuracy_figure
     from retrieval_interp.llm.results import read_results, results_table
 
     rows = read_results([path])

@@ -3,15 +3,11 @@
 from functools import cache
 
 from circuits import Circuit, parse_circuit, parse_head_path
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import Probe
 from retrieval_interp.emergence.series import Losses, Series
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.recipe import Recipe
-from tasks import (
-    ConditionalRetrievalTask,
-    EquationsTask,
-    RetrievalTask,
-)
+from retrieval_interp.training.model import ModelConfig, build_model
+from tasks import ConditionalRetrievalTask, EquationsTask, RetrievalTask
 
 TASKS = (
     RetrievalTask(chains=2, steps=1, dim=2),

@@ -44,10 +44,10 @@ from faults.fuzz_texts import (
     use_lines,
     use_parameters,
 )
-from retrieval_interp.config import to_dict
 from retrieval_interp.reproduce.evidence import _read as read_record
-from retrieval_interp.run_folder import checkpoint_files
+from retrieval_interp.storage.run_folder import checkpoint_files
 from retrieval_interp.sweep.grid import make_grid
+from tasks.structured import to_data
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ TARGETS: dict[str, Target] = {
         _json_target("circuit", "circuit.json", circuit_data, use_circuit),
         _json_target("bare-circuit", "circuit.json", circuit_data, use_bare_circuit),
         _json_target(
-            "config", "config.json", lambda: [to_dict(run().recipe)], use_recipe, folder=True
+            "config", "config.json", lambda: [to_data(run().recipe)], use_recipe, folder=True
         ),
         Target(
             "metrics", damaged_lines(metrics_data), _as_file("metrics.jsonl", True), use_metrics

@@ -4,15 +4,13 @@ import itertools
 import json
 import warnings
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from circuits import parse_circuit, parse_head_path
-from circuits.circuit import parse_head
-from circuits.mechanisms import parse_role_path
+from circuits import Head, RolePath, parse_circuit, parse_head_path
 from faults.fuzz_inputs import (
     NASTY,
     integers,
@@ -21,11 +19,11 @@ from faults.fuzz_inputs import (
     values,
 )
 from faults.fuzz_run import TASKS
-from retrieval_interp import checkpoint as files
-from retrieval_interp.config import named_from_dict
-from retrieval_interp.model import ModelConfig
-from retrieval_interp.recipe import Recipe
-from retrieval_interp.word_tokenizer import word_tokenizer
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.notebook.display import circuit_html
+from retrieval_interp.storage import checkpoint as files
+from retrieval_interp.training.model import ModelConfig
+from retrieval_interp.training.word_tokenizer import word_tokenizer
 from tasks import (
     GRAPHS,
     ConditionalRetrievalTask,
@@ -37,7 +35,8 @@ from tasks import (
     parse_role,
     path_graph,
 )
-from tasks.prompts import (
+from tasks.structured import from_data
+from tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,
@@ -70,7 +69,7 @@ def use_parameters(text: str) -> None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return  # is the files' own readers' concern
-    use_task(named_from_dict(files.TASKS, data, "task"))
+    use_task(from_data(files.TASKS, data, "task"))
 
 
 _graphs = st.one_of(st.sampled_from(sorted(GRAPHS.values(), key=str)), st.just(path_graph(3)))
@@ -81,7 +80,7 @@ _arguments = st.one_of(integers, scalars, _graphs, _words, values)
 @st.composite
 def constructions(draw: DrawFn) -> tuple[type, dict[str, Any]]:
     """A class with some of its arguments."""
-    cls = draw(st.sampled_from((*files.TASKS, *PROMPTS, ModelConfig, Recipe)))
+    cls = draw(st.sampled_from((*get_args(files.TASKS), *PROMPTS, ModelConfig, Recipe)))
     names = [field.name for field in fields(cls)]
     chosen = draw(st.lists(st.sampled_from(names), unique=True, max_size=3))
     return cls, {name: draw(_arguments) for name in chosen}
@@ -169,16 +168,16 @@ lines = st.one_of(
 
 def use_lines(given: list[str]) -> None:
     circuit = parse_circuit(given, TASKS[0])
-    repr(circuit), circuit._repr_html_(), circuit.to_json()
+    repr(circuit), circuit_html(circuit), circuit.to_json()
 
 
 def parse_each(given: list[str]) -> None:
     refused = None
     for text in given:
         for parse in (
-            parse_head,
+            Head.parse,
             lambda text: parse_head_path(text, 3),
-            lambda text: parse_role_path(text, 3),
+            lambda text: RolePath.parse(text, 3),
             lambda text: parse_role(text, 3),
         ):
             try:

@@ -438,7 +438,7 @@ def clock(bench: Bench) -> Iterator[Row]:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    from retrieval_interp.files import read_json_lines
+    from retrieval_interp.storage.files import read_json_lines
 
     return read_json_lines(path)
 

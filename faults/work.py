@@ -22,13 +22,13 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from circuits import parse_circuit
-from retrieval_interp.checkpoint import read_tensors
-from retrieval_interp.commands import run_command
-from retrieval_interp.files import is_temporary
-from retrieval_interp.model import ModelConfig
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.cli.command import run_command
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.storage.checkpoint import read_tensors
+from retrieval_interp.storage.files import is_temporary
 from retrieval_interp.sweep import cells, executors
-from retrieval_interp.training import train_model
+from retrieval_interp.training.loop import train_model
+from retrieval_interp.training.model import ModelConfig
 from tasks import RetrievalTask
 
 TINY = Recipe(

@@ -5,7 +5,7 @@ replacement costs (paper, appendix E).
 """
 
 if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.interrupts import end_at_once
+    from retrieval_interp.cli.interrupts import end_at_once
 
     end_at_once("ablate")
 
@@ -21,15 +21,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_interp.commands import (
+from retrieval_interp.cli.command import (
     check_outputs,
     check_sampling,
     parse_options,
     progress_bar,
     run_command,
 )
-from retrieval_interp.find_checkpoint import find_checkpoint
-from retrieval_interp.process_settings import keep_memory
+from retrieval_interp.cli.process_settings import keep_memory
+from retrieval_interp.storage.find_checkpoint import find_checkpoint
 
 PROG = "python -m retrieval_interp.ablate"
 _SMALL = 2**23  # numbers in all residual streams, up to which freed memory is kept
@@ -70,13 +70,19 @@ def main(argv: Sequence[str]) -> None:
     _check_options(options)
 
     from circuits import discover, score_circuit
-    from circuits.circuit_flow import describe_flow
-    from retrieval_interp.checkpoint import load_checkpoint
-    from retrieval_interp.circuit_file import read_circuit
-    from retrieval_interp.files import write_whole
-    from retrieval_interp.provenance import provenance
-    from retrieval_interp.summary import describe, scale, score_table, score_to_dict, verdict
-    from retrieval_interp.training import choose_device
+    from circuits.flow.delivery import describe_flow
+    from retrieval_interp.storage.checkpoint import load_checkpoint
+    from retrieval_interp.storage.circuit_file import read_circuit
+    from retrieval_interp.storage.files import write_whole
+    from retrieval_interp.storage.provenance import provenance
+    from retrieval_interp.training.device import choose_device
+    from retrieval_interp.views.score_text import (
+        describe,
+        scale,
+        score_table,
+        score_to_dict,
+        verdict,
+    )
     from tasks import VectorTask
 
     device = choose_device(options.device)
@@ -111,7 +117,7 @@ def main(argv: Sequence[str]) -> None:
         made = provenance(" ".join([PROG, shlex.join(argv)])) if options.circuit is None else None
         write_whole(options.save_circuit, circuit.to_json(made))
     if options.report is not None:
-        from retrieval_interp.report import render_report
+        from retrieval_interp.views.report import render_report
 
         command = " ".join([PROG, shlex.join(argv)])
         page = render_report(

@@ -1,7 +1,7 @@
 """Train a transformer: `python -m retrieval_interp.train --preset small`."""
 
 if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.interrupts import end_at_once
+    from retrieval_interp.cli.interrupts import end_at_once
 
     end_at_once("train")
 
@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from retrieval_interp.commands import parse_options, run_command
-from retrieval_interp.presets import PRESETS
-from retrieval_interp.process_settings import keep_memory
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.cli.command import parse_options, run_command
+from retrieval_interp.cli.process_settings import keep_memory
+from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.config.recipe import Recipe
 from tasks import InputError
 
 PROG = "python -m retrieval_interp.train"
@@ -78,10 +78,10 @@ def main(argv: Sequence[str]) -> None:
     import torch
     from tqdm.auto import tqdm
 
-    from retrieval_interp.circuit_file import read_circuit
     from retrieval_interp.emergence.watch import Watch
-    from retrieval_interp.run_folder import last_step
-    from retrieval_interp.training import FINAL_STEPS, train_model
+    from retrieval_interp.storage.circuit_file import read_circuit
+    from retrieval_interp.storage.run_folder import last_step
+    from retrieval_interp.training.loop import FINAL_STEPS, train_model
 
     out = options.out or Path("runs") / preset
     if options.threads is not None:

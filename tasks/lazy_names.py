@@ -1,24 +1,35 @@
-"""A package's names, loaded when they are first used, so that commands start without torch."""
+"""A package's names, loaded when they are first used, so that commands start without torch.
 
-from collections.abc import Callable, Mapping, Sequence
+A package lists its names once, in `__init__.pyi`, where type checkers look for them, too. This is
+what the library lazy_loader does; that one refuses names of other packages, which
+`retrieval_interp` passes on.
+"""
+
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], list[str]]:
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
     """What a package's `__init__` needs: its `__getattr__` and its `__all__` (PEP 562).
 
     Args:
         package: its name, for messages.
-        homes: the names that every module gives.
+        file: the `__init__.py`, beside which the stub stands.
     """
-    module_of = {name: module for module, names in homes.items() for name in names}
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes = {
+        name.name: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in node.names
+    }
 
     def get(name: str) -> Any:
-        if name not in module_of:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(module_of[name]), name)
+        return getattr(import_module(homes[name]), name)
 
-    return get, sorted(module_of)
+    return get, sorted(homes)

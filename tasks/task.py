@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tasks.batch import Batch
-from tasks.split import Split as Split
+from tasks.split import Split
 
 
 class Task:

@@ -101,7 +101,7 @@ class TrainingTask(Task):
         return self._generate(indices, seed, _STREAMS[split])
 
     def _generate(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
-        """The same from random words of a stream (`tasks.philox`)."""
+        """The same from random words of a stream (`tasks.sampling`)."""
         raise NotImplementedError
 
     # Losses

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from circuits.ablation import ablated
-from circuits.circuit import Circuit, Head
-from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath, attention_pattern
+from circuits.attention import attention_pattern
+from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, Circuit, Head, Mechanism, RolePath
+from circuits.hooks.ablated import ablated
 from tasks import InputError
 
 ONE_HOT = Mechanism("one-hot", (RolePath(0, 2), RolePath(2, 1)))

@@ -6,17 +6,16 @@ from collections import Counter
 import pytest
 import torch
 
-from circuits.ablation import ablated
-from circuits.ablation_sweep import ablation_sweep
-from circuits.attention import mean_attention
-from circuits.circuit import Circuit, Head, HeadPath
-from circuits.compile import compile_circuit
-from circuits.control import allowed_paths, random_circuit, random_control
-from circuits.discovery import discover
-from circuits.enabling import enabled_by
-from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, RolePath
-from circuits.rules import doubling_rules, random_rules
-from circuits.scoring import Scorer
+from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
+from circuits.discovery.search import discover
+from circuits.hooks.ablated import ablated
+from circuits.known.rules import doubling_rules, random_rules
+from circuits.known.weights import compile_circuit
+from circuits.runs.mean_attention import mean_attention
+from circuits.scores.control import allowed_paths, random_circuit, random_control
+from circuits.scores.enabling import enabled_by
+from circuits.scores.hypotheses import ablation_sweep
+from circuits.scores.scorer import Scorer
 from tasks import RetrievalTask
 from tests.test_mechanisms import PATHS
 from tests.test_scoring import naive_mse

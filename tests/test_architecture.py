@@ -52,7 +52,7 @@ def test_commands_read_their_options_before_they_load_heavy_libraries():
 
 
 def test_commands_collect_garbage_rarely():
-    from retrieval_interp.process_settings import collect_rarely
+    from retrieval_interp.cli.process_settings import collect_rarely
 
     before = gc.get_threshold()
     try:
@@ -63,7 +63,9 @@ def test_commands_collect_garbage_rarely():
 
 
 def test_circuits_and_the_workbench_load_without_transformer_lens():
-    assert "transformer_lens" not in loaded_by("import circuits, retrieval_interp.workbench")
+    assert "transformer_lens" not in loaded_by(
+        "import circuits, retrieval_interp.notebook.workbench"
+    )
 
 
 def test_every_exported_name_is_there():

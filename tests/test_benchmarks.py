@@ -13,8 +13,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformer_lens import HookedTransformer
 
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.training.model import ModelConfig, build_model
 from tasks import RetrievalTask
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"

@@ -9,11 +9,11 @@ from contextlib import closing
 
 import pytest
 
-from retrieval_interp.checkpoint import load_checkpoint
-from retrieval_interp.config import to_dict
+from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.sweep.cells import Job, run_job, tidy
-from retrieval_interp.sweep.executors import Done, Failed, Progress, environments, run_local
 from retrieval_interp.sweep.grid import Cell, make_grid
+from retrieval_interp.sweep.local import Done, Failed, Progress, environments, run_local
+from tasks.structured import to_data
 
 GRID = make_grid("section7-ic", "smoke")
 
@@ -22,7 +22,7 @@ FIRST = Cell(1, 0)
 
 
 def job(folder, cell=FIRST):
-    recipe = to_dict(GRID.cell_recipe(cell))
+    recipe = to_data(GRID.cell_recipe(cell))
     return Job(cell.name, "section7-ic", "smoke", 1, recipe, str(folder), "cpu", 1, False)
 
 
@@ -37,7 +37,7 @@ def test_the_result_is_read_off_the_metrics(tmp_path):
     assert result["validation_loss"] == pytest.approx(sum(tail) / 100)
     assert (result["steps"], result["seed"], result["layers"]) == (240, 0, 1)
     assert result["seconds_per_step"] == pytest.approx(result["seconds"] / 240)
-    assert result["recipe"] == to_dict(GRID.cell_recipe(Cell(1, 0)))
+    assert result["recipe"] == to_data(GRID.cell_recipe(Cell(1, 0)))
     again = run_job(job(tmp_path / "run"))
     assert {**again, "date": 0} == {**result, "date": 0}
 
@@ -136,7 +136,7 @@ def test_a_worker_ends_with_its_parent(tmp_path):
         start_new_session=True,
     )
     with process:
-        endless = to_dict(GRID.cell_recipe(Cell(1, 0))) | {"steps": 10**9}
+        endless = to_data(GRID.cell_recipe(Cell(1, 0))) | {"steps": 10**9}
         data = json.dumps([vars(job(tmp_path / "run")) | {"recipe": endless}])
         process.stdin.write(data + "\n")
         process.stdin.flush()

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from circuits.scoring import standard_error
-from retrieval_interp.checkpoint import (
+from circuits.scores.scorer import standard_error
+from retrieval_interp.storage.checkpoint import (
     FORMAT,
     find_checkpoint,
     load_checkpoint,
@@ -15,8 +15,8 @@ from retrieval_interp.checkpoint import (
     shipped_checkpoints,
     write_tensors,
 )
-from retrieval_interp.config import to_dict
 from tasks import InputError
+from tasks.structured import to_data
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_huge_header_length_is_refused(tmp_path):
 
 
 def content(task, config, /, **changes):
-    whole = {"format": FORMAT, "model": to_dict(config), "task": task.to_dict(), "training": {}}
+    whole = {"format": FORMAT, "model": to_data(config), "task": task.to_dict(), "training": {}}
     return {**whole, **changes}
 
 
@@ -131,7 +131,7 @@ def integers(model, task, config):
 
 
 def another_size(model, task, config):
-    bigger = {**to_dict(config), "layers": 60_000, "d_model": 4096}
+    bigger = {**to_data(config), "layers": 60_000, "d_model": 4096}
     return weights(model), content(task, config, model=bigger)
 
 
@@ -140,7 +140,7 @@ def another_format(model, task, config):
 
 
 def unknown_key(model, task, config):
-    return weights(model), content(task, config, model={**to_dict(config), "depth": 3})
+    return weights(model), content(task, config, model={**to_data(config), "depth": 3})
 
 
 @pytest.mark.parametrize(

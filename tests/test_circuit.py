@@ -5,13 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from circuits.circuit import (
+    IDENTITY,
+    ORIGINAL,
+    UNIFORM,
     Circuit,
     Head,
     HeadPath,
-    parse_head,
-    parse_head_path,
+    Mechanism,
+    RolePath,
 )
-from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
+from circuits.notation import parse_head_path
+from retrieval_interp.notebook.display import circuit_html
 from tasks import InputError, RetrievalTask
 
 ONE_HOT = Mechanism("one-hot", (RolePath(0, 2), RolePath(4, 3)))
@@ -66,13 +70,13 @@ def test_a_path_is_left_out_of_its_own_head_only():
 def test_heads_and_paths_are_read_as_written():
     for path in CIRCUIT.paths():
         assert parse_head_path(str(path), 7) == path
-    assert parse_head("L11.H3") == Head(11, 3)
+    assert Head.parse("L11.H3") == Head(11, 3)
 
 
 @pytest.mark.parametrize("text", ["L1H0", "1.0", "L-1.H0", "L1.H0x", "", "H0.L1"])
 def test_other_texts_are_no_head(text):
     with pytest.raises(InputError, match="expected a head such as L1.H0, found"):
-        parse_head(text)
+        Head.parse(text)
 
 
 def row(**changes):
@@ -84,24 +88,24 @@ def row(**changes):
     [
         ([], "circuit: expected an object, found list"),
         ({}, "expected the key 'heads', which is missing"),
-        ({"heads": {}}, "expected heads to be a list"),
+        ({"heads": {}}, "heads: expected a list, found {}"),
         ({"heads": [], "extra": 1}, "expected the keys .* found 'extra'"),
-        ({"heads": [], "rest": "nothing"}, "expected rest of zero, uniform, identity"),
-        ({"heads": [], "enabling": [3]}, "expected enabling as"),
+        ({"heads": [], "rest": "nothing"}, "rest: expected 'zero' or .* found 'nothing'"),
+        ({"heads": [], "enabling": [3]}, r"enabling\[0\]: expected text, found 3"),
         ({"heads": [row()], "enabling": ["L0.H0 s0<-s2"]}, "every path once, found L0.H0 s0<-s2"),
-        ({"heads": [row(mechanism="role-mean", weights=[10**400])]}, "numbers from 0 to 1"),
+        ({"heads": [row(mechanism="role-mean", weights=[10**400])]}, "expected a number"),
         ({"heads": [], "enabling": ["L0 s2"]}, "enabling: expected a head such as L1.H0"),
         ({"heads": [row(mechanism="role-mean")]}, "a weight for each path of a role-mean head"),
-        ({"heads": [row(weights=["x"])]}, "expected weights as a list of numbers from 0 to 1"),
-        ({"heads": [], "task": 3}, "expected task to be an object"),
+        ({"heads": [row(weights=["x"])]}, r"weights\[0\]: expected a number, found 'x'"),
+        ({"heads": [], "task": 3}, "task: expected an object, found int"),
         ({"heads": [{"layer": 0}]}, r"heads\[0\]: expected the key 'head'"),
-        ({"heads": [row(layer=-1)]}, "expected layer to be a number from 0, found -1"),
-        ({"heads": [row(layer=True)]}, "expected layer to be a number from 0, found True"),
-        ({"heads": [row(), row()]}, "expected every head once, found L0.H0 twice"),
-        ({"heads": [row(mechanism="hot")]}, "expected a mechanism of .* found 'hot'"),
-        ({"heads": [row(paths=["s0", "s2"])]}, "expected paths as"),
+        ({"heads": [row(layer=-1)]}, "from L0.H0 on, found L-1.H0"),
+        ({"heads": [row(layer=True)]}, "layer: expected an integer, found True"),
+        ({"heads": [row(), row()]}, "expected every head once, .* found L0.H0"),
+        ({"heads": [row(mechanism="hot")]}, "mechanism: expected 'original' or .* found 'hot'"),
+        ({"heads": [row(paths=["s0", "s2"])]}, r"paths\[0\]: expected a list, found 's0'"),
         ({"heads": [row(paths=[["s0", "s9"]])]}, "expected a role from s0 to s6, found 's9'"),
-        ({"heads": [row(paths=[["s0", 2]])]}, "expected a role from s0 to s6, found 2"),
+        ({"heads": [row(paths=[["s0", 2]])]}, "expected text, found 2"),
         ({"heads": [row(paths=[["s0", "s2"]] * 2)]}, "expected every path once, found s0<-s2"),
         ({"heads": [row(paths=[["s0", "s2"], ["s0", "s4"]])]}, "expected one source a role"),
         ({"heads": [row(mechanism="uniform")]}, "expected no paths for a uniform head"),
@@ -124,7 +128,7 @@ def test_heads_that_a_model_lacks_are_refused():
         CIRCUIT.check_fits(3, 1)
 
 
-def test_a_circuit_reads_well_and_draws_itself():
+def test_a_circuit_reads_well_and_is_drawn():
     lines = repr(Circuit(CIRCUIT.mechanisms, 7, enabling=(HeadPath(Head(0, 1), RolePath(2, 1)),)))
     assert lines.splitlines() == [
         "L0.H0 uniform",
@@ -132,5 +136,5 @@ def test_a_circuit_reads_well_and_draws_itself():
         "L2.H1 one-hot s0<-s2 s4<-s3",
         "L0.H1 ~s2<-s1",
     ]
-    assert CIRCUIT._repr_html_().count("marker-end") == 3  # one of them enables
-    assert "every head as it is" in Circuit({}, 7)._repr_html_() + repr(Circuit({}, 7))
+    assert circuit_html(CIRCUIT).count("marker-end") == 3  # one of them enables
+    assert "every head as it is" in circuit_html(Circuit({}, 7)) + repr(Circuit({}, 7))

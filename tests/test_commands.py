@@ -153,9 +153,9 @@ def test_bad_options_of_ablate(arguments, text, capsys, tmp_path, monkeypatch):
     [
         ({"layer": 9}, r"circuit.json: circuit: expected heads from L0.H0 to L4.H0, .* L9.H0"),
         ({"head": 1}, r"found L0.H1"),
-        ({"paths": [["s0", "s8"]]}, r"\(L0.H0\): expected a role from s0 to s6, found 's8'"),
+        ({"paths": [["s0", "s8"]]}, r"L0.H0: expected a role from s0 to s6, found 's8'"),
         ({"paths": [["s5", "s0"]]}, r"L0.H0: expected a source before its destination"),
-        ({"paths": [["s0", "s2"], ["s0", "s2"]]}, r"\(L0.H0\): expected every path once"),
+        ({"paths": [["s0", "s2"], ["s0", "s2"]]}, r"L0.H0: expected every path once"),
     ],
 )
 def test_circuits_that_do_not_fit_are_refused(change, text, capsys, tmp_path):

@@ -3,12 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from circuits.ablation import ablated
-from circuits.attention import mean_attention
-from circuits.circuit import Circuit, Head
-from circuits.compile import compile_circuit
-from circuits.mechanisms import UNIFORM, Mechanism
-from circuits.rules import (
+from circuits.circuit import UNIFORM, Circuit, Head, Mechanism
+from circuits.hooks.ablated import ablated
+from circuits.known.rules import (
     PAIR,
     PAIRINGS,
     PREVIOUS,
@@ -27,6 +24,8 @@ from circuits.rules import (
     random_rules,
     stepping_rules,
 )
+from circuits.known.weights import compile_circuit
+from circuits.runs.mean_attention import mean_attention
 from tasks import InputError, RetrievalTask
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions

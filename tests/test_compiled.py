@@ -10,8 +10,8 @@ import sys
 SCRIPT = """
 import json
 import torch
-from retrieval_interp.compiled import compiled
-from retrieval_interp.model import ModelConfig, build_model
+from retrieval_interp.training.compiled import compiled
+from retrieval_interp.training.model import ModelConfig, build_model
 from tasks import RetrievalTask
 
 graphs = []

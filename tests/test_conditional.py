@@ -8,18 +8,17 @@ import torch
 
 import retrieval_interp as ri
 from circuits import discover, parse_circuit, score_circuit
-from circuits.role_runs import RoleRuns
-from circuits.runs import HookRuns, make_runs
+from circuits.runs.hook_runs import HookRuns, make_runs
+from circuits.runs.role_runs import RoleRuns
 from retrieval_interp import train
-from retrieval_interp.checkpoint import load_checkpoint, save_checkpoint
-from retrieval_interp.circuit_file import read_circuit
-from retrieval_interp.commands import parse_options
-from retrieval_interp.config import from_dict, to_dict
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.presets import PRESETS
-from retrieval_interp.recipe import Recipe
-from retrieval_interp.run_folder import RunFolder, read_recipe
-from retrieval_interp.summary import scale
+from retrieval_interp.cli.command import parse_options
+from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
+from retrieval_interp.storage.circuit_file import read_circuit
+from retrieval_interp.storage.run_folder import RunFolder, read_recipe
+from retrieval_interp.training.model import ModelConfig, build_model
+from retrieval_interp.views.score_text import scale
 from tasks import (
     GRAPHS,
     ConditionalRetrievalTask,
@@ -28,6 +27,7 @@ from tasks import (
     RetrievalTask,
     path_graph,
 )
+from tasks.structured import from_data, to_data
 from tests.test_model import randomize
 
 TRIPLE = GRAPHS["triple"]
@@ -361,12 +361,12 @@ def test_text_is_no_graph_and_other_tables_are_refused(field, text):
 def test_recipes_hold_either_task():
     conditional = Recipe(task=ConditionalRetrievalTask(graph=GRAPHS["functions"], chains=2))
     for recipe in (conditional, Recipe()):
-        assert from_dict(Recipe, json.loads(json.dumps(to_dict(recipe))), "r") == recipe
-    data = to_dict(conditional)["task"]
+        assert from_data(Recipe, json.loads(json.dumps(to_data(recipe))), "r") == recipe
+    data = to_data(conditional)["task"]
     assert data["name"] == "conditional" and data == conditional.task.to_dict()
     assert data["graph"].endswith("value <- function, number")
-    assert "name" not in to_dict(Recipe())["task"]  # as in older files
-    named = from_dict(Recipe, {"task": {"name": "retrieval", "steps": 2}}, "r")
+    assert "name" not in to_data(Recipe())["task"]  # as in older files
+    named = from_data(Recipe, {"task": {"name": "retrieval", "steps": 2}}, "r")
     assert named.task == RetrievalTask(steps=2)
 
 
@@ -375,17 +375,17 @@ def test_recipes_hold_either_task():
     [
         (
             {"name": "words"},
-            "r.task: expected the name 'retrieval' or 'conditional' or 'equations', found 'words'",
+            "r: task: expected the name 'retrieval' or 'conditional' or 'equations', found 'words'",
         ),
-        ({"graph": "triple"}, "r.task: expected the keys chains, steps, .* found 'graph'"),
-        ({"name": "conditional", "graph": "a; b <- c"}, "r.task.graph: graph: expected keys of"),
-        ({"name": "conditional", "graph": 3}, "r.task.graph: expected an object, found int"),
-        ({"name": "conditional", "tables": "no"}, "r.task.tables: expected 'full' or 'chains'"),
+        ({"graph": "triple"}, "r: task: expected the keys chains, steps, .* found 'graph'"),
+        ({"name": "conditional", "graph": "a; b <- c"}, "r: task.graph: graph: expected keys of"),
+        ({"name": "conditional", "graph": 3}, "r: task.graph: expected text, found"),
+        ({"name": "conditional", "tables": "no"}, "r: task.tables: expected 'full' or 'chains'"),
     ],
 )
 def test_bad_tasks_in_recipes_are_refused_by_key(task, text):
     with pytest.raises(InputError, match=f"^{text}"):
-        from_dict(Recipe, {"task": task}, "r")
+        from_data(Recipe, {"task": task}, "r")
 
 
 def test_the_command_line_takes_the_task_of_the_preset():

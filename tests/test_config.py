@@ -2,22 +2,22 @@ from dataclasses import replace
 
 import pytest
 
-from retrieval_interp.config import from_dict, to_dict
-from retrieval_interp.presets import PAPER, PRESETS, departures
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.config.presets import PAPER, PRESETS, departures
+from retrieval_interp.config.recipe import Recipe
 from tasks import InputError, RetrievalTask
+from tasks.structured import from_data, to_data
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_presets_survive_json(name):
     import json
 
-    data = json.loads(json.dumps(to_dict(PRESETS[name])))
-    assert from_dict(Recipe, data, "recipe") == PRESETS[name]
+    data = json.loads(json.dumps(to_data(PRESETS[name])))
+    assert from_data(Recipe, data, "recipe") == PRESETS[name]
 
 
 def test_keys_that_older_files_lack_take_their_defaults():
-    assert from_dict(Recipe, {"steps": 5, "task": {"steps": 2}}, "r").task.chains == 4
+    assert from_data(Recipe, {"steps": 5, "task": {"steps": 2}}, "r").task.chains == 4
 
 
 @pytest.mark.parametrize(
@@ -25,17 +25,17 @@ def test_keys_that_older_files_lack_take_their_defaults():
     [
         (3, "r: expected an object, found int"),
         ({"stepz": 3}, "found 'stepz'"),
-        ({"steps": "3"}, "r.steps: expected int, found '3'"),
-        ({"steps": True}, "r.steps: expected int, found True"),
-        ({"steps": 3.5}, "r.steps: expected int, found 3.5"),
+        ({"steps": "3"}, "r: steps: expected an integer, found '3'"),
+        ({"steps": True}, "r: steps: expected an integer, found True"),
+        ({"steps": 3.5}, "r: steps: expected an integer, found 3.5"),
         (
             {"schedule": "linear"},
-            "r.schedule: expected 'constant' or 'cosine' or 'cooldown', found 'linear'",
+            "r: schedule: expected 'constant' or 'cosine' or 'cooldown', found 'linear'",
         ),
-        ({"task": {"position": "word"}}, "r.task.position: expected 'pair' or 'token'"),
-        ({"model": {"d_head": "x"}}, r"r.model.d_head: expected int \| None, found 'x'"),
+        ({"task": {"position": "word"}}, "r: task.position: expected 'pair' or 'token'"),
+        ({"model": {"d_head": "x"}}, r"r: model.d_head: expected an integer, found 'x'"),
         ({"learning_rate": float("nan")}, "learning_rate to be a number from 0 up, found nan"),
-        ({"weight_decay": 10**400}, "r.weight_decay: expected float, found 1000"),
+        ({"weight_decay": 10**400}, "r: weight_decay: expected a number, found 1000"),
         ({"cooldown": 0.0}, "cooldown to be a share above 0 and up to 1, found 0.0"),
         ({"steps": 0}, "steps to be an integer of at least 1, found 0"),
         ({"batch": 100, "examples": 50}, "expected at least batch = 100 examples, found 50"),
@@ -44,7 +44,7 @@ def test_keys_that_older_files_lack_take_their_defaults():
 )
 def test_bad_recipes_are_refused_by_key(data, text):
     with pytest.raises(InputError, match=text):
-        from_dict(Recipe, data, "r")
+        from_data(Recipe, data, "r")
 
 
 def test_recipes_are_the_papers():

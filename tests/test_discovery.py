@@ -1,10 +1,11 @@
 import pytest
 
-from circuits.circuit import Head
-from circuits.discovery import discover, is_unlearned, propose
-from circuits.evaluation import score_circuit
-from circuits.mechanisms import Mechanism, RolePath, tidy
-from retrieval_interp.checkpoint import load_checkpoint
+from circuits.circuit import Head, Mechanism, RolePath, tidy
+from circuits.discovery.candidates import propose
+from circuits.discovery.search import discover
+from circuits.scores.circuit_score import score_circuit
+from circuits.scores.scorer import is_unlearned
+from retrieval_interp.storage.checkpoint import load_checkpoint
 from tasks import RetrievalTask
 
 

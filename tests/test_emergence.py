@@ -16,18 +16,18 @@ import torch
 
 import retrieval_interp as ri
 from circuits.circuit import Circuit, Head
-from circuits.compile import compile_circuit
-from circuits.rules import doubling_rules
-from retrieval_interp.checkpoint import load_checkpoint, save_checkpoint
-from retrieval_interp.config import to_dict
+from circuits.known.rules import doubling_rules
+from circuits.known.weights import compile_circuit
+from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.__main__ import main as emergence
 from retrieval_interp.emergence.probe import Probe
 from retrieval_interp.emergence.series import Losses, Series, series_from_dict
 from retrieval_interp.emergence.times import loss_emergence, paper_epochs, path_emergence
-from retrieval_interp.model import ModelConfig
-from retrieval_interp.presets import PRESETS
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
+from retrieval_interp.training.model import ModelConfig
 from tasks import InputError, RetrievalTask
+from tasks.structured import to_data
 from tests.test_scoring import naive_mse
 
 LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
@@ -54,7 +54,7 @@ def known(tmp_path_factory):
     run, small = folder / "run", load_checkpoint("small")
     (run / "checkpoints").mkdir(parents=True)
     recipe = Recipe(small.task, small.config, steps=600, log_every=100, checkpoint_every=100)
-    (run / "config.json").write_text(json.dumps(to_dict(recipe)))
+    (run / "config.json").write_text(json.dumps(to_data(recipe)))
     for step in STEPS:
         path = run / "checkpoints" / f"step-{step:06d}.safetensors"
         save_checkpoint(path, switched(step).model, small.task, small.config, {"step": step})

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from tasks import EquationsTask, InputError
-from tasks.equations import BEGIN
-from tasks.prompts import EquationsPrompt
+from tasks.words.equations_task import BEGIN
+from tasks.words.prompts import EquationsPrompt
 
 TASKS = [EquationsTask(), EquationsTask(curriculum=False), EquationsTask(3, 4), EquationsTask(2, 1)]
 each_task = pytest.mark.parametrize("task", TASKS, ids=str)

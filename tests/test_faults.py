@@ -12,13 +12,13 @@ import pytest
 
 from circuits import parse_circuit
 from retrieval_interp.emergence.watch import Watch
-from retrieval_interp.files import check_held, lock_folder, write_whole
-from retrieval_interp.run_folder import RunFolder, watch_path
+from retrieval_interp.storage.files import check_held, lock_folder, write_whole
+from retrieval_interp.storage.run_folder import RunFolder, watch_path
 from retrieval_interp.sweep.__main__ import SweepOptions, _jobs
 from retrieval_interp.sweep.cells import run_job, tidy
 from retrieval_interp.sweep.folder import SweepFolder, read_grid
 from retrieval_interp.sweep.grid import make_grid
-from retrieval_interp.training import train_model
+from retrieval_interp.training.loop import train_model
 from tasks import InputError
 from tests.test_training import TINY, Stop, metrics, same, state
 
@@ -83,7 +83,7 @@ runpy.run_module("retrieval_interp.train", run_name="__main__")
 
 WORKING = """
 import atexit, os, signal, sys, time
-from retrieval_interp.commands import run_command
+from retrieval_interp.cli.command import run_command
 
 class Finalized:
     def __del__(self):
@@ -144,7 +144,7 @@ def test_signals_and_closed_pipes_end_a_command_that_is_at_work_without_a_traceb
 def test_an_interrupt_in_code_made_from_text_ends_with_the_status(tmp_path):
     """Run by -m, as commands are: only then Python ends by the signal."""
     (tmp_path / "interrupted.py").write_text(
-        "from retrieval_interp.commands import run_command\n"
+        "from retrieval_interp.cli.command import run_command\n"
         "run_command(lambda argv: exec('raise KeyboardInterrupt'), 'interrupted')\n"
     )
     command = [sys.executable, "-m", "interrupted"]
@@ -192,7 +192,7 @@ def test_a_run_killed_between_state_and_checkpoint_writes_the_checkpoint(tmp_pat
     train_model(TINY, tmp_path / "whole", compile=False)
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr("retrieval_interp.run_folder.RunFolder.save_checkpoint", killed)
+            patch.setattr("retrieval_interp.storage.run_folder.RunFolder.save_checkpoint", killed)
             with pytest.raises(Stop):
                 train_model(TINY, tmp_path / "run", compile=False)
     train_model(TINY, tmp_path / "run", compile=False)

@@ -1,10 +1,11 @@
 import plotly.io as pio
 import pytest
 
-from circuits.circuit import Circuit, Head, HeadPath
-from circuits.drawing import draw_circuit, role_order
-from circuits.figure import circuit_diff, circuit_figure, circuit_text
-from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, RolePath
+from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
+from circuits.draw.figure import circuit_figure
+from circuits.draw.layout import role_order
+from circuits.draw.svg import draw_circuit
+from circuits.notation import circuit_diff, circuit_text
 from tasks import RetrievalTask
 
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))

@@ -2,16 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from circuits.circuit import Circuit, Head, HeadPath, parse_head_path
-from circuits.circuit_flow import (
-    carrying_paths,
-    circuit_flow,
-    delivered,
-    describe_flow,
-    original_heads,
-)
-from circuits.drawing import role_order
-from circuits.flow import (
+from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
+from circuits.draw.layout import role_order
+from circuits.flow.chain import (
     causal_depth,
     least_depth,
     paper_bound,
@@ -21,7 +14,14 @@ from circuits.flow import (
     tokens_held,
     unmasked_depth,
 )
-from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, RolePath
+from circuits.flow.delivery import (
+    carrying_paths,
+    circuit_flow,
+    delivered,
+    describe_flow,
+    original_heads,
+)
+from circuits.notation import parse_head_path
 from tasks import InputError, RetrievalTask
 
 CLOSED = {True: causal_depth, False: unmasked_depth}

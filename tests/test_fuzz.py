@@ -15,10 +15,10 @@ from faults.fuzz_files import log_data, result_data, watch_data
 from faults.fuzz_guard import Outcome
 from faults.fuzz_inputs import dumps
 from faults.fuzz_run import TASKS, run
-from retrieval_interp.run_folder import checkpoint_files
+from retrieval_interp.storage.run_folder import checkpoint_files
 from tasks import InputError, RetrievalTask
 from tasks.errors import LONGEST
-from tasks.prompts import EquationsPrompt
+from tasks.words.prompts import EquationsPrompt
 
 EXAMPLES = 30
 INSPECT = "inspect_ai"

@@ -1,7 +1,7 @@
 import pytest
 
 from tasks import GRAPHS, InputError, RetrievalGraph, path_graph, role_letters
-from tasks.graph import Node
+from tasks.vectors.graph import Node
 
 TRIPLE = "a; x <- a; y <- a; z <- x, y"
 

@@ -2,11 +2,11 @@ from itertools import product
 
 import pytest
 
-from circuits import flow
-from circuits.circuit import Circuit, parse_head_path
-from circuits.circuit_flow import carrying_paths, circuit_flow, delivered, describe_flow
-from circuits.graph_flow import least_depth, node_depths, piece_names, simulate
-from circuits.mechanisms import Mechanism
+from circuits.circuit import Circuit, Mechanism
+from circuits.flow import chain as flow
+from circuits.flow.delivery import carrying_paths, circuit_flow, delivered, describe_flow
+from circuits.flow.graph import least_depth, node_depths, piece_names, simulate
+from circuits.notation import parse_head_path
 from tasks import GRAPHS, ConditionalRetrievalTask, InputError, RetrievalGraph, path_graph
 
 UNEVEN = RetrievalGraph.parse("a; b <- a; c <- b; d <- c; z <- a, d")

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from retrieval_interp.presets import PAPER
+from retrieval_interp.config.presets import PAPER
 from retrieval_interp.sweep.cells import first_below, order_held
+from retrieval_interp.sweep.findings import summarize, summary_text
 from retrieval_interp.sweep.grid import GRIDS, SCALES, Cell, grid_from_dict, make_grid
-from retrieval_interp.sweep.summary import summarize, summary_text
 from tasks import InputError
 
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from retrieval_interp.checkpoint import load_checkpoint
+from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.sweep.__main__ import main as sweep
 from retrieval_interp.sweep.cells import run_job
 from retrieval_interp.sweep.grid import make_grid

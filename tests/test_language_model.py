@@ -14,11 +14,11 @@ from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
 from circuits import Scorer, discover, parse_circuit, score_circuit
-from circuits.ablation import ablated
+from circuits.hooks.ablated import ablated
 from retrieval_interp.ablate import main as ablate
-from retrieval_interp.checkpoint import load_checkpoint, load_weights, read_tensors
-from retrieval_interp.config import from_dict, to_dict
+from retrieval_interp.storage.checkpoint import load_checkpoint, load_weights, read_tensors
 from tasks import EquationsTask, InputError
+from tasks.structured import from_data, to_data
 from tests.test_model import randomize
 
 SMALL = ri.ModelConfig(layers=2, heads=2, d_model=16)
@@ -165,7 +165,7 @@ def test_a_bridge_of_the_same_weights_has_the_same_losses():
 
 def test_training_saving_and_loading(tmp_path, capsys):
     trained = ri.train_model(RECIPE, tmp_path / "run", "cpu", compile=False)
-    assert from_dict(ri.Recipe, json.loads(json.dumps(to_dict(RECIPE))), "r") == RECIPE
+    assert from_data(ri.Recipe, json.loads(json.dumps(to_data(RECIPE))), "r") == RECIPE
     row = trained.metrics[-1]
     assert len(row["partial_losses"]) == 3
     again = load_checkpoint(tmp_path / "run")

@@ -22,10 +22,10 @@ from inspect_ai.dataset import Sample
 from inspect_ai.log import read_eval_log, write_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
-from retrieval_interp.commands import run_command
+from retrieval_interp.cli.command import run_command
 from retrieval_interp.llm import __main__ as command
 from retrieval_interp.llm import benchmark
-from retrieval_interp.llm.figure import accuracy_figure
+from retrieval_interp.llm.plot import accuracy_figure
 from retrieval_interp.llm.results import read_results
 from retrieval_interp.llm.scorer import read_answer
 from tasks import InputError

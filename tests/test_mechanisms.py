@@ -3,14 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuits.mechanisms import (
-    IDENTITY,
-    UNIFORM,
-    Mechanism,
-    RolePath,
-    attention_pattern,
-    parse_role_path,
-)
+from circuits.attention import attention_pattern
+from circuits.circuit import IDENTITY, UNIFORM, Mechanism, RolePath
 from tasks import InputError, RetrievalTask
 
 TASK = RetrievalTask(chains=3, steps=2, dim=2)
@@ -73,7 +67,7 @@ def test_leaving_out_a_path_shares_its_attention_among_the_others():
 
 
 def test_paths_are_read_and_written():
-    assert parse_role_path(" s0 <- s2", 5) == RolePath(0, 2)
+    assert RolePath.parse(" s0 <- s2", 5) == RolePath(0, 2)
     assert str(RolePath(0, 2)) == "s0<-s2"
     assert str(Mechanism("one-hot", (RolePath(4, 3), RolePath(0, 2)))) == "one-hot s0<-s2 s4<-s3"
 
@@ -81,7 +75,7 @@ def test_paths_are_read_and_written():
 @pytest.mark.parametrize("text", ["s0->s2", "s0<-", "<-s2", "s0<-s9", "", "s0<-s2<-s4", "s0 s2"])
 def test_other_texts_are_no_path(text):
     with pytest.raises(InputError, match="expected a (path|role)"):
-        parse_role_path(text, 5)
+        RolePath.parse(text, 5)
 
 
 def test_contradictory_mechanisms_are_refused():

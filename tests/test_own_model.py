@@ -12,8 +12,8 @@ from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
 from circuits import Scorer
-from circuits.role_runs import RoleRuns
-from circuits.value_hooks import pattern_is_used
+from circuits.hooks.by_values import pattern_is_used
+from circuits.runs.role_runs import RoleRuns
 from tasks import InputError
 from tests.test_ablation import naive_outputs
 from tests.test_model import bridge_weights, randomize
@@ -135,8 +135,8 @@ def test_a_bridge_needs_nothing_that_transformerlens_4_has_not(task, bridge, mon
         monkeypatch.delattr(transformer_lens, name)
         monkeypatch.setitem(sys.modules, f"transformer_lens.{name}", None)
     for name in ("transformer", "vector_transformer"):  # these need both, and may be loaded by now
-        monkeypatch.setitem(sys.modules, f"circuits.{name}", None)
-    for name in ("model", "checkpoint", "training"):
+        monkeypatch.setitem(sys.modules, f"circuits.models.{name}", None)
+    for name in ("training.model", "storage.checkpoint", "training.loop"):
         monkeypatch.setitem(sys.modules, f"retrieval_interp.{name}", None)
     with pytest.raises(ImportError):
         ri.open("small")
@@ -269,7 +269,8 @@ def test_a_task_that_is_wrong_is_refused_at_once(hooked, wrong, text):
 
 
 def test_where_a_position_has_several_roles_the_lowest_decides():
-    from circuits.mechanisms import Mechanism, RolePath, attention_pattern
+    from circuits.attention import attention_pattern
+    from circuits.circuit import Mechanism, RolePath
 
     roles = torch.tensor([[[2, 1, 0], [3, 2, 0]]])  # position 2 is s0 of one chain, s1 of another
     both = Mechanism("one-hot", (RolePath(0, 1), RolePath(1, 2)))

@@ -1,6 +1,6 @@
 import torch
 
-from tasks.philox import normals, philox, random_words
+from tasks.sampling import normals, philox, random_words
 
 
 def words(counter, key):

@@ -8,11 +8,11 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformers import PreTrainedTokenizerFast
 
 from circuits import Scorer, mean_attention, parse_circuit
-from circuits.ablation import ablated
-from retrieval_interp.word_tokenizer import word_tokenizer
+from circuits.hooks.ablated import ablated
+from retrieval_interp.training.word_tokenizer import word_tokenizer
 from tasks import EquationsTask, InputError, PromptTask
-from tasks.equations import BEGIN
-from tasks.prompts import (
+from tasks.words.equations_task import BEGIN
+from tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,

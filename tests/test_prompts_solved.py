@@ -6,7 +6,7 @@ from collections import Counter
 import jaxtyping
 import pytest
 
-from tasks.prompts import (
+from tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,

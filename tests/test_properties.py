@@ -13,20 +13,14 @@ import torch
 
 import retrieval_interp as ri
 from circuits import Circuit, Head, Mechanism, RolePath, ablated, score_circuit
-from circuits.compile import compile_circuit
-from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from circuits.rules import Jump, plan_rules
-from circuits.scoring import Scorer
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.word_tokenizer import word_tokenizer
-from tasks import (
-    Batch,
-    ConditionalRetrievalTask,
-    EquationsTask,
-    PromptTask,
-    RetrievalTask,
-)
-from tasks.prompts import EquationsPrompt
+from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM
+from circuits.known.rules import Jump, plan_rules
+from circuits.known.weights import compile_circuit
+from circuits.scores.scorer import Scorer
+from retrieval_interp.training.model import ModelConfig, build_model
+from retrieval_interp.training.word_tokenizer import word_tokenizer
+from tasks import Batch, ConditionalRetrievalTask, EquationsTask, PromptTask, RetrievalTask
+from tasks.words.prompts import EquationsPrompt
 
 # Sums in float32 take another order: up to some 30 roundings of 6e-8 at losses of the order of 1.
 ROUNDING = 2e-6

@@ -56,7 +56,7 @@ def test_an_address_where_nothing_listens_is_refused(ray, tmp_path, capsys):
 
 
 def test_an_address_where_something_else_listens_is_refused(ray, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("retrieval_interp.sweep.ray_executor._HEALTH_SECONDS", 4)
+    monkeypatch.setattr("retrieval_interp.sweep.ray_cluster._HEALTH_SECONDS", 4)
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = error_of(f"127.0.0.1:{server.getsockname()[1]}", tmp_path / "out", capsys)
     assert "expected a Ray cluster that answers, found" in found

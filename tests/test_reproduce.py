@@ -10,7 +10,7 @@ from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.__main__ import main
 from retrieval_interp.reproduce.claims import CLAIMS, first_joins, judge, useful_heads
 from retrieval_interp.reproduce.evidence import Evidence
-from retrieval_interp.reproduce.figures import figures
+from retrieval_interp.reproduce.gallery import figures
 from retrieval_interp.reproduce.table import table_markdown
 from tasks import InputError
 

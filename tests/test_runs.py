@@ -7,14 +7,22 @@ from hypothesis import strategies as st
 from transformer_lens import HookedTransformerConfig
 
 from circuits import ablated, mean_attention, score_circuit
-from circuits.circuit import Circuit, Head, HeadPath
-from circuits.enabling import enabled_by
-from circuits.layer_input import BaseInput
-from circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, RolePath
-from circuits.role_runs import RoleRuns
-from circuits.runs import HookRuns, PartedRuns, make_runs
-from circuits.vector_transformer import VectorTransformer
-from retrieval_interp.model import ModelConfig, build_model
+from circuits.circuit import (
+    IDENTITY,
+    ORIGINAL,
+    UNIFORM,
+    Circuit,
+    Head,
+    HeadPath,
+    Mechanism,
+    RolePath,
+)
+from circuits.models.vector_transformer import VectorTransformer
+from circuits.runs.hook_runs import HookRuns, PartedRuns, make_runs
+from circuits.runs.layer_input import BaseInput
+from circuits.runs.role_runs import RoleRuns
+from circuits.scores.enabling import enabled_by
+from retrieval_interp.training.model import ModelConfig, build_model
 from tasks import RetrievalTask
 from tests.test_ablation import naive_outputs
 from tests.test_mechanisms import ORDER, PATHS
@@ -162,9 +170,9 @@ def test_a_batch_in_parts_runs_as_a_whole(kept, monkeypatch):
     first = Circuit({Head(0, 1): UNIFORM}, 5)
     second = first.replace((1, 0), Mechanism("one-hot", (RolePath(0, 2),)))
     wholes = [naive(model, circuit, batch) for circuit in (first, second)]
-    monkeypatch.setattr("circuits.runs.WHOLE", 3)
-    monkeypatch.setattr("circuits.runs.PART", 3)
-    monkeypatch.setattr("circuits.runs.KEPT", kept)
+    monkeypatch.setattr("circuits.runs.hook_runs.WHOLE", 3)
+    monkeypatch.setattr("circuits.runs.hook_runs.PART", 3)
+    monkeypatch.setattr("circuits.runs.hook_runs.KEPT", kept)
     runs = make_runs(model, batch, TASK)
     assert isinstance(runs, PartedRuns) and len(runs.parts) == 3
     assert sum(part.kept_bytes > 0 for part in runs.parts) == {0: 0, 9_000: 1}.get(kept, 3)
@@ -197,8 +205,8 @@ def test_scores_of_a_batch_in_parts_equal_those_of_the_whole(monkeypatch):
 
     whole = scores()
     assert len(whole) == 3 * 4 + 3 + 1 + 2
-    monkeypatch.setattr("circuits.runs.WHOLE", 3)
-    monkeypatch.setattr("circuits.runs.PART", 3)
+    monkeypatch.setattr("circuits.runs.hook_runs.WHOLE", 3)
+    monkeypatch.setattr("circuits.runs.hook_runs.PART", 3)
     assert scores() == pytest.approx(whole, abs=1e-5)
 
 
@@ -208,8 +216,8 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
     circuit = Circuit({Head(0, 0): Mechanism("one-hot", (RolePath(2, 1),))}, 5)
     with ablated(model, circuit, batch):
         whole = mean_attention(model, batch)
-        monkeypatch.setattr("circuits.runs.WHOLE", 3)
-        monkeypatch.setattr("circuits.runs.PART", 3)
+        monkeypatch.setattr("circuits.runs.hook_runs.WHOLE", 3)
+        monkeypatch.setattr("circuits.runs.hook_runs.PART", 3)
         torch.testing.assert_close(mean_attention(model, batch), whole)
 
 

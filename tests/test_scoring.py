@@ -1,12 +1,11 @@
 import pytest
 import torch
 
-from circuits.attention import mean_attention
-from circuits.circuit import Circuit, Head
-from circuits.evaluation import score_circuit
-from circuits.mechanisms import IDENTITY, UNIFORM, Mechanism, RolePath
-from circuits.scoring import Scorer
-from retrieval_interp.model import ModelConfig, build_model
+from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath
+from circuits.runs.mean_attention import mean_attention
+from circuits.scores.circuit_score import score_circuit
+from circuits.scores.scorer import Scorer
+from retrieval_interp.training.model import ModelConfig, build_model
 from tasks import InputError, RetrievalTask
 from tests.test_ablation import hooks_left, naive_outputs
 

@@ -15,16 +15,17 @@ from pathlib import Path
 import pytest
 
 import retrieval_interp as ri
-from circuits.figure import circuit_figure
+from circuits.draw.figure import circuit_figure
 from faults.fuzz_files import log_data
 from faults.fuzz_run import SIZES, TASKS, run
 from retrieval_interp.ablate import main as ablate
-from retrieval_interp.checkpoint import save_checkpoint
-from retrieval_interp.config import to_dict
 from retrieval_interp.emergence.report import render_emergence
-from retrieval_interp.model import build_model
-from retrieval_interp.reproduce.figures import final_loss_figure, partial_loss_figure
+from retrieval_interp.notebook.display import circuit_html
+from retrieval_interp.reproduce.gallery import final_loss_figure, partial_loss_figure
+from retrieval_interp.storage.checkpoint import save_checkpoint
+from retrieval_interp.training.model import build_model
 from tasks import InputError, RetrievalTask
+from tasks.structured import to_data
 
 ROOT = Path(__file__).parent.parent
 needs_inspect = pytest.mark.skipif(
@@ -145,7 +146,7 @@ def bench_pages(text, folder, capsys):
     yield "attention", bench.attention().save_html(folder / "attention.html").read_text()
     yield "report", bench.report(folder / "report.html").read_text()
     yield "bench", bench._repr_html_()
-    yield "circuit", bench.circuit._repr_html_()
+    yield "circuit", circuit_html(bench.circuit)
     figure = circuit_figure(bench.circuit, 2, [1, 2, 0], task=task)
     yield "figure", figure.to_html(include_plotlyjs=False, div_id="figure")
 
@@ -182,7 +183,7 @@ def sweep_figures(text, folder, capsys):
 
 
 def log_page(text, folder, capsys):
-    from retrieval_interp.llm.figure import accuracy_figure
+    from retrieval_interp.llm.plot import accuracy_figure
     from retrieval_interp.llm.results import read_results
 
     (log,) = log_data()
@@ -298,7 +299,7 @@ def test_no_command_asks_the_network(tmp_path):
     (folder / "checkpoints").mkdir(parents=True)
     checkpoint = folder / "checkpoints/step-000020.safetensors"
     save_checkpoint(checkpoint, build_model(SIZES, TASKS[0]), TASKS[0], SIZES, {"step": 20})
-    (folder / "config.json").write_text(json.dumps(to_dict(run().recipe)))
+    (folder / "config.json").write_text(json.dumps(to_data(run().recipe)))
     circuit = tmp_path / "circuit.json"
     circuit.write_text(run().circuit.to_json())
     common = ("--circuit", circuit, "--examples", 8, "--report")

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from retrieval_interp.config import to_dict
-from retrieval_interp.model import build_model
-from retrieval_interp.run_folder import RunFolder
-from retrieval_interp.seeds import Stack
+from retrieval_interp.storage.run_folder import RunFolder
 from retrieval_interp.sweep.__main__ import main as sweep
 from retrieval_interp.sweep.cells import Job, run_jobs
-from retrieval_interp.sweep.executors import Done, Failed, Progress, run_local
 from retrieval_interp.sweep.grid import Cell, make_grid
 from retrieval_interp.sweep.groups import MOST_NUMBERS_ON_CPU, in_groups, numbers, seeds_together
-from retrieval_interp.sweep.ray_executor import room, run_on_node
-from retrieval_interp.training import train_model, train_seeds
+from retrieval_interp.sweep.local import Done, Failed, Progress, run_local
+from retrieval_interp.sweep.ray_cluster import room, run_on_node
+from retrieval_interp.training.loop import train_model, train_seeds
+from retrieval_interp.training.model import build_model
+from retrieval_interp.training.seeds import Stack
 from tasks import InputError
+from tasks.structured import to_data
 
 GRID = make_grid("section7-ic", "smoke")
 SHORT = replace(
@@ -185,7 +185,7 @@ def test_a_loss_that_is_not_finite_ends_its_seed_alone(tmp_path, monkeypatch):
             model.W_E.data[0] = float("inf")
         return model
 
-    monkeypatch.setattr("retrieval_interp.training.build_model", broken)
+    monkeypatch.setattr("retrieval_interp.training.loop.build_model", broken)
     recipes = [replace(recipe, steps=2) for recipe in RECIPES]
     ended = train_seeds(recipes, folders(tmp_path), "cpu", False)
     assert [isinstance(one, InputError) for one in ended] == [False, True, False]
@@ -205,7 +205,7 @@ def jobs(path, seeds=SEEDS):
     cells = [Cell(2, seed) for seed in seeds]
     return [
         Job(
-            cell.name, "section7-ic", "smoke", 2, to_dict(replace(SHORT, seed=cell.seed)),
+            cell.name, "section7-ic", "smoke", 2, to_data(replace(SHORT, seed=cell.seed)),
             str(path / cell.name), "cpu", 1, False,
         )
         for cell in cells
@@ -315,7 +315,7 @@ def test_the_sweep_trains_smoke_cells_in_groups(tmp_path, capsys, monkeypatch):
         seen.extend([job.cell for job in group] for group in groups)
         return (Failed(job, "not run", "") for group in groups for job in group)
 
-    monkeypatch.setattr("retrieval_interp.sweep.executors.run_local", answered)
+    monkeypatch.setattr("retrieval_interp.sweep.local.run_local", answered)
     asked = ["--grid", "section7-ic", "--scale", "smoke", "--device", "cpu", "--out"]
     pairs = [[f"layers-{layers}-seed-{seed}" for seed in (0, 1)] for layers in (2, 1)]
     for name, more, expected in (

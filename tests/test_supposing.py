@@ -1,8 +1,8 @@
 import pytest
 
 from circuits import Circuit, Head, Mechanism, RolePath, parse_circuit
-from circuits.mechanisms import IDENTITY, UNIFORM
-from circuits.supposing import suppose
+from circuits.circuit import IDENTITY, UNIFORM
+from circuits.notation import suppose
 from tasks import InputError, RetrievalTask
 
 TASK = RetrievalTask()

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from retrieval_interp.checkpoint import load_checkpoint, read_tensors
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.recipe import Recipe
-from retrieval_interp.training import choose_device, step_indices, train_model
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
+from retrieval_interp.training.device import choose_device
+from retrieval_interp.training.loop import step_indices, train_model
+from retrieval_interp.training.model import ModelConfig, build_model
 from tasks import InputError, RetrievalTask
 
 TINY = Recipe(
@@ -135,7 +136,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     recipe = replace(TINY, steps=4000, log_every=10, checkpoint_every=50)
     script = f"""
 import torch; torch.set_num_threads(1)
-from retrieval_interp.training import train_model
+from retrieval_interp.training.loop import train_model
 from tests.test_training import TINY
 from dataclasses import replace
 recipe = replace(TINY, steps={recipe.steps}, log_every=10, checkpoint_every=50)
@@ -179,7 +180,7 @@ def test_compiled_training_follows_eager_training():
     script = """
 import json
 from dataclasses import replace
-from retrieval_interp.training import train_model
+from retrieval_interp.training.loop import train_model
 from tests.test_training import TINY
 runs = [train_model(replace(TINY, steps=8), compile=compile) for compile in (False, True)]
 print(json.dumps([[run.record["compiled"], run.metrics] for run in runs]))

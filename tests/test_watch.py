@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.checkpoint import load_checkpoint
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.__main__ import main as emergence
 from retrieval_interp.emergence.probe import Probe
 from retrieval_interp.emergence.watch import Watch, read_watch
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.train import main as train
-from retrieval_interp.training import train_model
+from retrieval_interp.training.loop import train_model
+from retrieval_interp.training.model import ModelConfig, build_model
 from tasks import InputError, RetrievalTask
 from tests.test_training import Stop, metrics, same, stop_at
 

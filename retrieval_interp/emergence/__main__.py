@@ -5,7 +5,7 @@ worth, when it appears, and which of both comes first (paper, section 9 and appe
 """
 
 if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.interrupts import end_at_once
+    from retrieval_interp.cli.interrupts import end_at_once
 
     end_at_once("emergence")
 
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrieval_interp.commands import (
+from retrieval_interp.cli.command import (
     check_outputs,
     check_sampling,
     parse_options,
     progress_bar,
     run_command,
 )
-from retrieval_interp.files import check_run_folder
+from retrieval_interp.storage.files import check_run_folder
 
 if TYPE_CHECKING:
     from retrieval_interp.emergence.probe import Snapshot
@@ -73,17 +73,13 @@ def main(argv: Sequence[str]) -> None:
     outputs = {"--json": options.json, "--csv": options.csv, "--report": options.report}
     check_outputs(outputs, read)
 
-    from retrieval_interp.circuit_file import read_circuit
-    from retrieval_interp.emergence.run import follow_run
-    from retrieval_interp.emergence.summary import (
-        emergence_csv,
-        emergence_json,
-        emergence_table,
-    )
-    from retrieval_interp.files import write_whole
-    from retrieval_interp.run_folder import read_recipe
-    from retrieval_interp.summary import describe_config
-    from retrieval_interp.training import choose_device
+    from retrieval_interp.emergence.follow import follow_run
+    from retrieval_interp.emergence.text import emergence_csv, emergence_json, emergence_table
+    from retrieval_interp.storage.circuit_file import read_circuit
+    from retrieval_interp.storage.files import write_whole
+    from retrieval_interp.storage.run_folder import read_recipe
+    from retrieval_interp.training.device import choose_device
+    from retrieval_interp.views.score_text import describe_config
 
     device = choose_device(options.device)
     circuit = None

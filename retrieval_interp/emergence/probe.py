@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits import Circuit, HeadPath, Scorer, mean_attention
-from circuits.ablation import is_causal
-from circuits.mechanisms import check_paths
+from circuits.attention import check_paths
+from circuits.hooks.points import is_causal
 from tasks import InputError, TrainingTask
 
 Source = Literal["checkpoint", "watch"]

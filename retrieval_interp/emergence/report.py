@@ -7,24 +7,24 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from retrieval_interp.config import to_dict
-from retrieval_interp.emergence.figures import (
+from retrieval_interp.emergence.curves import (
     attention_figure,
     crossing_figure,
     loss_figure,
     necessity_figure,
 )
 from retrieval_interp.emergence.series import Series
-from retrieval_interp.emergence.summary import (
+from retrieval_interp.emergence.text import (
     HEADER,
     LEGEND,
     NUMBERS,
     emergence_rows,
     emergence_sentences,
 )
-from retrieval_interp.page import render_page, render_table
-from retrieval_interp.provenance import provenance
-from retrieval_interp.summary import describe_config
+from retrieval_interp.storage.provenance import provenance
+from retrieval_interp.views.page import render_page, render_table
+from retrieval_interp.views.score_text import describe_config
+from tasks.structured import to_data
 
 # Plotly draws with fixed colours: text and grid follow the page's, also when it changes.
 _THEME = """
@@ -133,6 +133,6 @@ def _how(series: Series, command: str, examples: int, seed: int) -> str:
         ["circuit", f"{series.circuit_from}; {json.dumps(series.circuit.to_dict()['heads'])}"],
         ["tolerance", f"{series.tolerance:g}"],
         ["versions", ", ".join(f"{name} {text}" for name, text in record["versions"].items())],
-        ["recipe", json.dumps(to_dict(series.recipe))],
+        ["recipe", json.dumps(to_data(series.recipe))],
     ]
     return render_table(["", ""], rows, ["nowrap", ""])

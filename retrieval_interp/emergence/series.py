@@ -14,11 +14,11 @@ from statistics import fmean
 from typing import Any
 
 from circuits import Circuit, HeadPath
-from retrieval_interp.config import from_dict, to_dict
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import Snapshot, paths_of, snapshot_from_dict
-from retrieval_interp.files import read_text
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.storage.files import read_text
 from tasks import InputError
+from tasks.structured import from_data, to_data
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Series:
         """As JSON data; `series_from_dict` reads it back."""
         return {
             "run": self.run,
-            "recipe": to_dict(self.recipe),
+            "recipe": to_data(self.recipe),
             "circuit": self.circuit.to_dict(),
             "circuit_from": self.circuit_from,
             "tolerance": self.tolerance,
@@ -166,7 +166,7 @@ def series_from_dict(data: Any, where: str = "series") -> Series:
         raise InputError(
             f"{where}: expected an object with {', '.join(parts)}, as emergence --json writes it"
         )
-    recipe = from_dict(Recipe, data["recipe"], f"{where}: recipe")
+    recipe = from_data(Recipe, data["recipe"], f"{where}: recipe")
     circuit = Circuit.from_dict(data["circuit"], len(recipe.task.role_names))
     try:
         losses = tuple(

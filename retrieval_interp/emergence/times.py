@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from circuits import HeadPath
+from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.crossing import (
     Crossing,
     Leader,
@@ -29,8 +31,6 @@ from retrieval_interp.emergence.crossing import (
     who_leads,
 )
 from retrieval_interp.emergence.series import Series
-from retrieval_interp.presets import PRESETS
-from retrieval_interp.recipe import Recipe
 from tasks import role_name
 
 THRESHOLD = 0.5

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 from circuits import Circuit
-from circuits.transformer import Transformer
+from circuits.models.transformer import Transformer
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import (
     EXAMPLES,
     Probe,
@@ -24,10 +25,9 @@ from retrieval_interp.emergence.probe import (
     check_has_paths,
     snapshot_from_dict,
 )
-from retrieval_interp.files import read_json_lines, write_whole
-from retrieval_interp.model import build_model
-from retrieval_interp.recipe import Recipe
-from retrieval_interp.run_folder import watch_path
+from retrieval_interp.storage.files import read_json_lines, write_whole
+from retrieval_interp.storage.run_folder import watch_path
+from retrieval_interp.training.model import build_model
 from tasks import InputError
 
 

@@ -4,7 +4,7 @@ The questions are asked by Inspect itself: `inspect eval retrieval_interp/equati
 """
 
 if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.interrupts import end_at_once
+    from retrieval_interp.cli.interrupts import end_at_once
 
     end_at_once("llm")
 
@@ -15,7 +15,7 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from retrieval_interp.commands import check_outputs, parse_options, run_command
+from retrieval_interp.cli.command import check_outputs, parse_options, run_command
 from tasks.errors import InputError
 
 PROG = "python -m retrieval_interp.llm"
@@ -50,8 +50,8 @@ def main(argv: Sequence[str]) -> None:
             "expected Inspect to be installed, found it is not; pip install 'retrieval-interp[llm]'"
         ) from None
 
-    from retrieval_interp.files import write_whole
     from retrieval_interp.llm.results import read_results, results_table
+    from retrieval_interp.storage.files import write_whole
 
     results = read_results(options.logs)
     print(results_table(results))
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
         write_whole(options.json, json.dumps([asdict(row) for row in results], indent=2) + "\n")
         print(f"\nnumbers: {options.json}")
     if options.out is not None:
-        from retrieval_interp.llm.figure import accuracy_figure
+        from retrieval_interp.llm.plot import accuracy_figure
 
         figure = accuracy_figure(results)
         write_whole(options.out, figure.to_html(include_plotlyjs=True, div_id="accuracy"))

@@ -23,7 +23,7 @@ from retrieval_interp.llm.solver import (
     resample,
 )
 from tasks.errors import InputError
-from tasks.prompts import (
+from tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,
@@ -31,7 +31,7 @@ from tasks.prompts import (
     Prompt,
     RelativesPrompt,
 )
-from tasks.prompts.prompt import expect_count
+from tasks.words.prompts.prompt import expect_count
 
 QUESTIONS = 500
 

@@ -5,7 +5,7 @@ how they were made.
 """
 
 if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.interrupts import end_at_once
+    from retrieval_interp.cli.interrupts import end_at_once
 
     end_at_once("reproduce")
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrieval_interp.commands import check_outputs, parse_options, progress_bar, run_command
+from retrieval_interp.cli.command import check_outputs, parse_options, progress_bar, run_command
 from tasks.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def main(argv: Sequence[str]) -> None:
     if options.figures is not None and options.figures.exists() and not options.figures.is_dir():
         raise InputError(f"{options.figures}: expected a folder for the figures, found a file")
 
-    from retrieval_interp.files import write_whole
     from retrieval_interp.reproduce.claims import CLAIMS, judge
     from retrieval_interp.reproduce.evidence import Evidence
     from retrieval_interp.reproduce.table import table_json, table_markdown, table_text
+    from retrieval_interp.storage.files import write_whole
 
     unknown = [name for name in options.only if name not in CLAIMS]
     if unknown:
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
         if path is not None:
             print(f"rows:    {path}")
     if options.figures is not None:
-        from retrieval_interp.reproduce.figures import write_figures
+        from retrieval_interp.reproduce.gallery import write_figures
 
         for path in write_figures(evidence, options.figures):
             print(f"figure:  {path}")

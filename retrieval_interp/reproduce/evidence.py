@@ -20,15 +20,15 @@ import torch
 
 from circuits import Circuit, HeadPath, Scorer
 from circuits import discover as discover_circuit
-from circuits.scoring import Progress, no_progress, standard_error
-from retrieval_interp.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
-from retrieval_interp.circuit_file import read_circuit
-from retrieval_interp.config import from_dict
+from circuits.scores.scorer import Progress, no_progress, standard_error
+from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
-from retrieval_interp.files import read_text
-from retrieval_interp.presets import PRESETS
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
+from retrieval_interp.storage.circuit_file import read_circuit
+from retrieval_interp.storage.files import read_text
 from tasks import InputError
+from tasks.structured import from_data
 
 EXAMPLES = 512
 LOSS_EXAMPLES = 4096  # single examples differ: on 512 the mean is uncertain by a quarter
@@ -64,7 +64,8 @@ class Trained:
     def recipe(self) -> Recipe:
         """What the checkpoint's training record says it was made with."""
         recorded = self.checkpoint.training.get("recipe")
-        return from_dict(Recipe, recorded, f"{self.where}: recipe")
+        recipe: Recipe = from_data(Recipe, recorded, f"{self.where}: recipe")
+        return recipe
 
     @cached_property
     def checkpoint(self) -> Checkpoint:

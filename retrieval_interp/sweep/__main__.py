@@ -7,7 +7,7 @@ depth train in common steps where that is faster (`--group`).
 """
 
 if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.interrupts import end_at_once
+    from retrieval_interp.cli.interrupts import end_at_once
 
     end_at_once("sweep")
 
@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from retrieval_interp.commands import parse_options, run_command
+from retrieval_interp.cli.command import parse_options, run_command
 from tasks.errors import InputError
 
 if TYPE_CHECKING:
     from retrieval_interp.sweep.cells import Job
-    from retrieval_interp.sweep.executors import Event
     from retrieval_interp.sweep.folder import SweepFolder
     from retrieval_interp.sweep.grid import Cell, Grid
+    from retrieval_interp.sweep.local import Event
 
 PROG = "python -m retrieval_interp.sweep"
 MOST_WORKERS = 256
@@ -84,13 +84,13 @@ def main(argv: Sequence[str]) -> None:
         _summarize(options.out, grid)
         return
 
-    from retrieval_interp.training import choose_device
+    from retrieval_interp.training.device import choose_device
 
     ray = None
     if options.address is None:
         choose_device(options.device)
     else:
-        from retrieval_interp.sweep.ray_executor import connect
+        from retrieval_interp.sweep.ray_cluster import connect
 
         ray = connect(options.address)
     try:
@@ -100,12 +100,12 @@ def main(argv: Sequence[str]) -> None:
             jobs = _jobs(folder, finished, options)
             groups = _groups(grid, jobs, options, ray)
             if ray is None:
-                from retrieval_interp.sweep.executors import environments, run_local
+                from retrieval_interp.sweep.local import environments, run_local
 
                 workers, threads, gpus = _local_share(options)
                 events = run_local(groups, environments(workers, threads, gpus))
             else:
-                from retrieval_interp.sweep.ray_executor import run_on_ray
+                from retrieval_interp.sweep.ray_cluster import run_on_ray
 
                 share = options.gpus_per_cell
                 events = run_on_ray(ray, groups, options.out, share, options.workers)
@@ -177,8 +177,8 @@ def _jobs(
     folder: "SweepFolder", finished: dict["Cell", dict[str, object]], options: SweepOptions
 ) -> "list[Job]":
     """What is left to do; what killed sweeps left in finished cells is cleared away."""
-    from retrieval_interp.config import to_dict
     from retrieval_interp.sweep.cells import Job, tidy
+    from tasks.structured import to_data
 
     grid, jobs = folder.grid, []
     threads = options.threads or (1 if options.address else _local_share(options)[1])
@@ -195,7 +195,7 @@ def _jobs(
                 grid=grid.name,
                 scale=grid.scale,
                 layers=cell.layers,
-                recipe=to_dict(grid.cell_recipe(cell)),
+                recipe=to_data(grid.cell_recipe(cell)),
                 folder=str(folder.cell_folder(cell)),
                 device=options.device,
                 threads=threads,
@@ -216,7 +216,7 @@ def _groups(grid: "Grid", jobs: "list[Job]", options: SweepOptions, ray: Any) ->
             workers, _, gpus = _local_share(options)
             on_gpu = gpus > 0
         else:
-            from retrieval_interp.sweep.ray_executor import room
+            from retrieval_interp.sweep.ray_cluster import room
 
             found, on_gpu = room(ray, options.gpus_per_cell, options.threads or 1, options.device)
             workers = options.workers or found
@@ -233,7 +233,7 @@ def _run(
     """Write down what happens; returns the cells that failed."""
     from contextlib import closing
 
-    from retrieval_interp.sweep.executors import Done, Failed
+    from retrieval_interp.sweep.local import Done, Failed
     from retrieval_interp.sweep.progress import SweepProgress
 
     grid = folder.grid
@@ -265,9 +265,9 @@ def _run(
 def _summarize(out: Path, grid: "Grid") -> None:
     import json
 
-    from retrieval_interp.files import write_whole
+    from retrieval_interp.storage.files import write_whole
+    from retrieval_interp.sweep.findings import summarize, summary_text
     from retrieval_interp.sweep.folder import read_failed, read_results
-    from retrieval_interp.sweep.summary import summarize, summary_text
 
     made_by = ["--grid", grid.name, "--scale", grid.scale, "--out", str(out)]
     command = f"{PROG} {shlex.join(made_by)}"

@@ -28,12 +28,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.files import remove_leftovers
-from retrieval_interp.process_settings import collect_rarely, keep_memory
+from retrieval_interp.cli.process_settings import collect_rarely, keep_memory
+from retrieval_interp.storage.files import remove_leftovers
 from tasks.errors import InputError
 
 if TYPE_CHECKING:
-    from retrieval_interp.training import Trained
+    from retrieval_interp.training.loop import Trained
 
 FORMAT = 1
 THRESHOLD = 0.5
@@ -92,7 +92,8 @@ def run_job(job: Job, on_step: Callable[[int], None] = lambda done: None) -> dic
 def run_jobs(
     jobs: Sequence[Job], on_step: Callable[[str, int], None] = lambda cell, done: None
 ) -> list[dict[str, Any] | InputError]:
-    """Train cells that differ in their seed alone in common steps (`retrieval_interp.seeds`).
+    """Train cells that differ in their seed alone in common steps
+    (`retrieval_interp.training.seeds`).
 
     Args:
         jobs: one or more, alike in all but cell, seed and folder.
@@ -106,13 +107,13 @@ def run_jobs(
     """
     import torch
 
-    from retrieval_interp.config import from_dict
-    from retrieval_interp.recipe import Recipe
-    from retrieval_interp.training import train_seeds
+    from retrieval_interp.config.recipe import Recipe
+    from retrieval_interp.training.loop import train_seeds
+    from tasks.structured import from_data
 
     first = jobs[0]
     torch.set_num_threads(first.threads)
-    recipes = [from_dict(Recipe, job.recipe, f"{job.cell}: recipe") for job in jobs]
+    recipes = [from_data(Recipe, job.recipe, f"{job.cell}: recipe") for job in jobs]
     try:
         ended = train_seeds(
             recipes,

@@ -1,7 +1,7 @@
 """A sweep on disk: which grid it is, a run folder a cell, and a result a finished cell.
 
     grid.json                            grid, scale and settings
-    cells/layers-4-seed-0/               run folder (retrieval_interp.run_folder)
+    cells/layers-4-seed-0/               run folder (retrieval_interp.storage.run_folder)
     results/layers-4-seed-0.json         the result: a cell that has one is finished
     errors/layers-4-seed-0.txt           why a cell failed; goes when it succeeds
     summary.json                         what all results say
@@ -15,8 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.config import is_number, to_dict
-from retrieval_interp.files import (
+from retrieval_interp.storage.files import (
     check_held,
     is_temporary,
     lock_folder,
@@ -27,6 +26,7 @@ from retrieval_interp.files import (
 from retrieval_interp.sweep.cells import FORMAT, tidy
 from retrieval_interp.sweep.grid import Cell, Grid, grid_from_dict
 from tasks.errors import InputError
+from tasks.structured import is_number, to_data
 
 _NUMBERS = ("validation_loss", "seconds", "seconds_per_step")
 
@@ -186,7 +186,7 @@ def _check_result(result: Any, grid: Grid, cell: Cell, file: Path) -> None:
             f"{file}: expected a cell's result, found other JSON; remove that file to have the "
             "cell run again"
         )
-    if recipe != to_dict(grid.cell_recipe(cell)) or result.get("cell") != cell.name:
+    if recipe != to_data(grid.cell_recipe(cell)) or result.get("cell") != cell.name:
         raise InputError(
             f"{file}: expected the result of {cell.name} of this grid, found one of another "
             "recipe; remove that file to have the cell run again"

@@ -29,10 +29,10 @@ nothing learned more than x_1 in 800 to 2,800 steps (4 or 6 layers; one, four an
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from retrieval_interp.config import from_dict, to_dict
-from retrieval_interp.presets import PRESETS
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.config.recipe import Recipe
 from tasks import InputError
+from tasks.structured import from_data, to_data
 
 GRIDS = ("section7-ic", "section7-nonic")
 FORMAT = 1
@@ -149,7 +149,7 @@ class Grid:
             "layers": list(self.layers),
             "seeds": list(self.seeds),
             "compile": self.compile,
-            "recipe": to_dict(self.recipe),
+            "recipe": to_data(self.recipe),
         }
 
 
@@ -197,7 +197,7 @@ def grid_from_dict(data: Any, where: str) -> Grid:
             raise InputError(f"{where}: expected {key} to be integers, found {values!r:.60}")
     if not (isinstance(data["grid"], str) and isinstance(data["scale"], str)):
         raise InputError(f"{where}: expected the names of a grid and a scale, found others")
-    recipe = from_dict(Recipe, data["recipe"], f"{where}: recipe")
+    recipe = from_data(Recipe, data["recipe"], f"{where}: recipe")
     return Grid(
         data["grid"],
         data["scale"],

@@ -16,7 +16,7 @@ The rule of `--group auto`, from `benchmarks/seeds.py`:
 
 from collections.abc import Sequence
 
-from retrieval_interp.recipe import Recipe
+from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.sweep.cells import Job
 
 MOST_SEEDS = 8

@@ -1,0 +1,142 @@
+"""Applying a circuit to a hooked model by replacing attention patterns (paper, appendix E).
+
+The replacement happens at TransformerLens's `hook_pattern`, after the softmax, so a circuit can be
+applied to any model that has these hook points; where a model only shows its pattern there, at
+`hook_z` (`circuits.hooks.by_values`). Hooks live inside one `with` block.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuits.attention import attention_pattern, check_paths, cut_paths
+from circuits.circuit import Circuit, Head, RolePath
+from circuits.hooks.by_values import pattern_is_used, value_hooks
+from circuits.hooks.points import is_causal, pattern_hook_name
+from tasks import Batch, InputError
+
+PatternHook = Callable[..., Tensor | None]
+
+
+def circuit_hooks(
+    circuit: Circuit,
+    roles: Int[Tensor, "batch chain role"],
+    n_positions: int,
+    causal: bool,
+    first_layer: int = 0,
+    by_values: bool = False,
+) -> list[tuple[str, PatternHook]]:
+    """Hooks that replace the attention of a circuit's heads.
+
+    Args:
+        circuit: the mechanisms to apply.
+        roles: role positions of the batch that the hooks are for.
+        n_positions: its sequence length.
+        causal: whether the model masks later positions.
+        first_layer: leave out the layers before this one.
+        by_values: replace the heads' results, for models that do not use the pattern that a hook
+            returns (`circuits.hooks.by_values`).
+
+    Returns:
+        Pairs of hook name and hook, for `model.hooks` or `model.run_with_hooks`.
+    """
+    layers: dict[int, list[Head]] = {}
+    for head in circuit.mechanisms:
+        if head.layer >= first_layer:
+            layers.setdefault(head.layer, []).append(head)
+    hooks: list[tuple[str, PatternHook]] = []
+    for layer, heads in layers.items():
+        patterns, cuts = {}, {}
+        for head in heads:
+            mechanism = circuit[head]
+            if mechanism.kind == "cut":
+                check_paths(mechanism.paths, roles, causal)
+                cuts[head.head] = mechanism.paths
+            else:
+                patterns[head.head] = attention_pattern(
+                    mechanism, roles, n_positions, causal, circuit.rest
+                )
+        if by_values:
+            hooks += value_hooks(layer, patterns, cuts, roles, causal)
+        else:
+            hook = partial(_replace_heads, patterns=patterns, cuts=cuts, roles=roles)
+            hooks.append((pattern_hook_name(layer), hook))
+    return hooks
+
+
+def _replace_heads(
+    pattern: Float[Tensor, "batch head dest src"],
+    hook: Any,
+    patterns: dict[int, Tensor],
+    cuts: dict[int, tuple[RolePath, ...]],
+    roles: Tensor,
+) -> Float[Tensor, "batch head dest src"]:
+    for replacement in patterns.values():
+        if replacement.shape[-2:] != pattern.shape[-2:] or len(replacement) not in (
+            1,
+            len(pattern),
+        ):
+            raise InputError(
+                f"ablation: the circuit was applied for a batch of {len(replacement)} examples and "
+                f"{replacement.shape[-1]} positions, but the model ran on {len(pattern)} and "
+                f"{pattern.shape[-1]}; run the batch that was given"
+            )
+    if cuts and len(roles) != len(pattern):
+        raise InputError(
+            f"ablation: the circuit was applied for a batch of {len(roles)} examples, but the "
+            f"model ran on {len(pattern)}; run the batch that was given"
+        )
+    replaced = pattern.clone()
+    for head, paths in cuts.items():
+        replaced[:, head] = cut_paths(pattern[:, head], paths, roles)
+    for head, replacement in patterns.items():
+        replaced[:, head] = replacement.to(pattern)
+    return replaced
+
+
+@contextmanager
+def ablated(model: Any, circuit: Circuit, batch: Batch, first_layer: int = 0) -> Iterator[Any]:
+    """Run a model with a circuit in place of its attention.
+
+    >>> with ablated(model, circuit, batch):
+    ...     outputs = model(batch.inputs)
+
+    Blocks nest: an inner one acts after an outer one on the same head. On leaving, however it is
+    left, only the hooks that this block set are gone.
+
+    Args:
+        model: a hooked model (`HookedTransformer` or alike), unchanged afterwards.
+        circuit: mechanisms for some or all of its heads.
+        batch: the one batch that will be run; its roles say where each path runs.
+        first_layer: apply the circuit from this layer on, for runs with `start_at_layer`.
+
+    Raises:
+        InputError: the circuit names a head or role that is not there, goes against the mask, or
+            a hook it set never fired, which would leave that head silently as it was.
+    """
+    circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
+    by_values = bool(circuit.mechanisms) and not pattern_is_used(model, batch)
+    hooks = circuit_hooks(
+        circuit, batch.roles, batch.inputs.shape[1], is_causal(model), first_layer, by_values
+    )
+    fired: set[str] = set()
+
+    def noting(name: str, function: PatternHook) -> PatternHook:
+        def replace(activation: Tensor, hook: Any) -> Tensor | None:
+            fired.add(name)
+            return function(activation, hook=hook)
+
+        return replace
+
+    with model.hooks(fwd_hooks=[(name, noting(name, function)) for name, function in hooks]):
+        yield model
+    for name, _ in hooks:
+        if name not in fired:
+            raise InputError(
+                f"ablation: expected every hook to fire, but {name} did not; the model was not "
+                "run, or does not pass its attention through that hook"
+            )

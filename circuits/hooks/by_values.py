@@ -1,0 +1,132 @@
+"""Replacing attention in models whose pattern hook is only looked through.
+
+In a `HookedTransformer` what a hook at `hook_pattern` returns is what the head uses. A
+`TransformerBridge` may compute attention first and show the pattern afterwards: replacing it there
+changes nothing, without a word. For such models the head's result is replaced instead: `hook_z`
+becomes the wanted pattern times the values, which `hook_v` has shown before.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuits.attention import allowed_positions, cut_paths
+from circuits.circuit import RolePath
+from circuits.hooks.points import is_hooked_transformer
+from tasks import Batch, InputError
+
+_USED: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
+
+
+@torch.no_grad()
+def pattern_is_used(model: Any, batch: Batch) -> bool:
+    """Whether a model uses the pattern that a hook at `hook_pattern` returns.
+
+    Found out once a model: by its class, or by taking a head all its attention on one example and
+    looking whether it still gathers anything.
+    """
+    if is_hooked_transformer(model):
+        return True
+    if model not in _USED:
+        gathered: list[Tensor] = []
+        model.run_with_hooks(
+            batch.inputs[:1],
+            fwd_hooks=[
+                ("blocks.0.attn.hook_pattern", lambda pattern, hook: torch.zeros_like(pattern)),
+                ("blocks.0.attn.hook_z", lambda z, hook: gathered.append(z)),
+            ],
+        )
+        if not gathered:
+            raise InputError(
+                "ablation: expected blocks.0.attn.hook_z to fire, but it did not; the model does "
+                "not pass its attention through TransformerLens's hooks"
+            )
+        _USED[model] = not bool(gathered[0].any())
+    return _USED[model]
+
+
+def value_hooks(
+    layer: int,
+    patterns: dict[int, Tensor],
+    cuts: dict[int, tuple[RolePath, ...]],
+    roles: Tensor,
+    causal: bool,
+) -> list[tuple[str, Callable[..., Any]]]:
+    """Hooks that replace a layer's attention through its values.
+
+    Args:
+        layer: which one.
+        patterns: a pattern a replaced head, [batch dest src].
+        cuts: the paths to cut, a head.
+        roles: role positions of the batch, [batch chain role].
+        causal: whether the model masks later positions.
+
+    Returns:
+        Pairs of hook name and hook. They must all be set together, and fire in a run of the batch
+        that `roles` belongs to.
+    """
+    seen: dict[str, Float[Tensor, "batch pos head d_head"]] = {}
+    own: dict[int, Tensor] = {}
+    used: dict[int, Tensor] = {}
+
+    def keep(name: str) -> Callable[[Tensor, Any], None]:
+        def hold(activation: Tensor, hook: Any) -> None:
+            seen[name] = activation
+
+        return hold
+
+    def replace(
+        z: Float[Tensor, "batch pos head d_head"], hook: Any
+    ) -> Float[Tensor, "batch pos head d_head"]:
+        if len(z) != len(roles):
+            raise InputError(
+                f"ablation: the circuit was applied for a batch of {len(roles)} examples, but the "
+                f"model ran on {len(z)}; run the batch that was given"
+            )
+        z = z.clone()
+        # Several query heads may share one head of keys and values.
+        group = z.shape[2] // seen["v"].shape[2]
+        for head, paths in cuts.items():
+            own[head] = _own_pattern(seen["q"][:, :, head], seen["k"][:, :, head // group], causal)
+            used[head] = cut_paths(own[head], paths, roles)
+        for head, pattern in patterns.items():
+            used[head] = pattern.to(z).expand(len(z), -1, -1)
+        for head, pattern in used.items():
+            z[:, :, head] = pattern @ seen["v"][:, :, head // group]
+        return z
+
+    def show(
+        pattern: Float[Tensor, "batch head dest src"], hook: Any
+    ) -> Float[Tensor, "batch head dest src"]:
+        """Whoever looks at the pattern sees what was used."""
+        for head, mine in own.items():
+            if not torch.allclose(mine, pattern[:, head], atol=1e-4):
+                raise InputError(
+                    f"ablation: expected L{layer}.H{head} to attend by its queries and keys alone, "
+                    "found another pattern; paths of this model cannot be cut, only replaced"
+                )
+        pattern = pattern.clone()
+        for head, replaced in used.items():
+            pattern[:, head] = replaced
+        return pattern
+
+    place = f"blocks.{layer}.attn.hook_"
+    hooks: list[tuple[str, Callable[..., Any]]] = [(f"{place}v", keep("v"))]
+    if cuts:
+        hooks += [(f"{place}q", keep("q")), (f"{place}k", keep("k"))]
+    return [*hooks, (f"{place}z", replace), (f"{place}pattern", show)]
+
+
+def _own_pattern(
+    queries: Float[Tensor, "batch pos d_head"],
+    keys: Float[Tensor, "batch pos d_head"],
+    causal: bool,
+) -> Float[Tensor, "batch dest src"]:
+    scores = queries @ keys.transpose(1, 2) / queries.shape[-1] ** 0.5
+    allowed = allowed_positions(queries.shape[1], causal, queries.device)
+    pattern: Tensor = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    return pattern

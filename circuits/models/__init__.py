@@ -1,0 +1,4 @@
+"""The HookedTransformers that are trained and built here.
+
+The only folder of `circuits` that loads TransformerLens.
+"""

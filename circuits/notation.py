@@ -1,0 +1,98 @@
+"""Circuits as people write and read them: from lines, as text, and what changed between two.
+
+L0.H0 one-hot s2<-s1 s4<-s3     the head's mechanism, with all its paths
+L1.H0 uniform                   the same without paths
+L2.H0 s0<-s2                    one more path; a role with two sources shares its attention
+"""
+
+from collections.abc import Iterable
+
+from circuits.circuit import KINDS, Circuit, Head, HeadPath, Mechanism, Rest, RolePath, tidy
+from tasks import InputError, Task
+
+_WRITTEN = tuple(kind for kind in KINDS if kind != "role-mean")  # its weights need measuring
+
+
+def suppose(circuit: Circuit, line: str) -> Circuit:
+    """A circuit with one more line supposed.
+
+    Args:
+        circuit: what is supposed already.
+        line: of the forms above.
+
+    Raises:
+        InputError: not of that form; the line is quoted.
+    """
+    words = line.split()
+    paths = words[1:] if len(words) > 1 and "<-" in words[1] else words[2:]
+    if len(words) < 2 or not (words[1] in _WRITTEN or len(paths) == len(words) - 1):
+        raise InputError(
+            "expected a line such as L1.H0 s0<-s2, L0.H0 one-hot s2<-s1 s4<-s3 or L1.H0 uniform "
+            f"(mechanisms: {', '.join(_WRITTEN)}), found {line!r:.80}"
+        )
+    head = Head.parse(words[0])
+    parsed = tuple(RolePath.parse(word, circuit.n_roles) for word in paths)
+    if words[1] in _WRITTEN:
+        return circuit.replace(head, Mechanism(words[1], parsed))
+    old = circuit[head]
+    kept = old.paths if old.kind in ("one-hot", "shared") else ()
+    return circuit.replace(head, tidy(Mechanism("shared", tuple(dict.fromkeys((*kept, *parsed))))))
+
+
+def parse_circuit(lines: Iterable[str], task: Task, rest: Rest = "zero") -> Circuit:
+    """A circuit from lines, one a head.
+
+    Args:
+        lines: of the forms above; heads not named are left as they are.
+        task: the task that the circuit speaks of.
+        rest: the attention row of a position without a path, in one-hot and shared heads.
+
+    Raises:
+        InputError: not of that form, or a head named twice; the line is quoted.
+    """
+    circuit = Circuit({}, len(task.role_names), rest, task.to_dict())
+    named: set[Head] = set()
+    for line in lines:
+        circuit = suppose(circuit, line)
+        head = Head.parse(line.split()[0])
+        if head in named:
+            raise InputError(f"expected every head once, found {head} twice")
+        named.add(head)
+    return circuit
+
+
+def parse_head_path(text: str, n_roles: int) -> HeadPath:
+    """Read `L1.H0 s0<-s2`.
+
+    Raises:
+        InputError: not of that form, or a role out of range.
+    """
+    return HeadPath.parse(text, n_roles)
+
+
+def circuit_text(circuit: Circuit, n_layers: int) -> str:
+    """A circuit for the terminal: a line a layer, the last on top; `~` marks enabling paths."""
+    lines = []
+    for layer in reversed(range(n_layers)):
+        heads = [
+            f"H{head.head} {mechanism}"
+            for head, mechanism in circuit.mechanisms.items()
+            if head.layer == layer
+        ]
+        heads += [
+            f"H{path.head.head} ~{path.path}"
+            for path in circuit.enabling
+            if path.head.layer == layer
+        ]
+        lines.append(f"L{layer:<3} {'; '.join(heads) or 'original'}")
+    return "\n".join(lines)
+
+
+def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
+    """What changed between two circuits, a line a head: `L1.H0: uniform -> one-hot s0<-s2`."""
+    heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
+    lines = [f"{head}: {old[head]} -> {new[head]}" for head in heads if old[head] != new[head]]
+    gone = [f"enabling: - {path}" for path in old.enabling if path not in new.enabling]
+    come = [f"enabling: + {path}" for path in new.enabling if path not in old.enabling]
+    rest = [f"rest: {old.rest} -> {new.rest}"] if old.rest != new.rest else []
+    return [*rest, *lines, *gone, *come]

@@ -1,0 +1,347 @@
+"""Running a plain transformer under many circuits, computing only what can change the answer.
+
+The residual stream of one run, the base, is kept by role, [batch chain d_model], after every layer.
+For another circuit
+
+1. *affected* roles are followed upwards: a role whose attention row differs from the base's, or
+   that attends to an affected role, is affected from there on;
+2. *needed* roles are followed downwards from the scored role s0: what a needed role attends to is
+   needed one layer below;
+3. only roles that are both are computed, layer by layer; all others are the base's, exactly.
+
+So the base itself is known only where a run has needed it; the rest is computed when one does.
+
+What a layer computes from a role (queries, keys and values, see `circuits.runs.layer_input`) is computed
+when it is first asked for and shared by all circuits that leave the role as it is. A row that a
+circuit fixes asks for values alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from circuits.hooks.points import is_causal
+from circuits.circuit import Circuit
+from circuits.runs.layer_input import BaseInput, ChangedInput, LayerInput, norm
+from circuits.circuit import Mechanism, Rest
+from circuits.hooks.points import is_hooked_transformer
+from tasks import Batch
+
+SCORED_ROLE = 0
+_GELU = partial(F.gelu, approximate="tanh")
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_pytorch_tanh": _GELU,
+    "gelu_new": _GELU,
+    "relu": F.relu,
+}
+Row = tuple[str, tuple[tuple[int, float], ...]]
+Rows = list[list[list[Row]]]  # by layer, head and role
+
+
+def attention_row(mechanism: Mechanism, dest: int, rest: Rest) -> Row:
+    """What a role attends to: `fixed` shares, `uniform`, or `original` less some sources."""
+    sources = mechanism.sources(dest)
+    if mechanism.kind in ("original", "cut"):
+        return "original", sources
+    if sources:
+        return "fixed", sources
+    kind = mechanism.kind if mechanism.kind in ("uniform", "identity") else rest
+    if kind == "uniform":
+        return "uniform", ()
+    return "fixed", ((dest, 1.0),) if kind == "identity" else ()
+
+
+class RoleRuns:
+    """Only the roles that a circuit changes and the answer needs; see the module's docstring."""
+
+    @staticmethod
+    def supports(model: Any, batch: Batch) -> bool:
+        """Whether the shortcut is exact: a VectorTransformer without hooks, all positions roles."""
+        if not is_hooked_transformer(model):
+            return False
+        from circuits.models.vector_transformer import VectorTransformer
+
+        roles = batch.roles.flatten(1).sort(dim=1).values
+        n_positions = batch.inputs.shape[1]
+        positions = torch.arange(n_positions, device=roles.device)
+        return (
+            isinstance(model, VectorTransformer)
+            and roles.shape[1] == n_positions
+            and bool((roles == positions).all())
+            and model.cfg.normalization_type in (None, "LN")
+            and model.cfg.n_key_value_heads is None
+            and model.cfg.positional_embedding_type == "standard"
+            and not model.cfg.gated_mlp
+            and not model.cfg.num_experts
+            and not model.cfg.parallel_attn_mlp
+            and not model.cfg.use_local_attn
+            and not model.cfg.use_qk_norm
+            and (model.cfg.attn_only or model.cfg.act_fn in _ACTIVATIONS)
+            and model.cfg.dtype == torch.float32
+            and model.cfg.attn_scores_soft_cap <= 0
+            and model.cfg.output_logits_soft_cap <= 0
+            and not any(point.has_hooks() for point in model.hook_dict.values())
+        )
+
+    @torch.no_grad()
+    def __init__(self, model: Any, batch: Batch, circuit: Circuit, keep: bool = True):
+        self.model, self.cfg = model, model.cfg
+        width = 3 * self.cfg.n_layers * self.cfg.n_heads * self.cfg.d_head
+        self.kept_bytes = 4 * width * batch.roles.numel() if keep else 0  # at most
+        positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
+        self.n_chains, self.n_roles = batch.roles.shape[1:]
+        self.all_roles = list(range(self.n_roles))
+        seen = positions[:, None, :] <= positions[:, :, None]
+        self.mask = seen if is_causal(model) else torch.ones_like(seen)  # [batch dest src]
+        self.visible = self._visible_roles()
+        example = torch.arange(len(batch), device=positions.device)[:, None]
+        embedded = batch.inputs[example, positions] @ model.W_E
+        by_role = rearrange(embedded, "b (role chain) d -> role b chain d", chain=self.n_chains)
+        self.layers = self._empty_base(embedded, keep)
+        self.layers[0].store(dict(enumerate(by_role)))
+        self._last: _Run | None = None  # may become the base
+        self._next: _Run | None = None  # becomes the base
+        self.base, self.rows = circuit, self._rows(circuit)
+        self._layers(self.rows)
+        self.base_outputs = self._read_out(self.layers[-1])
+
+    def _empty_base(
+        self, embedded: Float[Tensor, "batch pos d_model"], keep: bool
+    ) -> list[BaseInput]:
+        """Room for what every layer reads and what follows, and for what is read out."""
+        size = (len(embedded), self.n_chains)
+        n_layers, n_heads = self.cfg.n_layers, self.cfg.n_heads
+        streams = embedded.new_empty(n_layers + 1, self.n_roles, *size, self.cfg.d_model)
+        kept: list[Tensor | None] = [None] * (n_layers + 1)
+        if keep:
+            shape = (n_layers, 3, n_heads, self.n_roles, *size, self.cfg.d_head)
+            kept[:n_layers] = embedded.new_empty(shape)
+        return [
+            BaseInput(self.model, layer, stream, kept[layer])
+            for layer, stream in enumerate(streams)
+        ]
+
+    @torch.no_grad()
+    def outputs(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
+        self.forget()
+        self._last = self._run(circuit)
+        return self._last.outputs
+
+    @torch.no_grad()
+    def rebase(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
+        run = self._last
+        if run is None or run.circuit != circuit:
+            run = self._run(circuit)
+        self._next = run
+        self._adopt()
+        return run.outputs
+
+    def forget(self) -> None:
+        """Let go of the last run, which is kept as it may become the base."""
+        self._last = None
+
+    def _adopt(self) -> None:
+        """Make the next base the base. What an interrupt leaves undone, the next run does."""
+        if self._next is None:
+            return
+        run, self._last = self._next, None
+        self.base, self.rows, self.base_outputs = run.circuit, run.rows, run.outputs
+        for base, inputs, affected in zip(self.layers, run.layers, run.affected):
+            base.valid -= affected
+            if isinstance(inputs, ChangedInput):
+                base.store(inputs.changed, inputs.known)
+        self._next = None
+
+    def _run(self, circuit: Circuit) -> "_Run":
+        circuit.check_fits(self.cfg.n_layers, self.cfg.n_heads)
+        self._adopt()
+        rows = self._rows(circuit)
+        layers, affected = self._layers(rows)
+        unchanged = layers[-1] is self.layers[-1]
+        outputs = self.base_outputs if unchanged else self._read_out(layers[-1])
+        return _Run(circuit, rows, layers, affected, outputs)
+
+    def _layers(self, rows: Rows) -> tuple[list[LayerInput], list[set[int]]]:
+        """What every layer reads, and in which roles that differs from the base.
+
+        What is needed of the base and not known yet is computed.
+        """
+        needed = self._needed(rows)
+        layers: list[LayerInput] = [self.layers[0]]
+        affected = [set[int]()]
+        for layer in range(self.cfg.n_layers):
+            before, after = self.layers[layer : layer + 2]
+            affected.append(affected[-1] | self._affected(layer, rows, affected[-1]))
+            wanted = needed[layer + 1]
+            missing = sorted(wanted - affected[-1] - after.valid)
+            if missing:
+                after.store(self._layer(layer, before, self.rows, missing))
+            dests = sorted(wanted & affected[-1])
+            if dests:
+                changed = self._layer(layer, layers[-1], rows, dests)
+                layers.append(ChangedInput(after, changed))
+            else:
+                layers.append(after)
+        for inputs in (*self.layers, *layers):
+            inputs.forget_norms()
+        return layers, affected
+
+    # Who depends on whom
+
+    def _rows(self, circuit: Circuit) -> Rows:
+        """The attention row of every layer, head and role."""
+        return [
+            [
+                [attention_row(circuit[layer, head], dest, circuit.rest) for dest in self.all_roles]
+                for head in range(self.cfg.n_heads)
+            ]
+            for layer in range(self.cfg.n_layers)
+        ]
+
+    def _affected(self, layer: int, rows: Rows, affected: set[int]) -> set[int]:
+        """Roles that a layer gives another stream than in the base, as it gets one or as it is."""
+        return {
+            dest
+            for dest in self.all_roles
+            if any(
+                row[dest] != base[dest] or self._sources(row[dest], dest) & affected
+                for row, base in zip(rows[layer], self.rows[layer])
+            )
+        }
+
+    def _needed(self, rows: Rows) -> list[set[int]]:
+        """Which roles' residuals before layer l the scored role depends on, for l = 0..n_layers."""
+        needed = [{SCORED_ROLE}]
+        for layer in reversed(rows):
+            dests = needed[0]
+            sources = {
+                src for row in layer for dest in dests for src in self._sources(row[dest], dest)
+            }
+            needed.insert(0, dests | sources)
+        return needed
+
+    def _sources(self, row: Row, dest: int) -> set[int]:
+        kind, shares = row
+        return {src for src, _ in shares} if kind == "fixed" else self.visible[dest]
+
+    def _visible_roles(self) -> list[set[int]]:
+        """For each role, those that any of its positions may attend to."""
+        shape = (self.n_roles, self.n_chains)
+        seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
+        return [{src for src, yes in enumerate(row) if yes} for row in seen.tolist()]
+
+    # Layers
+
+    def _layer(
+        self, layer: int, inputs: LayerInput, rows: Rows, dests: list[int]
+    ) -> dict[int, Float[Tensor, "batch chain d_model"]]:
+        """The residual stream after a layer, at some roles.
+
+        Args:
+            layer: which one.
+            inputs: what it reads.
+            rows: what every head's roles attend to.
+            dests: the roles to compute.
+        """
+        block = self.model.blocks[layer]
+        out = torch.stack([inputs.residual[dest] for dest in dests]) + block.attn.b_O
+        for head, row in enumerate(rows[layer]):
+            out += self._head(layer, head, row, dests, inputs)
+        if not self.cfg.attn_only:
+            out += _mlp(block.mlp, norm(block.ln2, out), self.cfg.act_fn)
+        return dict(zip(dests, out))
+
+    def _head(
+        self, layer: int, head: int, row: list[Row], dests: list[int], inputs: LayerInput
+    ) -> Float[Tensor, "dest batch chain d_model"]:
+        """What a head writes at some roles, without the output bias."""
+        attn = self.model.blocks[layer].attn
+        z = attn.W_V.new_zeros(len(dests), len(self.mask), self.n_chains, self.cfg.d_head)
+        spread: list[int] = []
+        live: list[int] = []
+        for place, dest in enumerate(dests):
+            kind, shares = row[dest]
+            if kind == "fixed":
+                for src, weight in shares:
+                    z[place].add_(inputs.values(head, src), alpha=weight)
+            else:
+                (spread if kind == "uniform" else live).append(place)
+        if spread:
+            chosen = [dests[place] for place in spread]
+            sources = self._seen_by(chosen)
+            mask = self._mask_of(chosen, sources).to(z)
+            pattern = mask / mask.sum(-1, keepdim=True)
+            z[spread] = self._by_role(pattern @ _joined(inputs.values, head, sources))
+        if live:
+            chosen = [dests[place] for place in live]
+            sources = self._seen_by(chosen)
+            queries = _joined(inputs.queries, head, chosen)
+            keys = _joined(inputs.keys, head, sources)
+            scores = queries @ keys.transpose(1, 2) / attn.attn_scale
+            unseen = ~self._mask_of(chosen, sources)
+            pattern = scores.masked_fill(unseen, -torch.inf).softmax(-1)
+            self._cut(pattern, row, chosen, sources)
+            z[live] = self._by_role(pattern @ _joined(inputs.values, head, sources))
+        written: Tensor = z @ attn.W_O[head]
+        return written
+
+    def _seen_by(self, dests: list[int]) -> list[int]:
+        return sorted(set().union(*(self.visible[dest] for dest in dests)))
+
+    def _by_role(self, x: Shaped[Tensor, "batch dest d"]) -> Shaped[Tensor, "role batch chain d"]:
+        return rearrange(x, "batch (role chain) d -> role batch chain d", chain=self.n_chains)
+
+    def _mask_of(self, dests: list[int], sources: list[int]) -> Shaped[Tensor, "batch dest src"]:
+        """The mask between the positions of some roles."""
+        shape = (self.n_roles, self.n_chains)
+        by_role = self.mask.unflatten(2, shape).unflatten(1, shape)
+        between: Tensor = by_role[:, dests][:, :, :, sources].flatten(3, 4).flatten(1, 2)
+        return between
+
+    def _cut(self, pattern: Tensor, row: list[Row], dests: list[int], sources: list[int]) -> None:
+        """Set the attention of cut paths to zero, in place."""
+        chain = torch.arange(self.n_chains, device=pattern.device)
+        for place, dest in enumerate(dests):
+            for src, _ in row[dest][1]:
+                if src in sources:
+                    at = sources.index(src)
+                    pattern[:, place * self.n_chains + chain, at * self.n_chains + chain] = 0.0
+
+    def _read_out(self, inputs: LayerInput) -> Float[Tensor, "batch chain d_out"]:
+        residual = inputs.residual[SCORED_ROLE]
+        if self.cfg.normalization_type is not None:
+            residual = norm(self.model.ln_final, residual)
+        outputs: Tensor = residual @ self.model.W_U + self.model.b_U
+        return outputs
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A circuit's run, as far as its answer needs it; `affected` are all roles that it changes."""
+
+    circuit: Circuit
+    rows: Rows
+    layers: list[LayerInput]
+    affected: list[set[int]]
+    outputs: Tensor
+
+
+def _joined(
+    read: Callable[[int, int], Tensor], head: int, roles: list[int]
+) -> Float[Tensor, "batch pos d_head"]:
+    """Queries, keys or values at all positions of some roles."""
+    return torch.cat([read(head, role) for role in roles], dim=1)
+
+
+def _mlp(mlp: Any, x: Tensor, activation: str) -> Tensor:
+    """TransformerLens's MLP with a fused activation."""
+    hidden: Tensor = _ACTIVATIONS[activation](F.linear(x, mlp.W_in.T, mlp.b_in))
+    written: Tensor = F.linear(hidden, mlp.W_out.T, mlp.b_out)
+    return written

@@ -1,0 +1,227 @@
+"""What a circuit is worth (paper, appendix E, steps 3, 5 and 6, and beyond).
+
+1. Each head alone replaced by its mechanism, all others left as they are.
+2. All heads replaced together.
+3. Every path ablated twice: *frozen*, left out with all replacements in place, as the paper does
+   (what does it carry?), and *live*, cut in the intact model (what does it carry or enable?).
+4. For every path, the later ones that it enables (`circuits.scores.enabling`).
+5. A control: random circuits of the same size and mechanisms (`circuits.scores.control`).
+
+A path that the circuit lists as enabling has no frozen score: the circuit does without it.
+"""
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from circuits.circuit import Circuit, Head, HeadPath, Mechanism
+from circuits.hooks.points import is_causal
+from circuits.runs.mean_attention import mean_attention
+from circuits.scores.control import allowed_paths, random_control
+from circuits.scores.enabling import Enabled, enabled_by
+from circuits.scores.scorer import Progress, Scorer, mean_loss, no_progress, standard_error
+from tasks import Batch, InputError, Task
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A mean squared error over examples, and its standard error."""
+
+    mse: float
+    se: float
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """MSE with only this head replaced."""
+
+    head: Head
+    mechanism: Mechanism
+    mse: float
+    se: float
+
+
+@dataclass(frozen=True)
+class LivePathScore:
+    """A path cut in the intact model, later attention recomputed.
+
+    Attributes:
+        path: the path.
+        attention: its mean attention in the intact model.
+        live_mse: the MSE when it is cut.
+        live_se: its standard error.
+        enables: the circuit's later paths that lose attention when it is cut.
+    """
+
+    path: HeadPath
+    attention: float
+    live_mse: float
+    live_se: float
+    enables: tuple[Enabled, ...]
+
+
+@dataclass(frozen=True)
+class PathScore(LivePathScore):
+    """A path of a circuit, ablated both ways.
+
+    Attributes:
+        ablated_mse: the MSE with the whole circuit in place and this path left out.
+        se: its standard error.
+    """
+
+    ablated_mse: float
+    se: float
+
+
+@dataclass(frozen=True)
+class CircuitScore:
+    """What a circuit is worth, on one set of examples.
+
+    Attributes:
+        circuit: the circuit scored.
+        examples: how many examples.
+        tolerance: the MSE below which a circuit counts as working (paper: 0.05).
+        baseline_mse: the intact model's.
+        baseline_se: its standard error.
+        heads: a row a head of the model, those left as they are included.
+        combined_mse: with all mechanisms in place.
+        combined_se: its standard error.
+        paths: a row a path of the circuit.
+        enabling: a row a path that only enables.
+        control: the combined MSEs of random circuits of the same size and mechanisms, rising.
+        notes: what could not be measured, a sentence each.
+        loss_name: what the numbers are; all that is called MSE here is the task's own loss.
+    """
+
+    circuit: Circuit
+    examples: int
+    tolerance: float
+    baseline_mse: float
+    baseline_se: float
+    heads: tuple[HeadScore, ...]
+    combined_mse: float
+    combined_se: float
+    paths: tuple[PathScore, ...]
+    enabling: tuple[LivePathScore, ...]
+    control: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+    loss_name: str = "MSE"
+
+    @property
+    def sufficient(self) -> bool:
+        """There is a circuit, and it stays below the tolerance."""
+        return bool(self.circuit.mechanisms) and self.combined_mse < self.tolerance
+
+    @property
+    def minimal(self) -> bool:
+        """The circuit is sufficient, and no path can be left out without passing the tolerance."""
+        return self.sufficient and not self.spared
+
+    @property
+    def spared(self) -> tuple[HeadPath, ...]:
+        """Paths that can be left out one at a time."""
+        return tuple(row.path for row in self.paths if row.ablated_mse <= self.tolerance)
+
+
+def score_circuit(
+    model: Any,
+    task: Task,
+    circuit: Circuit,
+    batch: Batch,
+    tolerance: float | None = None,
+    controls: int = 100,
+    progress: Progress = no_progress,
+) -> CircuitScore:
+    """Score every head alone, all together, all less each path, each path live, and a control.
+
+    Args:
+        model: a hooked model that reads the batch.
+        task: gives the loss.
+        circuit: mechanisms of some or all heads.
+        batch: the examples; they should not be those on which the circuit was chosen.
+        tolerance: the MSE below which a circuit counts as working; by default the task's.
+        controls: how many random circuits to compare with.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+
+    Raises:
+        InputError: the circuit does not fit the model or the batch.
+    """
+    circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
+    tolerance = task.tolerance if tolerance is None else tolerance
+    scorer = Scorer(model, task, batch)
+    attention = mean_attention(model, batch)
+    heads = [Head(la, h) for la in range(model.cfg.n_layers) for h in range(model.cfg.n_heads)]
+    empty = Circuit({}, circuit.n_roles, circuit.rest, circuit.task)
+    baseline = _measured(scorer.losses(empty))
+    head_rows = []
+    for head in progress(heads, "scoring heads"):
+        alone = _measured(scorer.losses(empty.replace(head, circuit[head])))
+        head_rows.append(HeadScore(head, circuit[head], alone.mse, alone.se))
+    carrying = list(circuit.paths())
+    live = {}
+    for path in progress([*carrying, *circuit.enabling], "cutting paths"):
+        live[path] = _measured(scorer.losses(empty.cut(path)))
+    scorer.rebase(circuit)
+    combined = _measured(scorer.base_losses)
+    frozen = {
+        path: _measured(scorer.losses(circuit.without(path)))
+        for path in progress(carrying, "scoring paths")
+    }
+    control: list[float] = []
+    if carrying and controls:
+        drawn_from = allowed_paths(batch, is_causal(model))
+        control = random_control(scorer, circuit, heads, drawn_from, controls, 0, progress)
+    later = [*carrying, *circuit.enabling]
+    notes: tuple[str, ...] = ()
+    try:
+        enables = enabled_by(model, batch, later, later, progress=progress)
+    except InputError as error:
+        enables, notes = {}, (f"What enables what is not shown: {error}.",)
+    rows = {
+        path: LivePathScore(
+            path,
+            float(attention[path.head][path.path]),
+            live[path].mse,
+            live[path].se,
+            tuple(enables.get(path, ())),
+        )
+        for path in later
+    }
+    return CircuitScore(
+        circuit,
+        len(batch),
+        tolerance,
+        baseline.mse,
+        baseline.se,
+        tuple(head_rows),
+        combined.mse,
+        combined.se,
+        tuple(
+            PathScore(**vars(rows[path]), ablated_mse=frozen[path].mse, se=frozen[path].se)
+            for path in carrying
+        ),
+        tuple(rows[path] for path in circuit.enabling),
+        tuple(control),
+        notes,
+        task.loss_name,
+    )
+
+
+def _measured(losses: Float[Tensor, "batch target"]) -> Measured:
+    each = losses.mean(dim=1)
+    return Measured(mean_loss(losses), standard_error(each))
+
+
+def control_summary(score: CircuitScore) -> str:
+    """The control in a sentence; empty where there is none."""
+    if not score.control:
+        return ""
+    better = sum(mse <= score.combined_mse for mse in score.control)
+    return (
+        f"{better} of {len(score.control)} random circuits of the same size and mechanisms do as "
+        f"well: they give {score.control[0]:.2f} at best, {statistics.median(score.control):.2f} "
+        "at the median."
+    )

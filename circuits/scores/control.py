@@ -1,0 +1,99 @@
+"""A control: what random circuits of the same size and mechanisms are worth.
+
+A random circuit has the same number of uniform, identity, one-hot and shared heads, each of the
+latter with as many paths and as many sharing roles as in the circuit it stands beside, but on
+heads and paths drawn at random among those that the mask allows.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from circuits.circuit import Circuit, Head, Mechanism, RolePath
+from circuits.scores.scorer import Progress, Scorer, no_progress
+from tasks import Batch
+
+_REDRAWS = 20  # a tiny model's random circuit may be the circuit itself, which is no control
+
+
+def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
+    """The role paths that the mask allows at every position of a batch."""
+    roles = batch.roles
+    n_roles = roles.shape[-1]
+    return [
+        RolePath(dest, src)
+        for dest in range(n_roles)
+        for src in range(n_roles)
+        if not causal or bool((roles[:, :, src] <= roles[:, :, dest]).all())
+    ]
+
+
+def random_circuit(
+    circuit: Circuit, heads: Sequence[Head], paths: Sequence[RolePath], draw: random.Random
+) -> Circuit:
+    """A circuit of the same mechanisms and numbers of paths, elsewhere.
+
+    Args:
+        circuit: the one to imitate; `original` and role-mean heads keep their place.
+        heads: all heads of the model.
+        paths: the paths to draw from.
+        draw: decides.
+    """
+    moved = {
+        head: mechanism
+        for head, mechanism in circuit.mechanisms.items()
+        if mechanism.kind not in ("role-mean", "cut")
+    }
+    free = [head for head in heads if head in moved]
+    places = draw.sample(free, len(free))
+    mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in moved}
+    for place, mechanism in zip(places, moved.values()):
+        mechanisms[place] = _redrawn(mechanism, paths, draw)
+    return Circuit(mechanisms, circuit.n_roles, circuit.rest, circuit.task)
+
+
+def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
+    sources = [list[int]() for _ in range(max((path.dest for path in paths), default=-1) + 1)]
+    for path in paths:
+        sources[path.dest].append(path.src)
+    wanted = sorted(Counter(path.dest for path in mechanism.paths).values(), reverse=True)
+    chosen: list[RolePath] = []
+    free = list(range(len(sources)))
+    for count in wanted:
+        able = [dest for dest in free if len(sources[dest]) >= count]
+        dest = draw.choice(able)
+        free.remove(dest)
+        chosen += [RolePath(dest, src) for src in draw.sample(sources[dest], count)]
+    return Mechanism(mechanism.kind, tuple(chosen))
+
+
+def random_control(
+    scorer: Scorer,
+    circuit: Circuit,
+    heads: Sequence[Head],
+    paths: Sequence[RolePath],
+    count: int = 100,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> list[float]:
+    """The MSEs of random circuits of the same size and mechanisms, in rising order.
+
+    Args:
+        scorer: of the model and the examples.
+        circuit: the circuit to stand beside.
+        heads: all heads of the model.
+        paths: role paths that the mask allows.
+        count: how many random circuits.
+        seed: which ones.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+    """
+    draw = random.Random(seed)
+    drawn = []
+    for _ in range(count):
+        other = random_circuit(circuit, heads, paths, draw)
+        for _ in range(_REDRAWS):
+            if other.mechanisms != circuit.mechanisms:
+                break
+            other = random_circuit(circuit, heads, paths, draw)
+        drawn.append(other)
+    return sorted(scorer.mse(other) for other in progress(drawn, "random circuits"))

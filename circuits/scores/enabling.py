@@ -1,0 +1,182 @@
+"""Carrying and enabling: what a path is worth in the living model, and what it makes possible.
+
+With every pattern fixed, a path matters only by what it *carries* to the output. The head that
+joins a pair, without which no later head could find its target, then looks idle (the paper's
+exception in appendix E). So each path is also ablated *live*: its attention is set to zero in the
+intact model and later attention is computed anew.
+
+`circuits.scores.hypotheses` gives the loss of every such cut. `enabled_by` says which later paths
+lose attention when a path is cut, and whether through their queries or through their keys: one of
+the two is taken from the cut run, the other from the intact one.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuits.attention import allowed_positions, attention_by_role
+from circuits.circuit import Circuit, HeadPath
+from circuits.hooks.points import is_causal
+from circuits.runs.hook_runs import HookRuns, parts_of
+from circuits.runs.mean_attention import weighted_mean
+from circuits.scores.scorer import Progress, no_progress
+from tasks import Batch, InputError
+
+Seen = dict[int, dict[str, Tensor]]  # q, k and pattern by layer
+
+
+@dataclass(frozen=True)
+class Enabled:
+    """A later path that loses attention when an earlier one is cut.
+
+    Attributes:
+        path: the later path.
+        attention: its mean attention in the intact model.
+        when_cut: the same when the earlier path is cut.
+        by_query: the same when only the later head's queries come from the cut run.
+        by_key: the same when only its keys do.
+    """
+
+    path: HeadPath
+    attention: float
+    when_cut: float
+    by_query: float
+    by_key: float
+
+    @property
+    def side(self) -> str:
+        """`query` or `key`: which of the two loses more attention alone."""
+        return "query" if self.by_query < self.by_key else "key"
+
+
+def enabled_by(
+    model: Any,
+    batch: Batch,
+    cuts: Sequence[HeadPath],
+    later: Sequence[HeadPath],
+    least_drop: float = 0.1,
+    progress: Progress = no_progress,
+) -> dict[HeadPath, list[Enabled]]:
+    """Which later paths each path enables.
+
+    Args:
+        model: a hooked model without rotary attention.
+        batch: the examples.
+        cuts: the paths that are cut in the intact model, one at a time.
+        later: paths to look at; those of the same or earlier layers are skipped.
+        least_drop: mean attention that a path must lose to be named.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+
+    Returns:
+        By the path that is cut, those that lose attention, who loses most first.
+
+    Raises:
+        InputError: the model's attention is not the softmax of its queries times keys (rotary or
+            local attention, for instance), so that sides cannot be told apart.
+    """
+    first = min((cut.head.layer for cut in cuts), default=0)
+    layers = sorted({path.head.layer for path in later if path.head.layer > first})
+    if not layers:
+        return {cut: [] for cut in cuts}
+    parts = parts_of(model, batch)
+    empty = Circuit({}, batch.roles.shape[-1])
+    above = {cut: [layer for layer in layers if layer > cut.head.layer] for cut in cuts}
+    means: dict[HeadPath, list[tuple[Tensor, int]]] = {cut: [] for cut in cuts}
+    for number in progress(range(len(parts) * len(cuts)), "what enables what"):
+        part, cut = parts[number // len(cuts)], cuts[number % len(cuts)]
+        if number % len(cuts) == 0:
+            with _seeing(model, layers) as intact:
+                runs = HookRuns(model, part, empty)
+            _check_sides(model, part, intact)
+        if above[cut]:
+            with _seeing(model, above[cut]) as changed:
+                runs.outputs(empty.cut(cut))
+            means[cut].append((_all_sides(model, part, intact, changed), len(part)))
+    return {
+        cut: _losers(weighted_mean(means[cut]), above[cut], later, least_drop) if above[cut] else []
+        for cut in cuts
+    }
+
+
+def _losers(
+    means: Float[Tensor, "side layer head dest src"],
+    layers: list[int],
+    later: Sequence[HeadPath],
+    least_drop: float,
+) -> list[Enabled]:
+    """The paths of these layers that lose attention, who loses most first."""
+    found = []
+    for path in later:
+        if path.head.layer in layers:
+            place = (layers.index(path.head.layer), path.head.head, *path.path)
+            before, by_key, by_query, after = (float(mean[place]) for mean in means)
+            if before - after >= least_drop:
+                found.append(Enabled(path, before, after, by_query, by_key))
+    return sorted(found, key=lambda row: row.when_cut - row.attention)
+
+
+@contextmanager
+def _seeing(model: Any, layers: list[int]) -> Iterator[Seen]:
+    """What some layers compute in the runs within: queries, keys and the pattern."""
+    seen: dict[int, dict[str, Tensor]] = {layer: {} for layer in layers}
+
+    def see(x: Tensor, hook: Any, layer: int, side: str) -> None:
+        seen[layer][side] = x.detach()
+
+    hooks = [
+        (f"blocks.{layer}.attn.hook_{side}", partial(see, layer=layer, side=side))
+        for layer in layers
+        for side in ("q", "k", "pattern")
+    ]
+    with model.hooks(fwd_hooks=hooks):
+        yield seen
+
+
+def _check_sides(model: Any, batch: Batch, seen: Seen) -> None:
+    for layer, sides in seen.items():
+        mean = _mean_attention(model, batch, layer, sides["q"], sides["k"])
+        if not torch.allclose(mean, attention_by_role(sides["pattern"], batch.roles), atol=1e-3):
+            raise InputError(
+                f"enabling: expected layer {layer} to attend by its queries and keys alone, found "
+                "another pattern; queries and keys of this model cannot be told apart"
+            )
+
+
+def _all_sides(
+    model: Any, batch: Batch, intact: Seen, changed: Seen
+) -> Float[Tensor, "side layer head dest src"]:
+    """Attention when neither, the keys, the queries, and both come from the changed run."""
+    return torch.stack(
+        [
+            torch.stack(
+                [
+                    _mean_attention(model, batch, layer, queries[layer]["q"], keys[layer]["k"])
+                    for layer in changed
+                ]
+            )
+            for queries in (intact, changed)
+            for keys in (intact, changed)
+        ]
+    )
+
+
+def _mean_attention(
+    model: Any,
+    batch: Batch,
+    layer: int,
+    queries: Float[Tensor, "batch pos head d_head"],
+    keys: Float[Tensor, "batch pos head d_head"],
+) -> Float[Tensor, "head dest src"]:
+    """Attention by role from given queries and keys."""
+    keys = keys.repeat_interleave(queries.shape[2] // keys.shape[2], dim=2)
+    scale = getattr(model.blocks[layer].attn, "attn_scale", None) or queries.shape[-1] ** 0.5
+    scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / scale
+    allowed = allowed_positions(queries.shape[1], is_causal(model), scores.device)
+    pattern = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    return attention_by_role(pattern, batch.roles)

@@ -1,0 +1,266 @@
+"""Figures of how a circuit's paths appear in training (paper, figures 6 and 7, appendix D).
+
+Each function takes a series and returns a Plotly figure of its own template; nothing global is
+changed. A path has the same colour and dashes in all of them.
+"""
+
+import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from circuits import HeadPath
+from circuits.draw.figure import circuit_figure
+from circuits.draw.layout import role_order
+from retrieval_interp.emergence.series import Series
+from retrieval_interp.emergence.text import step_text
+from retrieval_interp.emergence.times import (
+    THRESHOLD,
+    PathEmergence,
+    paper_epochs,
+    path_emergence,
+    symbols,
+)
+
+_COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#8a9099")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_EARLY_TO_LATE = ["#4c78a8", "#54a24b", "#f2b701", "#e45756"]  # on white and on black
+_GREY = "#8a9099"
+
+
+def attention_figure(series: Series) -> go.Figure:
+    """Mean attention of every path over training, with its first step above 0.5 (appendix D).
+
+    Diamonds mark the crossings, interpolated as in the paper; an open one stands where the first
+    measured step is past it already.
+    """
+    figure = go.Figure()
+    for row, line in zip(path_emergence(series), _lines(series)):
+        name, values = _name(row), series.attention(row.path)
+        figure.add_trace(
+            go.Scatter(
+                x=series.steps,
+                y=values,
+                mode="lines+markers",
+                marker={"size": 4},
+                line=line,
+                name=name,
+                legendgroup=name,
+                hovertemplate=f"{name}, {series.recipe.task.path_label(*row.path.path)}<br>"
+                "step %{x}: attention %{y:.3f}<extra></extra>",
+            )
+        )
+        if row.above is not None:
+            past = row.above.after is None
+            figure.add_trace(
+                go.Scatter(
+                    x=[row.above.step],
+                    y=[values[0] if past else THRESHOLD],
+                    mode="markers",
+                    marker={
+                        "size": 10,
+                        "symbol": "diamond-open" if past else "diamond",
+                        "color": line["color"],
+                    },
+                    name=f"{name} above {THRESHOLD:g}",
+                    legendgroup=name,
+                    showlegend=False,
+                    hovertemplate=f"{name}<br>above {THRESHOLD:g} at step {row.above}"
+                    "<extra></extra>",
+                )
+            )
+    figure.add_hline(y=THRESHOLD, line={"color": _GREY, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title=_step_title(series))
+    figure.update_yaxes(title="mean attention", range=[-0.02, 1.03])
+    return _styled(figure, 480)
+
+
+def loss_figure(series: Series) -> go.Figure:
+    """Losses over training, and when each path's attention goes above 0.5 (figure 6).
+
+    Above, training and validation loss; below, the partial loss of each asked symbol, with a
+    triangle for each path on top.
+    """
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    steps = [row.step for row in series.losses]
+    validation = [row.validation_loss for row in series.losses]
+    trained = [row for row in series.losses if row.train_loss is not None]
+    if trained:
+        figure.add_trace(
+            go.Scatter(
+                x=[row.step for row in trained],
+                y=[row.train_loss for row in trained],
+                name="training",
+                line={"color": _GREY, "width": 1.5},
+            ),
+            row=1,
+            col=1,
+        )
+    figure.add_trace(
+        go.Scatter(x=steps, y=validation, name="validation", line={"color": "#f58518"}),
+        row=1,
+        col=1,
+    )
+    for i, symbol in enumerate(symbols(series.recipe)):
+        losses = [row.partial_losses[i] for row in series.losses]
+        figure.add_trace(
+            go.Scatter(
+                x=steps,
+                y=losses,
+                name=f"partial, {symbol}",
+                line={"color": _COLORS[i % len(_COLORS)], "dash": _DASHES[i // len(_COLORS) % 4]},
+            ),
+            row=2,
+            col=1,
+        )
+    top = 1.05 * max(max(row.partial_losses) for row in series.losses)
+    for row, line in zip(path_emergence(series), _lines(series)):
+        if row.above is not None:
+            figure.add_trace(
+                go.Scatter(
+                    x=[row.above.step],
+                    y=[top],
+                    mode="markers",
+                    marker={"size": 9, "symbol": "triangle-down", "color": line["color"]},
+                    name=f"{_name(row)} {row.above}",
+                    hovertemplate=f"{_name(row)}: attention above {THRESHOLD:g} at step "
+                    f"{row.above}<extra></extra>",
+                ),
+                row=2,
+                col=1,
+            )
+            figure.add_vline(
+                x=row.above.step, line={"color": line["color"], "width": 0.7, "dash": "dot"}
+            )
+    figure.add_hline(
+        y=THRESHOLD * series.recipe.task.loss_scale,
+        line={"color": _GREY, "width": 1, "dash": "dot"},
+        row=2,
+        col=1,
+    )
+    figure.update_xaxes(title=_step_title(series), row=2, col=1)
+    figure.update_yaxes(title="MSE", rangemode="tozero")
+    return _styled(figure, 620)
+
+
+def crossing_figure(series: Series) -> go.Figure:
+    """The circuit, each path coloured by when its attention goes above 0.5 (figure 7).
+
+    Grey paths never do. The wider an arrow, the higher the MSE when it is cut in the living model
+    at the last step.
+    """
+    rows = path_emergence(series)
+    come = [row.above.step for row in rows if row.above is not None]
+    first, last = min(come, default=0.0), max(come, default=1.0)
+    colors = {row.path: _GREY for row in rows}
+    for row in rows:
+        if row.above is not None:
+            share = (row.above.step - first) / max(1.0, last - first)
+            (colors[row.path],) = sample_colorscale(_EARLY_TO_LATE, [share])
+    final = series.snapshots[-1].paths
+    figure = circuit_figure(
+        series.circuit,
+        series.recipe.model.layers,
+        role_order(series.recipe.task.sample(8)),
+        {path: final[path].live_mse for path in series.paths},
+        colors,
+        {row.path: step_text(row.above) for row in rows},
+        series.recipe.task,
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            marker={
+                "colorscale": _EARLY_TO_LATE,
+                "cmin": first,
+                "cmax": max(last, first + 1.0),
+                "color": [first],
+                "showscale": True,
+                "colorbar": {"title": {"text": "step"}, "thickness": 12},
+            },
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
+    width = figure.layout.width + 90
+    return figure.update_layout(width=width)
+
+
+def necessity_figure(series: Series) -> go.Figure:
+    """Attention beside necessity, a panel a path: which comes first?
+
+    Necessity is what part of what is learned by a step is lost without the path
+    (`Series.necessity`), in the living model and in the frozen circuit.
+    """
+    rows = path_emergence(series)
+    n_rows = (len(rows) + 1) // 2
+    figure = make_subplots(
+        rows=n_rows,
+        cols=min(2, len(rows)),
+        shared_xaxes=True,
+        shared_yaxes=True,
+        subplot_titles=[_name(row) for row in rows],
+        horizontal_spacing=0.05,
+        vertical_spacing=min(0.08, 0.25 / n_rows),
+    )
+    for place, row in enumerate(rows):
+        curves = {
+            "attention": (series.attention(row.path), "#4c78a8", "solid"),
+            "necessity, cut live": (series.necessity(row.path), "#e45756", "solid"),
+            "necessity, frozen": (series.frozen_necessity(row.path), _GREY, "dot"),
+        }
+        for name, (values, color, dash) in curves.items():
+            if values is None:
+                continue
+            figure.add_trace(
+                go.Scatter(
+                    x=series.steps,
+                    y=values,
+                    name=name,
+                    legendgroup=name,
+                    showlegend=place == 0,
+                    line={"color": color, "dash": dash, "width": 2},
+                    hovertemplate=f"{name} %{{y:.3f}} at step %{{x}}<extra></extra>",
+                ),
+                row=place // 2 + 1,
+                col=place % 2 + 1,
+            )
+    figure.update_yaxes(range=[-0.08, 1.08])
+    figure.update_annotations(font={"size": 12})
+    for column in range(1, 1 + min(2, len(rows))):
+        figure.update_xaxes(title=_step_title(series), row=n_rows, col=column)
+    figure = _styled(figure, 130 + 150 * n_rows)
+    top = {"yref": "container", "y": 1, "yanchor": "top", "xref": "paper", "x": 0}
+    return figure.update_layout(margin={"t": 60}, legend=top)
+
+
+def _name(row: PathEmergence) -> str:
+    return f"{row.path}{'' if row.carries else ' ~'}"
+
+
+def _lines(series: Series) -> list[dict[str, str]]:
+    """A colour and dashes for each path."""
+    paths: tuple[HeadPath, ...] = series.paths
+    return [
+        {
+            "color": _COLORS[place % len(_COLORS)],
+            "dash": _DASHES[place // len(_COLORS) % len(_DASHES)],
+        }
+        for place in range(len(paths))
+    ]
+
+
+def _step_title(series: Series) -> str:
+    return "training step" + (
+        " (8 make one of the paper's epochs)" if paper_epochs(series.recipe) else ""
+    )
+
+
+def _styled(figure: go.Figure, height: int) -> go.Figure:
+    return figure.update_layout(
+        template="plotly_white",
+        height=height,
+        margin={"l": 50, "r": 15, "t": 20, "b": 40},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.16, "font": {"size": 11}},
+    )

@@ -1,0 +1,216 @@
+"""Following a circuit's paths through the checkpoints of a run folder (paper, section 9.2).
+
+1. Every checkpoint is measured in turn. One that is damaged or of another run is named in a note
+   and passed over, and so are steps at which a checkpoint is missing.
+2. Steps without a checkpoint are taken from watch.jsonl, where the run was watched with the same
+   circuit.
+3. Losses are the run's own, from metrics.jsonl; where it has none, those on the examples measured.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from circuits import Circuit, discover
+from circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.emergence.probe import EXAMPLES, Probe, Snapshot
+from retrieval_interp.emergence.series import Losses, Series
+from retrieval_interp.emergence.watch import read_watch, same_circuit
+from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
+from retrieval_interp.storage.files import check_run_folder
+from retrieval_interp.storage.run_folder import (
+    checkpoint_files,
+    read_metrics,
+    read_recipe,
+    watch_path,
+)
+from retrieval_interp.views.score_text import describe
+from tasks import InputError
+
+DISCOVERY_EXAMPLES = 512
+_NAMED = 5  # missing steps that a note lists
+
+
+def follow_run(
+    run: Path | str,
+    circuit: Circuit | None = None,
+    examples: int = EXAMPLES,
+    seed: int = 0,
+    tolerance: float | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress = no_progress,
+    circuit_from: str = "as given",
+) -> Series:
+    """Measure the paths of a circuit at every checkpoint of a run (section 9.2, appendix D).
+
+    Args:
+        run: a run folder.
+        circuit: whose paths to follow; by default the one that the run was watched with, else the
+            one that `discover` finds in the last checkpoint.
+        examples: how many sequences of the test split (paper: 32).
+        seed: which ones.
+        tolerance: MSE that a discovered circuit stays below, and that cutting a path must cost at
+            the last step to count it as necessary; by default the task's.
+        device: where the models run.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+        circuit_from: where a given circuit comes from, in words.
+
+    Raises:
+        InputError: no run folder, nothing measured in it that can be read, a circuit that does not
+            fit, or none found in a model that has not learned the task.
+    """
+    run = Path(run)
+    check_run_folder(run)
+    recipe = read_recipe(run)
+    tolerance = recipe.task.tolerance if tolerance is None else tolerance
+    files, notes = checkpoint_files(run), list[str]()
+    watched = _watched(run, recipe, notes)
+    if not files and watched is None:
+        raise InputError(
+            f"{run}: expected a run folder with checkpoints/step-*.safetensors, found none; "
+            f"{notes[0] if notes else 'train until the first checkpoint'}"
+        )
+    if circuit is None and watched is not None:
+        circuit, circuit_from = watched[0], "as watched while training (watch.jsonl)"
+    if circuit is None:
+        newest = _last_readable(run, files, recipe, device)
+        circuit = _discovered(newest, tolerance, seed, progress)
+        circuit_from = (
+            f"found in {newest.name} on {DISCOVERY_EXAMPLES} examples, seed {seed}, "
+            f"tolerance {tolerance:g}"
+        )
+    circuit.check_fits(recipe.model.layers, recipe.model.heads)
+    snapshots, damaged = dict[int, Snapshot](), list[str]()
+    probe = Probe(recipe.task, circuit, examples, seed, device)
+    for step in progress(list(files), "checkpoints"):
+        try:
+            model = _load(files[step], step, recipe, device).model
+            snapshots[step] = probe.measure(model, step)
+        except InputError as error:
+            damaged.append(f"passed over: {error}")
+    notes += damaged
+    if watched is not None and same_circuit(watched[0], circuit):
+        snapshots |= {row.step: row for row in watched[1] if row.step not in snapshots}
+    elif watched is not None:
+        notes.append(
+            f"passed over: {watch_path(run)}, as it follows another circuit; leave out --circuit "
+            "to follow that one"
+        )
+    if not snapshots:
+        raise InputError(
+            f"{run}: expected at least one step that can be measured, found none; "
+            f"{notes[0] if notes else 'watch.jsonl is empty'}"
+        )
+    notes += _gaps(recipe, snapshots)
+    ordered = tuple(snapshots[step] for step in sorted(snapshots))
+    last = ordered[-1]
+    if last.combined_mse > tolerance:
+        notes.append(
+            f"the circuit does not hold: with all of it in place the MSE at step {last.step} is "
+            f"{last.combined_mse:.4f}, not below {tolerance:g} (intact: {last.baseline_mse:.4f}); "
+            "what its paths are worth frozen says little"
+        )
+    losses = _losses(run, recipe, ordered, notes)
+    return Series(str(run), recipe, circuit, circuit_from, tolerance, ordered, losses, tuple(notes))
+
+
+def _watched(run: Path, recipe: Recipe, notes: list[str]) -> tuple[Circuit, list[Snapshot]] | None:
+    try:
+        found = read_watch(watch_path(run), len(recipe.task.role_names))
+    except InputError as error:
+        notes.append(f"passed over: {error}")
+        return None
+    if found is None:
+        return None
+    circuit, rows = found
+    return circuit, [replace(row, source="watch") for row in rows]
+
+
+def _load(file: Path, step: int, recipe: Recipe, device: str | torch.device) -> Checkpoint:
+    """A checkpoint of a run.
+
+    Raises:
+        InputError: damaged, or of another task, model or step.
+    """
+    checkpoint = load_checkpoint(file, device)
+    if (checkpoint.task, checkpoint.config) != (recipe.task, recipe.model):
+        raise InputError(
+            f"{file}: expected a checkpoint of this run, found one of another: "
+            f"{describe(checkpoint.model, checkpoint.task)}"
+        )
+    named = checkpoint.training.get("step", step)
+    if named != step:
+        raise InputError(f"{file}: expected the weights of step {step}, found step {named!s:.20}")
+    return checkpoint
+
+
+def _last_readable(
+    run: Path, files: Mapping[int, Path], recipe: Recipe, device: str | torch.device
+) -> Checkpoint:
+    reason = "found none"
+    for step in sorted(files, reverse=True):
+        try:
+            return _load(files[step], step, recipe, device)
+        except InputError as error:
+            reason = f"the last problem: {error}"
+    raise InputError(f"{run}: expected a checkpoint that can be read, {reason}")
+
+
+def _discovered(checkpoint: Checkpoint, tolerance: float, seed: int, progress: Progress) -> Circuit:
+    found = discover(
+        checkpoint.model,
+        checkpoint.task,
+        tolerance,
+        DISCOVERY_EXAMPLES,
+        seed,
+        progress=progress,
+    )
+    if not any(found.paths()) and not found.enabling:
+        raise InputError(
+            f"{checkpoint.name}: expected a model in which a circuit can be found, found one that "
+            "has not learned the task; train on, or say which paths to follow with --circuit"
+        )
+    return found
+
+
+def _gaps(recipe: Recipe, snapshots: Mapping[int, Snapshot]) -> list[str]:
+    """Steps at which the run writes a checkpoint, and nothing was measured, up to the last one."""
+    last, every = max(snapshots), recipe.checkpoint_every
+    missing = [step for step in range(every, last, every) if step not in snapshots]
+    if not missing:
+        return []
+    listed = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
+    word = "step" if len(missing) == 1 else "steps"
+    return [
+        f"gap: nothing measured at {word} {listed}"
+        + (f" ({len(missing)} in all)" if len(missing) > _NAMED else "")
+        + "; what happens there is interpolated from the neighbours"
+    ]
+
+
+def _losses(
+    run: Path, recipe: Recipe, snapshots: tuple[Snapshot, ...], notes: list[str]
+) -> tuple[Losses, ...]:
+    """The run's own losses, and those measured where it logged none."""
+    found: dict[int, Losses] = {}
+    try:
+        for row in read_metrics(run):
+            partial = tuple(map(float, row["partial_losses"]))
+            if len(partial) != recipe.task.n_targets:
+                raise InputError(
+                    f"{run}/metrics.jsonl: expected {recipe.task.n_targets} partial losses a line, "
+                    f"found {len(partial)} at step {row['step']}"
+                )
+            found[row["step"]] = Losses(
+                row["step"], float(row["validation_loss"]), partial, float(row["train_loss"]), True
+            )
+    except InputError as error:
+        notes.append(f"passed over: {error}")
+        found = {}
+    for at in snapshots:
+        if at.step not in found:
+            found[at.step] = Losses(at.step, at.baseline_mse, at.partial_losses, None, False)
+    return tuple(found[step] for step in sorted(found))

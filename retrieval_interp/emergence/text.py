@@ -1,0 +1,182 @@
+"""What an emergence series says: as a table, in sentences, as JSON and as CSV."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+
+from retrieval_interp.emergence.crossing import Crossing
+from retrieval_interp.emergence.series import Series
+from retrieval_interp.emergence.times import (
+    THRESHOLD,
+    PathEmergence,
+    in_order,
+    loss_emergence,
+    paper_epochs,
+    path_emergence,
+    symbols,
+)
+from retrieval_interp.storage.provenance import provenance
+from retrieval_interp.views.score_text import columns
+
+HEADER = [
+    "path",
+    "in letters",
+    "attention",
+    f"above {THRESHOLD:g}",
+    "half of it",
+    "necessity",
+    "half of it",
+    "frozen",
+    "half of it",
+    "first",
+]
+NUMBERS = range(2, 9)
+LEGEND = (
+    "Attention is a path's mean attention; necessity what part of what the model has learned by",
+    "then is lost if the path is cut in the living model (1: all, back to the plateau); frozen the",
+    "same if it is left out of the circuit, all other attention being replaced. Each is given at",
+    "the last step, with the step at which it is first above 0.5 or half of what it is at the end,",
+    "interpolated between measured steps (never: also where cutting the path ends up within the",
+    "tolerance). First: attention or necessity, whichever is half there first; unresolved if both",
+    "come between the same two measured steps. ~ marks paths that only enable.",
+)
+
+
+def emergence_table(series: Series) -> str:
+    """When each path and each asked symbol appears, as text."""
+    lines = columns(HEADER, emergence_rows(series))
+    return "\n".join([*lines, "", *LEGEND, "", *emergence_sentences(series)])
+
+
+def emergence_rows(series: Series) -> list[list[str]]:
+    """A row a path; `HEADER` names the columns."""
+    return [
+        [
+            f"{row.path}{'' if row.carries else ' ~'}",
+            series.recipe.task.path_label(*row.path.path),
+            f"{row.attention:.2f}",
+            step_text(row.above),
+            step_text(row.attention_half),
+            f"{row.necessity:.2f}",
+            step_text(row.necessity_half),
+            "" if row.frozen_necessity is None else f"{row.frozen_necessity:.2f}",
+            "" if row.frozen_necessity is None else step_text(row.frozen_half),
+            row.leads or "",
+        ]
+        for row in path_emergence(series)
+    ]
+
+
+def step_text(crossing: Crossing | None) -> str:
+    """A step, `<= 1000` if it was past at the first measured one, `never`."""
+    return "never" if crossing is None else str(crossing)
+
+
+def emergence_sentences(series: Series) -> list[str]:
+    """The order in which things appear, and what leads."""
+    rows = path_emergence(series)
+    lines = [_order_of_paths(rows, paper_epochs(series.recipe)), _order_of_losses(series)]
+    led = [row.leads for row in rows if row.leads is not None]
+    if led:
+        counts = {name: led.count(name) for name in ("attention", "necessity", "unresolved")}
+        lines.append(
+            f"Of {len(led)} paths that have attention and are necessary at the end, attention is "
+            f"half there first in {counts['attention']}, necessity in {counts['necessity']}; in "
+            f"{counts['unresolved']} both come between the same two measured steps."
+        )
+    return lines
+
+
+def _order_of_paths(rows: list[PathEmergence], epochs: bool) -> str:
+    together: dict[tuple[float, str], list[str]] = {}
+    for row in rows:
+        if row.above is not None:
+            together.setdefault((row.above.step, str(row.above)), []).append(str(row.path))
+    if not together:
+        return f"No path's attention goes above {THRESHOLD:g}."
+    listed = ", then ".join(
+        f"{' and '.join(names)} ({when}{f', epoch {step / 8:.0f}' if epochs else ''})"
+        for (step, when), names in sorted(together.items())
+    )
+    ending = "; epochs are the paper's, 8 steps each" if epochs else ""
+    return f"Attention goes above {THRESHOLD:g} first in {listed}{ending}."
+
+
+def _order_of_losses(series: Series) -> str:
+    losses = loss_emergence(series)
+    listed = ", ".join(f"{symbol} {step_text(crossing)}" for symbol, crossing in losses.items())
+    order = {
+        True: "; in the order of the steps",
+        False: "; not in the order of the steps",
+        None: "",
+    }[in_order(losses, series.recipe.task.steps_between)]
+    threshold = THRESHOLD * series.recipe.task.loss_scale
+    measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
+    return f"Partial losses{measured} first below {threshold:g}: {listed}{order}."
+
+
+def emergence_json(series: Series, command: str, examples: int, seed: int) -> str:
+    """A series with all that follows from it, as JSON text; a line a measured step.
+
+    Args:
+        series: what was measured; `series_from_dict` reads it back.
+        command: what was typed.
+        examples: how many examples checkpoints were measured on.
+        seed: of the examples.
+    """
+    losses = loss_emergence(series)
+    data = {
+        **provenance(command),
+        "examples": examples,
+        "seed": seed,
+        "attention_threshold": THRESHOLD,
+        "loss_threshold": THRESHOLD * series.recipe.task.loss_scale,
+        "paths": [row.to_dict() for row in path_emergence(series)],
+        "partial_losses": {
+            symbol: None if crossing is None else crossing.to_dict()
+            for symbol, crossing in losses.items()
+        },
+        "in_order": in_order(losses, series.recipe.task.steps_between),
+        **series.to_dict(),
+    }
+    parts = []
+    for key, value in data.items():
+        if key in ("paths", "snapshots", "losses"):
+            rows = ",\n".join("    " + json.dumps(row) for row in value)
+            parts.append(f'  "{key}": [\n{rows}\n  ]')
+        else:
+            parts.append(f'  "{key}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def emergence_csv(series: Series) -> str:
+    """Everything measured in long form: step, quantity, path (empty where there is none), value."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["step", "quantity", "path", "value"])
+    for step, quantity, path, value in _long_form(series):
+        writer.writerow([step, quantity, path, f"{value:.7g}"])
+    return text.getvalue()
+
+
+def _long_form(series: Series) -> Iterator[tuple[int, str, str, float]]:
+    for row in series.losses:
+        if row.train_loss is not None:
+            yield row.step, "train_loss", "", row.train_loss
+        yield row.step, "validation_loss", "", row.validation_loss
+        for symbol, loss in zip(symbols(series.recipe), row.partial_losses):
+            yield row.step, f"partial_loss_{symbol}", "", loss
+    for at in series.snapshots:
+        yield at.step, "baseline_mse", "", at.baseline_mse
+        yield at.step, "combined_mse", "", at.combined_mse
+        for path, measured in at.paths.items():
+            yield at.step, "attention", str(path), measured.attention
+            yield at.step, "live_mse", str(path), measured.live_mse
+            if measured.frozen_mse is not None:
+                yield at.step, "frozen_mse", str(path), measured.frozen_mse
+    for path in series.paths:
+        for step, value in zip(series.steps, series.necessity(path)):
+            yield step, "necessity", str(path), value
+        for step, value in zip(series.steps, series.frozen_necessity(path) or ()):
+            yield step, "frozen_necessity", str(path), value

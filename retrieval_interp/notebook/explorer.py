@@ -1,0 +1,222 @@
+"""The explorer: a widget to click circuits together in a notebook.
+
+The page (`explorer.js`) shows and asks; what is supposed lives in the workbench, whose numbers it
+shows. Needs the `notebook` extra (anywidget).
+"""
+
+import math
+import time
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import anywidget
+import torch
+import traitlets
+
+from circuits import Circuit, Head, Mechanism, ablated, mean_attention
+from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
+from circuits.discovery.candidates import propose, role_mean
+from circuits.hooks.points import pattern_hook_name
+from circuits.scores.scorer import no_progress
+from tasks import InputError
+
+if TYPE_CHECKING:
+    from retrieval_interp.notebook.workbench import Workbench
+
+_STRONG = 0.4
+
+
+def _source(name: str) -> str:
+    return files("retrieval_interp.notebook").joinpath(name).read_text(encoding="utf-8")
+
+
+class Explorer(anywidget.AnyWidget):
+    """The widget of one workbench.
+
+    What the page knows is in three dictionaries: `model_info` never changes, `state` is the circuit
+    so far and its loss, `shown` the head that is looked at. The page asks by messages, such as
+    `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
+    """
+
+    _esm = _source("explorer.js")
+    _css = _source("explorer.css")
+    model_info = traitlets.Dict().tag(sync=True)
+    state = traitlets.Dict().tag(sync=True)
+    shown = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, bench: "Workbench"):
+        self.bench = bench
+        self.head, self.example, self.with_circuit = bench.heads[0], 0, False
+        self._answering = False
+        super().__init__(model_info=self._model_info(), state=self._state(), shown=self._shown())
+        self.on_msg(self._answer)
+        bench.watchers.add(self)
+
+    @property
+    def circuit(self) -> Circuit:
+        """The circuit so far, which is the workbench's."""
+        return self.bench.circuit
+
+    def __repr__(self) -> str:
+        return f"explorer of {self.bench!r}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """The widget; its static view where a frontend shows none."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        if data is not None:
+            data["text/plain"] = repr(self)
+            data["text/html"] = self.bench._repr_html_()
+        return bundle
+
+    # What the page is told
+
+    def _model_info(self) -> dict[str, Any]:
+        bench = self.bench
+        cfg, task = bench.model.cfg, bench.task
+        return {
+            "name": bench.name,
+            "layers": cfg.n_layers,
+            "heads": cfg.n_heads,
+            "roles": list(task.role_names),
+            "labels": list(task.role_labels),
+            "symbols": list(task.role_symbols),
+            "order": bench.order,
+            "examples": len(bench.batch),
+            "loss_name": task.loss_name,
+            "tolerance": bench.tolerance,
+        }
+
+    def _state(self, said: str = "", failed: bool = False, busy: str = "") -> dict[str, Any]:
+        bench = self.bench
+        return {
+            "loss": _finite(bench.loss),
+            "intact": _finite(bench.intact_loss),
+            "replaced": len(self.circuit.mechanisms),
+            "heads": {
+                f"{head}": {
+                    "kind": self.circuit[head].kind,
+                    "paths": [
+                        list(path)
+                        for path in self.circuit[head].paths
+                        if self.circuit[head].kind in ("one-hot", "shared")
+                    ],
+                }
+                for head in bench.heads
+            },
+            "drawing": bench.drawing(),
+            "undoable": bench.undoable,
+            "said": said,
+            "failed": failed,
+            "busy": busy,
+        }
+
+    @torch.no_grad()
+    def _shown(self) -> dict[str, Any]:
+        bench, (layer, head) = self.bench, self.head
+        one = bench.batch[self.example : self.example + 1]
+        circuit = self.circuit if self.with_circuit else bench.scorer.empty_circuit
+        name = pattern_hook_name(layer)
+        with ablated(bench.model, circuit, one):
+            _, cache = bench.model.run_with_cache(one.inputs, names_filter=name)
+        attention = bench.intact_attention
+        if self.with_circuit:
+            with ablated(bench.model, circuit, bench.batch):
+                attention = mean_attention(bench.model, bench.batch).cpu()
+        return {
+            "layer": layer,
+            "head": head,
+            "example": self.example,
+            "with_circuit": self.with_circuit,
+            "tokens": bench.task.position_labels(one, 0),
+            "chains": one.roles[0].tolist(),
+            "pattern": cache[name][0, head].float().cpu().mul(1000).round().int().tolist(),
+            "by_role": attention.mul(1000).round().int().tolist(),
+            "choices": self._choices(),
+        }
+
+    def _choices(self) -> list[dict[str, Any]]:
+        """Mechanisms that suggest themselves for the head, each with the loss it would give."""
+        attention = self.bench.intact_attention[self.head]
+        found: dict[Mechanism, str] = {
+            ORIGINAL: "original",
+            UNIFORM: "uniform",
+            IDENTITY: "identity",
+            propose(attention, "one-hot", _STRONG): "one-hot",
+            tidy(propose(attention, "shared", _STRONG / 2)): "shared",
+            role_mean(attention): "role-mean",
+        }
+        return [
+            {
+                "name": name,
+                "line": f"{self.head} {name if name == 'role-mean' else mechanism}",
+                "chosen": self.circuit[self.head] == mechanism,
+                "paths": " ".join(map(str, mechanism.paths)) if name != "role-mean" else "",
+                "loss": _finite(self.bench.loss_with(self.circuit.replace(self.head, mechanism))),
+            }
+            for mechanism, name in found.items()
+        ]
+
+    # What the page asks
+
+    def _answer(self, _: Any, asked: dict[str, Any], buffers: Any = None) -> None:
+        start, said, failed = time.perf_counter(), "", False
+        self._answering = True
+        try:
+            said = self._do(asked)
+        except InputError as error:
+            said, failed = str(error), True
+        except Exception as error:  # a message has no cell to show a traceback in
+            said, failed = f"{type(error).__name__}: {error}", True
+        finally:
+            self._answering = False
+            # The number first; what else could be chosen takes longer to find out.
+            if not said and asked.get("do") != "show":
+                seconds = time.perf_counter() - start
+                said = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+            self.state = self._state(said, failed)
+        if asked.get("do") != "save" and not failed:
+            self.shown = self._shown()
+
+    def _do(self, asked: dict[str, Any]) -> str:
+        bench, what = self.bench, asked.get("do")
+        if what == "show":
+            head, example = Head(asked["layer"], asked["head"]), asked["example"]
+            if head not in bench.heads:
+                raise InputError(
+                    f"expected a head from {bench.heads[0]} to {bench.heads[-1]}, found {head}"
+                )
+            if type(example) is not int or not 0 <= example < len(bench.batch):
+                raise InputError(
+                    f"example: expected 0 to {len(bench.batch) - 1}, found {example!r:.40}"
+                )
+            self.head, self.example = head, example
+            self.with_circuit = bool(asked["with_circuit"])
+        elif what == "suppose":
+            bench.suppose(str(asked["line"]))
+        elif what == "toggle":
+            path = str(asked["path"])
+            present = path in {str(other) for other in self.circuit.paths()}
+            (bench.remove if present else bench.suppose)(path)
+        elif what == "undo":
+            bench.undo()
+        elif what == "clear":
+            bench.suppose(bench.scorer.empty_circuit)
+        elif what == "discover":
+            self.state = self._state(busy="searching")
+            bench.discover(no_progress)
+        elif what == "save":
+            return f"saved to {bench.save(str(asked['path']))}"
+        else:
+            raise InputError(f"explorer: expected a known request, found {what!r:.40}")
+        return ""
+
+    def refresh(self) -> None:
+        """Show what the workbench's own methods have changed meanwhile; it calls this itself."""
+        if not self._answering:
+            self.state, self.shown = self._state(), self._shown()
+
+
+def _finite(loss: float) -> float | None:
+    """JSON has no infinity."""
+    return loss if math.isfinite(loss) else None

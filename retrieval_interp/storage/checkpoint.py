@@ -1,0 +1,223 @@
+"""Checkpoints: one safetensors file with the weights and all that is needed to read them.
+
+The file's metadata has one key, `retrieval_interp`, whose JSON holds `format` (version), `model`,
+`task`, `training` (how it was made) and `sha256` (over the rest and the weights, so that a damaged
+byte anywhere is noticed). Weights go under HookedTransformer's own names. Nothing is pickled.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from circuits.models.transformer import Transformer
+from circuits.models.vector_transformer import VectorTransformer
+from retrieval_interp.storage.files import write_whole
+from retrieval_interp.storage.find_checkpoint import find_checkpoint as find_checkpoint
+from retrieval_interp.storage.find_checkpoint import shipped_checkpoints as shipped_checkpoints
+from retrieval_interp.training.model import ModelConfig, build_model
+from tasks import ConditionalRetrievalTask, EquationsTask, InputError, RetrievalTask, TrainingTask
+from tasks.structured import from_data, to_data
+
+FORMAT = 1
+METADATA_KEY = "retrieval_interp"
+TrainedTask = RetrievalTask | ConditionalRetrievalTask | EquationsTask
+TASKS: Any = TrainedTask  # a union is no type to a type checker
+_WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model, the task it was trained on, and how.
+
+    Attributes:
+        name: what it was asked for by.
+        model: in evaluation mode, on the device asked for.
+        task: the task.
+        config: the model's sizes.
+        training: the training record; empty where there is none.
+    """
+
+    name: str
+    model: Transformer
+    task: TrainingTask
+    config: ModelConfig
+    training: dict[str, Any]
+
+
+def save_checkpoint(
+    path: Path,
+    model: Transformer,
+    task: TrainingTask,
+    config: ModelConfig,
+    training: dict[str, Any],
+) -> None:
+    """Write a checkpoint whole or not at all.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    content = {
+        "format": FORMAT,
+        "model": to_data(config),
+        "task": task.to_dict(),
+        "training": training,
+    }
+    write_tensors(path, dict(model.named_parameters()), content)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
+    """Write tensors with JSON metadata and a digest over both."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    signed = {**content, "sha256": _digest(tensors, content)}
+    write_whole(path, save(tensors, {METADATA_KEY: json.dumps(signed)}))
+
+
+def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `write_tensors` wrote: tensors on the CPU, and the metadata less the digest.
+
+    Raises:
+        InputError: missing, not a safetensors file, truncated, damaged, or of another format.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: expected {what}, found no file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{path}: expected {what} (a whole safetensors file), found: "
+            f"{' '.join(str(error).split())[:120]}"
+        ) from None
+    if METADATA_KEY not in metadata:
+        raise InputError(
+            f"{path}: expected {what} written by retrieval-interp, found a safetensors file "
+            f"without its {METADATA_KEY!r} metadata"
+        )
+    try:
+        content = json.loads(metadata[METADATA_KEY])
+        digest = content.pop("sha256")
+        version = content["format"]
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise InputError(
+            f"{path}: expected {what}, found metadata that cannot be read; the file is damaged"
+        ) from None
+    if version != FORMAT:
+        raise InputError(
+            f"{path}: expected format {FORMAT}, found {version!r:.20}; this file needs another "
+            "version of retrieval-interp"
+        )
+    if digest != _digest(tensors, content):
+        raise InputError(
+            f"{path}: expected contents that match the file's sha256, found others; the file is "
+            "damaged or was edited, get it again"
+        )
+    return tensors, content
+
+
+def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:
+    """Load a model by shipped name, file or run folder.
+
+    Args:
+        name: `small`, `runs/a/checkpoints/step-001000.safetensors`, `runs/a`, ...
+        device: where to put it.
+
+    Raises:
+        InputError: not found, damaged, of another task, or with weights that are missing, extra,
+            of the wrong shape or type, NaN or infinite.
+    """
+    path = find_checkpoint(str(name))
+    tensors, content = read_tensors(path, "a checkpoint")
+    task_data = content.get("task")
+    found = task_data.get("name") if isinstance(task_data, dict) else task_data
+    if found not in (names := [task.name for task in get_args(TrainedTask)]):
+        raise InputError(
+            f"{path}: expected a checkpoint of the task {' or '.join(map(repr, names))}, found "
+            f"{found!r:.40}"
+        )
+    task: TrainedTask = from_data(TASKS, task_data, f"{path}: task")
+    config = from_data(ModelConfig, content.get("model"), f"{path}: model")
+    training = content.get("training")
+    if not isinstance(training, dict):
+        raise InputError(f"{path}: expected a training record, found {training!r:.40}")
+    _check_size(path, config, task, tensors)
+    model = build_model(config, task)
+    load_weights(model, tensors, str(path))
+    model.to(device, print_details=False)
+    return Checkpoint(str(name), model.eval(), task, config, training)
+
+
+def _check_size(
+    path: Path, config: ModelConfig, task: TrainingTask, tensors: dict[str, Tensor]
+) -> None:
+    # Before memory is taken: each layer has weights, so a file can only hold what it has bytes for.
+    layers = {name.split(".")[1] for name in tensors if name.startswith("blocks.")}
+    query = tensors.get("blocks.0.attn.W_Q")
+    expected = (config.heads, config.d_model, config.head_width)
+    if len(layers) != config.layers or query is None or tuple(query.shape) != expected:
+        raise InputError(
+            f"{path}: expected weights of {config.layers} layers with attention of "
+            f"{list(expected)}, as its config says, found {len(layers)} layers with "
+            f"{None if query is None else list(query.shape)}"
+        )
+    # A lower bound: the matrices alone.
+    block = 4 * math.prod(expected) + (8 * config.d_model**2 if config.mlp else 0)
+    rows = task.d_in + task.d_out + task.n_positions
+    least = config.layers * block + config.d_model * rows
+    found = sum(tensor.numel() for tensor in tensors.values())
+    if found < least:
+        raise InputError(
+            f"{path}: expected at least {least} numbers, as its config and task say, found {found}"
+        )
+
+
+def load_weights(model: Transformer, tensors: dict[str, Tensor], where: str) -> None:
+    """Copy weights into a model, strictly.
+
+    Raises:
+        InputError: a weight is missing, extra, of another shape or type, or not finite; or the
+            positional embedding is not zero.
+    """
+    parameters = dict(model.named_parameters())
+    for problem, names in (
+        ("missing", sorted(parameters.keys() - tensors.keys())),
+        ("extra", sorted(tensors.keys() - parameters.keys())),
+    ):
+        if names:
+            raise InputError(
+                f"{where}: expected exactly the model's {len(parameters)} weights, found "
+                f"{len(names)} {problem}: {names[0]}"
+            )
+    for name, parameter in parameters.items():
+        tensor = tensors[name]
+        if tensor.shape != parameter.shape or tensor.dtype not in _WEIGHT_TYPES:
+            raise InputError(
+                f"{where}: expected {name} as floats of shape {list(parameter.shape)}, found "
+                f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
+            )
+        if not bool(torch.isfinite(tensor.to(parameter.dtype)).all()):
+            raise InputError(f"{where}: expected finite weights, found NaN or infinity in {name}")
+    if isinstance(model, VectorTransformer) and bool(tensors["pos_embed.W_pos"].any()):
+        raise InputError(
+            f"{where}: expected pos_embed.W_pos to be zero (the input carries its position), "
+            "found other numbers"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])

@@ -1,0 +1,57 @@
+"""Circuit files, read for a model that they have to fit."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from circuits import Circuit
+from circuits.attention import check_paths
+from retrieval_interp.storage.files import read_text
+from tasks import InputError, Task
+
+
+def read_circuit(
+    path: Path, task: Task, n_layers: int, n_heads: int, trained: str, causal: bool = True
+) -> Circuit:
+    """Read a circuit file for a model.
+
+    Args:
+        path: what `--save-circuit` wrote, or a hypothesis in the same form.
+        task: what the model is trained on.
+        n_layers: its layers.
+        n_heads: heads a layer.
+        trained: completes "chains of 3 steps, as ..." in an error.
+        causal: whether it masks later positions.
+
+    Raises:
+        InputError: not a circuit, of a task with other steps, or naming what the model lacks.
+    """
+    try:
+        circuit = Circuit.from_json(read_text(path, "a circuit"), len(task.role_names))
+        circuit.check_fits(n_layers, n_heads)
+        roles = task.sample(2).roles
+        for head, mechanism in circuit.mechanisms.items():
+            check_paths(mechanism.paths, roles, causal, where=f"{head}: ")
+        for listed in circuit.enabling:
+            check_paths((listed.path,), roles, causal, f"enabling: {listed.head}: ")
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+    own = task.to_dict()
+    name, steps, graph = (circuit.task.get(key, own.get(key)) for key in ("name", "steps", "graph"))
+    if name != own.get("name"):
+        raise InputError(
+            f"{path}: expected a circuit for the task {own.get('name')!r}, as {trained}, found one "
+            f"for {name!r:.40}"
+        )
+    if steps != own.get("steps"):
+        raise InputError(
+            f"{path}: expected a circuit for chains of {own.get('steps')} steps, as {trained}, "
+            f"found one for {steps!r:.20}"
+        )
+    if graph != own.get("graph"):
+        raise InputError(
+            f"{path}: expected a circuit for the graph {own.get('graph')!r}, as {trained}, found "
+            f"one for {graph!r:.80}"
+        )
+    # A circuit written by hand need not say what it is of.
+    return circuit if circuit.task else replace(circuit, task=own)

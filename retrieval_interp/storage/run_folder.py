@@ -1,0 +1,283 @@
+"""A run folder: config, metrics, checkpoints and the state from which a run goes on exactly.
+
+    config.json                          the recipe
+    metrics.jsonl                        a line a log step
+    watch.jsonl                          attention paths, a line a log step (`train --watch`)
+    checkpoints/step-001000.safetensors  weights with their training record
+    state.safetensors                    weights and optimizer at the last checkpoint
+
+A killed run loses what came after its last state: lines written since are dropped on resuming,
+since the steps are run again and give the same numbers. The state is written before the checkpoint,
+which a run killed between the two writes as it goes on. Of config and logs the process that holds
+the folder knows all: where one is deleted under it, it is written anew.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from circuits.models.transformer import Transformer
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.storage.checkpoint import (
+    FORMAT,
+    load_weights,
+    read_tensors,
+    save_checkpoint,
+    write_tensors,
+)
+from retrieval_interp.storage.files import (
+    check_held,
+    is_temporary,
+    lock_folder,
+    read_json_lines,
+    read_text,
+    remove_leftovers,
+    write_whole,
+)
+from tasks import InputError
+from tasks.structured import from_data, is_number, to_data
+
+
+class RunFolder:
+    """One training run on disk, held by one process at a time.
+
+    Args:
+        path: created if missing.
+        recipe: must be the one that the folder holds, if it holds one.
+
+    Raises:
+        InputError: the folder holds another recipe or other files, another process trains in it,
+            or it cannot be written.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe):
+        self.path, self.recipe = path, recipe
+        config = path / "config.json"
+        if config.exists():
+            _check_same(recipe, read_recipe(path), path)
+        elif path.is_dir() and any(
+            child.name != "lock" and (child.name != "checkpoints" or any(child.iterdir()))
+            for child in path.iterdir()
+            if not is_temporary(child)
+        ):
+            raise InputError(
+                f"{path}: expected a new folder or a run's, found a folder with other files and no "
+                "config.json; give another --out"
+            )
+        self._lock = lock_folder(path, "a run that no other process is training")
+        (path / "checkpoints").mkdir(exist_ok=True)
+        remove_leftovers(path)
+        self._write_config()
+
+    def _write_config(self) -> None:
+        if not (config := self.path / "config.json").exists():
+            write_whole(config, json.dumps(to_data(self.recipe), indent=2) + "\n")
+
+    def close(self) -> None:
+        self._lock.close()
+
+    # Metrics
+
+    @property
+    def metrics_path(self) -> Path:
+        return metrics_path(self.path)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows logged so far.
+
+        Raises:
+            InputError: a row lacks a number that every row has.
+        """
+        return read_metrics(self.path)
+
+    def log(self, rows: list[dict[str, Any]]) -> None:
+        """Append a line of metrics.
+
+        Args:
+            rows: all so far, of which the last is new.
+
+        Raises:
+            InputError: it cannot be written, or the folder is not held any more.
+        """
+        check_held(self._lock)
+        new = rows[-1:] if self.metrics_path.exists() else rows
+        try:
+            with open(self.metrics_path, "a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in new)
+        except OSError as error:
+            raise InputError(
+                f"{self.metrics_path}: expected to append a line, found: {error.strerror}; "
+                "the last checkpoint is whole, resume from it"
+            ) from None
+
+    # State
+
+    def save(
+        self,
+        step: int,
+        seconds: float,
+        model: Transformer,
+        optimizer: torch.optim.Optimizer,
+        training: dict[str, Any],
+    ) -> None:
+        """Write the state to go on from, then the checkpoint of its step.
+
+        Raises:
+            InputError: the disk is full or cannot be written, or the folder is not held any more;
+                the previous ones stay whole.
+        """
+        check_held(self._lock)
+        self._write_config()
+        if self.metrics_path.exists():
+            with open(self.metrics_path, "rb") as file:
+                os.fsync(file.fileno())
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            tensors[f"weight.{name}"] = parameter
+            for key in ("exp_avg", "exp_avg_sq"):
+                if key in optimizer.state[parameter]:
+                    tensors[f"{key}.{name}"] = optimizer.state[parameter][key]
+        content = {"format": FORMAT, "step": step, "seconds": seconds}
+        write_tensors(self.path / "state.safetensors", tensors, content)
+        self.save_checkpoint(step, model, training)
+
+    def save_checkpoint(self, step: int, model: Transformer, training: dict[str, Any]) -> None:
+        """Write the checkpoint of a step.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        path = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
+        save_checkpoint(path, model, self.recipe.task, self.recipe.model, training)
+
+    def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+        """Load the last state, if there is one, and drop metrics that were logged after it.
+
+        Returns:
+            Steps done and the seconds they took; (0, 0.0) for a fresh run.
+        """
+        path, step, seconds = self.path / "state.safetensors", 0, 0.0
+        if path.exists():
+            tensors, content = read_tensors(path, "a run's state")
+            if type(content.get("step")) is not int or type(content.get("seconds")) is not float:
+                raise InputError(
+                    f"{path}: expected a run's state with its step and seconds, found another file"
+                )
+            step, seconds = content["step"], content["seconds"]
+            groups: dict[str, dict[str, Tensor]] = {"weight": {}, "exp_avg": {}, "exp_avg_sq": {}}
+            for name, tensor in tensors.items():
+                key, _, parameter_name = name.partition(".")
+                groups.setdefault(key, {})[parameter_name] = tensor
+            load_weights(model, groups["weight"], str(path))
+            for name, parameter in model.named_parameters():
+                if name in groups["exp_avg"]:
+                    optimizer.state[parameter] = {
+                        "step": torch.tensor(float(step), device=parameter.device),
+                        "exp_avg": groups["exp_avg"][name].to(parameter.device),
+                        "exp_avg_sq": groups["exp_avg_sq"][name].to(parameter.device),
+                    }
+        elif last_step(self.path):
+            raise InputError(
+                f"{path}: expected the state that belongs to the checkpoints, found none; put it "
+                "back or give another --out"
+            )
+        logged = {self.metrics_path: self.metrics()}
+        logged[watch_path(self.path)] = list(read_json_lines(watch_path(self.path)))
+        for log, rows in logged.items():
+            if log.exists():
+                kept = [row for row in rows if not _later(row, step)]
+                write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
+        return step, seconds
+
+
+def _later(row: dict[str, Any], step: int) -> bool:
+    """Whether a line was logged after a step; a heading has none."""
+    return type(row.get("step")) is int and row["step"] > step
+
+
+def metrics_path(path: Path) -> Path:
+    """Where a run folder keeps its metrics."""
+    return path / "metrics.jsonl"
+
+
+def watch_path(path: Path) -> Path:
+    """Where a run folder keeps what `--watch` measures."""
+    return path / "watch.jsonl"
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a run folder's metrics.jsonl.
+
+    Raises:
+        InputError: a row lacks a number that every row has.
+    """
+    rows = list(read_json_lines(metrics_path(path)))
+    for number, row in enumerate(rows, start=1):
+        partial = row.get("partial_losses")
+        numbers = [row.get(key) for key in ("train_loss", "validation_loss", "seconds")]
+        numbers += partial if isinstance(partial, list) and partial else [None]
+        if type(row.get("step")) is not int or not all(map(is_number, numbers)):
+            raise InputError(
+                f"{metrics_path(path)}: expected step, train_loss, validation_loss, "
+                f"partial_losses and seconds in line {number}, found {row!r:.60}"
+            )
+    return rows
+
+
+def checkpoint_files(path: Path) -> dict[int, Path]:
+    """The checkpoints of a run folder by step, rising."""
+    files = {
+        file.stem.removeprefix("step-"): file
+        for file in path.glob("checkpoints/step-*.safetensors")
+    }
+    numbers = {step: file for step, file in files.items() if step.isascii() and step.isdigit()}
+    return dict(sorted((int(step), file) for step, file in numbers.items()))
+
+
+def last_step(path: Path) -> int:
+    """The step of a run folder's last checkpoint, 0 where there is none."""
+    return max(checkpoint_files(path), default=0)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a run folder.
+
+    Raises:
+        InputError: no config.json, or one that is not a recipe.
+    """
+    config = path / "config.json"
+    try:
+        data = json.loads(read_text(config, "a run's config"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{config}: expected JSON, found {str(error)[:80]}") from None
+    recipe: Recipe = from_data(Recipe, data, str(config))
+    return recipe
+
+
+def _check_same(wanted: Recipe, found: Recipe, path: Path) -> None:
+    if wanted == found:
+        return
+    flat_wanted, flat_found = (
+        _flatten({**to_data(recipe), "task": recipe.task.to_dict()}) for recipe in (wanted, found)
+    )
+    key = next(key for key in flat_wanted if flat_wanted[key] != flat_found[key])
+    raise InputError(
+        f"{path}: expected a run with {key} = {flat_wanted[key]}, found one with {key} = "
+        f"{flat_found[key]}; give another --out, or the same settings to go on"
+    )
+
+
+def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

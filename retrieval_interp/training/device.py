@@ -1,0 +1,23 @@
+"""Where a model runs."""
+
+import re
+
+import torch
+
+from tasks import InputError
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is some, else the CPU.
+
+    Raises:
+        InputError: CUDA is asked for where there is none, or no such device exists.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:
+        raise InputError(f"device: expected auto, cpu or cuda, found {name!r:.40}")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device: expected a CUDA device for {name!r}, found none; use cpu")
+    return device

@@ -1,0 +1,372 @@
+"""Training a HookedTransformer on a retrieval task.
+
+1. The batch of a step is a function of the recipe's seed and the step alone, and so is the learning
+   rate; a run therefore goes on from weights and optimizer state, exactly.
+2. AdamW on the mean squared error of the queries (paper, section 7.1), through `torch.compile`.
+3. Every `log_every` steps, and in each of the last 100, the validation loss on fresh examples; its
+   mean over the last 100 steps is the final validation loss (section 7.1).
+4. Every `checkpoint_every` steps a checkpoint and the state to resume from.
+5. On request a circuit's paths are followed on the way (`retrieval_interp.emergence.watch`).
+6. Recipes that differ in their seed alone can take common steps
+   (`retrieval_interp.training.seeds`), each with its own folder.
+"""
+
+import importlib.metadata
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from circuits.models.transformer import Transformer
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.emergence.watch import Watch
+from retrieval_interp.storage.run_folder import RunFolder, checkpoint_files
+from retrieval_interp.training.compiled import compiled
+from retrieval_interp.training.device import choose_device
+from retrieval_interp.training.model import build_model
+from retrieval_interp.training.seeds import Stack
+from tasks import Batch, InputError
+from tasks.structured import to_data
+
+FINAL_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run ends with.
+
+    Attributes:
+        model: in evaluation mode.
+        recipe: how it was made.
+        record: the training record, as a checkpoint holds it.
+        metrics: a row a log step: step, train_loss, validation_loss, partial_losses, learning_rate,
+            seconds.
+    """
+
+    model: Transformer
+    recipe: Recipe
+    record: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+
+def step_indices(recipe: Recipe, step: int, orders: dict[int, Tensor]) -> Int[Tensor, " batch"]:
+    """Which training examples a step sees: a fresh order of the training set every epoch.
+
+    Args:
+        recipe: its seed decides the orders.
+        step: counted from 0.
+        orders: the last epoch's order, kept between calls.
+    """
+    epoch, place = divmod(step, recipe.examples // recipe.batch)
+    if epoch not in orders:
+        orders.clear()
+        generator = torch.Generator().manual_seed((recipe.seed * 1_000_003 + epoch) % 2**63)
+        orders[epoch] = torch.randperm(recipe.examples, generator=generator)
+    return orders[epoch][place * recipe.batch : (place + 1) * recipe.batch]
+
+
+def train_model(
+    recipe: Recipe,
+    out: Path | str | None = None,
+    device: str = "auto",
+    compile: bool = True,
+    on_step: Callable[[int, dict[str, Any] | None], None] = lambda step, row: None,
+    watch: Watch | None = None,
+) -> Trained:
+    """Run a recipe, or go on with the run that `out` holds.
+
+    Args:
+        recipe: task, model and optimization.
+        out: run folder; without one nothing is written.
+        device: `auto`, `cpu` or `cuda`.
+        compile: use `torch.compile`; where that fails a warning says why and the run is eager.
+        on_step: called after each step with the number of steps done and the metrics row that the
+            step logged, if any.
+        watch: measures a circuit's paths every `log_every` steps; training goes the same way.
+
+    Raises:
+        InputError: the folder holds another recipe, cannot be written, or the loss is not finite.
+    """
+    run = _Run(recipe, out, on_step, watch)
+    _train([run], device, compile)
+    if run.error:
+        raise run.error
+    return run.trained()
+
+
+def train_seeds(
+    recipes: Sequence[Recipe],
+    outs: Sequence[Path | str],
+    device: str = "auto",
+    compile: bool = True,
+    on_step: Callable[[int, int], None] = lambda place, step: None,
+) -> list[Trained | InputError]:
+    """Run recipes that differ in their seed alone, in common steps
+    (`retrieval_interp.training.seeds`).
+
+    Each goes on with what its folder holds; those behind catch up first. The numbers are those of
+    `train_model` up to rounding, but `seconds` are a run's share of the common steps' time.
+
+    Args:
+        recipes: at least one.
+        outs: a run folder each.
+        device: `auto`, `cpu` or `cuda`.
+        compile: use `torch.compile`.
+        on_step: called after each step of a recipe with the recipe's place and the number of steps
+            done.
+
+    Returns:
+        What each recipe ended with, or why it failed, which stops no other.
+
+    Raises:
+        InputError: the recipes differ in more than the seed, or the device is not there.
+    """
+    if any(replace(recipe, seed=recipes[0].seed) != recipes[0] for recipe in recipes):
+        raise InputError(
+            "training: expected recipes that differ in their seeds alone, found others; train them "
+            "one by one"
+        )
+
+    def told(place: int) -> Callable[[int, dict[str, Any] | None], None]:
+        return lambda step, row: on_step(place, step)
+
+    runs = [_Run(recipe, out, told(i)) for i, (recipe, out) in enumerate(zip(recipes, outs))]
+    _train(runs, device, compile)
+    return [run.error or run.trained() for run in runs]
+
+
+class _Run:
+    """A recipe on its way: its model, and what is logged and saved of it."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: Path | str | None,
+        on_step: Callable[[int, dict[str, Any] | None], None],
+        watch: Watch | None = None,
+    ):
+        self.recipe, self.out, self.on_step, self.watch = recipe, out, on_step, watch
+        self.error: InputError | None = None
+        self.folder: RunFolder | None = None
+        self.step, self.seconds = 0, 0.0
+        self.metrics: list[dict[str, Any]] = []
+        self._orders: dict[int, Tensor] = {}
+        self._since = 0
+
+    def start(self, device: torch.device, compile: bool, together: int) -> None:
+        """Build the model and load what the folder holds, as one of so many runs."""
+        recipe, task = self.recipe, self.recipe.task
+        self.folder = RunFolder(Path(self.out), recipe) if self.out is not None else None
+        if self.watch and self.folder:
+            self.watch.check(self.folder.path, recipe)
+        self.model = build_model(recipe.model, task, recipe.seed, device, recipe.init)
+        self.optimizer = _adamw(self.model, recipe)
+        if self.folder:
+            self.step, self.seconds = self.folder.restore(self.model, self.optimizer)
+            self.metrics = self.folder.metrics()
+        if self.watch:
+            path = self.folder.path if self.folder else None
+            self.watch.start(path, recipe, self.step, self.model)
+        self.validation = task.sample(
+            recipe.validation_examples, recipe.seed, device, split="validation"
+        )
+        self.record: dict[str, Any] = {
+            "recipe": to_data(recipe),
+            "device": _device_name(device),
+            "threads": torch.get_num_threads(),
+            "compiled": compile,
+            "versions": {
+                name: importlib.metadata.version(name) for name in ("torch", "transformer-lens")
+            },
+            **({"seeds_together": together} if together > 1 else {}),
+        }
+        if self.folder and self.step and self.step not in checkpoint_files(self.folder.path):
+            self.folder.save_checkpoint(
+                self.step, self.model, {**self.record, **_result(self.metrics, self.step)}
+            )
+        self._device = device
+        self._total = torch.zeros((), device=device)
+
+    def batch(self) -> Batch:
+        """The examples of the next step."""
+        indices = step_indices(self.recipe, self.step, self._orders)
+        return self.recipe.task.examples(indices.to(self._device), self.recipe.seed)
+
+    def took(self, loss: Tensor) -> None:
+        """A step was taken."""
+        self._total += loss.detach()
+        self._since += 1
+        self.step += 1
+
+    def log(self, partial: list[float], seconds: float) -> dict[str, Any]:
+        """Log the step.
+
+        Raises:
+            InputError: a loss is not finite, or the line cannot be written.
+        """
+        train_loss = float(self._total) / self._since
+        self._total.zero_()
+        self._since = 0
+        if not math.isfinite(train_loss + sum(partial)):
+            raise InputError(
+                f"training: expected finite losses, found {train_loss} in training and "
+                f"{statistics.fmean(partial)} in validation at step {self.step}; lower the "
+                "learning rate or add warm-up, and give another --out (what was saved is kept)"
+            )
+        row = {
+            "step": self.step,
+            "train_loss": train_loss,
+            "validation_loss": statistics.fmean(partial),
+            "partial_losses": partial,
+            "learning_rate": self.recipe.learning_rate_at(self.step - 1),
+            "seconds": round(seconds, 3),
+        }
+        self.metrics.append(row)
+        if self.folder:
+            self.folder.log(self.metrics)
+        return row
+
+    def save(self, seconds: float) -> None:
+        """Measure and save what belongs to the step.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        recipe, step, last = self.recipe, self.step, self.step == self.recipe.steps
+        if self.watch and (step % recipe.log_every == 0 or last):
+            self.watch.measure(step, self.model)
+        if self.folder and (step % recipe.checkpoint_every == 0 or last):
+            training = {**self.record, **_result(self.metrics, step)}
+            self.folder.save(step, seconds, self.model, self.optimizer, training)
+
+    def trained(self) -> Trained:
+        record = self.record | _result(self.metrics, self.recipe.steps)
+        return Trained(self.model.eval(), self.recipe, record, self.metrics)
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Keep an error that ends this run, so that others go on."""
+        try:
+            yield
+        except InputError as error:
+            self.error = error
+
+
+def _train(runs: Sequence[_Run], device_name: str, compile: bool) -> None:
+    """Take the runs to their ends, each from where it stands."""
+    device = choose_device(device_name)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        for run in runs:
+            with run.attempt():
+                run.start(device, compile, len(runs))
+        places = {run.step for run in runs if not run.error}
+        for first, last in pairwise(sorted({*places, runs[0].recipe.steps})):
+            together = [run for run in runs if run.step == first and not run.error]
+            if together:
+                _advance(together, last, device, compile)
+    finally:
+        for run in runs:
+            if run.folder:
+                run.folder.close()
+
+
+def _advance(runs: Sequence[_Run], last: int, device: torch.device, compile: bool) -> None:
+    """Take runs from the step at which all of them stand to another, in common steps."""
+    recipe, task = runs[0].recipe, runs[0].recipe.task
+    module: nn.Module = runs[0].model
+    optimizer: torch.optim.Optimizer = runs[0].optimizer
+    if len(runs) > 1:
+        module = stack = Stack([run.model for run in runs])
+        optimizer = _adamw(stack, recipe)
+        stack.stack_state([run.optimizer for run in runs], optimizer)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+    with autocast:
+        forward = compiled(module, _inputs([run.batch() for run in runs])) if compile else module
+    for run in runs:
+        run.record |= {"compiled": forward is not module}
+        if len(runs) > 1:
+            run.record |= {"seeds_together": len(runs)}
+    validations = [run.validation for run in runs]
+    clock = time.perf_counter()
+    for step in range(runs[0].step, last):
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.learning_rate_at(step)
+        batches = [run.batch() for run in runs]
+        with autocast:
+            outputs = forward(_inputs(batches)).float()
+        losses = [task.loss(each, batch) for each, batch in _by_run(outputs, batches)]
+        optimizer.zero_grad()
+        torch.stack(losses).sum().backward()
+        optimizer.step()
+        for run, loss in zip(runs, losses):
+            run.took(loss)
+        done = step + 1
+        partials: list[list[float]] = []
+        if done % recipe.log_every == 0 or done > recipe.steps - FINAL_STEPS:
+            with torch.no_grad():
+                outputs = module(_inputs(validations))
+            partials = [
+                task.partial_losses(each, batch).tolist()
+                for each, batch in _by_run(outputs, validations)
+            ]
+        for place, run in enumerate(runs):
+            if run.error:
+                continue
+            row = None
+            with run.attempt():
+                seconds = run.seconds + (time.perf_counter() - clock) / len(runs)
+                row = run.log(partials[place], seconds) if partials else None
+                run.save(seconds)
+            if not run.error:
+                run.on_step(done, row)
+        if all(run.error for run in runs):
+            return
+    for run in runs:
+        run.seconds += (time.perf_counter() - clock) / len(runs)
+
+
+def _inputs(batches: Sequence[Batch]) -> Tensor:
+    """What a model reads, or a stack of models."""
+    return torch.stack([batch.inputs for batch in batches]) if batches[1:] else batches[0].inputs
+
+
+def _by_run(outputs: Tensor, batches: Sequence[Batch]) -> Iterable[tuple[Tensor, Batch]]:
+    """The outputs on every batch, beside it."""
+    return zip(outputs.unbind() if batches[1:] else [outputs], batches)
+
+
+def _adamw(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(
+        trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+    )
+
+
+def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:
+    """The end of a training record: where it stands, averaged over the last 100 steps."""
+    last = [row for row in metrics if step - FINAL_STEPS < row["step"] <= step]
+    if not last:
+        return {"step": step}
+    partial = [row["partial_losses"] for row in last]
+    return {
+        "step": step,
+        "seconds": last[-1]["seconds"],
+        "train_loss": sum(row["train_loss"] for row in last) / len(last),
+        "validation_loss": sum(row["validation_loss"] for row in last) / len(last),
+        "partial_losses": [sum(column) / len(last) for column in zip(*partial)],
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

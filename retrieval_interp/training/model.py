@@ -1,0 +1,83 @@
+"""The transformers that are trained here: GPT-2 blocks over continuous vectors or words.
+
+Causal attention and, on request, an MLP of four times the width, each with layer norm in front, no
+dropout (paper, section 7.1). The class is `circuits.models.vector_transformer.VectorTransformer`;
+for a task of words it is HookedTransformer with a tokenizer of these words and a learned embedding
+of positions, which begins as sinusoids of the line and of the place in it.
+"""
+
+import torch
+from transformer_lens import HookedTransformerConfig
+
+from circuits.models.transformer import Transformer
+from circuits.models.vector_transformer import VectorTransformer
+from retrieval_interp.config.model_config import Init
+from retrieval_interp.config.model_config import ModelConfig as ModelConfig
+from retrieval_interp.training.word_tokenizer import word_tokenizer
+from tasks import EquationsTask, TrainingTask
+from tasks.words.equations_task import BEGIN
+
+
+def build_model(
+    config: ModelConfig,
+    task: TrainingTask,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    init: Init = "gpt2",
+) -> Transformer:
+    """A freshly initialized model for a task; the same seed gives the same weights on any device.
+
+    The caller's random state is left as it was.
+
+    Args:
+        config: sizes.
+        task: gives the sizes of inputs and outputs.
+        seed: of the weights.
+        device: where to put it.
+        init: `gpt2`, TransformerLens's (normal weights of standard deviation 0.8 / sqrt(d_model)),
+            or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
+            embeddings of words (standard normal). Biases are zero.
+    """
+    cfg = HookedTransformerConfig(
+        n_layers=config.layers,
+        n_heads=config.heads,
+        d_model=config.d_model,
+        d_head=config.head_width,
+        n_ctx=task.n_positions,
+        d_vocab=task.d_in,
+        d_vocab_out=task.d_out,
+        attn_only=not config.mlp,
+        act_fn="gelu_pytorch_tanh",  # GPT-2's gelu_new in one fused step
+        normalization_type="LN",
+        positional_embedding_type="standard",
+        default_prepend_bos=isinstance(task, EquationsTask),
+        device="cpu",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _transformer(cfg, task)
+        if init == "linear":
+            _init_as_linear_layers(model)
+    model.to(device, print_details=False)
+    return model
+
+
+def _transformer(cfg: HookedTransformerConfig, task: TrainingTask) -> Transformer:
+    if not isinstance(task, EquationsTask):
+        return VectorTransformer(cfg)
+    model = Transformer(cfg, word_tokenizer(task.vocabulary, BEGIN))
+    with torch.no_grad():
+        model.pos_embed.W_pos.copy_(task.position_encoding(cfg.d_model))
+    return model
+
+
+@torch.no_grad()
+def _init_as_linear_layers(model: Transformer) -> None:
+    for name, weight in model.named_parameters():
+        kind = name.split(".")[-1]
+        if kind.startswith("W_") and kind != "W_pos":
+            # All heads together are one linear layer into the residual stream.
+            inputs = weight.shape[0] * weight.shape[1] if kind == "W_O" else weight.shape[-2]
+            weight.uniform_(-(inputs**-0.5), inputs**-0.5)
+    if not isinstance(model, VectorTransformer):
+        model.embed.W_E.normal_()

@@ -1,0 +1,213 @@
+"""Frozen dataclasses to and from JSON: one source for files, the command line and sweeps.
+
+cattrs reads dataclasses as they stand; what JSON lacks is registered here, outside of the data:
+
+1. Numbers, texts and flags are taken as they are: `"3"` is no integer and 1 no flag.
+2. A class with `parse`, such as a retrieval graph, is text.
+3. Where a field may be of several dataclasses, such as a recipe's task, its data has the `name` of
+   the class, but for the first of them: older files know no other.
+4. Every error becomes one line: where, what was expected, what was found.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tasks.errors import InputError
+
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+_HUGE = 1e300  # no number that computing can use
+_MISSING = "expected the key "
+
+
+def to_data(value: Any) -> Any:
+    """A dataclass as JSON data, nested ones included."""
+    return _converter().unstructure(value)
+
+
+def from_data(cls: Any, data: Any, where: str) -> Any:
+    """Build a (nested) dataclass from JSON data; its own checks apply.
+
+    Args:
+        cls: a dataclass, or a union of some that have a `name`.
+        data: what `to_data` gave.
+        where: what to call it in errors.
+
+    Raises:
+        InputError: not an object, a key that is unknown, of the wrong type, or missing and without
+            a default (older files lack newer keys), or a value that the class refuses.
+    """
+    from cattrs import BaseValidationError, transform_error
+
+    try:
+        return _converter().structure(data, cls)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    except (BaseValidationError, TypeError, ValueError, RecursionError, OverflowError) as error:
+        first = transform_error(error, path="", format_exception=_said)[0]
+        said, _, path = first.rpartition(" @ ")
+        if said.startswith(_MISSING):
+            path = path.rpartition(".")[0]
+        at = path.lstrip(".")
+        raise InputError(f"{where}: {at}{': ' if at else ''}{said}") from None
+
+
+def from_json(cls: Any, text: str, where: str) -> Any:
+    """Build a dataclass from JSON text.
+
+    Raises:
+        InputError: not JSON, or as `from_data`.
+    """
+    return from_data(cls, read_json(text, where), where)
+
+
+def read_json(text: str, where: str) -> Any:
+    """JSON data from text.
+
+    Raises:
+        InputError: not JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: expected JSON, found {str(error)[:80]}") from None
+
+
+def is_number(value: Any) -> bool:
+    """Whether JSON data is a number that computing can use; NaN is, of a loss that went astray."""
+    return type(value) in (int, float) and not abs(value) >= _HUGE
+
+
+@cache
+def _converter() -> "Converter":
+    from cattrs import Converter
+    from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+
+    converter = Converter(forbid_extra_keys=True)
+    for kind, named in ((int, "an integer"), (str, "text"), (bool, "true or false")):
+        converter.register_structure_hook(kind, _exactly(kind, named))
+    converter.register_structure_hook(float, _number)
+
+    def read_dataclass(cls: Any) -> Callable[[Any, Any], Any]:
+        read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
+
+        def structure(data: Any, kind: Any) -> Any:
+            return read(_object(data, kind), kind)
+
+        return structure
+
+    def write_dataclass(cls: Any) -> Callable[[Any], Any]:
+        write = make_dict_unstructure_fn(cls, converter)
+        return lambda value: {
+            key: list(part) if isinstance(part, tuple) else part
+            for key, part in write(value).items()
+        }
+
+    def read_named(data: Any, union: Any) -> Any:
+        options = typing.get_args(union)
+        if not isinstance(data, dict) or "name" not in data:
+            return converter.structure(data, options[0])
+        for option in options:
+            if data["name"] == option.name:
+                return converter.structure({k: v for k, v in data.items() if k != "name"}, option)
+        names = " or ".join(repr(option.name) for option in options)
+        raise InputError(f"expected the name {names}, found {data['name']!r:.60}")
+
+    def write_named(union: Any) -> Callable[[Any], Any]:
+        first = typing.get_args(union)[0]
+        return lambda value: {
+            **({} if type(value) is first else {"name": value.name}),
+            **converter.unstructure(value, type(value)),
+        }
+
+    def read_tuple(data: Any, hint: Any) -> tuple[Any, ...]:
+        kinds = typing.get_args(hint)
+        if not isinstance(data, list):
+            raise InputError(f"expected a list, found {data!r:.60}")
+        if kinds[-1] is Ellipsis:
+            return tuple(converter.structure(data, list[kinds[0]]))  # type: ignore[valid-type]
+        if len(data) != len(kinds):
+            raise InputError(f"expected a list of {len(kinds)}, found {data!r:.60}")
+        return tuple(converter.structure(value, kind) for value, kind in zip(data, kinds))
+
+    converter.register_structure_hook_func(_is_tuple, read_tuple)
+    converter.register_structure_hook_func(_is_dict, _object)
+    converter.register_structure_hook_factory(dataclasses.is_dataclass, read_dataclass)
+    converter.register_unstructure_hook_factory(dataclasses.is_dataclass, write_dataclass)
+    converter.register_structure_hook_func(_is_named_union, read_named)
+    converter.register_unstructure_hook_factory(_is_named_union, write_named)
+    converter.register_structure_hook_func(_is_literal, _one_of)
+    converter.register_structure_hook_func(_is_text, lambda text, cls: cls.parse(_text(text)))
+    converter.register_unstructure_hook_func(_is_text, str)
+    return converter
+
+
+def _is_named_union(hint: Any) -> bool:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    return union and all(map(dataclasses.is_dataclass, typing.get_args(hint)))
+
+
+def _is_literal(hint: Any) -> bool:
+    return typing.get_origin(hint) is typing.Literal
+
+
+def _is_tuple(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple
+
+
+def _is_dict(hint: Any) -> bool:
+    return typing.get_origin(hint) is dict
+
+
+def _object(data: Any, _: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise InputError(f"expected an object, found {type(data).__name__}")
+    return data
+
+
+def _is_text(hint: Any) -> bool:
+    return hasattr(hint, "parse")
+
+
+def _exactly(kind: type, named: str) -> Callable[[Any, Any], Any]:
+    def structure(value: Any, _: Any) -> Any:
+        if type(value) is not kind:
+            raise InputError(f"expected {named}, found {value!r:.60}")
+        return value
+
+    return structure
+
+
+def _text(value: Any) -> Any:
+    return _exactly(str, "text")(value, str)
+
+
+def _number(value: Any, _: Any) -> float:
+    if not is_number(value):
+        raise InputError(f"expected a number, found {value!r:.60}")
+    return float(value)
+
+
+def _one_of(value: Any, hint: Any) -> Any:
+    options = typing.get_args(hint)
+    if not any(type(value) is type(option) and value == option for option in options):
+        raise InputError(f"expected {' or '.join(map(repr, options))}, found {value!r:.60}")
+    return value
+
+
+def _said(error: BaseException, _: Any) -> str:
+    """An exception of cattrs in our words."""
+    from cattrs import ForbiddenExtraKeysError
+
+    if isinstance(error, ForbiddenExtraKeysError):
+        keys = ", ".join(field.name for field in dataclasses.fields(error.cl))
+        return f"expected the keys {keys}, found {sorted(error.extra_fields)[0]!r:.60}"
+    if isinstance(error, KeyError):
+        return f"{_MISSING}{error.args[0]!r}, which is missing"
+    return str(error)

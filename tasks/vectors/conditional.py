@@ -1,0 +1,84 @@
+"""Conditional retrieval in continuous vectors (paper, section 3.1; F4 and F5 of section 4).
+
+Each step may depend on several earlier values: the steps form a directed acyclic graph
+(`tasks.vectors.graph`). On a path it is the retrieval problem of `tasks.vectors.retrieval`, example
+by example.
+
+With the chains' own statements alone (`tables="chains"`) every part of a key finds its statement,
+so a model that matches one part solves the task without any condition. Where the tables are full it
+has to match all of them: by one of two parts it finds `chains` statements, and can guess no better
+than their mean, an MSE of 1 - 1/N. Hence full tables are the default, as in the paper's prompts;
+their price is longer sequences (of N chains, N^2 statements for a key of two).
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, get_args
+
+from tasks.errors import InputError
+from tasks.positions import Position
+from tasks.training_task import counted
+from tasks.vectors.arrangement import Tables
+from tasks.vectors.graph import GRAPHS, RetrievalGraph
+from tasks.vectors.vector_task import MAX_NUMBERS, Tokens, VectorTask
+
+
+@dataclass(frozen=True)
+class ConditionalRetrievalTask(VectorTask):
+    """Follow `chains` interleaved chains, whose steps form a graph.
+
+    Where a query has several symbols they are several tokens, read at the last one (role s0).
+
+    Attributes:
+        chains: number of chains, N.
+        graph: what each step depends on, such as `GRAPHS["triple"]`, the paper's example.
+        dim: dimensions of a symbol, K (even, since the encoding is made of cosine-sine pairs).
+        curriculum: ask for every retrieved symbol (implicit curriculum) or for the last alone.
+        position: one encoding a statement (`pair`, equation 1) or one a `token`.
+        base: base of the rotary frequencies.
+        tokens: symbols as drawn (`gaussian`, the paper's), or scaled to length 1 (`unit`).
+        tables: a statement for every combination of what a key can be (`full`), or the chains' own
+            statements alone (`chains`).
+
+    Raises:
+        InputError: a parameter is out of range, or the sequence too long.
+    """
+
+    chains: int = 4
+    graph: RetrievalGraph = GRAPHS["triple"]
+    dim: int = 4
+    curriculum: bool = True
+    position: Position = "pair"
+    base: float = 10_000.0
+    tokens: Tokens = "gaussian"
+    tables: Tables = "full"
+
+    name: ClassVar[str] = "conditional"
+
+    def __post_init__(self) -> None:
+        self._check()
+        if not isinstance(self.graph, RetrievalGraph):
+            raise InputError(
+                "task: expected graph to be a RetrievalGraph, such as GRAPHS['triple'], "
+                f"path_graph(3) or RetrievalGraph.parse('a; x <- a'), found {self.graph!r:.60}"
+            )
+        if self.tables not in get_args(Tables):
+            raise InputError(f"task: expected tables 'full' or 'chains', found {self.tables!r}")
+        if self.n_positions * self.dim > MAX_NUMBERS:
+            raise InputError(
+                f"task: expected a sequence of at most {MAX_NUMBERS // self.dim} positions in "
+                f"{self.dim} dimensions, found {self.n_positions}; use fewer chains, a smaller "
+                "graph or tables 'chains'"
+            )
+
+    @property
+    def description(self) -> str:
+        tables = "full tables" if self.tables == "full" else "the chains' own statements"
+        return (
+            f"conditional retrieval with {counted(self.chains, 'chain')} of {self.graph} in "
+            f"{self.dim} dimensions, {tables}, {'with' if self.curriculum else 'without'} implicit "
+            "curriculum"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"name": self.name, **values, "graph": str(self.graph)}

@@ -1,0 +1,241 @@
+"""Equations as text for a language model that reads whole words (paper, section 4, F1).
+
+1. A document is what `tasks.words.prompts.EquationsPrompt` prints, after a token that begins it:
+   the statements, such as `b = a`, those of every chain's pair D first; and, of every chain, a
+   question such as `c = ?`. A word, `=` or `?` is a token.
+2. With the implicit curriculum every x_k that the variable equals is asked for at the `?`, each
+   among its likes: x_0 (the variable itself) among the variables of its step, x_1, ..., and the
+   number x_D among the numbers. All of them are true answers. Without, only the number counts.
+
+Roles are those of the retrieval problem (appendix B): s0 is x_0 in the question, s_{2d-1} and
+s_{2d} are x_{d-1} and x_d in the statement of pair d; and one more, s_{2D+1}, is the `?`, after
+which the model predicts.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tasks.batch import Batch
+from tasks.errors import InputError
+from tasks.positions import rotary_encoding
+from tasks.roles import path_letters, role_letters, role_name, symbol_letter
+from tasks.sampling import random_words
+from tasks.training_task import TrainingTask, counted
+from tasks.words.prompts.names import groups, letters
+
+WORDS = 3  # of a statement, and of a question
+BEGIN = "<s>"  # before every document
+LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies
+MAX_POSITIONS = 8192
+
+
+@dataclass(frozen=True)
+class EquationsTask(TrainingTask):
+    """Say which number a variable holds that was set to a variable that was set ...
+
+    Attributes:
+        chains: number of chains, N; they end in the numbers 0 .. N-1.
+        steps: equations a chain, D.
+        curriculum: ask for everything that a variable equals (implicit curriculum), or for the
+            number alone.
+
+    Raises:
+        InputError: a parameter is out of range, or the document too long.
+    """
+
+    chains: int = 4
+    steps: int = 3
+    curriculum: bool = True
+
+    name: ClassVar[str] = "equations"
+    loss_name: ClassVar[str] = "cross entropy"
+
+    def __post_init__(self) -> None:
+        self._check_counts(("chains", 2), ("steps", 1))
+        self._check_curriculum()
+        if self.n_positions > MAX_POSITIONS:
+            raise InputError(
+                f"task: expected documents of at most {MAX_POSITIONS} words, found "
+                f"{self.n_positions}; use fewer chains or steps"
+            )
+
+    # Shapes
+
+    @property
+    def n_positions(self) -> int:
+        """Tokens of a document, T."""
+        return 1 + WORDS * self.chains * (self.steps + 1)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Every word by its token number: numbers, variables, `=`, `?`, `BEGIN`."""
+        numbers = map(str, range(self.chains))
+        return (*numbers, *letters(self.chains * self.steps), "=", "?", BEGIN)
+
+    @property
+    def d_in(self) -> int:
+        return len(self.vocabulary)
+
+    @property
+    def d_out(self) -> int:
+        return len(self.vocabulary)
+
+    @property
+    def asked_symbols(self) -> tuple[int, ...]:
+        """The k of every x_k that is asked for."""
+        return tuple(range(self.steps + 1)) if self.curriculum else (self.steps,)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """`x_0` .. `x_D`, or `x_D`."""
+        return tuple(f"x_{symbol}" for symbol in self.asked_symbols)
+
+    @property
+    def plateau(self) -> float:
+        """Cross entropy, in nats, of guessing among N."""
+        return math.log(self.chains)
+
+    @property
+    def loss_scale(self) -> float:
+        return self.plateau
+
+    # Names
+
+    @property
+    def answer_roles(self) -> tuple[int, ...]:
+        return (2 * self.steps + 1,)
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        return tuple(map(role_name, range(2 * self.steps + 2)))
+
+    @property
+    def role_labels(self) -> tuple[str, ...]:
+        """`query A`, `A of A->B`, `B of A->B`, ..., `answer`."""
+        return (*map(role_letters, range(2 * self.steps + 1)), "answer")
+
+    @property
+    def role_symbols(self) -> tuple[str, ...]:
+        chain = (symbol_letter(role // 2) for role in range(1, 2 * self.steps + 1))
+        return (f"{symbol_letter(0)}?", *chain, "?")
+
+    def path_label(self, dest: int, src: int) -> str:
+        """A path in letters, shortened where both ends stand in one statement."""
+        if max(dest, src) <= 2 * self.steps:
+            return path_letters(dest, src)
+        return f"{self.role_labels[dest]} <- {self.role_labels[src]}"
+
+    @property
+    def description(self) -> str:
+        return (
+            f"equations with {counted(self.chains, 'chain')} of {counted(self.steps, 'step')}, "
+            f"{'with' if self.curriculum else 'without'} implicit curriculum"
+        )
+
+    # Examples
+
+    def _generate(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
+        n_groups = 2 * self.steps + 1
+        words = random_words(indices, n_groups * self.chains, seed, stream)
+        orders = words.unflatten(-1, (n_groups, self.chains)).argsort(dim=-1, stable=True)
+        # Chains are exchangeable, so they are numbered as their questions are printed.
+        return self.arrange(orders[:, : self.steps + 1], orders[:, self.steps + 1 :])
+
+    def arrange(
+        self, names: Int[Tensor, "batch symbol chain"], places: Int[Tensor, "batch step chain"]
+    ) -> Batch:
+        """Write given chains down.
+
+        Args:
+            names: which of the N names of their step x_0..x_D of each chain have, a permutation of
+                0..N-1 each.
+            places: of every chain the place of its statement among those of pair 1, ..., of pair D,
+                a permutation each. Questions are in the order of chains.
+
+        Returns:
+            Tokens [batch pos]; x_0..x_D, as names, [batch chain symbol]; and roles.
+        """
+        chains, steps, device = self.chains, self.steps, names.device
+        tokens = names + chains * torch.arange(steps, -1, -1, device=device)[:, None]
+        # Tables of lines: the statements of pair 1, ..., of pair D, and the questions.
+        order = torch.arange(chains, device=device).expand(len(names), 1, -1)
+        start = 1 + WORDS * chains * torch.tensor([*range(steps - 1, -1, -1), steps], device=device)
+        begin = start[:, None] + WORDS * torch.cat([places, order], dim=1)
+        end = begin + WORDS - 1
+        equals, unknown, start_token = range(self.d_in - 3, self.d_in)
+        inputs = torch.full((len(names), self.n_positions), equals, device=device)
+        inputs[:, 0] = start_token
+        inputs.scatter_(1, begin.flatten(1), tokens[:, [*range(steps), 0]].flatten(1))
+        inputs.scatter_(1, end[:, :-1].flatten(1), tokens[:, 1:].flatten(1))
+        inputs.scatter_(1, end[:, -1], unknown)
+        pairs = torch.stack([begin, end], dim=2)[:, :-1].flatten(1, 2)  # [batch role chain]
+        roles = torch.cat([begin[:, -1:], pairs, end[:, -1:]], dim=1)
+        return Batch(inputs, names.transpose(1, 2), roles.transpose(1, 2).contiguous())
+
+    def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
+        """Sinusoids of the line in one half, and of the place in the line in the other.
+
+        What a line is made of has one code in common, as a pair of vectors has (equation 1).
+        """
+        place = torch.arange(self.n_positions) - 1
+        lines = rotary_encoding(self.n_positions, 2 * (width // 4), LINE_BASE)
+        places = rotary_encoding(WORDS, (width - lines.shape[1]) & ~1, PLACE_BASE)
+        code = torch.cat([lines[place // WORDS], places[place % WORDS]], dim=1)
+        return F.pad(code, (0, width - code.shape[1]))
+
+    def position_labels(self, batch: Batch, example: int) -> list[str]:
+        """The words."""
+        return [self.vocabulary[token] for token in batch.inputs[example].tolist()]
+
+    def text(self, batch: Batch, example: int) -> str:
+        """A document as people read it, a statement or question a line."""
+        words = self.position_labels(batch, example)[1:]
+        return "\n".join(" ".join(line) for line in groups(words, WORDS))
+
+    # Losses
+
+    def _logits(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch chain target name"]:
+        """After every `?`, of the N names that each x_k asked for may have."""
+        after = self.answers(outputs, batch)[:, :, 0]
+        by_step: Tensor = after[..., : self.chains * (self.steps + 1)].unflatten(
+            -1, (-1, self.chains)
+        )
+        return by_step.flip(2)[:, :, list(self.asked_symbols)]
+
+    def _targets(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
+        return batch.targets[:, :, list(self.asked_symbols)]
+
+    def example_losses(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch target"]:
+        """Cross entropy among N, in nats, of each example and x_k asked for."""
+        logits, targets = self._logits(outputs, batch), self._targets(batch)
+        losses = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
+        return losses.view(targets.shape).mean(dim=1)
+
+    def accuracies(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, " target"]:
+        """How often each x_k asked for is the likeliest among its likes."""
+        right = self._logits(outputs, batch).argmax(-1) == self._targets(batch)
+        return right.float().mean(dim=(0, 1))
+
+    def logit_differences(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch target"]:
+        """The right name's logit less the mean of its likes', of each example and x_k asked for."""
+        logits = self._logits(outputs, batch)
+        right = logits.gather(-1, self._targets(batch)[..., None])[..., 0]
+        others = (logits.sum(-1) - right) / (self.chains - 1)
+        return torch.mean(right - others, dim=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, **asdict(self)}

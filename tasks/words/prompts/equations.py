@@ -1,0 +1,61 @@
+"""Equations: "a = 3. b = a. c = b. c = ?" (paper, section 4, F1, and appendix A.1).
+
+The pair (x_{d-1}, x_d) is the equation x_{d-1} = x_d. Letters are used up in the order of the
+steps, a, b, c, ... for the equations that come first; after z come aa, ab, ...
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tasks.errors import InputError
+from tasks.words.prompts.linear import LinearPrompt
+from tasks.words.prompts.names import groups, letters
+from tasks.words.prompts.page import Line, Mark
+from tasks.words.prompts.prompt import expect_count, expect_statements
+
+
+@dataclass(frozen=True)
+class EquationsPrompt(LinearPrompt):
+    """Which number a variable holds that was set to a variable that was set ...
+
+    Attributes:
+        steps: equations a chain, D.
+        chains: how many chains; they end in the numbers 0 .. chains-1.
+        question: `printed` as in appendix A.1, in whole sentences, or `short` as in section 4,
+            `c = ?`.
+
+    Raises:
+        InputError: a parameter is below 1 or unknown, or steps * chains above 10,000.
+    """
+
+    steps: int = 5
+    chains: int = 4
+    question: Literal["printed", "short"] = "printed"
+
+    name: ClassVar[str] = "equations"
+
+    def __post_init__(self) -> None:
+        expect_count(self.name, "steps", self.steps)
+        expect_count(self.name, "chains", self.chains)
+        expect_statements(self.name, "steps * chains", self.steps * self.chains)
+        if self.question not in ("printed", "short"):
+            raise InputError(
+                f"{self.name}: expected question 'printed' or 'short', found {self.question!r:.40}"
+            )
+
+    def _symbols(self) -> Sequence[Sequence[str]]:
+        numbers = [str(number) for number in range(self.chains)]
+        by_step = groups(letters(self.steps * self.chains), self.chains)
+        return [*reversed(by_step), numbers]
+
+    def _statement(self, step: int, first: Mark, second: Mark) -> Line:
+        return first, " = ", second
+
+    def _question(self, query: Mark) -> Line:
+        if self.question == "short":
+            return query, " = ?"
+        return (
+            *("What is the value of ", query),
+            "? Say directly only the numeric value, without any other words.",
+        )

@@ -1,0 +1,188 @@
+"""Relatives: "Engineers live with their mothers. ... Where does Alex live?" (section 4, F5; A.5).
+
+With n chains there are n people, n professions, n relations and n * n relatives, each of whom lives
+in a country of its own.
+
+1. In random order, where every relative lives; then, in order, every person's relatives; in random
+   order, with whom every profession lives; and, in order, every person's profession.
+2. The question is a conditional retrieval: the person leads to a profession and this to a relation;
+   person and relation together lead to a relative, and this one to a country.
+3. A role says which symbol stands where: `person@question`; `person@work`, `profession@work`;
+   `profession@rule`, `relation@rule`; `person@family`, `relation@family`, `relative@family`;
+   `relative@home`, `country@home`.
+4. People and relations are numbered from 0, the ones asked for, on in the order of print (relations
+   in that of the families). Person c's work has chain c, relation c's rule has chain c, and the
+   relative of person c by relation k has chain c * n + k. So chain 0 is the graph that is asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+from tasks.errors import InputError
+from tasks.words.prompts.names import COUNTRIES, MEN, PERSONS, PROFESSIONS, RELATIONS, WOMEN
+from tasks.words.prompts.page import compose, fill
+from tasks.words.prompts.prompt import (
+    Prompt,
+    asked_first,
+    expect_count,
+    expect_distinct,
+    expect_same,
+    pick,
+    shuffled,
+)
+from tasks.words.prompts.question import Question
+
+
+@dataclass(frozen=True)
+class RelativesPrompt(Prompt):
+    """In which country somebody lives who lives with a relative that the profession says.
+
+    Attributes:
+        chains: how many people, professions and relations, at most 12.
+
+    Raises:
+        InputError: chains is below 1 or above 12.
+    """
+
+    chains: int = 4
+
+    name: ClassVar[str] = "relatives"
+
+    def __post_init__(self) -> None:
+        expect_count(self.name, "chains", self.chains)
+        if self.chains > len(RELATIONS):
+            raise InputError(
+                f"{self.name}: expected at most {len(RELATIONS)} chains, as there are so many "
+                f"relations ({', '.join(RELATIONS)}), found {self.chains}; ask for fewer"
+            )
+
+    @property
+    def chance(self) -> float:
+        """One of chains * chains countries."""
+        return 1 / self.chains**2
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The relations of a person, in the order of print."""
+        return tuple(RELATIONS)[: self.chains]
+
+    def render(
+        self,
+        homes: Mapping[str, str],
+        families: Mapping[str, Sequence[str]],
+        rules: Mapping[str, str],
+        works: Mapping[str, str],
+        asked: str,
+    ) -> Question:
+        """The question of a given world; what a mapping holds is printed in its order.
+
+        Args:
+            homes: the country of every relative.
+            families: every person's relatives, in the order of `relations`.
+            rules: the relation, by its singular, that every profession lives with.
+            works: the profession of every person.
+            asked: the person in the question.
+
+        Raises:
+            InputError: a person, relative, profession or relation is missing, foreign or twice.
+        """
+        n, people = self.chains, list(families)
+        relatives = [relative for family in families.values() for relative in family]
+        sizes = [len(family) for family in families.values()]
+        if sizes != [n] * n:
+            raise InputError(
+                f"{self.name}: expected {n} families of {n} relatives each, found sizes {sizes}"
+            )
+        expect_distinct(
+            self.name, "people, relatives and countries", [*people, *relatives, *homes.values()]
+        )
+        expect_same(self.name, "homes", homes, relatives)
+        expect_same(self.name, "rules", rules.values(), self.relations)
+        expect_same(self.name, "works", works, people)
+        expect_same(self.name, "professions at work", works.values(), list(rules))
+        if asked not in works:
+            raise InputError(f"{self.name}: expected one of {people} to be asked, found {asked!r}")
+        relation = rules[works[asked]]
+        person_number = dict(zip(people, asked_first(n, people.index(asked))))
+        relation_number = dict(zip(self.relations, asked_first(n, self.relations.index(relation))))
+        chain_of = {
+            relative: person_number[person] * n + relation_number[kind]
+            for person, family in families.items()
+            for kind, relative in zip(self.relations, family)
+        }
+        lines = [
+            fill(
+                "{relative} lives in {country}.",
+                "home",
+                chain_of[relative],
+                relative=relative,
+                country=country,
+            )
+            for relative, country in homes.items()
+        ]
+        for person, family in families.items():
+            for kind, relative in zip(self.relations, family):
+                lines.append(
+                    fill(
+                        "{person} {relation} is {relative}.",
+                        "family",
+                        chain_of[relative],
+                        person=f"{person}s",
+                        relation=kind,
+                        relative=relative,
+                    )
+                )
+        for profession, kind in rules.items():
+            lines.append(
+                fill(
+                    "{profession} live with their {relation}.",
+                    "rule",
+                    relation_number[kind],
+                    profession=f"{profession.capitalize()}s",
+                    relation=f"{kind}s",
+                )
+            )
+        for person, profession in works.items():
+            article = "an" if profession[:1] in "aeiou" else "a"
+            lines.append(
+                fill(
+                    f"{{person}} works as {article} {{profession}}.",
+                    "work",
+                    person_number[person],
+                    person=person,
+                    profession=profession,
+                )
+            )
+        lines.append(
+            fill(
+                "Where does {person} live? Say directly only the name, without any other words.",
+                "question",
+                chain=0,
+                person=asked,
+            )
+        )
+        correct = homes[families[asked][self.relations.index(relation)]]
+        return compose(lines, correct, homes.values())
+
+    def _draw(self, rng: Random) -> Question:
+        n, relations = self.chains, self.relations
+        women = n * sum(RELATIONS[relation] is WOMEN for relation in relations)
+        names = {
+            WOMEN: iter(shuffled(rng, WOMEN.take(women))),
+            MEN: iter(shuffled(rng, MEN.take(n * n - women))),
+        }
+        people, professions = PERSONS[:n], PROFESSIONS[:n]
+        families = {
+            person: [next(names[RELATIONS[relation]]) for relation in relations]
+            for person in people
+        }
+        relatives = [relative for family in families.values() for relative in family]
+        return self.render(
+            dict(zip(shuffled(rng, relatives), shuffled(rng, COUNTRIES.take(n * n)))),
+            families,
+            dict(zip(shuffled(rng, professions), shuffled(rng, relations))),
+            dict(zip(people, shuffled(rng, professions))),
+            people[pick(rng, n)],
+        )
