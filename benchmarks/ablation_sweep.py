@@ -112,7 +112,7 @@ def compare(
         seconds, found = timed(lambda: ablation_sweep(model, task, batch))
         empty = Circuit({}, len(task.role_names))
         all_of_them = [(empty.replace(h, m), mse) for (h, m), mse in found.heads.items()]
-        all_of_them += [(empty.cut(row.path), row.live_mse) for row in found.paths]
+        all_of_them += [(empty.cut(row.path), row.live_loss) for row in found.paths]
         hypotheses = len(all_of_them)
         times["ours"].append(seconds / hypotheses)
         stride = max(1, hypotheses // sample)
@@ -127,7 +127,7 @@ def compare(
         scorer = Scorer(model, task, batch)
         frozen = frozen_hypotheses(model, batch, empty)
         scorer.rebase(frozen[0])
-        seconds, mses = timed(lambda s=scorer, c=frozen: [s.mse(x) for x in c])
+        seconds, mses = timed(lambda s=scorer, c=frozen: [s.loss(x) for x in c])
         times["frozen"].append(seconds / len(frozen))
         chosen = list(zip(frozen, mses))[round_number::stride]
         seconds, values = timed(lambda c=chosen: [naive_mse(model, task, batch, x) for x, _ in c])

@@ -324,7 +324,7 @@ def table(rows: list[Row]) -> str:
             lines.append("")
         previous = row.model
         lines.append(
-            f"{row.model if new else '':<12} {row.method:<26} {number(row.mse, '.4f'):>7} "
+            f"{row.model if new else '':<12} {row.method:<26} {number(row.loss, '.4f'):>7} "
             f"{number(row.resample, '.4f'):>9} {number(row.mean, '.4f'):>7} "
             f"{number(row.zero, '.4f'):>7} {number(row.edges, '.4f'):>7} "
             f"{number(row.least, 'd'):>5} {number(row.precision, '.2f'):>5} "

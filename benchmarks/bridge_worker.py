@@ -67,10 +67,10 @@ def load_bridge(path: Path) -> tuple[Any, ri.RetrievalTask]:
 def numbers(bench: ri.Workbench) -> dict[str, float]:
     """The MSE of the intact model, of the circuit and of each ablation, by what was done."""
     score = ri.score_circuit(bench.model, bench.task, bench.circuit, bench.batch, controls=0)
-    found = {"intact": score.baseline_mse, "circuit": score.combined_mse}
-    found |= {f"{row.head} alone": row.mse for row in score.heads}
-    found |= {f"{row.path} ablated too": row.ablated_mse for row in score.paths}
-    found |= {f"{row.path} cut live": row.live_mse for row in (*score.paths, *score.enabling)}
+    found = {"intact": score.baseline_loss, "circuit": score.combined_loss}
+    found |= {f"{row.head} alone": row.loss for row in score.heads}
+    found |= {f"{row.path} ablated too": row.ablated_loss for row in score.paths}
+    found |= {f"{row.path} cut live": row.live_loss for row in (*score.paths, *score.enabling)}
     return found
 
 

@@ -77,7 +77,7 @@ def equivalent(model: Any, task: RetrievalTask, found: Circuit, layers: int, see
     """Whether a circuit can deliver everything and holds the loss on examples of its own."""
     scorer = Scorer(model, task, task.sample(256, seed, split="test"))
     all_steps = tuple(range(1, task.steps + 1))
-    return delivered(found, layers) == all_steps and scorer.mse(found) < TOLERANCE
+    return delivered(found, layers) == all_steps and scorer.loss(found) < TOLERANCE
 
 
 def ratio(rows: list[dict[str, Any]], key: str, of: int) -> float:

@@ -12,7 +12,7 @@ checkpoint = ri.load_checkpoint(name)
 model, task = checkpoint.model, checkpoint.task
 batch = task.sample(512, split="test")
 score = ri.score_circuit(model, task, ri.discover(model, task), batch)
-necessity = {row.path: row.ablated_mse for row in score.paths}
+necessity = {row.path: row.ablated_loss for row in score.paths}
 svg = draw_circuit(score.circuit, checkpoint.config.layers, role_order(batch), necessity)
 # A picture of its own needs its own background.
 style = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"

@@ -74,7 +74,7 @@ def use_watch(path: Path) -> None:
     found = read_watch(path, 3)
     for snapshot in found[1] if found is not None else ():
         json.dumps(snapshot.to_dict())
-        assert snapshot.baseline_mse < float("inf")
+        assert snapshot.baseline_loss < float("inf")
 
 
 def use_series(path: Path) -> None:

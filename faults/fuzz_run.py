@@ -29,7 +29,7 @@ def run() -> Series:
     probe = Probe(task, circuit, examples=4)
     snapshots = tuple(probe.measure(model, step) for step in (10, 20))
     losses = tuple(
-        Losses(row.step, row.baseline_mse, row.partial_losses, 1.0, True) for row in snapshots
+        Losses(row.step, row.baseline_loss, row.partial_losses, 1.0, True) for row in snapshots
     )
     recipe = Recipe(task, SIZES, steps=20, batch=4, examples=16, log_every=10, checkpoint_every=10)
     return Series("run", recipe, circuit, "made up", 0.05, snapshots, losses, ("a note",))

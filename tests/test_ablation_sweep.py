@@ -26,7 +26,7 @@ def test_a_sweep_equals_a_naive_loop(task, model, least):
     batch = task.sample(5, seed=2)
     found = ablation_sweep(model, task, batch, least)
     empty = Circuit({}, 5)
-    assert found.baseline_mse == pytest.approx(naive_mse(model, task, empty, batch), abs=1e-5)
+    assert found.baseline_loss == pytest.approx(naive_mse(model, task, empty, batch), abs=1e-5)
     assert len(found.heads) == 3 * 2 * 2
     for (head, mechanism), mse in found.heads.items():
         expected = naive_mse(model, task, empty.replace(head, mechanism), batch)
@@ -42,7 +42,7 @@ def test_a_sweep_equals_a_naive_loop(task, model, least):
     assert len(found.paths) == len(wanted)
     for row in found.paths:
         expected = naive_mse(model, task, empty.cut(row.path), batch)
-        assert row.live_mse == pytest.approx(expected, abs=1e-5)
+        assert row.live_loss == pytest.approx(expected, abs=1e-5)
         assert row.attention == pytest.approx(float(attention[row.path.head][row.path.path]))
 
 

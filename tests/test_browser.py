@@ -48,7 +48,7 @@ def test_the_report_reads_well_everywhere(report, tmp_path, name, width, scheme)
 
 def test_the_reports_table_sorts_and_its_examples_change(report):
     path, bench = report
-    costs = {row.path: row.ablated_mse for row in bench.score().data.paths}
+    costs = {row.path: row.ablated_loss for row in bench.score().data.paths}
     with page_in_chromium() as (page, left):
         page.goto(path.as_uri())
         page.locator(".views canvas").first.wait_for(timeout=LONG)

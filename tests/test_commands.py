@@ -43,7 +43,7 @@ def done(tmp_path_factory):
 
 def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done):
     data = json.loads((done[0] / "out.json").read_text())
-    assert data["baseline_mse"] < 0.01
+    assert data["baseline_mse"] == data["baseline_loss"] < 0.01 and data["loss_name"] == "MSE"
     assert data["combined_mse"] < 0.05 and data["sufficient"]
     assert data["minimal"] and min(row["ablated_mse"] for row in data["paths"]) > 0.05
     assert len(data["heads"]) == 5

@@ -458,7 +458,7 @@ def test_circuits_are_found_and_scored_unchanged(tables):
     found = discover(model, task, tolerance=1.5 * intact, examples=32, restarts=1)
     assert found.mechanisms and found.task == task.to_dict()
     score = score_circuit(model, task, found, batch, tolerance=2 * intact, controls=3)
-    assert score.baseline_mse == pytest.approx(intact, rel=1e-4)
+    assert score.baseline_loss == pytest.approx(intact, rel=1e-4)
     assert len(score.heads) == 2
 
 

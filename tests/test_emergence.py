@@ -114,15 +114,15 @@ def test_numbers_equal_runs_with_hooks_set_by_hand(series, known):
     assert list(snapshot.paths) == [*circuit.paths(), *circuit.enabling]
     for path, at in snapshot.paths.items():
         intact, attention = loss_and_pattern(path, cut=False)
-        assert snapshot.baseline_mse == pytest.approx(intact, abs=1e-5)
+        assert snapshot.baseline_loss == pytest.approx(intact, abs=1e-5)
         assert at.attention == pytest.approx(attention, abs=1e-5)
-        assert at.live_mse == pytest.approx(loss_and_pattern(path, cut=True)[0], abs=1e-5)
+        assert at.live_loss == pytest.approx(loss_and_pattern(path, cut=True)[0], abs=1e-5)
         if path in circuit.enabling:
-            assert at.frozen_mse is None
+            assert at.frozen_loss is None
         else:
             frozen = naive_mse(model, task, circuit.without(path), batch)
-            assert at.frozen_mse == pytest.approx(frozen, abs=1e-5)
-    assert snapshot.combined_mse == pytest.approx(naive_mse(model, task, circuit, batch), abs=1e-5)
+            assert at.frozen_loss == pytest.approx(frozen, abs=1e-5)
+    assert snapshot.combined_loss == pytest.approx(naive_mse(model, task, circuit, batch), abs=1e-5)
     with torch.no_grad():
         partial = task.partial_losses(model(batch.inputs), batch).tolist()
     assert list(snapshot.partial_losses) == pytest.approx(partial, abs=1e-5)
@@ -158,7 +158,7 @@ def test_losses_are_the_runs_own_and_measured_where_it_has_none(series):
     assert [row.step for row in series.losses] == STEPS
     assert [row.logged for row in series.losses] == [True] * 4 + [False] * 2
     assert series.losses[0].partial_losses == LOSSES[100]
-    assert series.losses[-1].validation_loss == series.snapshots[-1].baseline_mse
+    assert series.losses[-1].validation_loss == series.snapshots[-1].baseline_loss
     found = loss_emergence(series)
     assert found["x_1"].step == pytest.approx(100 + 100 * 0.4 / 0.6)
     assert (found["x_2"].after, found["x_2"].by) == (300, 400)
@@ -185,7 +185,9 @@ def test_a_compiled_circuits_paths_carry_and_enable_from_the_step_at_which_they_
                 block.attn.W_Q.copy_(sharp[layer] * (step > layer))
         snapshots.append(probe.measure(compiled.model, step))
     recipe = Recipe(task, ModelConfig(layers=3), checkpoint_every=50)
-    losses = tuple(Losses(s.step, s.baseline_mse, s.partial_losses, None, False) for s in snapshots)
+    losses = tuple(
+        Losses(s.step, s.baseline_loss, s.partial_losses, None, False) for s in snapshots
+    )
     series = Series("compiled", recipe, circuit, "compiled", 0.01, tuple(snapshots), losses)
     assert series.plateau == pytest.approx(0.75 / 8)
     rows = {row.path: row for row in path_emergence(series)}
@@ -349,9 +351,9 @@ def test_the_csv_has_every_number_of_the_series_once(written):
     found = {(int(row["step"]), row["quantity"], row["path"]): float(row["value"]) for row in rows}
     assert len(found) == len(rows)
     for at in series.snapshots:
-        assert found[at.step, "combined_mse", ""] == pytest.approx(at.combined_mse, rel=1e-5)
+        assert found[at.step, "combined_loss", ""] == pytest.approx(at.combined_loss, rel=1e-5)
         for path, measured in at.paths.items():
-            for quantity in ("attention", "live_mse", "frozen_mse"):
+            for quantity in ("attention", "live_loss", "frozen_loss"):
                 value = getattr(measured, quantity)
                 if value is not None:
                     assert found.pop((at.step, quantity, str(path))) == pytest.approx(

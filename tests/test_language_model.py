@@ -82,7 +82,7 @@ def test_scores_equal_whole_runs_with_hooks(model):
             expected = TASK.example_losses(model(batch.inputs), batch)
         torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
     scored = score_circuit(model, TASK, parse_circuit(lines, TASK), batch, controls=2)
-    assert scored.combined_mse == pytest.approx(float(expected.mean()), abs=1e-5)
+    assert scored.combined_loss == pytest.approx(float(expected.mean()), abs=1e-5)
 
 
 def by_hand():
@@ -138,7 +138,7 @@ def test_a_model_whose_circuit_is_known_has_it_found():
     assert float(task.loss(outputs, batch)) < 1e-6
     known = parse_circuit(["L0.H0 s2<-s1 s3<-s0", "L1.H0 s3<-s2"], task)
     scored = score_circuit(model, task, known, batch, controls=0)
-    assert scored.combined_mse < 1e-6
+    assert scored.combined_loss < 1e-6
     found = discover(model, task, examples=64)
     assert [str(path) for path in found.paths()] == ["L1.H0 s3<-s2"]
     assert {str(path) for path in found.enabling} == {"L0.H0 s2<-s1", "L0.H0 s3<-s0"}

@@ -119,12 +119,12 @@ def test_a_bridge_gets_the_same_score_on_the_workbench(task, hooked, bridge):
         assert "s0<-s2" in repr(bench.roles()) + repr(bench)
         scores.append(bench.score().data)
     ours, theirs = scores
-    assert ours.combined_mse == pytest.approx(theirs.combined_mse, abs=1e-5)
+    assert ours.combined_loss == pytest.approx(theirs.combined_loss, abs=1e-5)
     assert ours.control == pytest.approx(theirs.control, abs=1e-4)
     assert [row.path for row in ours.paths] == [row.path for row in theirs.paths]
     for mine, other in zip(ours.paths, theirs.paths):
-        assert mine.ablated_mse == pytest.approx(other.ablated_mse, abs=1e-5)
-        assert mine.live_mse == pytest.approx(other.live_mse, abs=1e-5)
+        assert mine.ablated_loss == pytest.approx(other.ablated_loss, abs=1e-5)
+        assert mine.live_loss == pytest.approx(other.live_loss, abs=1e-5)
         assert [later.path for later in mine.enables] == [later.path for later in other.enables]
 
 

@@ -51,9 +51,9 @@ def losses(task, model, circuit, batch):
     """Of the intact model, of each path cut in it, of the circuit, and of it less each path."""
     scorer, empty = Scorer(model, task, batch), Circuit({}, circuit.n_roles)
     found = [float(scorer.base_losses.mean())]
-    found += [scorer.mse(empty.cut(path)) for path in circuit.paths()]
+    found += [scorer.loss(empty.cut(path)) for path in circuit.paths()]
     found.append(scorer.rebase(circuit))
-    found += [scorer.mse(circuit.without(path)) for path in circuit.paths()]
+    found += [scorer.loss(circuit.without(path)) for path in circuit.paths()]
     return torch.tensor(found, dtype=torch.float64)
 
 
@@ -113,7 +113,7 @@ def test_heads_left_as_they_are_change_nothing(name, mechanism):
         with ablated(model, circuit, batch):
             assert float((model(batch.inputs) - intact).abs().max()) <= 1e-6
     score = score_circuit(model, task, circuit, batch)
-    assert abs(score.combined_mse - score.baseline_mse) <= 1e-6
+    assert abs(score.combined_loss - score.baseline_loss) <= 1e-6
 
 
 def test_idle_heads_can_be_replaced_by_anything():
@@ -131,10 +131,10 @@ def test_idle_heads_can_be_replaced_by_anything():
         Mechanism("cut", (RolePath(0, 0),)),
     ):
         for heads in ({head: mechanism} for head in compiled.idle):
-            found = scorer.mse(Circuit(heads, len(task.role_names)))
+            found = scorer.loss(Circuit(heads, len(task.role_names)))
             assert found == pytest.approx(float(scorer.base_losses.mean()), abs=1e-6)
     busy = next(head for head in compiled.circuit.mechanisms if head not in compiled.idle)
-    assert scorer.mse(Circuit({busy: UNIFORM}, len(task.role_names))) > 0.01
+    assert scorer.loss(Circuit({busy: UNIFORM}, len(task.role_names))) > 0.01
 
 
 def test_scores_do_not_depend_on_how_examples_are_batched(known):

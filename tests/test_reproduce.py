@@ -164,8 +164,8 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(only_small):
         loss = float(small.task.loss(small.model(fresh.inputs), fresh))
     assert ours["C6"].ours.startswith(f"{loss:.4f} +- ")
     assert ours["C6"].ours.endswith(f", {recorded:.4f} recorded at step 12000")
-    assert ours["C7"].ours.startswith(f"{score.combined_mse:.4f} with 5 of 5 heads replaced")
-    costs = [row.ablated_mse for row in score.paths]
+    assert ours["C7"].ours.startswith(f"{score.combined_loss:.4f} with 5 of 5 heads replaced")
+    costs = [row.ablated_loss for row in score.paths]
     assert ours["C8"].ours == f"{min(costs):.2f} to {max(costs):.2f} ({len(costs)} paths)"
     assert useful_heads(circuit) == 3 and first_joins(circuit)
     assert ours["C9"].ours.startswith("3 useful heads (least possible 3)")

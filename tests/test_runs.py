@@ -198,10 +198,10 @@ def test_scores_of_a_batch_in_parts_equal_those_of_the_whole(monkeypatch):
         score = score_circuit(model, TASK, circuit, batch, controls=2)
         enabled = enabled_by(model, batch, [join], list(circuit.paths()), least_drop=-1.0)
         rows = [
-            *([row.attention, row.live_mse, row.ablated_mse, row.se] for row in score.paths),
+            *([row.attention, row.live_loss, row.ablated_loss, row.se] for row in score.paths),
             *([row.when_cut, row.by_query, row.by_key] for row in enabled[join]),
         ]
-        return [*itertools.chain(*rows), score.combined_mse, *score.control]
+        return [*itertools.chain(*rows), score.combined_loss, *score.control]
 
     whole = scores()
     assert len(whole) == 3 * 4 + 3 + 1 + 2

@@ -44,15 +44,15 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
     def naive(c):
         return pytest.approx(naive_mse(model, task, c, batch), abs=1e-5)
 
-    assert score.baseline_mse == naive(empty)
-    assert score.combined_mse == naive(circuit)
+    assert score.baseline_loss == naive(empty)
+    assert score.combined_loss == naive(circuit)
     assert len(score.heads) == 3 * heads
     for row in score.heads:
-        assert row.mse == naive(empty.replace(row.head, circuit[row.head]))
+        assert row.loss == naive(empty.replace(row.head, circuit[row.head]))
     assert [row.path for row in score.paths] == list(circuit.paths())
     for row in score.paths:
-        assert row.ablated_mse == naive(circuit.without(row.path))
-        assert row.live_mse == naive(empty.cut(row.path))
+        assert row.ablated_loss == naive(circuit.without(row.path))
+        assert row.live_loss == naive(empty.cut(row.path))
     with torch.no_grad():
         outputs = naive_outputs(model, circuit, batch)[:, -task.chains :]
     each = (outputs - batch.targets).square().mean(dim=(1, 2))

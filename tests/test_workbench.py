@@ -130,8 +130,8 @@ def test_layers_and_examples_that_are_not_there_are_refused(bench, arguments, te
 def test_with_nothing_supposed_the_intact_model_is_scored(bench):
     view = bench.score()
     assert "Nothing is supposed yet" in repr(view) and "Nothing is supposed yet" in view.html
-    assert view.data.combined_mse == view.data.baseline_mse
-    assert view.data.baseline_mse == pytest.approx(bench.loss, abs=1e-6)
+    assert view.data.combined_loss == view.data.baseline_loss
+    assert view.data.baseline_loss == pytest.approx(bench.loss, abs=1e-6)
 
 
 def test_the_shipped_model_from_the_first_look_to_the_report(small, tmp_path, capsys):
@@ -148,7 +148,7 @@ def test_the_shipped_model_from_the_first_look_to_the_report(small, tmp_path, ca
     assert small.load(path).data == pytest.approx(found.data, abs=1e-6) and small.circuit == kept
     page = small.report(tmp_path / "report.html").read_text()
     assert (
-        f"{view.data.combined_mse:.4f}" in page
+        f"{view.data.combined_loss:.4f}" in page
         and "ri.open(&#x27;small&#x27;, examples=64, seed=0, tolerance=0.05)" in page
     )
     assert "L4   H0 one-hot" in repr(small) and "<svg" in small._repr_html_()
@@ -161,7 +161,7 @@ def test_the_control_is_of_the_same_examples(small):
     score = small.score().data
     batch = small.task.sample(64, split="test")
     again = ri.score_circuit(small.model, small.task, small.circuit, batch)
-    assert again.combined_mse == pytest.approx(score.combined_mse, abs=1e-6)
+    assert again.combined_loss == pytest.approx(score.combined_loss, abs=1e-6)
     page = render_report(again, small.model, small.task, name="x", seed=0, command="y")
     assert "trained" not in page
 

@@ -83,7 +83,7 @@ def discover(
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
-        tolerance: the MSE that the combined circuit stays below; by default the task's (0.05 in
+        tolerance: the loss that the combined circuit stays below; by default the task's (0.05 in
             the paper).
         examples: how many examples decide.
         seed: which ones.
@@ -106,7 +106,7 @@ def discover(
     batch = task.sample(examples, seed, device, split="discovery")
     tolerance = task.tolerance if tolerance is None else tolerance
     search = Search(model, task, batch, tolerance, shared)
-    if is_unlearned(search.baseline_mse, task):
+    if is_unlearned(search.baseline_loss, task):
         return search.empty
     circuit = search.run(restarts, progress)
     return replace(circuit, enabling=search.enabling(circuit, progress))
@@ -119,7 +119,7 @@ class Search:
         self.tolerance, self.shared = tolerance, shared
         self.judge = Scorer(model, task, batch)
         self.scout = Scorer(model, task, batch[:_SCOUTED])
-        self.baseline_mse = mean_loss(self.judge.base_losses)
+        self.baseline_loss = mean_loss(self.judge.base_losses)
         self.empty = self.judge.empty_circuit
         self.attention = mean_attention(model, batch).cpu()
         self.known: dict[tuple[Any, ...], bool] = {}
@@ -145,7 +145,7 @@ class Search:
         """Paths that the circuit does without and the living model does not."""
         present = set(circuit.paths())
         swept = live_sweep(self.scout, self.attention, progress=progress)
-        needed = (row.path for row in swept if row.live_mse > self.tolerance)
+        needed = (row.path for row in swept if row.live_loss > self.tolerance)
         return tuple(path for path in needed if path not in present)
 
     # Judging
@@ -158,8 +158,8 @@ class Search:
         return self.known[key]
 
     def _far_off(self, circuit: Circuit) -> bool:
-        mse, error = self._scouted(circuit)
-        return mse - 4 * error > self.tolerance
+        loss, error = self._scouted(circuit)
+        return loss - 4 * error > self.tolerance
 
     def _close_look(self, circuit: Circuit) -> bool:
         losses = self.judge.losses(circuit).mean(dim=1)
@@ -168,7 +168,7 @@ class Search:
             self.judge.rebase(circuit)  # what comes next will differ little from it
         return holds
 
-    def _mse(self, circuit: Circuit) -> float:
+    def _loss(self, circuit: Circuit) -> float:
         return self._scouted(circuit)[0]
 
     def _scouted(self, circuit: Circuit) -> tuple[float, float]:
@@ -187,12 +187,12 @@ class Search:
 
     def _rank(self, circuit: Circuit) -> tuple[bool, int, float]:
         """Lower is better: circuits that hold first, then cheap ones, then low losses."""
-        return not self._holds(circuit), self._cost(circuit), self.judge.mse(circuit)
+        return not self._holds(circuit), self._cost(circuit), self.judge.loss(circuit)
 
     def _order(self, circuit: Circuit) -> tuple[bool, float, int]:
         """Which starts to try first: those that hold, cheap ones; else those nearest to it."""
-        holds, mse = self._holds(circuit), self._mse(circuit)
-        return not holds, (0.0 if holds else mse), self._cost(circuit)
+        holds, loss = self._holds(circuit), self._loss(circuit)
+        return not holds, (0.0 if holds else loss), self._cost(circuit)
 
     # Moves
 
@@ -217,21 +217,21 @@ class Search:
 
     def _enrich(self, circuit: Circuit) -> Circuit:
         """Make heads richer, the one that gains most first, until the circuit holds."""
-        mse = self._rebase(circuit)
+        loss = self._rebase(circuit)
         while not self._holds(circuit):
             trials = [
-                (self._mse(circuit.replace(head, richer)), head, richer)
+                (self._loss(circuit.replace(head, richer)), head, richer)
                 for head in self.heads
                 for richer in (role_mean(self.attention[head]), ORIGINAL)
                 if cost(richer, circuit.n_roles) > cost(circuit[head], circuit.n_roles)
             ]
             if not trials:
                 return circuit
-            best_mse, head, richer = min(trials, key=lambda trial: trial[0])
-            if best_mse >= mse:
+            best_loss, head, richer = min(trials, key=lambda trial: trial[0])
+            if best_loss >= loss:
                 return circuit
             circuit = circuit.replace(head, richer)
-            mse = self._rebase(circuit)
+            loss = self._rebase(circuit)
         return circuit
 
     def _simplify(self, circuit: Circuit) -> Circuit:
@@ -252,9 +252,9 @@ class Search:
             own = cost(circuit[head], circuit.n_roles)
             for candidate in self.candidates[head]:
                 if cost(candidate, circuit.n_roles) < own:
-                    mse = self._mse(circuit.replace(head, candidate))
+                    loss = self._loss(circuit.replace(head, candidate))
                     saved = own - cost(candidate, circuit.n_roles)
-                    trials.append((mse, -saved, head, candidate))
+                    trials.append((loss, -saved, head, candidate))
         changed = set()
         # The cheapest losses first; idle heads are settled before useful ones are touched.
         for _, _, head, candidate in sorted(trials, key=lambda trial: trial[:3]):
@@ -273,12 +273,12 @@ class Search:
         for _, group in itertools.groupby(trials, key=self._cost):
             holding = [trial for trial in group if self._holds(trial)]
             if holding:
-                return min(holding, key=self._mse)
+                return min(holding, key=self._loss)
         return circuit
 
     def _fewer_paths(self, circuit: Circuit) -> Circuit:
         self._rebase(circuit)
-        trials = [(self._mse(circuit.without(path)), path) for path in circuit.paths()]
+        trials = [(self._loss(circuit.without(path)), path) for path in circuit.paths()]
         for _, path in sorted(trials):
             simpler = self._without(circuit, path)
             if self._holds(simpler):
@@ -309,7 +309,7 @@ class Search:
         absent = [path for path in paths if path not in present]
         if len(absent) > _MOST_REVISITED:
             self._rebase(circuit)
-            absent.sort(key=lambda path: self._mse(self._with(circuit, path)))
+            absent.sort(key=lambda path: self._loss(self._with(circuit, path)))
             absent = sorted(absent[:_MOST_REVISITED])
         return absent
 
@@ -322,7 +322,7 @@ class Search:
                 continue
             self._rebase(circuit)
             richer = self._with(circuit, path)
-            if self._mse(richer) >= self._mse(circuit):
+            if self._loss(richer) >= self._loss(circuit):
                 continue
             found = self._simplify(richer)
             if self._rank(found) < self._rank(circuit):

@@ -31,7 +31,7 @@ def circuit_figure(
         circuit: what to draw.
         n_layers: layers of the model.
         order: roles from left to right, as `circuits.draw.svg.role_order` gives them.
-        necessity: MSE when each path is ablated.
+        necessity: loss when each path is ablated.
         colors: CSS colour of an arrow, by default one a head.
         notes: short text written beside an arrow.
         task: names the roles; without it `circuits.draw.names` does.
@@ -40,6 +40,7 @@ def circuit_figure(
         A figure of its own template; `figure.show()` and `figure.write_html(...)` as usual.
     """
     necessity, colors, notes = necessity or {}, colors or {}, notes or {}
+    loss_name = task.loss_name if task else "loss"
     place = {role: x for x, role in enumerate(order)}
     # Plotly takes tags in its texts for markup.
     names, symbols = (
@@ -58,13 +59,13 @@ def circuit_figure(
         )
     enabling = set(circuit.enabling)
     for path in (*circuit.paths(), *circuit.enabling):
-        mse = necessity.get(path)
+        loss = necessity.get(path)
         layer = path.head.layer
         color = colors.get(path, _COLORS[path.head.head % len(_COLORS)])
         start, end = place[path.path.src], place[path.path.dest]
-        width = 1.5 if mse is None else 1.5 + 4.5 * min(1.0, mse)
+        width = 1.5 if loss is None else 1.5 + 4.5 * min(1.0, loss)
         text = f"{path}<br>{names[path.path.dest]} from {names[path.path.src]}"
-        text += "" if mse is None else f"<br>MSE {mse:.3f} when ablated"
+        text += "" if loss is None else f"<br>{loss_name} {loss:.3f} when ablated"
         text += "<br>only enables" if path in enabling else ""
         if path in notes:
             text += f"<br>{notes[path]}"

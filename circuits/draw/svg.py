@@ -33,7 +33,7 @@ def draw_circuit(
         An `<svg>` element that takes its text colour from the page and needs nothing else.
     """
     necessity, names = necessity or {}, names_for(circuit, task)
-    loss = task.loss_name if task else "MSE"
+    loss_name = task.loss_name if task else "loss"
     labels = [_layer_labels(circuit, layer) for layer in range(n_layers)]
     widest = max((len(text) for lines in labels for text, _ in lines), default=0)
     left = max(_LEFT, 60 + 7 * widest)
@@ -81,15 +81,15 @@ def draw_circuit(
             )
         seen: dict[RolePath, int] = {}
         for path in by_layer[layer]:
-            mse, enables = necessity.get(path), path in enabling
+            loss, enables = necessity.get(path), path in enabling
             title = f"{path}: {names.path(*path.path)}"
-            title += "" if mse is None else f", {loss} {mse:.3f} when ablated"
+            title += "" if loss is None else f", {loss_name} {loss:.3f} when ablated"
             title += ", enables only" if enables else ""
             color = _COLORS[path.head.head % len(_COLORS)]
             # Equal paths of several heads run side by side.
             beside = seen[path.path] = seen.get(path.path, -1) + 1
             ends = columns[path.path.src] + 7 * beside, columns[path.path.dest] + 7 * beside
-            parts.append(_arrow(ends, bottom, top, mse, enables, color, title, 13 * beside))
+            parts.append(_arrow(ends, bottom, top, loss, enables, color, title, 13 * beside))
         for y in {bottom, top}:
             parts += [
                 f'<circle cx="{x}" cy="{y}" r="3.5" fill="currentColor" fill-opacity="0.5"/>'
@@ -119,23 +119,23 @@ def _arrow(
     ends: tuple[int, int],
     bottom: int,
     top: int,
-    mse: float | None,
+    loss: float | None,
     enables: bool,
     color: str,
     title: str,
     lower: int,
 ) -> str:
     start, end = ends
-    stroke = 1.5 if mse is None else 1.5 + 4.5 * min(1.0, mse)
+    stroke = 1.5 if loss is None else 1.5 + 4.5 * min(1.0, loss)
     dashes = ' stroke-dasharray="5 4" stroke-opacity="0.75"' if enables else ""
     middle = (bottom + top) / 2
     text = (
         ""
-        if mse is None
+        if loss is None
         else f'<text x="{(start + end) / 2 + (8 if start == end else 0):.0f}" '
         f'y="{middle - 8 + lower:.0f}" '
         f'text-anchor="{"start" if start == end else "middle"}" font-size="11" '
-        f'fill="currentColor">{mse:.2f}</text>'
+        f'fill="currentColor">{loss:.2f}</text>'
     )
     return (
         f'<g><title>{escape(title)}</title><path d="M{start} {bottom - 5} C{start} {middle} {end} '

@@ -22,43 +22,44 @@ from circuits.hooks.points import is_causal
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths, random_control
 from circuits.scores.enabling import Enabled, enabled_by
+from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, mean_loss, no_progress, standard_error
 from tasks import Batch, InputError, Task
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A mean squared error over examples, and its standard error."""
+    """A mean loss over examples, and its standard error."""
 
-    mse: float
+    loss: float
     se: float
 
 
 @dataclass(frozen=True)
-class HeadScore:
+class HeadScore(OldNames):
     """MSE with only this head replaced."""
 
     head: Head
     mechanism: Mechanism
-    mse: float
+    loss: float
     se: float
 
 
 @dataclass(frozen=True)
-class LivePathScore:
+class LivePathScore(OldNames):
     """A path cut in the intact model, later attention recomputed.
 
     Attributes:
         path: the path.
         attention: its mean attention in the intact model.
-        live_mse: the MSE when it is cut.
+        live_loss: the loss when it is cut.
         live_se: its standard error.
         enables: the circuit's later paths that lose attention when it is cut.
     """
 
     path: HeadPath
     attention: float
-    live_mse: float
+    live_loss: float
     live_se: float
     enables: tuple[Enabled, ...]
 
@@ -68,52 +69,52 @@ class PathScore(LivePathScore):
     """A path of a circuit, ablated both ways.
 
     Attributes:
-        ablated_mse: the MSE with the whole circuit in place and this path left out.
+        ablated_loss: the loss with the whole circuit in place and this path left out.
         se: its standard error.
     """
 
-    ablated_mse: float
+    ablated_loss: float
     se: float
 
 
 @dataclass(frozen=True)
-class CircuitScore:
+class CircuitScore(OldNames):
     """What a circuit is worth, on one set of examples.
 
     Attributes:
         circuit: the circuit scored.
         examples: how many examples.
-        tolerance: the MSE below which a circuit counts as working (paper: 0.05).
-        baseline_mse: the intact model's.
+        tolerance: the loss below which a circuit counts as working (paper: 0.05).
+        baseline_loss: the intact model's.
         baseline_se: its standard error.
         heads: a row a head of the model, those left as they are included.
-        combined_mse: with all mechanisms in place.
+        combined_loss: with all mechanisms in place.
         combined_se: its standard error.
         paths: a row a path of the circuit.
         enabling: a row a path that only enables.
-        control: the combined MSEs of random circuits of the same size and mechanisms, rising.
+        control: the combined losses of random circuits of the same size and mechanisms, rising.
         notes: what could not be measured, a sentence each.
-        loss_name: what the numbers are; all that is called MSE here is the task's own loss.
+        loss_name: what the loss is called, for people.
     """
 
     circuit: Circuit
     examples: int
     tolerance: float
-    baseline_mse: float
+    baseline_loss: float
     baseline_se: float
     heads: tuple[HeadScore, ...]
-    combined_mse: float
+    combined_loss: float
     combined_se: float
     paths: tuple[PathScore, ...]
     enabling: tuple[LivePathScore, ...]
     control: tuple[float, ...]
     notes: tuple[str, ...] = ()
-    loss_name: str = "MSE"
+    loss_name: str = "loss"
 
     @property
     def sufficient(self) -> bool:
         """There is a circuit, and it stays below the tolerance."""
-        return bool(self.circuit.mechanisms) and self.combined_mse < self.tolerance
+        return bool(self.circuit.mechanisms) and self.combined_loss < self.tolerance
 
     @property
     def minimal(self) -> bool:
@@ -123,7 +124,7 @@ class CircuitScore:
     @property
     def spared(self) -> tuple[HeadPath, ...]:
         """Paths that can be left out one at a time."""
-        return tuple(row.path for row in self.paths if row.ablated_mse <= self.tolerance)
+        return tuple(row.path for row in self.paths if row.ablated_loss <= self.tolerance)
 
 
 def score_circuit(
@@ -142,7 +143,7 @@ def score_circuit(
         task: gives the loss.
         circuit: mechanisms of some or all heads.
         batch: the examples; they should not be those on which the circuit was chosen.
-        tolerance: the MSE below which a circuit counts as working; by default the task's.
+        tolerance: the loss below which a circuit counts as working; by default the task's.
         controls: how many random circuits to compare with.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
@@ -159,7 +160,7 @@ def score_circuit(
     head_rows = []
     for head in progress(heads, "scoring heads"):
         alone = _measured(scorer.losses(empty.replace(head, circuit[head])))
-        head_rows.append(HeadScore(head, circuit[head], alone.mse, alone.se))
+        head_rows.append(HeadScore(head, circuit[head], alone.loss, alone.se))
     carrying = list(circuit.paths())
     live = {}
     for path in progress([*carrying, *circuit.enabling], "cutting paths"):
@@ -184,7 +185,7 @@ def score_circuit(
         path: LivePathScore(
             path,
             float(attention[path.head][path.path]),
-            live[path].mse,
+            live[path].loss,
             live[path].se,
             tuple(enables.get(path, ())),
         )
@@ -194,13 +195,13 @@ def score_circuit(
         circuit,
         len(batch),
         tolerance,
-        baseline.mse,
+        baseline.loss,
         baseline.se,
         tuple(head_rows),
-        combined.mse,
+        combined.loss,
         combined.se,
         tuple(
-            PathScore(**vars(rows[path]), ablated_mse=frozen[path].mse, se=frozen[path].se)
+            PathScore(**vars(rows[path]), ablated_loss=frozen[path].loss, se=frozen[path].se)
             for path in carrying
         ),
         tuple(rows[path] for path in circuit.enabling),
@@ -219,7 +220,7 @@ def control_summary(score: CircuitScore) -> str:
     """The control in a sentence; empty where there is none."""
     if not score.control:
         return ""
-    better = sum(mse <= score.combined_mse for mse in score.control)
+    better = sum(loss <= score.combined_loss for loss in score.control)
     return (
         f"{better} of {len(score.control)} random circuits of the same size and mechanisms do as "
         f"well: they give {score.control[0]:.2f} at best, {statistics.median(score.control):.2f} "

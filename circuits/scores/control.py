@@ -76,7 +76,7 @@ def random_control(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> list[float]:
-    """The MSEs of random circuits of the same size and mechanisms, in rising order.
+    """The losses of random circuits of the same size and mechanisms, in rising order.
 
     Args:
         scorer: of the model and the examples.
@@ -96,4 +96,4 @@ def random_control(
                 break
             other = random_circuit(circuit, heads, paths, draw)
         drawn.append(other)
-    return sorted(scorer.mse(other) for other in progress(drawn, "random circuits"))
+    return sorted(scorer.loss(other) for other in progress(drawn, "random circuits"))

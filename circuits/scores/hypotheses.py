@@ -17,36 +17,37 @@ from circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath, Mechanism
 from circuits.hooks.points import is_causal
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths
+from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, mean_loss, no_progress
 from tasks import Batch, Task
 
 
 @dataclass(frozen=True)
-class LiveScore:
+class LiveScore(OldNames):
     """A path cut in the intact model.
 
     Attributes:
         path: the path.
         attention: its mean attention in the intact model.
-        live_mse: the MSE when it is cut, later attention recomputed.
+        live_loss: the loss when it is cut, later attention recomputed.
     """
 
     path: HeadPath
     attention: float
-    live_mse: float
+    live_loss: float
 
 
 @dataclass(frozen=True)
-class AblationSweep:
+class AblationSweep(OldNames):
     """What every head and every path is worth alone.
 
     Attributes:
-        baseline_mse: of the intact model.
-        heads: MSE with a head replaced by a mechanism.
-        paths: MSE with a path cut.
+        baseline_loss: of the intact model.
+        heads: loss with a head replaced by a mechanism.
+        paths: loss with a path cut.
     """
 
-    baseline_mse: float
+    baseline_loss: float
     heads: dict[tuple[Head, Mechanism], float]
     paths: list[LiveScore]
 
@@ -80,7 +81,7 @@ def ablation_sweep(
         for mechanism in (UNIFORM, IDENTITY)
     ]
     heads = {
-        (head, mechanism): scorer.mse(scorer.empty_circuit.replace(head, mechanism))
+        (head, mechanism): scorer.loss(scorer.empty_circuit.replace(head, mechanism))
         for head, mechanism in progress(choices, "replacing heads")
     }
     baseline = mean_loss(scorer.base_losses)
@@ -117,7 +118,7 @@ def live_sweep(
         LiveScore(
             path,
             float(attention[path.head][path.path]),
-            scorer.mse(scorer.empty_circuit.cut(path)),
+            scorer.loss(scorer.empty_circuit.cut(path)),
         )
         for path in progress(paths, "cutting paths")
     ]

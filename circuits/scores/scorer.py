@@ -51,7 +51,7 @@ class Scorer:
         return Circuit({}, len(self.task.role_names), task=self.task.to_dict())
 
     def rebase(self, circuit: Circuit) -> float:
-        """Run a circuit, keep what later runs can reuse, and return its MSE.
+        """Run a circuit, keep what later runs can reuse, and return its loss.
 
         Raises:
             InputError: the circuit does not fit the model or the batch.
@@ -79,7 +79,7 @@ class Scorer:
         for mechanism in circuit.mechanisms.values():
             check_paths(mechanism.paths, self.batch.roles, is_causal(self.model))
 
-    def mse(self, circuit: Circuit) -> float:
+    def loss(self, circuit: Circuit) -> float:
         """The mean of `losses`, taken as `mean_loss` does."""
         return mean_loss(self.losses(circuit))
 
@@ -172,9 +172,9 @@ def check_devices(model: Any, batch: Batch) -> None:
         )
 
 
-def is_unlearned(mse: float, task: Task) -> bool:
+def is_unlearned(loss: float, task: Task) -> bool:
     """Whether a model does no better than a guess that tells the candidates not apart.
 
     The paper calls a run unlearned above 0.7, where that guess gives 0.75 (section 7.2).
     """
-    return task.plateau is not None and mse > task.plateau * 0.7 / 0.75
+    return task.plateau is not None and loss > task.plateau * 0.7 / 0.75

@@ -138,14 +138,14 @@ def loss_figure(series: Series) -> go.Figure:
         col=1,
     )
     figure.update_xaxes(title=_step_title(series), row=2, col=1)
-    figure.update_yaxes(title="MSE", rangemode="tozero")
+    figure.update_yaxes(title=series.recipe.task.loss_name, rangemode="tozero")
     return _styled(figure, 620)
 
 
 def crossing_figure(series: Series) -> go.Figure:
     """The circuit, each path coloured by when its attention goes above 0.5 (figure 7).
 
-    Grey paths never do. The wider an arrow, the higher the MSE when it is cut in the living model
+    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the living model
     at the last step.
     """
     rows = path_emergence(series)
@@ -161,7 +161,7 @@ def crossing_figure(series: Series) -> go.Figure:
         series.circuit,
         series.recipe.model.layers,
         role_order(series.recipe.task.sample(8)),
-        {path: final[path].live_mse for path in series.paths},
+        {path: final[path].live_loss for path in series.paths},
         colors,
         {row.path: step_text(row.above) for row in rows},
         series.recipe.task,

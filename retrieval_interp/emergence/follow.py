@@ -52,7 +52,7 @@ def follow_run(
             one that `discover` finds in the last checkpoint.
         examples: how many sequences of the test split (paper: 32).
         seed: which ones.
-        tolerance: MSE that a discovered circuit stays below, and that cutting a path must cost at
+        tolerance: loss that a discovered circuit stays below, and that cutting a path must cost at
             the last step to count it as necessary; by default the task's.
         device: where the models run.
         progress: wraps an iterable to show a bar, as `(items, text)`.
@@ -107,10 +107,11 @@ def follow_run(
     notes += _gaps(recipe, snapshots)
     ordered = tuple(snapshots[step] for step in sorted(snapshots))
     last = ordered[-1]
-    if last.combined_mse > tolerance:
+    if last.combined_loss > tolerance:
         notes.append(
-            f"the circuit does not hold: with all of it in place the MSE at step {last.step} is "
-            f"{last.combined_mse:.4f}, not below {tolerance:g} (intact: {last.baseline_mse:.4f}); "
+            f"the circuit does not hold: with all of it in place the {recipe.task.loss_name} at step "
+            f"{last.step} is {last.combined_loss:.4f}, not below {tolerance:g} (intact: "
+            f"{last.baseline_loss:.4f}); "
             "what its paths are worth frozen says little"
         )
     losses = _losses(run, recipe, ordered, notes)
@@ -212,5 +213,5 @@ def _losses(
         found = {}
     for at in snapshots:
         if at.step not in found:
-            found[at.step] = Losses(at.step, at.baseline_mse, at.partial_losses, None, False)
+            found[at.step] = Losses(at.step, at.baseline_loss, at.partial_losses, None, False)
     return tuple(found[step] for step in sorted(found))

@@ -35,7 +35,7 @@ class PathAtStep:
 
     Attributes:
         attention: its mean attention, in [0, 1].
-        live_losses: the MSE of each asked symbol when it is cut in the intact model, later
+        live_losses: the loss of each asked symbol when it is cut in the intact model, later
             attention computed anew.
         frozen_losses: the same with the whole circuit in place but for this path; None for a path
             that only enables, which the circuit does without.
@@ -46,13 +46,13 @@ class PathAtStep:
     frozen_losses: tuple[float, ...] | None
 
     @property
-    def live_mse(self) -> float:
-        """The MSE when it is cut in the intact model."""
+    def live_loss(self) -> float:
+        """The loss when it is cut in the intact model."""
         return fmean(self.live_losses)
 
     @property
-    def frozen_mse(self) -> float | None:
-        """The MSE with the circuit in place but for this path; None if it only enables."""
+    def frozen_loss(self) -> float | None:
+        """The loss with the circuit in place but for this path; None if it only enables."""
         return None if self.frozen_losses is None else fmean(self.frozen_losses)
 
 
@@ -64,7 +64,7 @@ class Snapshot:
         step: optimizer steps done.
         examples: how many examples of the test split were measured on.
         seed: of the examples.
-        partial_losses: the intact model's MSE on them, for each asked symbol.
+        partial_losses: the intact model's loss on them, for each asked symbol.
         combined_losses: the same with the whole circuit in place.
         paths: carrying paths first, then enabling ones, in the circuit's order.
         source: a checkpoint, or the log that `train --watch` wrote.
@@ -79,13 +79,13 @@ class Snapshot:
     source: Source = "checkpoint"
 
     @property
-    def baseline_mse(self) -> float:
-        """The intact model's MSE."""
+    def baseline_loss(self) -> float:
+        """The intact model's loss."""
         return fmean(self.partial_losses)
 
     @property
-    def combined_mse(self) -> float:
-        """The MSE with the whole circuit in place."""
+    def combined_loss(self) -> float:
+        """The loss with the whole circuit in place."""
         return fmean(self.combined_losses)
 
     def to_dict(self) -> dict[str, Any]:

@@ -27,8 +27,8 @@ class Losses:
 
     Attributes:
         step: optimizer steps done.
-        validation_loss: MSE over all that is asked.
-        partial_losses: MSE of each asked symbol.
+        validation_loss: loss over all that is asked.
+        partial_losses: loss of each asked symbol.
         train_loss: mean since the log line before; None where not logged.
         logged: from the run's metrics, else measured on the examples of the snapshot.
     """
@@ -49,7 +49,7 @@ class Series:
         recipe: how the run was made.
         circuit: whose paths were followed.
         circuit_from: where the circuit comes from, in words.
-        tolerance: the MSE that cutting a path must cost at the last step to count it as necessary.
+        tolerance: the loss that cutting a path must cost at the last step to count it as necessary.
         snapshots: by rising step, at least one.
         losses: by rising step; every logged step, and those of the snapshots.
         notes: what was passed over, a sentence each.
@@ -114,7 +114,7 @@ class Series:
 
     @property
     def plateau(self) -> float:
-        """The MSE before anything is learned."""
+        """The loss before anything is learned."""
         return self.recipe.task.plateau or self.recipe.task.loss_scale
 
     def _learned(self, losses: tuple[float, ...]) -> float:

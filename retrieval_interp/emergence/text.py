@@ -168,13 +168,13 @@ def _long_form(series: Series) -> Iterator[tuple[int, str, str, float]]:
         for symbol, loss in zip(symbols(series.recipe), row.partial_losses):
             yield row.step, f"partial_loss_{symbol}", "", loss
     for at in series.snapshots:
-        yield at.step, "baseline_mse", "", at.baseline_mse
-        yield at.step, "combined_mse", "", at.combined_mse
+        yield at.step, "baseline_loss", "", at.baseline_loss
+        yield at.step, "combined_loss", "", at.combined_loss
         for path, measured in at.paths.items():
             yield at.step, "attention", str(path), measured.attention
-            yield at.step, "live_mse", str(path), measured.live_mse
-            if measured.frozen_mse is not None:
-                yield at.step, "frozen_mse", str(path), measured.frozen_mse
+            yield at.step, "live_loss", str(path), measured.live_loss
+            if measured.frozen_loss is not None:
+                yield at.step, "frozen_loss", str(path), measured.frozen_loss
     for path in series.paths:
         for step, value in zip(series.steps, series.necessity(path)):
             yield step, "necessity", str(path), value

@@ -175,7 +175,7 @@ class Workbench:
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if some lines were supposed, too, or with another circuit; nothing changes."""
         self._supposed.check_unchanged()
-        return self.scorer.mse(self._supposed.with_lines(lines))
+        return self.scorer.loss(self._supposed.with_lines(lines))
 
     def __repr__(self) -> str:
         return (

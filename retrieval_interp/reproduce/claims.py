@@ -251,12 +251,12 @@ def _sufficient(claim: Claim, evidence: Evidence) -> Iterator[Row]:
 
 def _say_sufficient(trained: Trained) -> tuple[str, bool]:
     mechanisms, config = trained.circuit.mechanisms, trained.checkpoint.config
-    mse, heads = trained.worth.combined_mse, config.layers * config.heads
+    loss, heads = trained.worth.combined_loss, config.layers * config.heads
     kinds = sorted({mechanism.kind for mechanism in mechanisms.values()})
     papers = set(kinds) <= {"uniform", "identity", "one-hot"}
     return (
-        f"{mse:.4f} with {len(mechanisms)} of {heads} heads replaced ({', '.join(kinds)})",
-        mse < SUFFICIENT and len(mechanisms) == heads and papers,
+        f"{loss:.4f} with {len(mechanisms)} of {heads} heads replaced ({', '.join(kinds)})",
+        loss < SUFFICIENT and len(mechanisms) == heads and papers,
     )
 
 
@@ -265,7 +265,7 @@ def _necessary(claim: Claim, evidence: Evidence) -> Iterator[Row]:
         costs = trained.worth.ablated.values()
         if not costs:
             return "no path", False
-        minimal = trained.worth.combined_mse < SUFFICIENT < min(costs)
+        minimal = trained.worth.combined_loss < SUFFICIENT < min(costs)
         return f"{min(costs):.2f} to {max(costs):.2f} ({len(costs)} paths)", minimal
 
     yield from _each(claim, evidence, _ABC, say, "small")
@@ -301,7 +301,7 @@ def first_joins(circuit: Circuit) -> bool:
 def _transformer_d(claim: Claim, evidence: Evidence) -> Iterator[Row]:
     def say(trained: Trained) -> tuple[str, bool]:
         said, learned = _say_learned(D_LEARNED)(trained)
-        after = trained.worth.combined_mse
+        after = trained.worth.combined_loss
         return f"{said}; {after:.4f} with the circuit", learned and after <= D_SUFFICIENT
 
     yield from _each(claim, evidence, ("transformer-d",), say, None)

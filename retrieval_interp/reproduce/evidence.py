@@ -45,11 +45,11 @@ class Worth:
     """What a circuit is worth with all of it in place: of `score_circuit` what takes seconds.
 
     Attributes:
-        combined_mse: with the circuit in place.
-        ablated: the MSE with the circuit in place less a path, by path.
+        combined_loss: with the circuit in place.
+        ablated: the loss with the circuit in place less a path, by path.
     """
 
-    combined_mse: float
+    combined_loss: float
     ablated: dict[HeadPath, float]
 
 
@@ -107,12 +107,12 @@ class Trained:
         scorer = Scorer(checkpoint.model, checkpoint.task, batch)
         combined = scorer.rebase(circuit)
         paths = self._progress(list(circuit.paths()), f"paths of {self.name}")
-        ablated = {path: scorer.mse(circuit.without(path)) for path in paths}
+        ablated = {path: scorer.loss(circuit.without(path)) for path in paths}
         return Worth(combined, ablated)
 
     @cached_property
     def fresh_loss(self) -> tuple[float, float]:
-        """The intact model's MSE on LOSS_EXAMPLES fresh examples, and its standard error."""
+        """The intact model's loss on LOSS_EXAMPLES fresh examples, and its standard error."""
         model, task = self.checkpoint.model, self.checkpoint.task
         losses = []
         starts = range(0, LOSS_EXAMPLES, EXAMPLES)

@@ -66,7 +66,7 @@ class SweepProgress:
         """A cell has ended."""
         self.finished += 1
         self._before.setdefault(cell, 0)
-        self._end(cell, f"validation MSE {loss:.4f}")
+        self._end(cell, f"validation {self._grid.recipe.task.loss_name} {loss:.4f}")
 
     def failed(self, cell: Cell, reason: str, file: Path) -> None:
         """A cell has failed."""

@@ -96,7 +96,7 @@ def verdict_html(score: CircuitScore, task: Task) -> str:
 def drawing_html(score: CircuitScore, model: Any, task: Task, batch: Batch) -> str:
     """The circuit with the necessity of its paths, and what the picture means."""
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
-    necessity = {row.path: row.ablated_mse for row in score.paths}
+    necessity = {row.path: row.ablated_loss for row in score.paths}
     drawing = draw_circuit(score.circuit, n_layers, role_order(batch), necessity, task)
     flow = (
         f" {describe_flow(score.circuit, n_layers, n_heads)}"
@@ -117,9 +117,9 @@ def tables_html(score: CircuitScore, task: Task, sortable: bool = False) -> str:
     """The tables of heads and paths, with a word on how to read them."""
     paper = f" (paper: {PAPER_COMBINED})" if isinstance(task, RetrievalTask) else ""
     parts = [
-        f"<p>Baseline, nothing replaced: <b>{score.baseline_mse:.4f}</b> ± "
-        f"{score.baseline_se:.4f}. All of these replaced together: <b>{score.combined_mse:.4f}</b> "
-        f"± {score.combined_se:.4f}{paper}.</p>",
+        f"<p>Baseline, nothing replaced: <b>{score.baseline_loss:.4f}</b> ± "
+        f"{score.baseline_se:.4f}. All of these replaced together: "
+        f"<b>{score.combined_loss:.4f}</b> ± {score.combined_se:.4f}{paper}.</p>",
         render_table(head_header(score), head_rows(score), ["nowrap", "", "number"], sortable),
         f'<p class="soft">{escape(" ".join(HEAD_NOTE))}</p>',
     ]

@@ -12,6 +12,11 @@ PAPER_COMBINED = "below 0.05"
 PAPER_PATHS = "0.17 to 0.89 a path, 0.05 to 0.1 in the first useful layer"
 
 
+def _named(name: str, loss: float) -> dict[str, float]:
+    """A loss under its key, and under the one that it had while all were called an MSE."""
+    return {f"{name}loss": loss, f"{name}mse": loss}
+
+
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict[str, Any]:
     """The numbers as JSON data."""
     return {
@@ -20,26 +25,27 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
         "examples": score.examples,
         "seed": seed,
         "tolerance": score.tolerance,
-        "baseline_mse": score.baseline_mse,
+        "loss_name": score.loss_name,
+        **_named("baseline_", score.baseline_loss),
         "baseline_se": score.baseline_se,
         "heads": [
             {
                 **row.head._asdict(),
                 "mechanism": row.mechanism.kind,
                 "paths": [[role_name(dest), role_name(src)] for dest, src in row.mechanism.paths],
-                "mse": row.mse,
+                **_named("", row.loss),
                 "se": row.se,
             }
             for row in score.heads
         ],
-        "combined_mse": score.combined_mse,
+        **_named("combined_", score.combined_loss),
         "combined_se": score.combined_se,
         "paths": [
             {
                 **_place(row.path),
-                "ablated_mse": row.ablated_mse,
+                **_named("ablated_", row.ablated_loss),
                 "se": row.se,
-                "carries": score.sufficient and row.ablated_mse > score.tolerance,
+                "carries": score.sufficient and row.ablated_loss > score.tolerance,
                 **_live(row),
             }
             for row in score.paths
@@ -60,7 +66,7 @@ def _place(path: HeadPath) -> dict[str, Any]:
 def _live(row: LivePathScore) -> dict[str, Any]:
     return {
         "attention": row.attention,
-        "live_mse": row.live_mse,
+        **_named("live_", row.live_loss),
         "live_se": row.live_se,
         "enables": [
             {
@@ -116,15 +122,15 @@ def scale(task: Task) -> str:
 def verdict(score: CircuitScore, task: Task) -> str:
     """What the numbers say, in a few sentences."""
     loss = score.loss_name
-    if is_unlearned(score.baseline_mse, task):
+    if is_unlearned(score.baseline_loss, task):
         return (
             f"No circuit to find: the model has not learned the task. Its {loss} of "
-            f"{score.baseline_mse:.4f} is not clearly below the plateau of {task.plateau:.2g}."
+            f"{score.baseline_loss:.4f} is not clearly below the plateau of {task.plateau:.2g}."
         )
     if not score.circuit.mechanisms:
         return (
             "No circuit: no replacement of its heads was found or given (baseline "
-            f"{loss} {score.baseline_mse:.4f})."
+            f"{loss} {score.baseline_loss:.4f})."
         )
     kinds = sorted({row.mechanism.kind for row in score.heads if row.mechanism.paths})
     useful = sum(bool(row.mechanism.paths) for row in score.heads)
@@ -139,17 +145,17 @@ def verdict(score: CircuitScore, task: Task) -> str:
     text = (
         f"{word}: with {len(score.circuit.mechanisms)} of "
         f"{counted(len(score.heads), 'head')} replaced"
-        f"{by_paths}, the {loss} is {score.combined_mse:.4f}, "
+        f"{by_paths}, the {loss} is {score.combined_loss:.4f}, "
         f"{'below' if score.sufficient else 'not below'} {score.tolerance:g} (intact: "
-        f"{score.baseline_mse:.4f}{f'; paper: {PAPER_COMBINED}' if papers else ''})."
+        f"{score.baseline_loss:.4f}{f'; paper: {PAPER_COMBINED}' if papers else ''})."
     )
     if score.paths and score.sufficient:
         text += f" {_minimality(score, papers)}"
-    if score.tolerance <= score.baseline_mse:
+    if score.tolerance <= score.baseline_loss:
         text += (
             f" The tolerance is not above the intact model's own {loss} of "
-            f"{score.baseline_mse:.4f}; try a tolerance of "
-            f"{max(0.05, 2 * score.baseline_mse):.2g}."
+            f"{score.baseline_loss:.4f}; try a tolerance of "
+            f"{max(0.05, 2 * score.baseline_loss):.2g}."
         )
     if score.control:
         text += f" {control_summary(score)}"
@@ -157,7 +163,7 @@ def verdict(score: CircuitScore, task: Task) -> str:
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:
-    costs = [row.ablated_mse for row in score.paths]
+    costs = [row.ablated_loss for row in score.paths]
     each = (
         f"each of the {len(costs)} paths, ablated too, gives {min(costs):.2f} to {max(costs):.2f}"
         if len(costs) > 1
@@ -174,14 +180,14 @@ def _listed(paths: tuple[HeadPath, ...]) -> str:
 
 
 def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
-    """A row a path: name, letters, frozen and live MSE, and what it does."""
+    """A row a path: name, letters, frozen and live loss, and what it does."""
     label = task.path_label if task else path_letters
     return [
         [
             str(row.path),
             label(*row.path.path),
-            f"{row.ablated_mse:.4f}" if isinstance(row, PathScore) else "",
-            f"{row.live_mse:.4f}",
+            f"{row.ablated_loss:.4f}" if isinstance(row, PathScore) else "",
+            f"{row.live_loss:.4f}",
             _does(row, score),
         ]
         for row in (*score.paths, *score.enabling)
@@ -217,11 +223,11 @@ def _does(row: LivePathScore, score: CircuitScore) -> str:
 def head_rows(score: CircuitScore) -> list[list[str]]:
     """A row a replaced head: name, mechanism, the loss with it alone replaced; one for the rest."""
     replaced = [row for row in score.heads if row.mechanism.kind != "original"]
-    rows = [[str(row.head), str(row.mechanism), f"{row.mse:.4f}"] for row in replaced]
+    rows = [[str(row.head), str(row.mechanism), f"{row.loss:.4f}"] for row in replaced]
     left = len(score.heads) - len(replaced)
     if left:
         rows.append(
-            ["others" if replaced else "all", f"original ({left})", f"{score.baseline_mse:.4f}"]
+            ["others" if replaced else "all", f"original ({left})", f"{score.baseline_loss:.4f}"]
         )
     return rows
 
@@ -230,13 +236,13 @@ def score_table(score: CircuitScore, task: Task | None = None) -> str:
     """Every number of a score as text; the task names the roles, by default in letters."""
     loss = score.loss_name
     lines = [
-        f"baseline {loss} (nothing replaced)  {score.baseline_mse:.4f} +- {score.baseline_se:.4f}",
+        f"baseline {loss} (nothing replaced)  {score.baseline_loss:.4f} +- {score.baseline_se:.4f}",
         "",
         *columns(head_header(score), head_rows(score)),
         "",
         *HEAD_NOTE,
         "",
-        f"combined {loss} (all of them replaced)  {score.combined_mse:.4f} +- "
+        f"combined {loss} (all of them replaced)  {score.combined_loss:.4f} +- "
         f"{score.combined_se:.4f}",
         "",
     ]
