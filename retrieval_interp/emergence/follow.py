@@ -109,7 +109,8 @@ def follow_run(
     last = ordered[-1]
     if last.combined_loss > tolerance:
         notes.append(
-            f"the circuit does not hold: with all of it in place the {recipe.task.loss_name} at step "
+            "the circuit does not hold: with all of it in place the "
+            f"{recipe.task.loss_name} at step "
             f"{last.step} is {last.combined_loss:.4f}, not below {tolerance:g} (intact: "
             f"{last.baseline_loss:.4f}); "
             "what its paths are worth frozen says little"
