@@ -2,6 +2,7 @@
 # make test   install, then lint, type check and run the tests
 #             (test-all: also what takes half a minute a test;
 #             BROWSER=install also installs Debian's chromium for the browser tests)
+# make docs   build the pages with the API reference into site/ (offline after installing)
 # make bench  timings in turns with hand-written and naive code, growth, memory (an hour or two)
 # make faults kill, fill, remove, fuzz: what the commands and readers stand (an hour)
 
@@ -11,7 +12,8 @@ RUN := $(VENV)/bin/python
 PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist worksteal -rs
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all bench faults clean chromium
+.PHONY: demo test test-all docs bench faults clean chromium
+DOCS := $(VENV)/.docs-installed
 
 demo: $(INSTALLED)
 	$(RUN) -m retrieval_interp.ablate --ckpt small --report report.html
@@ -32,6 +34,14 @@ ifeq ($(BROWSER),install)
 	  --no-install-recommends chromium; } || echo "chromium cannot be installed here"
 endif
 
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	@echo "site/index.html; with search: $(RUN) -m http.server --directory site"
+
+$(DOCS): $(INSTALLED)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[docs]'
+	touch $@
+
 bench: $(INSTALLED)
 	$(RUN) benchmarks/training_step.py --stock
 	$(RUN) benchmarks/seeds.py --threads 1
@@ -43,7 +53,7 @@ bench: $(INSTALLED)
 faults: $(INSTALLED)
 	$(RUN) faults/kill.py
 	$(RUN) faults/machine.py
-	$(RUN) -m faults.fuzz --seconds 20 --out findings
+	$(RUN) -m faults.fuzz --seconds 20 --out findings site
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
@@ -51,4 +61,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info report.html growth.html findings
+	rm -rf $(VENV) build dist *.egg-info report.html growth.html findings site

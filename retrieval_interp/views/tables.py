@@ -1,4 +1,4 @@
-"""Tables in plain text, laid out by rich: columns are aligned, and cells wrap where space is short."""
+"""Tables in plain text, laid out by rich: columns aligned, cells wrapped where space is short."""
 
 import io
 from collections.abc import Collection, Sequence
