@@ -8,7 +8,7 @@ import sys
 import torch
 
 import retrieval_interp as ri
-from circuits.flow.chain import causal_depth
+from circuits.flow import causal_depth
 from circuits.known.rules import doubling_rules
 
 print("  D  layers  d_model  examples      MSE  one layer fewer")

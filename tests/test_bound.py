@@ -7,7 +7,7 @@ import warnings
 import plotly.io as pio
 import pytest
 
-from circuits.flow.chain import simulate
+from circuits.flow import simulate
 from retrieval_interp import bound
 from retrieval_interp.cli.command import run_command
 from retrieval_interp.views.flow import bound_row, bound_table, flow_figure, flow_text, held_text

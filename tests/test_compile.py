@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from circuits.runs.mean_attention import mean_attention
 
 from circuits.circuit import UNIFORM, Circuit, Head, Mechanism
 from circuits.hooks.ablated import ablated
@@ -25,7 +26,6 @@ from circuits.known.rules import (
     stepping_rules,
 )
 from circuits.known.weights import compile_circuit
-from circuits.runs.mean_attention import mean_attention
 from tasks import InputError, RetrievalTask
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions

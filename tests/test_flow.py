@@ -4,16 +4,7 @@ from hypothesis import strategies as st
 
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
 from circuits.draw.layout import role_order
-from circuits.flow.chain import (
-    causal_depth,
-    least_depth,
-    paper_bound,
-    piece_names,
-    sequence_order,
-    simulate,
-    tokens_held,
-    unmasked_depth,
-)
+from circuits.flow import causal_depth, least_depth, paper_bound, simulate, unmasked_depth
 from circuits.flow.delivery import (
     carrying_paths,
     circuit_flow,
@@ -21,6 +12,8 @@ from circuits.flow.delivery import (
     describe_flow,
     original_heads,
 )
+from circuits.flow.pieces import piece_names, tokens_held
+from circuits.flow.simulation import sequence_order
 from circuits.notation import parse_head_path
 from tasks import InputError, RetrievalTask
 

@@ -1,11 +1,11 @@
-from itertools import product
+from itertools import islice, product
 
 import pytest
 
 from circuits.circuit import Circuit, Mechanism
-from circuits.flow import chain as flow
+from circuits.flow import least_depth, node_depths, simulate, simulation
 from circuits.flow.delivery import carrying_paths, circuit_flow, delivered, describe_flow
-from circuits.flow.graph import least_depth, node_depths, piece_names, simulate
+from circuits.flow.pieces import piece_names
 from circuits.notation import parse_head_path
 from tasks import GRAPHS, ConditionalRetrievalTask, InputError, RetrievalGraph, path_graph
 
@@ -14,7 +14,7 @@ TWICE = RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a")
 
 
 def names(graph, held):
-    return [" ".join(piece_names(graph, pieces)) for pieces in held]
+    return [" ".join(piece_names(pieces, graph)) for pieces in held]
 
 
 # The same as on chains
@@ -23,12 +23,14 @@ def names(graph, held):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("steps", range(1, 17))
 def test_on_a_path_all_is_as_on_a_chain(steps, causal):
-    graph, layers = path_graph(steps), flow.least_depth(steps, causal) + 1
+    graph, layers = path_graph(steps), least_depth(steps, causal) + 1
+    held = simulate(steps, layers, causal)
     for tables in ("full", "chains"):
-        held = simulate(graph, layers, causal, tables)
-        assert held == flow.simulate(steps, layers, causal)
-        assert least_depth(graph, causal, tables) == flow.least_depth(steps, causal)
-    assert [piece_names(graph, p) for p in held[-1]] == [flow.piece_names(p) for p in held[-1]]
+        # The chain's own way, role by role, and that of any graph, position by position.
+        by_positions = simulation._by_positions(graph, causal, tables)
+        assert list(islice(by_positions, layers + 1)) == held
+        assert simulate(graph, layers, causal, tables) == held
+    assert [piece_names(p, graph) for p in held[-1]] == [piece_names(p) for p in held[-1]]
 
 
 # By hand

@@ -1,13 +1,12 @@
 """Information flow along a circuit's paths (paper, section 5): what it can deliver at all.
 
-1. A role takes all that its path sources hold, the pieces being those of `circuits.flow.chain`, or
-   of `circuits.flow.graph` for a circuit whose task has a graph: its nodes take the places of x_0
-   .. x_D.
+1. A role takes all that its path sources hold, the pieces being those of `circuits.flow.pieces`;
+   for a circuit whose task has a graph, its nodes take the places of x_0 .. x_D.
 2. Going back from the output tells which paths can carry something asked for.
 """
 
 from circuits.circuit import Circuit, Head, HeadPath
-from circuits.flow.chain import Held, check_layers, token_bit, tokens_held
+from circuits.flow.pieces import Held, check_layers, token_bit, tokens_held
 from tasks.errors import InputError
 from tasks.roles import role_name
 from tasks.vectors.graph import RetrievalGraph, path_graph

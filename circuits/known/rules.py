@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from circuits.flow.bounds import causal_depth
 from tasks import InputError, RetrievalTask
 
 Kind = Literal["x", "p"]
@@ -107,11 +108,6 @@ class Jump(NamedTuple):
 
 
 Plan = tuple[tuple[Jump, ...], ...]
-
-
-def least_layers(task: RetrievalTask) -> int:
-    """The causal bound on depth, floor(log2 D) + 2."""
-    return task.steps.bit_length() + 1
 
 
 def pair_rule(layer: int, head: int = 0, pairing: Pairing = "join") -> Rule:
@@ -233,16 +229,16 @@ def random_rules(
     Raises:
         InputError: too few layers for the task, or no head.
     """
-    if n_layers < least_layers(task):
+    if n_layers < causal_depth(task.steps):
         raise InputError(
-            f"random rules: expected at least {least_layers(task)} layers for {task.steps} steps "
+            f"random rules: expected at least {causal_depth(task.steps)} layers for {task.steps} steps "
             f"(floor(log2 D) + 2), found {n_layers}"
         )
     if n_heads < 1:
         raise InputError(f"random rules: expected at least 1 head, found {n_heads}")
     rng = random.Random(seed)
     pairing = rng.choice(PAIRINGS)
-    n_jumps = rng.randint(least_layers(task) - 1, min(task.steps, n_layers - 1))
+    n_jumps = rng.randint(causal_depth(task.steps) - 1, min(task.steps, n_layers - 1))
     layers = sorted(rng.sample(range(n_layers), n_jumps + 1))
     rules, held = [pair_rule(layers[0], pairing=pairing)], 1
     for left, layer in zip(range(n_jumps, 0, -1), layers[1:]):

@@ -50,6 +50,11 @@ class Block(TransformerBlock):
     hooks fire the same; with split inputs the stock code runs.
     """
 
+    def __init__(self, cfg: HookedTransformerConfig, block_index: int):
+        super().__init__(cfg, block_index)
+        if type(self.attn) is StockAttention:
+            self.attn = Attention(self.cfg, self.attn.attn_type, block_index)
+
     def forward(
         self,
         resid_pre: Float[Tensor, "batch pos d_model"],
@@ -86,7 +91,12 @@ class Transformer(HookedTransformer):
             # TransformerLens 3 announces the class's removal in 4; pyproject pins below that.
             warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
             super().__init__(cfg, tokenizer=tokenizer)
-        for block in self.blocks:
-            block.__class__ = Block
-            if type(block.attn) is StockAttention:
-                block.attn.__class__ = Attention
+        self._replace_blocks()
+
+    def _replace_blocks(self) -> None:
+        """HookedTransformer names the class of its blocks; ours take over their weights."""
+        stock = self.blocks
+        self.blocks = type(stock)(Block(self.cfg, layer) for layer in range(self.cfg.n_layers))
+        self.blocks.load_state_dict(stock.state_dict())
+        self.blocks.to(self.cfg.device)
+        self.setup()

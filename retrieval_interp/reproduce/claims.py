@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 from circuits import Circuit
-from circuits.flow.chain import causal_depth, least_depth, paper_bound
+from circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config.presets import PAPER, departures
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.times import in_order, loss_emergence, path_emergence
@@ -103,7 +103,7 @@ def _depth_bound(claim: Claim, evidence: Evidence) -> Iterator[Row]:
         "simulated for D = 1..16; proofs in docs/depth.md",
         "python -m retrieval_interp.bound --steps 1 3 4 16",
         _verdict(holds and same, smaller=False),
-        "circuits.flow.chain",
+        "circuits.flow",
     )
 
 

@@ -7,14 +7,8 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from circuits.flow.chain import (
-    causal_depth,
-    least_depth,
-    paper_bound,
-    piece_name,
-    simulate,
-    unmasked_depth,
-)
+from circuits.flow import causal_depth, least_depth, paper_bound, simulate, unmasked_depth
+from circuits.flow.pieces import piece_name
 from tasks import role_letters, role_name, symbol_letter
 
 _CELL = 6

@@ -1,12 +1,9 @@
-"""Information flow along any retrieval graph (paper, sections 3.1 and 5, appendix B).
+"""Information flow along chains and retrieval graphs (paper, sections 3.1 and 5, appendix B).
 
-1. The pieces of a chain: the token of every node, and the encoding of every statement, that of the
-   query being number 0. A role starts with its node's token and its statement's encoding, as in
-   equation (1). A set of pieces is an integer: bit 2n stands for encoding n, bit 2n+1 for node n's
-   token. On a path these are the pieces of `circuits.flow.chain`.
-2. The sequence of two chains is simulated whole, with all statements of its tables. In a layer a
-   position attends to every position that assumption 1 allows, and takes all it holds
-   (assumption 2).
+1. A role starts with its node's token and its statement's encoding (equation 1, `flow.pieces`).
+2. `simulate` grants every position all that assumptions 1 and 2 allow: in a layer it attends to all
+   positions that it can tell apart by what it holds, and takes all that they hold. Fewer or narrower
+   heads can only hold less, so the depths that follow are lower bounds.
 3. Assumption 1, for tables: a position can attend to another if they share something that tells it
    from the same element of all other statements of its table. Under a causal mask it sees its own
    statement up to itself and all of later steps; other statements of its own table stand before or
@@ -20,13 +17,16 @@ which would let a position keep all that is in the mixture: then the depths woul
 `tables="chains"`, since all statements of a table share pieces alike. So the depth with full tables
 is a lower bound for attention that picks one statement, as every one-hot path does, and the depth
 with `chains` is a lower bound without this.
+
+A chain is a path graph, on which any shared piece tells a position apart. There one chain is enough,
+role by role, which takes a second for 512 steps; other graphs are simulated position by position.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from circuits.flow.chain import Held, bits_of, check_layers, token_bit
-from tasks import InputError, RetrievalGraph
+from circuits.flow.pieces import Held, bits_of, check_layers, check_steps, token_bit
+from tasks import InputError, RetrievalGraph, path_graph
 from tasks.vectors.arrangement import Arrangement, Tables, arrange, sequence_length
 
 _CHAINS = 2  # the one that is followed, and another to be told from
@@ -34,33 +34,35 @@ _MAX_POSITIONS = 1000
 
 
 def simulate(
-    graph: RetrievalGraph, layers: int, causal: bool, tables: Tables = "full"
+    graph: RetrievalGraph | int, layers: int, causal: bool, tables: Tables = "full"
 ) -> list[Held]:
     """What every role of a chain can hold of its chain; see the module's docstring.
 
     Args:
-        graph: what each step depends on.
+        graph: what each step depends on, or the induction steps D of a chain.
         layers: how many layers, at least 0.
         causal: whether a position sees itself and earlier ones only.
-        tables: which statements there are.
+        tables: which statements there are; on a chain both are the same.
 
     Returns:
         layers+1 entries: before any layer, after the first, and so on.
 
     Raises:
-        InputError: layers out of range, or a graph whose tables are too long to simulate.
+        InputError: steps or layers out of range, or a graph whose tables are too long to simulate.
     """
     check_layers(layers)
     return list(islice(_after_each_layer(graph, causal, tables), layers + 1))
 
 
-def node_depths(graph: RetrievalGraph, causal: bool, tables: Tables = "full") -> dict[str, int]:
+def node_depths(
+    graph: RetrievalGraph | int, causal: bool, tables: Tables = "full"
+) -> dict[str, int]:
     """The number of layers after which s_0 first holds each node's token, in the order of nodes.
 
     Raises:
-        InputError: a graph whose tables are too long to simulate.
+        InputError: as `simulate`.
     """
-    names = [node.name for node in graph.nodes]
+    names = [node.name for node in _graph(graph).nodes]
     depths: dict[str, int] = {}
     for depth, held in enumerate(_after_each_layer(graph, causal, tables)):
         for number, name in enumerate(names):
@@ -71,23 +73,73 @@ def node_depths(graph: RetrievalGraph, causal: bool, tables: Tables = "full") ->
     return {name: depths[name] for name in names}
 
 
-def least_depth(graph: RetrievalGraph, causal: bool, tables: Tables = "full") -> int:
-    """The number of layers after which s_0 first holds the answer.
+def least_depth(graph: RetrievalGraph | int, causal: bool, tables: Tables = "full") -> int:
+    """The number of layers after which s_0 first holds the answer, x_D on a chain.
 
     Raises:
-        InputError: a graph whose tables are too long to simulate.
+        InputError: as `simulate`.
     """
-    return node_depths(graph, causal, tables)[graph.nodes[-1].name]
+    answer = token_bit(len(_graph(graph).nodes) - 1)
+    states = enumerate(_after_each_layer(graph, causal, tables))
+    return next(depth for depth, held in states if held[0] & answer)
 
 
-def piece_names(graph: RetrievalGraph, pieces: int) -> tuple[str, ...]:
-    """The names of a set of pieces: `p1` for an encoding, the node's for a token."""
-    return tuple(
-        graph.nodes[bit // 2].name if bit % 2 else f"p{bit // 2}" for bit in bits_of(pieces)
-    )
+def sequence_order(steps: int) -> tuple[int, ...]:
+    """Roles in the order in which they stand in the sequence: s_{2D-1}, s_{2D}, ..., s_2, s_0."""
+    check_steps(steps)
+    return (*(role for pair in range(steps, 0, -1) for role in (2 * pair - 1, 2 * pair)), 0)
 
 
-def _after_each_layer(graph: RetrievalGraph, causal: bool, tables: Tables) -> Iterator[Held]:
+def _graph(graph: RetrievalGraph | int) -> RetrievalGraph:
+    if isinstance(graph, RetrievalGraph):
+        return graph
+    check_steps(graph)
+    return path_graph(graph)
+
+
+def _after_each_layer(graph: RetrievalGraph | int, causal: bool, tables: Tables) -> Iterator[Held]:
+    graph = _graph(graph)
+    steps = len(graph.nodes) - 1
+    if graph.keys == ((), *((node,) for node in range(steps))):
+        return _by_roles(steps, causal)
+    return _by_positions(graph, causal, tables)
+
+
+# A chain, role by role
+
+
+def _by_roles(steps: int, causal: bool) -> Iterator[Held]:
+    # Role i starts with token x_{i // 2} and encoding p_{(i + 1) // 2}: bits i and i+1.
+    order, held = sequence_order(steps), tuple(0b11 << role for role in range(2 * steps + 1))
+    while True:
+        yield held
+        held = _role_layer(held, order, causal)
+
+
+def _role_layer(held: Held, order: tuple[int, ...], causal: bool) -> Held:
+    bits = [list(bits_of(pieces)) for pieces in held]
+    offers = [0] * (len(held) + 1)  # of each piece: all that its visible holders hold
+    grown = list(held)
+
+    def take(role: int) -> None:
+        for bit in bits[role]:
+            grown[role] |= offers[bit]
+
+    for role in order:
+        for bit in bits[role]:
+            offers[bit] |= held[role]
+        if causal:  # what stands later has not offered anything yet
+            take(role)
+    if not causal:
+        for role in order:
+            take(role)
+    return tuple(grown)
+
+
+# A graph, position by position
+
+
+def _by_positions(graph: RetrievalGraph, causal: bool, tables: Tables) -> Iterator[Held]:
     length = sequence_length(graph, _CHAINS, tables)
     if length > _MAX_POSITIONS:
         raise InputError(
@@ -101,7 +153,7 @@ def _after_each_layer(graph: RetrievalGraph, causal: bool, tables: Tables) -> It
     own = (1 << 2 * len(graph.nodes)) - 1
     while True:
         yield tuple(held[place] & own for place in order.roles[0])
-        held = _layer(held, visible)
+        held = _position_layer(held, visible)
 
 
 def _start(graph: RetrievalGraph, order: Arrangement) -> list[int]:
@@ -141,7 +193,7 @@ def _visible(order: Arrangement, causal: bool) -> list[list[tuple[int, list[int]
     ]
 
 
-def _layer(held: Sequence[int], visible: list[list[tuple[int, list[int]]]]) -> list[int]:
+def _position_layer(held: Sequence[int], visible: list[list[tuple[int, list[int]]]]) -> list[int]:
     grown = list(held)
     for dest, sources in enumerate(visible):
         for src, others in sources:
