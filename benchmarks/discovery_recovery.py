@@ -23,8 +23,9 @@ import torch
 from tqdm import tqdm
 
 from circuits import Circuit, Head, discover
+from circuits.flow import causal_depth
 from circuits.flow.delivery import delivered
-from circuits.known.rules import least_layers, random_rules
+from circuits.known.rules import random_rules
 from circuits.known.weights import compile_circuit
 from circuits.scores.scorer import Scorer
 from tasks import RetrievalTask
@@ -38,7 +39,7 @@ def one_model(index: int, examples: int) -> dict[str, Any]:
     steps = 1 + index % MAX_STEPS
     task = RetrievalTask(steps=steps, dim=DIM, tokens="unit")
     round_number = index // MAX_STEPS
-    least = least_layers(task)
+    least = causal_depth(task.steps)
     layers = min(MAX_LAYERS, least + round_number % (MAX_LAYERS - least + 1))
     n_heads = 1 + round_number % 2
     rules = random_rules(task, layers, seed=index, n_heads=n_heads)

@@ -63,6 +63,25 @@ def attention_pattern(
     return pattern
 
 
+def softmax_attention(
+    queries: Float[Tensor, "*batch dest d_head"],
+    keys: Float[Tensor, "*batch src d_head"],
+    allowed: Bool[Tensor, "*#batch dest src"],
+    scale: float,
+) -> Float[Tensor, "*batch dest src"]:
+    """The pattern of a head without rotary or other additions: softmax(q k / scale) where allowed.
+
+    Args:
+        queries: of the attending positions.
+        keys: of those attended to.
+        allowed: who may attend to whom.
+        scale: what scores are divided by, usually the square root of d_head.
+    """
+    scores = queries @ keys.transpose(-1, -2) / scale
+    pattern: Tensor = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    return pattern
+
+
 def cut_paths(
     pattern: Float[Tensor, "batch dest src"],
     paths: tuple[RolePath, ...],

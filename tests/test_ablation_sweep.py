@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 import torch
-from circuits.runs.mean_attention import mean_attention
 
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
 from circuits.discovery.search import discover
 from circuits.hooks.ablated import ablated
 from circuits.known.rules import doubling_rules, random_rules
 from circuits.known.weights import compile_circuit
+from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths, random_circuit, random_control
 from circuits.scores.enabling import enabled_by
 from circuits.scores.hypotheses import ablation_sweep

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from circuits.runs.mean_attention import mean_attention
 
 from circuits.circuit import UNIFORM, Circuit, Head, Mechanism
+from circuits.flow import causal_depth
 from circuits.hooks.ablated import ablated
 from circuits.known.rules import (
     PAIR,
@@ -19,13 +19,13 @@ from circuits.known.rules import (
     distractor_rule,
     doubling_rules,
     halved,
-    least_layers,
     pair_rule,
     plan_rules,
     random_rules,
     stepping_rules,
 )
 from circuits.known.weights import compile_circuit
+from circuits.runs.mean_attention import mean_attention
 from tasks import InputError, RetrievalTask
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions
@@ -72,7 +72,7 @@ def test_doubling_reaches_the_causal_bound_with_one_head_a_layer(steps, pairing)
     task = unit_task(steps)
     compiled = compile_circuit(doubling_rules(task, pairing), task)
     batch = batch_of(task)
-    assert compiled.model.cfg.n_layers == least_layers(task) == steps.bit_length() + 1
+    assert compiled.model.cfg.n_layers == causal_depth(task.steps) == steps.bit_length() + 1
     assert compiled.model.cfg.n_heads == 1 and not compiled.idle
     assert mse(compiled, batch) < 1e-3
     assert mse(compiled, batch, compiled.circuit) == pytest.approx(mse(compiled, batch), abs=1e-4)
@@ -91,7 +91,7 @@ def test_64_steps_in_8_layers():
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7, 8, 15, 16])
 def test_one_layer_fewer_is_refused(steps):
     task = unit_task(steps)
-    bound = least_layers(task)
+    bound = causal_depth(task.steps)
     rules = doubling_rules(task)
     with pytest.raises(InputError, match=rf"expected rules up to L{bound - 2}.H0, found the rule"):
         compile_circuit(rules, task, n_layers=bound - 1)
@@ -214,7 +214,7 @@ def test_all_rules_deliver_and_every_path_does_as_said(steps, n_layers, count):
 @pytest.mark.parametrize("seed", range(6))
 def test_random_rules_deliver_and_every_path_does_as_said(seed):
     task = unit_task(4 + seed % 3)
-    n_layers, n_heads = least_layers(task) + seed % 3, 1 + seed % 2
+    n_layers, n_heads = causal_depth(task.steps) + seed % 3, 1 + seed % 2
     rules = random_rules(task, n_layers, seed, n_heads, extras=False)
     compiled = compile_circuit(rules, task, n_layers, n_heads)
     assert mse(compiled, batch_of(task)) < 1e-3
@@ -224,7 +224,7 @@ def test_random_rules_deliver_and_every_path_does_as_said(seed):
 @pytest.mark.parametrize("seed", range(24))
 def test_random_rules_with_extras_deliver_by_the_paths_they_name(seed):
     task = unit_task(1 + seed % 9)
-    n_layers, n_heads = least_layers(task) + seed % 4, 1 + seed % 3
+    n_layers, n_heads = causal_depth(task.steps) + seed % 4, 1 + seed % 3
     rules = random_rules(task, n_layers, seed, n_heads)
     assert rules == random_rules(task, n_layers, seed, n_heads)
     compiled = compile_circuit(rules, task, n_layers, n_heads)

@@ -164,7 +164,7 @@ def test_a_second_simulation_with_strings_and_three_chains_agrees(graph, tables,
     layers = least_depth(graph, causal, tables) + 1
     tokens = {node.name for node in graph.nodes}
     found = [
-        tokens & set(piece_names(graph, held[0]))
+        tokens & set(piece_names(held[0], graph))
         for held in simulate(graph, layers, causal, tables)
     ]
     assert found == reference(graph, layers, causal, tables)

@@ -1,8 +1,8 @@
 import pytest
 import torch
-from circuits.runs.mean_attention import mean_attention
 
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath
+from circuits.runs.mean_attention import mean_attention
 from circuits.scores.circuit_score import score_circuit
 from circuits.scores.scorer import Scorer
 from retrieval_interp.training.model import ModelConfig, build_model

@@ -122,8 +122,8 @@ class Search:
         self.baseline_loss = mean_loss(self.judge.base_losses)
         self.empty = self.judge.empty_circuit
         self.attention = mean_attention(model, batch).cpu()
-        self.known: dict[tuple[Any, ...], bool] = {}
-        self.seen: dict[tuple[Any, ...], tuple[float, float]] = {}
+        self.known: dict[Circuit, bool] = {}
+        self.seen: dict[Circuit, tuple[float, float]] = {}
         n_layers, n_heads = self.attention.shape[:2]
         self.heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
         self.candidates = {head: self._candidates(self.attention[head]) for head in self.heads}
@@ -152,10 +152,9 @@ class Search:
 
     def _holds(self, circuit: Circuit) -> bool:
         """Whether the loss stays below the tolerance; hopeless cases are not looked at closely."""
-        key = tuple(circuit.mechanisms.items())
-        if key not in self.known:
-            self.known[key] = not self._far_off(circuit) and self._close_look(circuit)
-        return self.known[key]
+        if circuit not in self.known:
+            self.known[circuit] = not self._far_off(circuit) and self._close_look(circuit)
+        return self.known[circuit]
 
     def _far_off(self, circuit: Circuit) -> bool:
         loss, error = self._scouted(circuit)
@@ -163,23 +162,22 @@ class Search:
 
     def _close_look(self, circuit: Circuit) -> bool:
         losses = self.judge.losses(circuit).mean(dim=1)
-        holds = float(losses.mean()) + 2 * standard_error(losses) < self.tolerance
-        if holds:
-            self.judge.rebase(circuit)  # what comes next will differ little from it
-        return holds
+        return float(losses.mean()) + 2 * standard_error(losses) < self.tolerance
 
     def _loss(self, circuit: Circuit) -> float:
         return self._scouted(circuit)[0]
 
     def _scouted(self, circuit: Circuit) -> tuple[float, float]:
         """The loss on some of the examples, and its standard error."""
-        key = tuple(circuit.mechanisms.items())
-        if key not in self.seen:
+        if circuit not in self.seen:
             losses = self.scout.losses(circuit)
-            self.seen[key] = mean_loss(losses), standard_error(losses.mean(dim=1))
-        return self.seen[key]
+            self.seen[circuit] = mean_loss(losses), standard_error(losses.mean(dim=1))
+        return self.seen[circuit]
 
-    def _rebase(self, circuit: Circuit) -> float:
+    def _go_on_from(self, circuit: Circuit) -> float:
+        """Keep a circuit's runs, from which those to come will differ little; returns its loss."""
+        if self.known.get(circuit):
+            self.judge.rebase(circuit)
         return self.scout.rebase(circuit)
 
     def _cost(self, circuit: Circuit) -> int:
@@ -217,7 +215,7 @@ class Search:
 
     def _enrich(self, circuit: Circuit) -> Circuit:
         """Make heads richer, the one that gains most first, until the circuit holds."""
-        loss = self._rebase(circuit)
+        loss = self._go_on_from(circuit)
         while not self._holds(circuit):
             trials = [
                 (self._loss(circuit.replace(head, richer)), head, richer)
@@ -231,7 +229,7 @@ class Search:
             if best_loss >= loss:
                 return circuit
             circuit = circuit.replace(head, richer)
-            loss = self._rebase(circuit)
+            loss = self._go_on_from(circuit)
         return circuit
 
     def _simplify(self, circuit: Circuit) -> Circuit:
@@ -246,7 +244,7 @@ class Search:
                 return circuit
 
     def _cheaper_heads(self, circuit: Circuit) -> Circuit:
-        self._rebase(circuit)
+        self._go_on_from(circuit)
         trials = []
         for head in self.heads:
             own = cost(circuit[head], circuit.n_roles)
@@ -264,7 +262,7 @@ class Search:
             if self._holds(simpler):
                 circuit = self._cheapest(circuit, head)
                 changed.add(head)
-                self._rebase(circuit)
+                self._go_on_from(circuit)
         return circuit
 
     def _cheapest(self, circuit: Circuit, head: Head) -> Circuit:
@@ -277,13 +275,13 @@ class Search:
         return circuit
 
     def _fewer_paths(self, circuit: Circuit) -> Circuit:
-        self._rebase(circuit)
+        self._go_on_from(circuit)
         trials = [(self._loss(circuit.without(path)), path) for path in circuit.paths()]
         for _, path in sorted(trials):
             simpler = self._without(circuit, path)
             if self._holds(simpler):
                 circuit = simpler
-                self._rebase(circuit)
+                self._go_on_from(circuit)
         return circuit
 
     @staticmethod
@@ -308,7 +306,7 @@ class Search:
         )
         absent = [path for path in paths if path not in present]
         if len(absent) > _MOST_REVISITED:
-            self._rebase(circuit)
+            self._go_on_from(circuit)
             absent.sort(key=lambda path: self._loss(self._with(circuit, path)))
             absent = sorted(absent[:_MOST_REVISITED])
         return absent
@@ -320,14 +318,14 @@ class Search:
         for path in progress(self._worth_revisiting(circuit), "revisiting"):
             if path in set(circuit.paths()) or circuit[path.head].kind in ("role-mean", "original"):
                 continue
-            self._rebase(circuit)
+            self._go_on_from(circuit)
             richer = self._with(circuit, path)
             if self._loss(richer) >= self._loss(circuit):
                 continue
             found = self._simplify(richer)
             if self._rank(found) < self._rank(circuit):
                 circuit = found
-        self._rebase(circuit)
+        self._go_on_from(circuit)
         for first, second in itertools.combinations(list(circuit.paths()), 2):
             smaller = self._without(self._without(circuit, first), second)
             if self._holds(smaller):

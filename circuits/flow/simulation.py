@@ -2,8 +2,8 @@
 
 1. A role starts with its node's token and its statement's encoding (equation 1, `flow.pieces`).
 2. `simulate` grants every position all that assumptions 1 and 2 allow: in a layer it attends to all
-   positions that it can tell apart by what it holds, and takes all that they hold. Fewer or narrower
-   heads can only hold less, so the depths that follow are lower bounds.
+   positions that it can tell apart by what it holds, and takes all that they hold. Fewer or
+   narrower heads can only hold less, so the depths that follow are lower bounds.
 3. Assumption 1, for tables: a position can attend to another if they share something that tells it
    from the same element of all other statements of its table. Under a causal mask it sees its own
    statement up to itself and all of later steps; other statements of its own table stand before or
@@ -18,8 +18,9 @@ which would let a position keep all that is in the mixture: then the depths woul
 is a lower bound for attention that picks one statement, as every one-hot path does, and the depth
 with `chains` is a lower bound without this.
 
-A chain is a path graph, on which any shared piece tells a position apart. There one chain is enough,
-role by role, which takes a second for 512 steps; other graphs are simulated position by position.
+A chain is a path graph, on which any shared piece tells a position apart. There one chain is
+enough, role by role, which takes a second for 512 steps; other graphs are simulated position by
+position.
 """
 
 from collections.abc import Iterator, Sequence

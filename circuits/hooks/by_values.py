@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import allowed_positions, cut_paths
+from circuits.attention import allowed_positions, cut_paths, softmax_attention
 from circuits.circuit import RolePath
 from circuits.hooks.points import is_hooked_transformer
 from tasks import Batch, InputError
@@ -91,7 +91,9 @@ def value_hooks(
         # Several query heads may share one head of keys and values.
         group = z.shape[2] // seen["v"].shape[2]
         for head, paths in cuts.items():
-            own[head] = _own_pattern(seen["q"][:, :, head], seen["k"][:, :, head // group], causal)
+            queries, keys = seen["q"][:, :, head], seen["k"][:, :, head // group]
+            allowed = allowed_positions(queries.shape[1], causal, queries.device)
+            own[head] = softmax_attention(queries, keys, allowed, queries.shape[-1] ** 0.5)
             used[head] = cut_paths(own[head], paths, roles)
         for head, pattern in patterns.items():
             used[head] = pattern.to(z).expand(len(z), -1, -1)
@@ -119,14 +121,3 @@ def value_hooks(
     if cuts:
         hooks += [(f"{place}q", keep("q")), (f"{place}k", keep("k"))]
     return [*hooks, (f"{place}z", replace), (f"{place}pattern", show)]
-
-
-def _own_pattern(
-    queries: Float[Tensor, "batch pos d_head"],
-    keys: Float[Tensor, "batch pos d_head"],
-    causal: bool,
-) -> Float[Tensor, "batch dest src"]:
-    scores = queries @ keys.transpose(1, 2) / queries.shape[-1] ** 0.5
-    allowed = allowed_positions(queries.shape[1], causal, queries.device)
-    pattern: Tensor = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return pattern

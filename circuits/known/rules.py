@@ -229,16 +229,17 @@ def random_rules(
     Raises:
         InputError: too few layers for the task, or no head.
     """
-    if n_layers < causal_depth(task.steps):
+    least = causal_depth(task.steps)
+    if n_layers < least:
         raise InputError(
-            f"random rules: expected at least {causal_depth(task.steps)} layers for {task.steps} steps "
+            f"random rules: expected at least {least} layers for {task.steps} steps "
             f"(floor(log2 D) + 2), found {n_layers}"
         )
     if n_heads < 1:
         raise InputError(f"random rules: expected at least 1 head, found {n_heads}")
     rng = random.Random(seed)
     pairing = rng.choice(PAIRINGS)
-    n_jumps = rng.randint(causal_depth(task.steps) - 1, min(task.steps, n_layers - 1))
+    n_jumps = rng.randint(least - 1, min(task.steps, n_layers - 1))
     layers = sorted(rng.sample(range(n_layers), n_jumps + 1))
     rules, held = [pair_rule(layers[0], pairing=pairing)], 1
     for left, layer in zip(range(n_jumps, 0, -1), layers[1:]):

@@ -1,7 +1,7 @@
 """Running a model under many circuits without computing anything twice.
 
-Two ways with one interface: `HookRuns` on any hooked model, here, and `circuits.runs.role_runs`, exact
-and much faster, on plain transformers in which every position has a role.
+Two ways with one interface: `HookRuns` on any hooked model, here, and `circuits.runs.role_runs`,
+exact and much faster, on plain transformers in which every position has a role.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.hooks.ablated import ablated
 from circuits.circuit import Circuit
-from circuits.runs.role_runs import SCORED_ROLE, RoleRuns
+from circuits.hooks.ablated import ablated
 from circuits.hooks.points import is_hooked_transformer
+from circuits.runs.role_runs import SCORED_ROLE, RoleRuns
 from tasks import Batch, InputError, Task
 
 WHOLE = 512  # examples run at once; more are no faster and take memory

@@ -26,14 +26,12 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
     return weighted_mean((_mean_attention(model, part), len(part)) for part in parts)
 
 
-
 def weighted_mean(parts: Iterable[tuple[Tensor, int]]) -> Tensor:
     """The mean over all examples from the means over parts and their numbers of examples."""
     means, counts = zip(*parts)
     weights = torch.tensor(counts, dtype=means[0].dtype, device=means[0].device) / sum(counts)
     mean: Tensor = torch.tensordot(weights, torch.stack(means), dims=1)
     return mean
-
 
 
 @torch.no_grad()
@@ -53,4 +51,3 @@ def _mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role 
             f"{len(layers)}; the model does not pass its attention through these hooks"
         )
     return torch.stack(layers)
-

@@ -11,9 +11,9 @@ For another circuit
 
 So the base itself is known only where a run has needed it; the rest is computed when one does.
 
-What a layer computes from a role (queries, keys and values, see `circuits.runs.layer_input`) is computed
-when it is first asked for and shared by all circuits that leave the role as it is. A row that a
-circuit fixes asks for values alone.
+What a layer computes from a role (queries, keys and values, see `circuits.runs.layer_input`) is
+computed when it is first asked for and shared by all circuits that leave the role as it is. A row
+that a circuit fixes asks for values alone.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,10 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from circuits.hooks.points import is_causal
-from circuits.circuit import Circuit
+from circuits.attention import softmax_attention
+from circuits.circuit import Circuit, Mechanism, Rest
+from circuits.hooks.points import is_causal, is_hooked_transformer
 from circuits.runs.layer_input import BaseInput, ChangedInput, LayerInput, norm
-from circuits.circuit import Mechanism, Rest
-from circuits.hooks.points import is_hooked_transformer
 from tasks import Batch
 
 SCORED_ROLE = 0
@@ -284,9 +283,8 @@ class RoleRuns:
             sources = self._seen_by(chosen)
             queries = _joined(inputs.queries, head, chosen)
             keys = _joined(inputs.keys, head, sources)
-            scores = queries @ keys.transpose(1, 2) / attn.attn_scale
-            unseen = ~self._mask_of(chosen, sources)
-            pattern = scores.masked_fill(unseen, -torch.inf).softmax(-1)
+            allowed = self._mask_of(chosen, sources)
+            pattern = softmax_attention(queries, keys, allowed, attn.attn_scale)
             self._cut(pattern, row, chosen, sources)
             z[live] = self._by_role(pattern @ _joined(inputs.values, head, sources))
         written: Tensor = z @ attn.W_O[head]

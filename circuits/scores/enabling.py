@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import allowed_positions, attention_by_role
+from circuits.attention import allowed_positions, attention_by_role, softmax_attention
 from circuits.circuit import Circuit, HeadPath
 from circuits.hooks.points import is_causal
 from circuits.runs.hook_runs import HookRuns, parts_of
@@ -176,7 +176,6 @@ def _mean_attention(
     """Attention by role from given queries and keys."""
     keys = keys.repeat_interleave(queries.shape[2] // keys.shape[2], dim=2)
     scale = getattr(model.blocks[layer].attn, "attn_scale", None) or queries.shape[-1] ** 0.5
-    scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / scale
-    allowed = allowed_positions(queries.shape[1], is_causal(model), scores.device)
-    pattern = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    allowed = allowed_positions(queries.shape[1], is_causal(model), queries.device)
+    pattern = softmax_attention(queries.transpose(1, 2), keys.transpose(1, 2), allowed, scale)
     return attention_by_role(pattern, batch.roles)
