@@ -4,6 +4,7 @@ import ast
 import gc
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,35 @@ def test_packages_import_in_one_direction(package):
                 names = [node.module or ""]
             own = {name.split(".")[0] for name in names} & ALLOWED.keys()
             assert own <= ALLOWED[package], path
+
+
+def imports_of(path, known):
+    """The project's modules that a module imports, at its top or inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{name.name}" for name in node.names}
+            found |= {name if name in known else node.module for name in names}
+    return found & known.keys()
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    known = {}
+    for package in ALLOWED:
+        for path in (ROOT / package).rglob("*.py"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            known[name.removesuffix(".__init__")] = path
+    # Packages on the top hand names on; they are not where anything lives.
+    rooms = {name: path for name, path in known.items() if name not in ALLOWED}
+    graph = {name: imports_of(path, rooms) - {name} for name, path in rooms.items()}
+    assert list(TopologicalSorter(graph).static_order())  # raises CycleError, naming the circle
+
+
+def test_every_folder_says_what_belongs_there():
+    for package in ALLOWED:
+        for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
+            text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+            assert 40 < len(text), folder
 
 
 def loaded_by(statement):

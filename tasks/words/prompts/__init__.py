@@ -1,4 +1,7 @@
-"""The retrieval problem in words: five formulations for language models."""
+"""The retrieval problem in words: five formulations for language models (paper, appendix A).
+
+Standard library alone, so that other projects can ask the same questions.
+"""
 
 from tasks.words.prompts.equations import EquationsPrompt as EquationsPrompt
 from tasks.words.prompts.functions import FunctionsPrompt as FunctionsPrompt
