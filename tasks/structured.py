@@ -87,9 +87,9 @@ def is_number(value: Any) -> bool:
 @cache
 def _converter() -> "Converter":
     from cattrs import Converter
-    from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn
+    from cattrs.gen import make_dict_structure_fn
 
-    converter = Converter(forbid_extra_keys=True)
+    converter = Converter(forbid_extra_keys=True, unstruct_collection_overrides={tuple: list})
     for kind, named in ((int, "an integer"), (str, "text"), (bool, "true or false")):
         converter.register_structure_hook(kind, _exactly(kind, named))
     converter.register_structure_hook(float, _number)
@@ -101,13 +101,6 @@ def _converter() -> "Converter":
             return read(_object(data, kind), kind)
 
         return structure
-
-    def write_dataclass(cls: Any) -> Callable[[Any], Any]:
-        write = make_dict_unstructure_fn(cls, converter)
-        return lambda value: {
-            key: list(part) if isinstance(part, tuple) else part
-            for key, part in write(value).items()
-        }
 
     def read_named(data: Any, union: Any) -> Any:
         options = typing.get_args(union)
@@ -139,7 +132,6 @@ def _converter() -> "Converter":
     converter.register_structure_hook_func(_is_tuple, read_tuple)
     converter.register_structure_hook_func(_is_dict, _object)
     converter.register_structure_hook_factory(dataclasses.is_dataclass, read_dataclass)
-    converter.register_unstructure_hook_factory(dataclasses.is_dataclass, write_dataclass)
     converter.register_structure_hook_func(_is_named_union, read_named)
     converter.register_unstructure_hook_factory(_is_named_union, write_named)
     converter.register_structure_hook_func(_is_literal, _one_of)
