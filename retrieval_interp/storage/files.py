@@ -5,14 +5,17 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tasks import InputError
+from tasks.errors import InputError
+from tasks.structured import from_data
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+T = TypeVar("T")
 _TEMPORARY = ".writing-"
 
 
@@ -121,6 +124,18 @@ def remove_leftovers(folder: Path) -> None:
     for leftover in folder.rglob(_TEMPORARY + "*"):
         if leftover.is_file():
             leftover.unlink(missing_ok=True)
+
+
+def read_part(cls: type[T], data: Any, where: str) -> T:
+    """Read the keys of JSON data that a dataclass has, and pass over all others.
+
+    Raises:
+        InputError: as `from_data`.
+    """
+    if isinstance(data, dict):
+        data = {field.name: data[field.name] for field in fields(cls) if field.name in data}  # type: ignore[arg-type]
+    part: T = from_data(cls, data, where)
+    return part
 
 
 def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:

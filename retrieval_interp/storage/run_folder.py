@@ -15,7 +15,7 @@ the folder knows all: where one is deleted under it, it is written anew.
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from retrieval_interp.storage.files import (
     is_temporary,
     lock_folder,
     read_json_lines,
+    read_part,
     read_text,
     write_whole,
 )
@@ -233,10 +234,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         InputError: a row lacks a number that every row has.
     """
     rows = list(read_json_lines(metrics_path(path)))
-    names = [field.name for field in fields(_Row)]
     for number, row in enumerate(rows, start=1):
-        needed = {name: row[name] for name in names if name in row}
-        from_data(_Row, needed, f"{metrics_path(path)}: line {number}")
+        read_part(_Row, row, f"{metrics_path(path)}: line {number}")
     return rows
 
 

@@ -6,18 +6,9 @@ others go on. On this machine in worker processes, or on a Ray cluster (`--addre
 depth train in common steps where that is faster (`--group`).
 """
 
-if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.cli.interrupts import end_at_once
-
-    end_at_once("sweep")
-
 import os
 import re
 import shlex
-
-# Before torch is loaded, as in retrieval_interp.ablate.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -140,12 +131,13 @@ def _check_options(options: SweepOptions) -> None:
 
 def _choose_grid(options: SweepOptions) -> "Grid":
     """The grid that is asked for, or the one that the folder holds; both, if they are the same."""
-    from retrieval_interp.sweep.folder import check_same, read_grid
+    from retrieval_interp.storage.files import check_same
+    from retrieval_interp.sweep.folder import read_grid
     from retrieval_interp.sweep.grid import GRIDS, SCALES, make_grid
 
     # Names first: they may be wrong whatever the folder holds.
     if options.grid is not None or options.scale is not None:
-        make_grid(options.grid or GRIDS[0], options.scale or next(iter(SCALES)))
+        make_grid(options.grid or next(iter(GRIDS)), options.scale or next(iter(SCALES)))
     found = read_grid(options.out)
     if found is None:
         if options.summary:
@@ -155,8 +147,8 @@ def _choose_grid(options: SweepOptions) -> "Grid":
         return make_grid(options.grid, options.scale or "full")
     if options.grid is None and options.scale is None:
         return found
-    wanted = make_grid(options.grid or found.name, options.scale or found.scale)
-    check_same(wanted, found, options.out)
+    wanted = make_grid(options.grid or found.grid, options.scale or found.scale)
+    check_same(wanted.to_dict(), found.to_dict(), options.out, "sweep")
     return wanted
 
 
@@ -192,7 +184,7 @@ def _jobs(
         jobs.append(
             Job(
                 cell=cell.name,
-                grid=grid.name,
+                grid=grid.grid,
                 scale=grid.scale,
                 layers=cell.layers,
                 recipe=to_data(grid.cell_recipe(cell)),
@@ -269,7 +261,7 @@ def _summarize(out: Path, grid: "Grid") -> None:
     from retrieval_interp.sweep.findings import summarize, summary_text
     from retrieval_interp.sweep.folder import read_failed, read_results
 
-    made_by = ["--grid", grid.name, "--scale", grid.scale, "--out", str(out)]
+    made_by = ["--grid", grid.grid, "--scale", grid.scale, "--out", str(out)]
     command = f"{PROG} {shlex.join(made_by)}"
     summary = summarize(grid, read_results(out, grid), read_failed(out, grid), command)
     write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
