@@ -47,6 +47,15 @@ def write_whole(path: Path, content: bytes | str) -> None:
         raise
 
 
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON data for people and programs, whole or not at all.
+
+    Raises:
+        InputError: as `write_whole`.
+    """
+    write_whole(path, json.dumps(data, indent=2) + "\n")
+
+
 def check_writable(path: Path | None) -> None:
     """Refuse an output path before the work starts rather than after.
 
@@ -112,9 +121,7 @@ def lock_folder(path: Path, work: str) -> "BaseFileLock":
         ) from None
     except (OSError, NotImplementedError) as error:
         found = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"{path}: expected a folder that can be written, found: {found}"
-        ) from None
+        raise InputError(f"{path}: expected a folder that can be written, found: {found}") from None
     remove_leftovers(path)
     return lock
 
@@ -150,8 +157,8 @@ def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, 
     Raises:
         InputError: the first setting that differs is named.
     """
-    old = _flatten(found)
-    for key, value in _flatten(wanted).items():
+    old = flatten(found)
+    for key, value in flatten(wanted).items():
         if value != old.get(key):
             raise InputError(
                 f"{path}: expected a {what} with {key} = {value}, found one with {key} = "
@@ -159,12 +166,13 @@ def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, 
             )
 
 
-def _flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested JSON data as one level, with keys such as `model.layers`."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {
-            prefix + key: value
-        }
+        flat |= (
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
     return flat
 
 

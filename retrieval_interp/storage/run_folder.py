@@ -38,6 +38,7 @@ from retrieval_interp.storage.files import (
     read_json_lines,
     read_part,
     read_text,
+    write_json,
     write_whole,
 )
 from tasks import InputError
@@ -100,7 +101,7 @@ class RunFolder:
 
     def _write_config(self) -> None:
         if not (config := self.path / "config.json").exists():
-            write_whole(config, json.dumps(to_data(self.recipe), indent=2) + "\n")
+            write_json(config, to_data(self.recipe))
 
     def close(self) -> None:
         self._lock.release()

@@ -39,15 +39,15 @@ class SweepOptions:
         scale: full (the paper's), gpu-hour, laptop or smoke; full for a new folder.
         workers: processes at once; on CPUs 1 by default, on GPUs as many as --gpus-per-cell
             allows, on a cluster as many as it has room for.
-        threads: CPU threads a process; by default the cores divided by the workers, on a cluster
-            1.
+        threads: CPU threads of each process; by default the cores divided by the workers, on a
+            cluster 1.
         address: run on a Ray cluster: host:port of its head node, or auto.
         device: auto, cpu or cuda.
         gpus_per_cell: share of a GPU that a process takes.
         group: seeds of one depth that train in common steps, in one process: a number, or auto:
             up to 8 on a GPU, and on a CPU if the model is tiny, else 1. The losses are those of
             single runs up to rounding.
-        keep_checkpoints: keep the last checkpoint of every cell (230 MB a grid at full scale).
+        keep_checkpoints: keep the last checkpoint of every cell (230 MB per grid at full scale).
         summary: run nothing; print what the finished cells say and write it to summary.json.
     """
 
@@ -64,15 +64,15 @@ class SweepOptions:
     summary: bool = False
 
 
-def main(argv: Sequence[str]) -> None:
-    options = parse_options(SweepOptions, argv, PROG)
+def main(argv: Sequence[str], prog: str = PROG) -> None:
+    options = parse_options(SweepOptions, argv, prog)
     _check_options(options)
 
     from retrieval_interp.sweep.folder import SweepFolder, read_results
 
     grid = _choose_grid(options)
     if options.summary:
-        _summarize(options.out, grid)
+        _summarize(options.out, grid, prog)
         return
 
     from retrieval_interp.training.device import choose_device
@@ -106,7 +106,7 @@ def main(argv: Sequence[str]) -> None:
     finally:
         if ray is not None:
             ray.shutdown()
-    _summarize(options.out, grid)
+    _summarize(options.out, grid, prog)
     if failed:
         sys.stdout.flush()
         sys.exit(1)
@@ -254,17 +254,15 @@ def _run(
     return failed
 
 
-def _summarize(out: Path, grid: "Grid") -> None:
-    import json
-
-    from retrieval_interp.storage.files import write_whole
+def _summarize(out: Path, grid: "Grid", prog: str) -> None:
+    from retrieval_interp.storage.files import write_json
     from retrieval_interp.sweep.findings import summarize, summary_text
     from retrieval_interp.sweep.folder import read_failed, read_results
 
     made_by = ["--grid", grid.grid, "--scale", grid.scale, "--out", str(out)]
-    command = f"{PROG} {shlex.join(made_by)}"
+    command = f"{prog} {shlex.join(made_by)}"
     summary = summarize(grid, read_results(out, grid), read_failed(out, grid), command)
-    write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_json(out / "summary.json", summary)
     print(summary_text(summary))
 
 

@@ -32,8 +32,8 @@ def summarize(
         command: what made them.
 
     Returns:
-        Counts, one row per depth, the order of the partial losses, the paper's numbers, and how it was
-        made: command, settings, devices, versions, dates, and seconds of training in all.
+        Counts, one row per depth, the order of the partial losses, the paper's numbers, and how it
+        was made: command, settings, devices, versions, dates, and seconds of training in all.
     """
     rows = list(results.values())
     return {

@@ -11,7 +11,6 @@ the last checkpoint are kept (1 to 6 MB per cell at full scale); the rest is del
 written whole or not at all.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from retrieval_interp.storage.files import (
     lock_folder,
     read_part,
     read_text,
+    write_json,
     write_whole,
 )
 from retrieval_interp.sweep.cells import tidy
@@ -91,7 +91,7 @@ class SweepFolder:
         self._lock = lock_folder(path, "a sweep that no other process is running")
         # First: by this file a folder is known as a sweep's, should the process be killed.
         if found is None:
-            write_whole(path / "grid.json", json.dumps(grid.to_dict(), indent=2) + "\n")
+            write_json(path / "grid.json", grid.to_dict())
         for name in ("cells", "results", "errors"):
             (path / name).mkdir(exist_ok=True)
 
@@ -123,7 +123,7 @@ class SweepFolder:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             write_whole(target, content)
-        write_whole(file, json.dumps(result, indent=2) + "\n")
+        write_json(file, result)
         _error_file(self.path, cell).unlink(missing_ok=True)
         tidy(folder, checkpoint)
 

@@ -152,7 +152,9 @@ class _Pool:
     ) -> tuple[list[dict[str, Any]], int]:
         """What a process says of the cells that have ended, and its exit status."""
         reader, writer = _SPAWN.Pipe(duplex=False)
-        process = _SPAWN.Process(target=_serve, args=(self.work, jobs, environment, writer, printed))
+        process = _SPAWN.Process(
+            target=_serve, args=(self.work, jobs, environment, writer, printed)
+        )
         with self._lock:
             if self._stopped:
                 return [], -signal.SIGKILL
