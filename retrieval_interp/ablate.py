@@ -4,19 +4,8 @@ Finds a circuit (or takes one), replaces the attention of a trained model by it,
 replacement costs (paper, appendix E).
 """
 
-if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.cli.interrupts import end_at_once
-
-    end_at_once("ablate")
-
-import os
 import shlex
 import textwrap
-
-# Before torch is loaded: its threads then sleep while they wait. By default they spin, and where
-# another process wants the same cores a run of many small steps takes thirty times as long.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +16,11 @@ from retrieval_interp.cli.command import (
     parse_options,
     progress_bar,
     run_command,
+    tell_files,
 )
-from retrieval_interp.cli.process_settings import keep_memory
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
 
 PROG = "python -m retrieval_interp.ablate"
-_SMALL = 2**23  # numbers in all residual streams, up to which freed memory is kept
 
 
 @dataclass(frozen=True)
@@ -47,8 +35,8 @@ class AblateOptions:
         save_circuit: write the circuit to this file, to be edited or given to --circuit.
         examples: how many examples to measure on (and as many others to find the circuit on).
         seed: which examples.
-        tolerance: the mean squared error that a working circuit stays below; by default 0.05 of
-            a symbol's variance.
+        tolerance: the loss that a working circuit stays below; by default the task's own, which
+            for vectors is 0.05 of a symbol's variance.
         one_hot: find a circuit of one-hot paths alone, as in the paper: no two sources share.
         device: auto, cpu or cuda.
     """
@@ -65,15 +53,15 @@ class AblateOptions:
     device: str = "auto"
 
 
-def main(argv: Sequence[str]) -> None:
-    options = parse_options(AblateOptions, argv, PROG)
+def main(argv: Sequence[str], prog: str = PROG) -> None:
+    options = parse_options(AblateOptions, argv, prog)
     _check_options(options)
 
     from circuits import discover, score_circuit
     from circuits.flow.delivery import describe_flow
     from retrieval_interp.storage.checkpoint import load_checkpoint
     from retrieval_interp.storage.circuit_file import read_circuit
-    from retrieval_interp.storage.files import write_whole
+    from retrieval_interp.storage.files import write_json, write_whole
     from retrieval_interp.storage.provenance import provenance
     from retrieval_interp.training.device import choose_device
     from retrieval_interp.views.score_text import (
@@ -88,8 +76,6 @@ def main(argv: Sequence[str]) -> None:
     device = choose_device(options.device)
     checkpoint = load_checkpoint(options.ckpt, device)
     model, task = checkpoint.model, checkpoint.task
-    if options.examples * model.cfg.n_ctx * model.cfg.n_layers * model.cfg.d_model <= _SMALL:
-        keep_memory()
     if options.circuit is not None:
         trained_on = f"{checkpoint.name} was trained on"
         circuit = read_circuit(
@@ -108,18 +94,15 @@ def main(argv: Sequence[str]) -> None:
     batch = task.sample(options.examples, options.seed, device, split="test")
     score = score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
     # Files first: whoever reads what is printed may stop listening.
+    command = " ".join([prog, shlex.join(argv)])
     if options.json is not None:
-        import json
-
-        data = score_to_dict(score, checkpoint.name, task, options.seed)
-        write_whole(options.json, json.dumps(data, indent=2) + "\n")
+        write_json(options.json, score_to_dict(score, checkpoint.name, task, options.seed))
     if options.save_circuit is not None:
-        made = provenance(" ".join([PROG, shlex.join(argv)])) if options.circuit is None else None
+        made = provenance(command) if options.circuit is None else None
         write_whole(options.save_circuit, circuit.to_json(made))
     if options.report is not None:
         from retrieval_interp.views.report import render_report
 
-        command = " ".join([PROG, shlex.join(argv)])
         page = render_report(
             score,
             model,
@@ -143,13 +126,7 @@ def main(argv: Sequence[str]) -> None:
     print(textwrap.fill(verdict(score, task), 110))
     if isinstance(task, VectorTask):
         print(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
-    for what, path in (
-        ("numbers: ", options.json),
-        ("circuit: ", options.save_circuit),
-        ("report:  ", options.report),
-    ):
-        if path is not None:
-            print(f"{what}{path}")
+    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 
 def _check_options(options: AblateOptions) -> None:

@@ -4,16 +4,11 @@ Prints the paper's lower bound (theorem 1) beside the exact depths under its ass
 closed form and by simulation, and draws which position can hold what (figures 3 and 8).
 """
 
-if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.cli.interrupts import end_at_once
-
-    end_at_once("bound")
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_interp.cli.command import parse_options, run_command
+from retrieval_interp.cli.command import check_outputs, parse_options, run_command, tell_files
 from tasks.errors import InputError
 
 PROG = "python -m retrieval_interp.bound"
@@ -28,7 +23,7 @@ class BoundOptions:
 
     Attributes:
         steps: chain lengths D to put in the table; if none, some up to 128, or the one drawn.
-        json: write the table to this file.
+        json: write the numbers to this file.
         draw: draw what each position of a chain of this length can hold after each layer.
         html: write the drawing as a page that needs no network to this file.
         mask: draw with the causal mask, or without.
@@ -41,35 +36,30 @@ class BoundOptions:
     mask: bool = True
 
 
-def main(argv: Sequence[str]) -> None:
-    options = parse_options(BoundOptions, argv, PROG)
+def main(argv: Sequence[str], prog: str = PROG) -> None:
+    options = parse_options(BoundOptions, argv, prog)
     _check_options(options)
 
+    from retrieval_interp.storage.files import write_json, write_whole
     from retrieval_interp.views.flow import bound_row, bound_table, flow_figure, flow_text
 
     drawn = DEFAULT_STEPS if options.draw is None else (options.draw,)
     rows = [bound_row(steps) for steps in options.steps or drawn]
     print(bound_table(rows))
     if options.json is not None:
-        import json
-
-        from retrieval_interp.storage.files import write_whole
-
-        write_whole(options.json, json.dumps(rows, indent=2) + "\n")
-        print(f"\nnumbers: {options.json}")
+        write_json(options.json, rows)
+        print()
+        tell_files(numbers=options.json)
     if options.draw is not None:
         print("\n" + flow_text(options.draw, options.mask))
         if options.html is not None:
-            from retrieval_interp.storage.files import write_whole
-
             figure = flow_figure(options.draw, options.mask)
             write_whole(options.html, figure.to_html(include_plotlyjs=True, div_id="flow"))
-            print(f"\ndrawing: {options.html}")
+            print()
+            tell_files(drawing=options.html)
 
 
 def _check_options(options: BoundOptions) -> None:
-    from retrieval_interp.storage.files import check_writable
-
     for steps in options.steps:
         if not 1 <= steps <= MOST_STEPS:
             raise InputError(f"--steps: expected numbers from 1 to {MOST_STEPS}, found {steps}")
@@ -79,16 +69,7 @@ def _check_options(options: BoundOptions) -> None:
             raise InputError(f"{name}: expected a drawing to apply to, found none; add --draw 5")
     elif not 1 <= options.draw <= MOST_DRAWN:
         raise InputError(f"--draw: expected a number from 1 to {MOST_DRAWN}, found {options.draw}")
-    for path in (options.json, options.html):
-        check_writable(path)
-    if options.json and options.html and options.json.resolve() == options.html.resolve():
-        raise InputError("expected a different file for --json and --html")
-
-
-# The table
-
-
-# The drawing
+    check_outputs({"--json": options.json, "--html": options.html}, [])
 
 
 if __name__ == "__main__":

@@ -1,80 +1,19 @@
 """Train a transformer: `python -m retrieval_interp.train --preset small`."""
 
-if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.cli.interrupts import end_at_once
-
-    end_at_once("train")
-
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
-from retrieval_interp.cli.command import parse_options, run_command
-from retrieval_interp.cli.process_settings import keep_memory
-from retrieval_interp.config.presets import PRESETS
-from retrieval_interp.config.recipe import Recipe
-from tasks import InputError
+from retrieval_interp.cli.command import run_command
 
 PROG = "python -m retrieval_interp.train"
 
 
-@dataclass(frozen=True)
-class TrainOptions:
-    """Train a transformer on the retrieval problem.
+def main(argv: Sequence[str], prog: str = PROG) -> None:
+    from retrieval_interp.cli.train_options import train_options
 
-    Give a preset, change what you like, and run the same command again to go on where a stopped run
-    was.
+    options = train_options(argv, prog)
 
-    Attributes:
-        recipe: every number of the preset can be changed.
-        preset: where the numbers come from, one of the names in the README.
-        out: run folder; default runs/<preset>.
-        device: auto, cpu or cuda.
-        compile: use torch.compile.
-        threads: CPU threads; default all.
-        watch: a circuit file, whose paths are measured at every log step and written to the run
-            folder's watch.jsonl, for emergence to read.
-    """
-
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")]
-    preset: str = "small"
-    out: Path | None = None
-    device: str = "auto"
-    compile: bool = True
-    threads: int | None = None
-    watch: Path | None = None
-
-
-def preset_recipe(name: str) -> Recipe:
-    """A recipe by name.
-
-    Raises:
-        InputError: unknown; the known ones are listed.
-    """
-    if name not in PRESETS:
-        raise InputError(f"preset {name!r}: expected one of: {', '.join(PRESETS)}")
-    return PRESETS[name]
-
-
-def _preset_of(argv: Sequence[str]) -> str:
-    preset = "small"
-    for option, value in zip(argv, [*argv[1:], ""]):
-        if option == "--preset":
-            preset = value
-        elif option.startswith("--preset="):
-            preset = option.removeprefix("--preset=")
-    return preset
-
-
-def main(argv: Sequence[str]) -> None:
-    preset = _preset_of(argv)
-    default = TrainOptions(preset_recipe(preset), preset)
-    options = parse_options(TrainOptions, argv, PROG, default)
-
-    keep_memory()
     import torch
     from tqdm.auto import tqdm
 
@@ -83,30 +22,23 @@ def main(argv: Sequence[str]) -> None:
     from retrieval_interp.storage.run_folder import last_step
     from retrieval_interp.training.loop import FINAL_STEPS, train_model
 
-    out = options.out or Path("runs") / preset
+    out, recipe, watch = options.out or Path("runs") / options.preset, options.recipe, None
     if options.threads is not None:
-        if not 1 <= options.threads <= 1024:
-            raise InputError(f"threads: expected 1 to 1024, found {options.threads}")
         torch.set_num_threads(options.threads)
-    recipe, watch = options.recipe, None
     if options.watch is not None:
-        watched = read_circuit(
-            options.watch,
-            recipe.task,
-            recipe.model.layers,
-            recipe.model.heads,
-            "this run is trained on",
+        layers, heads = recipe.model.layers, recipe.model.heads
+        watch = Watch(
+            read_circuit(options.watch, recipe.task, layers, heads, "this run is trained on")
         )
-        watch = Watch(watched)
-    start = last_step(out)
-    progress = [start]
+    start = done = last_step(out)
     bar = tqdm(total=recipe.steps, unit="step", disable=None, dynamic_ncols=True)
 
-    def show(done: int, row: dict[str, Any] | None) -> None:
-        if progress[0] == start:
-            onwards = f", going on from step {done - 1}" if done > 1 else ""
+    def show(step: int, row: dict[str, Any] | None) -> None:
+        nonlocal done
+        if done == start:
+            onwards = f", going on from step {step - 1}" if step > 1 else ""
             tqdm.write(f"{out}: {recipe.steps} steps of {recipe.batch} examples{onwards}")
-        progress[0] = done
+        done = step
         bar.update(done - bar.n)
         if row:
             partial = " ".join(f"{loss:.3f}" for loss in row["partial_losses"])
@@ -118,14 +50,9 @@ def main(argv: Sequence[str]) -> None:
         trained = train_model(recipe, out, options.device, options.compile, show, watch)
     except KeyboardInterrupt:
         kept = last_step(out)
-        onwards = (
-            f"goes on from step {kept}"
-            if kept
-            else f"starts over (the first checkpoint is at step {recipe.checkpoint_every})"
-        )
-        raise KeyboardInterrupt(
-            f"interrupted at step {progress[0]}; the same command {onwards}"
-        ) from None
+        first = f"starts over (the first checkpoint is at step {recipe.checkpoint_every})"
+        onwards = f"goes on from step {kept}" if kept else first
+        raise KeyboardInterrupt(f"interrupted at step {done}; the same command {onwards}") from None
     finally:
         bar.close()
     record = trained.record

@@ -1,7 +1,6 @@
 """The arrows between packages, and what importing costs."""
 
 import ast
-import gc
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -15,7 +14,7 @@ ALLOWED = {
     "circuits": {"circuits", "tasks"},
     "retrieval_interp": {"retrieval_interp", "circuits", "tasks"},
 }
-MAINS = ("emergence", "llm", "reproduce", "sweep")
+MAINS = ("cli", "emergence", "llm", "reproduce", "sweep")
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
@@ -74,22 +73,13 @@ def test_importing_the_package_loads_no_heavy_library():
 
 
 def test_commands_read_their_options_before_they_load_heavy_libraries():
-    names = ["ablate", "bound", *(f"{name}.__main__" for name in MAINS)]
+    names = ["ablate", "bound", "train", *(f"{name}.__main__" for name in MAINS)]
+    names += ["cli.listing", "cli.difference"]
     modules = loaded_by("import " + ", ".join(f"retrieval_interp.{name}" for name in names))
     assert not modules & {"torch", "transformer_lens", "plotly", "numpy"}
     # The options of train are the fields of its tasks, which are made with torch.
-    assert not loaded_by("import retrieval_interp.train") & {"transformer_lens", "plotly"}
-
-
-def test_commands_collect_garbage_rarely():
-    from retrieval_interp.cli.process_settings import collect_rarely
-
-    before = gc.get_threshold()
-    try:
-        collect_rarely()
-        assert gc.isenabled() and gc.get_threshold() > before
-    finally:
-        gc.set_threshold(*before)
+    options = loaded_by("import retrieval_interp.cli.train_options")
+    assert not options & {"transformer_lens", "plotly"}
 
 
 def test_circuits_and_the_workbench_load_without_transformer_lens():

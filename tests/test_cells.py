@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -74,75 +77,101 @@ def test_a_worker_process_reports_its_error(tmp_path):
     assert "Traceback" in event.detail and "run_folder.py" in event.detail
 
 
-def script(text):
-    return [sys.executable, "-c", text]
+# What workers do here, instead of training
+
+
+def kill_self():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_once(jobs, on_step):
+    (one,) = jobs
+    mark = Path(one.folder) / "mark"
+    if not mark.exists():
+        mark.touch()
+        on_step(one.cell, 3)
+        kill_self()
+    yield {"cell": one.cell, "result": {"loss": 1}}
+
+
+def killed_always(jobs, on_step):
+    (one,) = jobs
+    if one.cell == "layers-1-seed-0":
+        print("last words", file=sys.stderr, flush=True)
+        kill_self()
+    yield {"cell": one.cell, "result": {"cell": one.cell, "gpu": os.environ["GPU"]}}
+
+
+def never_done(jobs, on_step):
+    on_step(jobs[0].cell, os.getpid())
+    time.sleep(600)
 
 
 def test_a_killed_worker_is_started_once_more(tmp_path):
-    text = f"""
-import json, os, pathlib
-(cell,) = (job["cell"] for job in json.loads(input()))
-mark = pathlib.Path({str(tmp_path / "mark")!r})
-if not mark.exists():
-    mark.touch()
-    print(json.dumps({{"cell": cell, "step": 3}}), flush=True)
-    os.kill(os.getpid(), 9)
-print(json.dumps({{"cell": cell, "result": {{"loss": 1}}}}))
-"""
-    events = list(run_local([[job(tmp_path)]], [{}], script(text)))
+    events = list(run_local([[job(tmp_path)]], [{}], killed_once))
     assert events == [Progress(job(tmp_path), 3), Done(job(tmp_path), {"loss": 1}, {})]
 
 
 def test_a_worker_that_is_killed_twice_is_reported_and_the_rest_goes_on(tmp_path):
-    text = """
-import json, os, sys
-(cell,) = (job["cell"] for job in json.loads(input()))
-if cell == "layers-1-seed-0":
-    print("last words", file=sys.stderr, flush=True)
-    os.kill(os.getpid(), 9)
-print(json.dumps({"cell": cell, "result": {"cell": cell, "gpu": os.environ["GPU"]}}))
-"""
     jobs = [job(tmp_path, Cell(1, seed)) for seed in range(4)]
-    events = list(run_local([[one] for one in jobs], [{"GPU": "0"}, {"GPU": "1"}], script(text)))
+    events = list(run_local([[one] for one in jobs], [{"GPU": "0"}, {"GPU": "1"}], killed_always))
     failed = [event for event in events if isinstance(event, Failed)]
     done = [event for event in events if isinstance(event, Done)]
     assert [event.job.cell for event in failed] == ["layers-1-seed-0"]
     assert "ended without a result (killed by SIGKILL), 2 times" in failed[0].reason
     assert failed[0].detail == "last words\n"
     assert sorted(event.result["cell"] for event in done) == [one.cell for one in jobs[1:]]
+    assert {event.result["gpu"] for event in done} <= {"0", "1"}
 
 
 def test_an_abandoned_stream_leaves_no_process(tmp_path):
-    text = """
-import json, os, time
-(cell,) = (job["cell"] for job in json.loads(input()))
-print(json.dumps({"cell": cell, "step": os.getpid()}), flush=True)
-time.sleep(600)
-"""
     before = threading.active_count()
-    with closing(run_local([[job(tmp_path)]], [{}], script(text))) as events:
+    with closing(run_local([[job(tmp_path)]], [{}], never_done)) as events:
         pid = next(events).step
     assert threading.active_count() == before
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-def test_a_worker_ends_with_its_parent(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "retrieval_interp.sweep.cells"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+def test_a_worker_ends_with_its_sweep(tmp_path):
+    script = """
+from retrieval_interp.sweep.cells import Job
+from retrieval_interp.sweep.local import run_local
+from tests.test_cells import never_done
+for event in run_local([[Job("cell", "", "", 1, {}, "")]], [{}], never_done):
+    print(event.step, flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    ) as sweep:
+        pid = int(sweep.stdout.readline())
+        os.kill(pid, 0)
+        sweep.kill()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_worker_has_its_environment_before_torch_is_loaded(tmp_path):
+    """In a process of its own, whose main module loads nothing heavy."""
+    script = """
+from retrieval_interp.sweep.cells import Job
+from retrieval_interp.sweep.local import run_local
+import worker_job
+(event,) = run_local([[Job("cell", "", "", 1, {}, "")]], [{}], worker_job.work)
+print(event.result)
+"""
+    (tmp_path / "worker_job.py").write_text(
+        "import os, sys\n"
+        "def work(jobs, on_step):\n"
+        "    yield {'cell': jobs[0].cell, 'result': {'torch': 'torch' in sys.modules}}\n"
     )
-    with process:
-        endless = to_data(GRID.cell_recipe(Cell(1, 0))) | {"steps": 10**9}
-        data = json.dumps([vars(job(tmp_path / "run")) | {"recipe": endless}])
-        process.stdin.write(data + "\n")
-        process.stdin.flush()
-        assert "step" in json.loads(process.stdout.readline())
-        process.stdin.close()
-        assert process.wait(timeout=60) != 0
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), str(tmp_path)])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "{'torch': False}\n"
 
 
 def test_gpus_are_dealt_out_in_turn(monkeypatch):

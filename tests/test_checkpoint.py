@@ -146,7 +146,10 @@ def unknown_key(model, task, config):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (other_task, "of the task 'retrieval' or 'conditional' or 'equations', found 'words'"),
+        (
+            other_task,
+            "task: expected the name 'retrieval' or 'conditional' or 'equations', found 'w",
+        ),
         (wrong_steps, r"expected pos_embed.W_pos as floats of shape \[21, 16\]|unembed"),
         (missing, "exactly the model's 54 weights, found 1 missing: blocks.1.attn.W_K"),
         (extra, "exactly the model's 54 weights, found 1 extra: blocks.1.attn.W_X"),

@@ -241,7 +241,7 @@ def test_a_circuit_of_nothing_is_not_sufficient(capsys, tmp_path):
         (["--preset"], "preset '': expected one of"),
         (["--steps", "0"], "recipe: expected steps to be an integer of at least 1, found 0"),
         (["--stepz", "3"], "--stepz"),
-        (["--threads", "0"], "threads: expected 1 to 1024, found 0"),
+        (["--threads", "0"], "--threads: expected 1 to 1024, found 0"),
         (["--task.dim", "3"], "expected an even dim"),
         (["--out", "taken"], "found a folder with other files"),
     ],

@@ -50,9 +50,9 @@ def test_unknown_names_are_refused_with_the_known_ones(name, scale, text):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"format": 2}, "grid.json: expected format 1, found 2"),
-        ({"layers": []}, "expected layers to be integers"),
-        ({"seeds": ["0"]}, "expected seeds to be integers"),
+        ({"format": 2}, "grid.json: format: expected 1, found 2"),
+        ({"layers": []}, "expected layers and seeds, found 0 and 2"),
+        ({"seeds": ["0"]}, r"seeds\[0\]: expected an integer, found '0'"),
         ({"recipe": {"steps": 0}}, "expected steps to be an integer"),
         ({"more": 1}, "expected the keys format, grid"),
     ],

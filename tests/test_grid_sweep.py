@@ -1,6 +1,5 @@
 """The sweep command as a user runs it, on the smoke grids."""
 
-import fcntl
 import json
 import os
 import re
@@ -13,6 +12,7 @@ import time
 import pytest
 
 from retrieval_interp.storage.checkpoint import load_checkpoint
+from retrieval_interp.storage.files import lock_folder
 from retrieval_interp.sweep.__main__ import main as sweep
 from retrieval_interp.sweep.cells import run_job
 from retrieval_interp.sweep.grid import make_grid
@@ -183,8 +183,7 @@ def test_an_interrupted_sweep_says_so_in_one_line_and_goes_on(whole, tmp_path):
     assert process.returncode == 130
     message = "sweep: interrupted with 3 of 4 cells finished; the same command goes on"
     assert errors.strip() == message
-    with open(out / "cells" / name / "lock") as lock:  # the worker is gone
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock_folder(out / "cells" / name, "a free folder").release()  # the worker is gone
     assert run(*smoke(out), "--no-keep-checkpoints").returncode == 0
     assert results(out) == results(whole[0])
     assert not list(out.rglob("*.safetensors"))
@@ -273,11 +272,11 @@ def test_bad_options(arguments, text, capsys, tmp_path, monkeypatch):
             ["--scale", "smoke"],
             "with recipe.batch = 8, found one with recipe.batch = 16",
         ),
-        (lambda out: (out / "grid.json").write_text("{"), [], "grid.json: expected a sweep's grid"),
+        (lambda out: (out / "grid.json").write_text("{"), [], "grid.json: expected JSON, found"),
         (
             lambda out: (out / "results" / "layers-1-seed-0.json").write_text("[]"),
             [],
-            "layers-1-seed-0.json: expected a cell's result, found other JSON; remove",
+            "layers-1-seed-0.json: expected an object, found list; remove",
         ),
         (
             lambda out: change(out / "results" / "layers-1-seed-0.json", '"batch": 8', '"batch":9'),
@@ -303,8 +302,7 @@ def change(path, old, new):
 
 
 def test_two_sweeps_in_one_folder_are_refused(whole, capsys):
-    with open(whole[0] / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_folder(whole[0], "a free folder"):
         found = error_of(["--out", whole[0]], capsys)
     assert "expected a sweep that no other process is running, found one that is" in found
 

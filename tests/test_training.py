@@ -265,10 +265,10 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
             lambda run: (run / "state.safetensors").write_bytes(
                 (run / "checkpoints" / "step-000020.safetensors").read_bytes()
             ),
-            "expected a run's state with its step",
+            "state.safetensors: a run's state: expected the key 'step', which is missing",
         ),
         (lambda run: (run / "metrics.jsonl").write_text("x\n{}\n"), "a JSON object in line 1"),
-        (lambda run: (run / "metrics.jsonl").write_text('{"step": "4"}\n'), "in line 1, found"),
+        (lambda run: (run / "metrics.jsonl").write_text('{"step": "4"}\n'), "line 1: step: exp"),
     ],
 )
 def test_a_damaged_run_is_refused_and_nothing_is_lost(tmp_path, damage, text):

@@ -1,4 +1,5 @@
-"""What every command shares: options, errors in one line, interrupts, progress.
+"""The command line: `retrieval-interp` and what every command shares.
 
-Nothing heavy is loaded before the options are read.
+That is options, errors in one line, signals, progress. Nothing heavy is loaded before the options
+are read.
 """

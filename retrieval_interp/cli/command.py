@@ -1,4 +1,4 @@
-"""What every command shares: options from a dataclass, one-line errors, progress bars.
+"""What every command shares: options from a dataclass, one-line errors, signals, progress bars.
 
 Heavy libraries are imported by the commands after their options are read.
 """
@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import io
 import math
+import os
 import re
 import signal
 import sys
@@ -15,8 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retrieval_interp.cli.interrupts import forget_interrupts, ignore_interrupts, raise_interrupts
-from retrieval_interp.cli.process_settings import collect_rarely
 from tasks.errors import InputError
 
 T = TypeVar("T")
@@ -117,44 +116,78 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
             raise InputError(f"{source}: expected other files to write than to read")
 
 
-def run_command(main: Callable[[Sequence[str]], None], prog: str) -> None:
+def tell_files(**files: Path | None) -> None:
+    """Say which files were written, one line each."""
+    for what, path in files.items():
+        if path is not None:
+            print(f"{what + ':':<8} {path}")
+
+
+def run_command(
+    main: Callable[[Sequence[str]], None], prog: str, argv: Sequence[str] | None = None
+) -> None:
     """Run a command and exit: 0 done, 2 bad input (one line on stderr), 130 interrupted.
 
     SIGTERM and SIGHUP interrupt as Ctrl-C does, with 128 + their number.
+
+    Args:
+        main: the command.
+        prog: what was typed before its options.
+        argv: its options; by default those of this process.
     """
+    name = prog.rpartition(".")[2] if prog.startswith("python -m ") else prog
+    # Before torch is loaded: its threads then sleep while they wait. By default they spin, and
+    # where another process wants the same cores, many small steps take thirty times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.showwarning = _warn_in_one_line  # type: ignore[assignment]
-    signals = raise_interrupts()
-    collect_rarely()
+    came: list[int] = []
+
+    def interrupt(number: int, _: Any) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    _on_signals(interrupt)
+    # The interpreter takes a second to end, and has no more to say.
+    atexit.register(_on_signals, signal.SIG_IGN)
     try:
-        main(sys.argv[1:])
+        main(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except InputError as error:
-        message = " ".join(str(error).split())
-        print(f"{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
+    except (Exception, KeyboardInterrupt) as error:
+        # Foreign code may have turned the interrupt into another exception.
+        if came or isinstance(error, KeyboardInterrupt):
+            _on_signals(signal.SIG_IGN)
+            said = str(error) if isinstance(error, KeyboardInterrupt) else ""
+            with contextlib.suppress(OSError):
+                message = said or "interrupted; no file is half written"
+                print(f"\n{name}: {message}", file=sys.stderr, flush=True)
+            # At once: after an interrupt in code made from text Python ends by SIGINT.
+            os._exit(SIGNALLED + (came[0] if came else signal.SIGINT))
+        if isinstance(error, BrokenPipeError):
+            sys.stderr.close()
+            sys.exit(1)
+        print(f"{name}: {_said(error)}", file=sys.stderr)
         sys.exit(BAD_INPUT)
-    except KeyboardInterrupt as error:
-        ignore_interrupts()
-        # Python remembers an interrupt that met code in a string (dataclasses make some), and would
-        # end by the signal instead of with the status; other code in a string lets it forget.
-        exec("")
-        message = str(error) or "interrupted; no file is half written"
-        print(f"\n{prog.split()[-1].split('.')[-1]}: {message}", file=sys.stderr)
-        sys.exit(SIGNALLED + (signals[0] if signals else signal.SIGINT))
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
-    except (OSError, MemoryError, RuntimeError) as error:
-        text = " ".join(str(error).split())
-        if isinstance(error, RuntimeError) and "alloc" not in text and "out of memory" not in text:
-            raise
-        what = "a smaller size, memory is short" if not isinstance(error, OSError) else "its files"
-        print(f"{prog.split('.')[-1]}: expected {what}, found: {text:.150}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
-    finally:
-        forget_interrupts()
-        # The work is done, and the interpreter, which takes a second to end, has no more to say.
-        atexit.register(ignore_interrupts)
+
+
+def _said(error: BaseException) -> str:
+    """An error of the input or of the machine in one line; others are raised again."""
+    text = " ".join(str(error).split())
+    if isinstance(error, InputError):
+        return text
+    if isinstance(error, OSError):
+        return f"expected its files, found: {text:.150}"
+    if isinstance(error, MemoryError) or "alloc" in text or "out of memory" in text:
+        return f"expected a smaller size, memory is short, found: {text:.150}"
+    raise error
+
+
+def _on_signals(handler: Any) -> None:
+    """Handle Ctrl-C, `kill` and a closed terminal; what nohup has ignored stays ignored."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) -> None:

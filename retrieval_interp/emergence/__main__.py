@@ -4,17 +4,7 @@ Measures a circuit's paths at every checkpoint of a run: how much attention each
 worth, when it appears, and which of both comes first (paper, section 9 and appendix D).
 """
 
-if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.cli.interrupts import end_at_once
-
-    end_at_once("emergence")
-
-import os
 import shlex
-
-# Before torch is loaded: its threads then sleep while they wait (see retrieval_interp.ablate).
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +16,7 @@ from retrieval_interp.cli.command import (
     parse_options,
     progress_bar,
     run_command,
+    tell_files,
 )
 from retrieval_interp.storage.files import check_run_folder
 
@@ -43,14 +34,14 @@ class EmergenceOptions:
         run: a run folder with checkpoints.
         circuit: follow the paths of this circuit; default: the one that the run was watched with,
             else the one found in its last checkpoint.
-        examples: how many sequences to measure every checkpoint on.
-        seed: which sequences.
-        json: write everything measured, and what follows from it, to this file.
+        examples: how many examples to measure every checkpoint on.
+        seed: which examples.
+        json: write the numbers to this file.
         csv: write the series in long form (step, quantity, path, value) to this file.
         report: write an HTML page that needs no network to this file.
-        tolerance: the mean squared error that a circuit to be found stays below, and that cutting a
-            path must cost at the last step to count it as necessary; by default 0.05 of the task's
-            symbol variance.
+        tolerance: the loss that a working circuit stays below, and that cutting a path must cost
+            at the last step to count it as necessary; by default the task's own, which for vectors
+            is 0.05 of a symbol's variance.
         device: auto, cpu or cuda.
     """
 
@@ -65,8 +56,8 @@ class EmergenceOptions:
     device: str = "auto"
 
 
-def main(argv: Sequence[str]) -> None:
-    options = parse_options(EmergenceOptions, argv, PROG)
+def main(argv: Sequence[str], prog: str = PROG) -> None:
+    options = parse_options(EmergenceOptions, argv, prog)
     check_sampling(options.examples, options.seed, options.tolerance)
     check_run_folder(options.run)
     read = [*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit]
@@ -99,7 +90,7 @@ def main(argv: Sequence[str]) -> None:
         progress_bar,
         f"read from {options.circuit}",
     )
-    command = " ".join([PROG, shlex.join(argv)])
+    command = " ".join([prog, shlex.join(argv)])
     # Files first: whoever reads what is printed may stop listening.
     if options.json is not None:
         text = emergence_json(series, command, options.examples, options.seed)
@@ -123,13 +114,7 @@ def main(argv: Sequence[str]) -> None:
     for note in series.notes:
         print(f"note: {note}")
     print(f"\n{emergence_table(series)}")
-    for what, path in (
-        ("numbers:", options.json),
-        ("series: ", options.csv),
-        ("report: ", options.report),
-    ):
-        if path is not None:
-            print(f"{what} {path}")
+    tell_files(numbers=options.json, series=options.csv, report=options.report)
 
 
 def _while_training(watched: "Sequence[Snapshot]") -> str:

@@ -3,17 +3,12 @@
 The questions are asked by Inspect itself: `inspect eval retrieval_interp/equations --model ...`.
 """
 
-if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.cli.interrupts import end_at_once
-
-    end_at_once("llm")
-
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from retrieval_interp.cli.command import check_outputs, parse_options, run_command
 from tasks.errors import InputError
@@ -29,17 +24,17 @@ class LlmOptions:
         command: plot prints a table and draws figure 2.
         logs: Inspect's log files, or folders of them.
         out: write the figure as a page that needs no network to this file.
-        json: write the table's numbers to this file.
+        json: write the numbers to this file.
     """
 
     command: Positional[Literal["plot"]]
     logs: Positional[tuple[Path, ...]]
-    out: Path | None = None
+    out: Annotated[Path | None, arg(aliases=["--html"])] = None
     json: Path | None = None
 
 
-def main(argv: Sequence[str]) -> None:
-    options = parse_options(LlmOptions, argv, PROG)
+def main(argv: Sequence[str], prog: str = PROG) -> None:
+    options = parse_options(LlmOptions, argv, prog)
     if not options.logs:
         raise InputError("expected logs of inspect eval, found none; name files or their folder")
     check_outputs({"--out": options.out, "--json": options.json}, options.logs)
@@ -51,15 +46,12 @@ def main(argv: Sequence[str]) -> None:
         ) from None
 
     from retrieval_interp.llm.results import read_results, results_table
-    from retrieval_interp.storage.files import write_whole
+    from retrieval_interp.storage.files import write_json, write_whole
 
     results = read_results(options.logs)
     print(results_table(results))
     if options.json is not None:
-        import json
-        from dataclasses import asdict
-
-        write_whole(options.json, json.dumps([asdict(row) for row in results], indent=2) + "\n")
+        write_json(options.json, [asdict(row) for row in results])
         print(f"\nnumbers: {options.json}")
     if options.out is not None:
         from retrieval_interp.llm.plot import accuracy_figure

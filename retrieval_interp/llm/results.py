@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retrieval_interp.views.tables import text_table
 from tasks.errors import InputError, printable
 
 FORMULATIONS = ("equations", "lives-with", "kingdoms", "functions", "relatives")  # F1 to F5
@@ -178,8 +179,8 @@ def _result(
 def results_table(results: Sequence[Result]) -> str:
     """The rows as a table for people."""
     header = ["model", "formulation", "D", "questions", "accuracy", "chance", "attempts"]
-    table = [[*header, "unanswered"]]
-    table += [
+    header += ["unanswered"]
+    rows = [
         [
             printable(row.model),
             row.formulation,
@@ -192,12 +193,4 @@ def results_table(results: Sequence[Result]) -> str:
         ]
         for row in results
     ]
-    widths = [max(map(len, column)) for column in zip(*table)]
-    table.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in table
-    )
+    return "\n".join(text_table(header, rows, right=range(2, len(header))))

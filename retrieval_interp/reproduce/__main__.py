@@ -4,16 +4,6 @@ Recomputes from shipped checkpoints what takes seconds and reads the rest from r
 how they were made.
 """
 
-if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.cli.interrupts import end_at_once
-
-    end_at_once("reproduce")
-
-import os
-
-# Before torch is loaded: its threads then sleep while they wait (see retrieval_interp.ablate).
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import shlex
 import shutil
 import subprocess
@@ -38,7 +28,7 @@ class ReproduceOptions:
 
     Attributes:
         only: claims to look at, such as C6 C7; default all.
-        json: write the rows to this file.
+        json: write the numbers to this file.
         markdown: write the rows as a table for a page to this file.
         figures: write the figures that there are numbers for to this folder, as HTML and JSON.
         runs: where finished runs are looked for beside the package's own results.
@@ -53,8 +43,8 @@ class ReproduceOptions:
     run: bool = False
 
 
-def main(argv: Sequence[str]) -> None:
-    options = parse_options(ReproduceOptions, argv, PROG)
+def main(argv: Sequence[str], prog: str = PROG) -> None:
+    options = parse_options(ReproduceOptions, argv, prog)
     check_outputs({"--json": options.json, "--markdown": options.markdown}, [])
     if options.figures is not None and options.figures.exists() and not options.figures.is_dir():
         raise InputError(f"{options.figures}: expected a folder for the figures, found a file")

@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -50,6 +50,16 @@ class Checkpoint:
     task: TrainingTask
     config: ModelConfig
     training: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The metadata of a checkpoint, less its digest."""
+
+    model: ModelConfig
+    task: TrainedTask
+    training: dict[str, Any]
+    format: int = FORMAT
 
 
 def save_checkpoint(
@@ -144,23 +154,13 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
     """
     path = find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
-    task_data = content.get("task")
-    found = task_data.get("name") if isinstance(task_data, dict) else task_data
-    if found not in (names := [task.name for task in get_args(TrainedTask)]):
-        raise InputError(
-            f"{path}: expected a checkpoint of the task {' or '.join(map(repr, names))}, found "
-            f"{found!r:.40}"
-        )
-    task: TrainedTask = from_data(TASKS, task_data, f"{path}: task")
-    config = from_data(ModelConfig, content.get("model"), f"{path}: model")
-    training = content.get("training")
-    if not isinstance(training, dict):
-        raise InputError(f"{path}: expected a training record, found {training!r:.40}")
+    read: _Content = from_data(_Content, content, str(path))
+    task, config = read.task, read.model
     _check_size(path, config, task, tensors)
     model = build_model(config, task)
     load_weights(model, tensors, str(path))
     model.to(device, print_details=False)
-    return Checkpoint(str(name), model.eval(), task, config, training)
+    return Checkpoint(str(name), model.eval(), task, config, read.training)
 
 
 def _check_size(

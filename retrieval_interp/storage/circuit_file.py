@@ -37,21 +37,15 @@ def read_circuit(
         text = str(error)
         raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None
     own = task.to_dict()
-    name, steps, graph = (circuit.task.get(key, own.get(key)) for key in ("name", "steps", "graph"))
-    if name != own.get("name"):
-        raise InputError(
-            f"{path}: expected a circuit for the task {own.get('name')!r}, as {trained}, found one "
-            f"for {name!r:.40}"
-        )
-    if steps != own.get("steps"):
-        raise InputError(
-            f"{path}: expected a circuit for chains of {own.get('steps')} steps, as {trained}, "
-            f"found one for {steps!r:.20}"
-        )
-    if graph != own.get("graph"):
-        raise InputError(
-            f"{path}: expected a circuit for the graph {own.get('graph')!r}, as {trained}, found "
-            f"one for {graph!r:.80}"
-        )
+    for key, what in (
+        ("name", "the task {!r:.40}"),
+        ("steps", "chains of {!r:.20} steps"),
+        ("graph", "the graph {!r:.80}"),
+    ):
+        if circuit.task and (found := circuit.task.get(key, own.get(key))) != own.get(key):
+            raise InputError(
+                f"{path}: expected a circuit for {what.format(own.get(key))}, as {trained}, found "
+                f"one for {found!r:.80}"
+            )
     # A circuit written by hand need not say what it is of.
     return circuit if circuit.task else replace(circuit, task=own)

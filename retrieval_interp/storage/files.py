@@ -1,17 +1,21 @@
 """Files written whole or not at all, folders held by one process, text and JSON lines read."""
 
 import contextlib
-import fcntl
-import glob
 import json
 import os
-import tempfile
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tasks import InputError
+from tasks.errors import InputError
+from tasks.structured import from_data
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+T = TypeVar("T")
 _TEMPORARY = ".writing-"
 
 
@@ -19,33 +23,22 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name beside it, then rename it into place.
 
     A reader sees the old file or the new one, never half of one; after a failure the old file
-    stands and nothing else is left behind. What a killed process was writing under the same name
-    is removed.
+    stands and nothing else is left behind.
 
     Raises:
         InputError: the folder is missing, not writable, or full.
     """
     data = content.encode() if isinstance(content, str) else content
-    prefix = f"{_TEMPORARY}{path.name[:50]}-"
-    temporary = None
+    temporary = path.with_name(f"{_TEMPORARY}{path.name[:50]}-{secrets.token_hex(4)}")
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=prefix, dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            _lock(file)
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-            os.replace(temporary, path)
-        temporary = None
-        for leftover in path.parent.glob(glob.escape(prefix) + "*"):
-            _remove_unlocked(leftover)
+        os.replace(temporary, path)
     except BaseException as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise InputError(
                 f"{path}: expected to write a file of {len(data)} bytes, found: "
@@ -54,19 +47,13 @@ def write_whole(path: Path, content: bytes | str) -> None:
         raise
 
 
-def _lock(file: IO[Any]) -> bool:
-    """Hold a file for this process, if no other does."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON data for people and programs, whole or not at all.
 
-
-def _remove_unlocked(leftover: Path) -> None:
-    with contextlib.suppress(OSError), open(leftover, "rb") as file:
-        if _lock(file):
-            leftover.unlink()
+    Raises:
+        InputError: as `write_whole`.
+    """
+    write_whole(path, json.dumps(data, indent=2) + "\n")
 
 
 def check_writable(path: Path | None) -> None:
@@ -110,8 +97,10 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(_TEMPORARY)
 
 
-def lock_folder(path: Path, work: str) -> TextIO:
-    """Hold a folder for this process, creating it if it is missing, until what this returns closes.
+def lock_folder(path: Path, work: str) -> "BaseFileLock":
+    """Hold a folder for this process, creating it if it is missing, until the lock is released.
+
+    What an earlier process was writing when it was killed is deleted.
 
     Args:
         path: the folder.
@@ -120,36 +109,21 @@ def lock_folder(path: Path, work: str) -> TextIO:
     Raises:
         InputError: it cannot be written, or another process holds it.
     """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path / "lock", timeout=0)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = open(path / "lock", "w")  # noqa: SIM115
-    except OSError as error:
-        raise InputError(
-            f"{path}: expected a folder that can be written, found: {error.strerror}"
-        ) from None
-    if not _lock(lock):
-        lock.close()
+        lock.acquire()
+    except Timeout:
         raise InputError(
             f"{path}: expected {work}, found one that is; wait for it or give another --out"
         ) from None
+    except (OSError, NotImplementedError) as error:
+        found = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: expected a folder that can be written, found: {found}") from None
+    remove_leftovers(path)
     return lock
-
-
-def check_held(lock: TextIO) -> None:
-    """Refuse to go on in a folder whose lock is gone: another process may be at work in it.
-
-    Raises:
-        InputError: it is.
-    """
-    try:
-        held = os.path.samestat(os.stat(lock.name), os.fstat(lock.fileno()))
-    except OSError:
-        held = False
-    if not held:
-        raise InputError(
-            f"{lock.name}: expected the lock of this process, found that it was removed; the same "
-            "command goes on from what is saved"
-        )
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -157,6 +131,49 @@ def remove_leftovers(folder: Path) -> None:
     for leftover in folder.rglob(_TEMPORARY + "*"):
         if leftover.is_file():
             leftover.unlink(missing_ok=True)
+
+
+def read_part(cls: type[T], data: Any, where: str) -> T:
+    """Read the keys of JSON data that a dataclass has, and pass over all others.
+
+    Raises:
+        InputError: as `from_data`.
+    """
+    if isinstance(data, dict):
+        data = {field.name: data[field.name] for field in fields(cls) if field.name in data}  # type: ignore[arg-type]
+    part: T = from_data(cls, data, where)
+    return part
+
+
+def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:
+    """Refuse to go on in a folder with other settings than it was begun with.
+
+    Args:
+        wanted: the settings asked for, as JSON data.
+        found: those of the folder.
+        path: the folder.
+        what: it holds, as in `run`.
+
+    Raises:
+        InputError: the first setting that differs is named.
+    """
+    old = flatten(found)
+    for key, value in flatten(wanted).items():
+        if value != old.get(key):
+            raise InputError(
+                f"{path}: expected a {what} with {key} = {value}, found one with {key} = "
+                f"{old.get(key)}; give another --out, or the same settings to go on"
+            )
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested JSON data as one level, with keys such as `model.layers`."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        flat |= (
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat
 
 
 def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:

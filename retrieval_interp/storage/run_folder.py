@@ -1,8 +1,8 @@
 """A run folder: config, metrics, checkpoints and the state from which a run goes on exactly.
 
     config.json                          the recipe
-    metrics.jsonl                        a line a log step
-    watch.jsonl                          attention paths, a line a log step (`train --watch`)
+    metrics.jsonl                        one line per log step
+    watch.jsonl                          attention paths, one line per log step (`train --watch`)
     checkpoints/step-001000.safetensors  weights with their training record
     state.safetensors                    weights and optimizer at the last checkpoint
 
@@ -14,6 +14,8 @@ the folder knows all: where one is deleted under it, it is written anew.
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +32,41 @@ from retrieval_interp.storage.checkpoint import (
     write_tensors,
 )
 from retrieval_interp.storage.files import (
-    check_held,
+    check_same,
     is_temporary,
     lock_folder,
     read_json_lines,
+    read_part,
     read_text,
-    remove_leftovers,
+    write_json,
     write_whole,
 )
 from tasks import InputError
-from tasks.structured import from_data, is_number, to_data
+from tasks.structured import from_data, from_json, to_data
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What every line of metrics.jsonl has; it may have more."""
+
+    step: int
+    train_loss: float
+    validation_loss: float
+    partial_losses: tuple[float, ...]
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not self.partial_losses:
+            raise InputError("expected partial_losses, found none")
+
+
+@dataclass(frozen=True)
+class _State:
+    """What state.safetensors says beside its tensors."""
+
+    step: int
+    seconds: float
+    format: int
 
 
 class RunFolder:
@@ -58,7 +85,7 @@ class RunFolder:
         self.path, self.recipe = path, recipe
         config = path / "config.json"
         if config.exists():
-            _check_same(recipe, read_recipe(path), path)
+            check_same(_settings(recipe), _settings(read_recipe(path)), path, "run")
         elif path.is_dir() and any(
             child.name != "lock" and (child.name != "checkpoints" or any(child.iterdir()))
             for child in path.iterdir()
@@ -70,15 +97,14 @@ class RunFolder:
             )
         self._lock = lock_folder(path, "a run that no other process is training")
         (path / "checkpoints").mkdir(exist_ok=True)
-        remove_leftovers(path)
         self._write_config()
 
     def _write_config(self) -> None:
         if not (config := self.path / "config.json").exists():
-            write_whole(config, json.dumps(to_data(self.recipe), indent=2) + "\n")
+            write_json(config, to_data(self.recipe))
 
     def close(self) -> None:
-        self._lock.close()
+        self._lock.release()
 
     # Metrics
 
@@ -101,9 +127,8 @@ class RunFolder:
             rows: all so far, of which the last is new.
 
         Raises:
-            InputError: it cannot be written, or the folder is not held any more.
+            InputError: it cannot be written.
         """
-        check_held(self._lock)
         new = rows[-1:] if self.metrics_path.exists() else rows
         try:
             with open(self.metrics_path, "a", encoding="utf-8") as file:
@@ -127,10 +152,8 @@ class RunFolder:
         """Write the state to go on from, then the checkpoint of its step.
 
         Raises:
-            InputError: the disk is full or cannot be written, or the folder is not held any more;
-                the previous ones stay whole.
+            InputError: the disk is full or cannot be written; the previous ones stay whole.
         """
-        check_held(self._lock)
         self._write_config()
         if self.metrics_path.exists():
             with open(self.metrics_path, "rb") as file:
@@ -160,14 +183,10 @@ class RunFolder:
         Returns:
             Steps done and the seconds they took; (0, 0.0) for a fresh run.
         """
-        path, step, seconds = self.path / "state.safetensors", 0, 0.0
+        path, state = self.path / "state.safetensors", _State(0, 0.0, FORMAT)
         if path.exists():
             tensors, content = read_tensors(path, "a run's state")
-            if type(content.get("step")) is not int or type(content.get("seconds")) is not float:
-                raise InputError(
-                    f"{path}: expected a run's state with its step and seconds, found another file"
-                )
-            step, seconds = content["step"], content["seconds"]
+            state = from_data(_State, content, f"{path}: a run's state")
             groups: dict[str, dict[str, Tensor]] = {"weight": {}, "exp_avg": {}, "exp_avg_sq": {}}
             for name, tensor in tensors.items():
                 key, _, parameter_name = name.partition(".")
@@ -176,7 +195,7 @@ class RunFolder:
             for name, parameter in model.named_parameters():
                 if name in groups["exp_avg"]:
                     optimizer.state[parameter] = {
-                        "step": torch.tensor(float(step), device=parameter.device),
+                        "step": torch.tensor(float(state.step), device=parameter.device),
                         "exp_avg": groups["exp_avg"][name].to(parameter.device),
                         "exp_avg_sq": groups["exp_avg_sq"][name].to(parameter.device),
                     }
@@ -189,9 +208,9 @@ class RunFolder:
         logged[watch_path(self.path)] = list(read_json_lines(watch_path(self.path)))
         for log, rows in logged.items():
             if log.exists():
-                kept = [row for row in rows if not _later(row, step)]
+                kept = [row for row in rows if not _later(row, state.step)]
                 write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
-        return step, seconds
+        return state.step, state.seconds
 
 
 def _later(row: dict[str, Any], step: int) -> bool:
@@ -217,14 +236,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     rows = list(read_json_lines(metrics_path(path)))
     for number, row in enumerate(rows, start=1):
-        partial = row.get("partial_losses")
-        numbers = [row.get(key) for key in ("train_loss", "validation_loss", "seconds")]
-        numbers += partial if isinstance(partial, list) and partial else [None]
-        if type(row.get("step")) is not int or not all(map(is_number, numbers)):
-            raise InputError(
-                f"{metrics_path(path)}: expected step, train_loss, validation_loss, "
-                f"partial_losses and seconds in line {number}, found {row!r:.60}"
-            )
+        read_part(_Row, row, f"{metrics_path(path)}: line {number}")
     return rows
 
 
@@ -250,34 +262,9 @@ def read_recipe(path: Path) -> Recipe:
         InputError: no config.json, or one that is not a recipe.
     """
     config = path / "config.json"
-    try:
-        data = json.loads(read_text(config, "a run's config"))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{config}: expected JSON, found {str(error)[:80]}") from None
-    recipe: Recipe = from_data(Recipe, data, str(config))
+    recipe: Recipe = from_json(Recipe, read_text(config, "a run's config"), str(config))
     return recipe
 
 
-def _check_same(wanted: Recipe, found: Recipe, path: Path) -> None:
-    if wanted == found:
-        return
-    flat_wanted, flat_found = (
-        _flatten({**to_data(recipe), "task": recipe.task.to_dict()}) for recipe in (wanted, found)
-    )
-    key = next(key for key in flat_wanted if flat_wanted[key] != flat_found[key])
-    raise InputError(
-        f"{path}: expected a run with {key} = {flat_wanted[key]}, found one with {key} = "
-        f"{flat_found[key]}; give another --out, or the same settings to go on"
-    )
-
-
-def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+def _settings(recipe: Recipe) -> Mapping[str, Any]:
+    return {**to_data(recipe), "task": recipe.task.to_dict()}

@@ -6,18 +6,9 @@ others go on. On this machine in worker processes, or on a Ray cluster (`--addre
 depth train in common steps where that is faster (`--group`).
 """
 
-if __name__ == "__main__":  # before anything that takes time to load
-    from retrieval_interp.cli.interrupts import end_at_once
-
-    end_at_once("sweep")
-
 import os
 import re
 import shlex
-
-# Before torch is loaded, as in retrieval_interp.ablate.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,15 +39,15 @@ class SweepOptions:
         scale: full (the paper's), gpu-hour, laptop or smoke; full for a new folder.
         workers: processes at once; on CPUs 1 by default, on GPUs as many as --gpus-per-cell
             allows, on a cluster as many as it has room for.
-        threads: CPU threads a process; by default the cores divided by the workers, on a cluster
-            1.
+        threads: CPU threads of each process; by default the cores divided by the workers, on a
+            cluster 1.
         address: run on a Ray cluster: host:port of its head node, or auto.
         device: auto, cpu or cuda.
         gpus_per_cell: share of a GPU that a process takes.
         group: seeds of one depth that train in common steps, in one process: a number, or auto:
             up to 8 on a GPU, and on a CPU if the model is tiny, else 1. The losses are those of
             single runs up to rounding.
-        keep_checkpoints: keep the last checkpoint of every cell (230 MB a grid at full scale).
+        keep_checkpoints: keep the last checkpoint of every cell (230 MB per grid at full scale).
         summary: run nothing; print what the finished cells say and write it to summary.json.
     """
 
@@ -73,15 +64,15 @@ class SweepOptions:
     summary: bool = False
 
 
-def main(argv: Sequence[str]) -> None:
-    options = parse_options(SweepOptions, argv, PROG)
+def main(argv: Sequence[str], prog: str = PROG) -> None:
+    options = parse_options(SweepOptions, argv, prog)
     _check_options(options)
 
     from retrieval_interp.sweep.folder import SweepFolder, read_results
 
     grid = _choose_grid(options)
     if options.summary:
-        _summarize(options.out, grid)
+        _summarize(options.out, grid, prog)
         return
 
     from retrieval_interp.training.device import choose_device
@@ -115,7 +106,7 @@ def main(argv: Sequence[str]) -> None:
     finally:
         if ray is not None:
             ray.shutdown()
-    _summarize(options.out, grid)
+    _summarize(options.out, grid, prog)
     if failed:
         sys.stdout.flush()
         sys.exit(1)
@@ -140,12 +131,13 @@ def _check_options(options: SweepOptions) -> None:
 
 def _choose_grid(options: SweepOptions) -> "Grid":
     """The grid that is asked for, or the one that the folder holds; both, if they are the same."""
-    from retrieval_interp.sweep.folder import check_same, read_grid
+    from retrieval_interp.storage.files import check_same
+    from retrieval_interp.sweep.folder import read_grid
     from retrieval_interp.sweep.grid import GRIDS, SCALES, make_grid
 
     # Names first: they may be wrong whatever the folder holds.
     if options.grid is not None or options.scale is not None:
-        make_grid(options.grid or GRIDS[0], options.scale or next(iter(SCALES)))
+        make_grid(options.grid or next(iter(GRIDS)), options.scale or next(iter(SCALES)))
     found = read_grid(options.out)
     if found is None:
         if options.summary:
@@ -155,8 +147,8 @@ def _choose_grid(options: SweepOptions) -> "Grid":
         return make_grid(options.grid, options.scale or "full")
     if options.grid is None and options.scale is None:
         return found
-    wanted = make_grid(options.grid or found.name, options.scale or found.scale)
-    check_same(wanted, found, options.out)
+    wanted = make_grid(options.grid or found.grid, options.scale or found.scale)
+    check_same(wanted.to_dict(), found.to_dict(), options.out, "sweep")
     return wanted
 
 
@@ -192,7 +184,7 @@ def _jobs(
         jobs.append(
             Job(
                 cell=cell.name,
-                grid=grid.name,
+                grid=grid.grid,
                 scale=grid.scale,
                 layers=cell.layers,
                 recipe=to_data(grid.cell_recipe(cell)),
@@ -262,17 +254,15 @@ def _run(
     return failed
 
 
-def _summarize(out: Path, grid: "Grid") -> None:
-    import json
-
-    from retrieval_interp.storage.files import write_whole
+def _summarize(out: Path, grid: "Grid", prog: str) -> None:
+    from retrieval_interp.storage.files import write_json
     from retrieval_interp.sweep.findings import summarize, summary_text
     from retrieval_interp.sweep.folder import read_failed, read_results
 
-    made_by = ["--grid", grid.name, "--scale", grid.scale, "--out", str(out)]
-    command = f"{PROG} {shlex.join(made_by)}"
+    made_by = ["--grid", grid.grid, "--scale", grid.scale, "--out", str(out)]
+    command = f"{prog} {shlex.join(made_by)}"
     summary = summarize(grid, read_results(out, grid), read_failed(out, grid), command)
-    write_whole(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_json(out / "summary.json", summary)
     print(summary_text(summary))
 
 

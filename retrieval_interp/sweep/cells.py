@@ -5,22 +5,14 @@
 2. Its result is read off the run's metrics (paper, section 7.2): the final validation loss and
    partial losses (means over the last 100 steps), the first step at which each partial loss is
    below 0.5, linearly between logged steps, and whether these steps come in the order x_1, x_2, ...
-3. `python -m retrieval_interp.sweep.cells` is a worker process: it reads jobs that train together
-   as a line of JSON on standard input, answers with lines of JSON that name the cell, and ends when
-   its standard input does, so that a killed sweep leaves no worker behind. `retrieval_interp.sweep`
-   starts it.
+3. `answers_of` is what a worker process (`retrieval_interp.sweep.local`) or a node of a cluster
+   does: it runs jobs that train together and says of each what became of it.
 """
 
 import contextlib
 import datetime
-import json
 import math
-import os
 import platform
-import signal
-import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +20,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.cli.process_settings import collect_rarely, keep_memory
 from retrieval_interp.storage.files import remove_leftovers
 from tasks.errors import InputError
 
@@ -38,7 +29,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 THRESHOLD = 0.5
 CHECKPOINTS = "checkpoints/step-*.safetensors"
-_SECONDS_BETWEEN_WORDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -249,57 +239,3 @@ def answers_of(
         }
         for job, one in zip(jobs, ended)
     ]
-
-
-# The worker process
-
-
-def _end_with_parent() -> None:
-    """End this process and what it started as soon as its standard input ends."""
-    while os.read(0, 1024):
-        pass
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(1)
-
-
-def _read_jobs() -> list[Job]:
-    line = b""
-    while not line.endswith(b"\n"):
-        more = os.read(0, 1 << 16)
-        if not more:
-            raise SystemExit(1)
-        line += more
-    return [Job(**job) for job in json.loads(line)]
-
-
-def worker() -> None:
-    """Run the jobs that standard input names."""
-    collect_rarely()
-    keep_memory()
-    # What libraries print must not get between the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    spoken: dict[str, float] = {}
-
-    def say(**words: Any) -> None:
-        answers.write(json.dumps(words) + "\n")
-        answers.flush()
-
-    def on_step(cell: str, done: int) -> None:
-        now = time.monotonic()
-        if now - spoken.get(cell, 0.0) > _SECONDS_BETWEEN_WORDS:
-            spoken[cell] = now
-            say(cell=cell, step=done)
-
-    jobs = _read_jobs()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    for answer in answers_of(jobs, on_step):
-        say(**answer)
-
-
-if __name__ == "__main__":
-    worker()
-    sys.stderr.flush()
-    # Without the interpreter's farewell, which the thread above could outlast.
-    os._exit(0)

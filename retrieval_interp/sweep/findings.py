@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrieval_interp.sweep.grid import Cell, Grid
+from retrieval_interp.views.tables import text_table
 
 UNLEARNED = 0.7
 PAPER = {
@@ -31,8 +32,8 @@ def summarize(
         command: what made them.
 
     Returns:
-        Counts, a row a depth, the order of the partial losses, the paper's numbers, and how it was
-        made: command, settings, devices, versions, dates, and seconds of training in all.
+        Counts, one row per depth, the order of the partial losses, the paper's numbers, and how it
+        was made: command, settings, devices, versions, dates, and seconds of training in all.
     """
     rows = list(results.values())
     return {
@@ -54,7 +55,7 @@ def summarize(
         }
         if len(grid.asked) > 1
         else None,
-        "paper": PAPER.get(grid.name),
+        "paper": PAPER.get(grid.grid),
         "seconds": sum(row["seconds"] for row in rows),
         "devices": sorted({row["device"] for row in rows}),
         "versions": _versions(rows),
@@ -87,7 +88,7 @@ def _versions(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     for row in rows:
         for name, version in row["versions"].items():
-            found.setdefault(name, set()).add(version)
+            found.setdefault(name, set()).add(str(version))
     return {name: sorted(versions) for name, versions in found.items()}
 
 
@@ -100,7 +101,7 @@ def summary_text(summary: dict[str, Any]) -> str:
     ]
     if done:
         lines += ["", "final validation MSE (mean of the last 100 steps; figure 4, left)", ""]
-        lines += _table(
+        lines += text_table(
             ["layers", "runs", "mean", "min", "max", "above 0.7"],
             [
                 [
@@ -111,15 +112,17 @@ def summary_text(summary: dict[str, Any]) -> str:
                 ]
                 for row in summary["depths"]
             ],
+            right=range(6),
         )
         if len(summary["asked"]) > 1:
             lines += ["", "its parts by place in the chain, mean of the runs (figure 4, right)", ""]
-            lines += _table(
+            lines += text_table(
                 ["layers", *summary["asked"]],
                 [
                     [str(row["layers"]), *(f"{loss:.4f}" for loss in row["partial_losses"])]
                     for row in summary["depths"]
                 ],
+                right=range(len(summary["asked"]) + 1),
             )
         lines += ["", *_sentences(summary)]
     lines += [f"failed: {name}: {reason}" for name, reason in failed.items()]
@@ -145,9 +148,3 @@ def _sentences(summary: dict[str, Any]) -> list[str]:
         if order["broken"]:
             lines.append(f"Another order: {', '.join(order['broken'])}.")
     return lines
-
-
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    table = [header, ["-" * width for width in widths], *rows]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in table]

@@ -1,4 +1,4 @@
-"""A sweep on disk: which grid it is, a run folder a cell, and a result a finished cell.
+"""A sweep on disk: which grid it is, one run folder per cell, one result per finished cell.
 
     grid.json                            grid, scale and settings
     cells/layers-4-seed-0/               run folder (retrieval_interp.storage.run_folder)
@@ -7,28 +7,46 @@
     summary.json                         what all results say
 
 Of a finished cell config.json, metrics.jsonl (75 kB at full scale) and, unless it is not wanted,
-the last checkpoint are kept (1 to 6 MB a cell at full scale); the rest is deleted. Every file is
+the last checkpoint are kept (1 to 6 MB per cell at full scale); the rest is deleted. Every file is
 written whole or not at all.
 """
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from retrieval_interp.storage.files import (
-    check_held,
+    check_same,
     is_temporary,
     lock_folder,
+    read_part,
     read_text,
-    remove_leftovers,
+    write_json,
     write_whole,
 )
-from retrieval_interp.sweep.cells import FORMAT, tidy
-from retrieval_interp.sweep.grid import Cell, Grid, grid_from_dict
+from retrieval_interp.sweep.cells import tidy
+from retrieval_interp.sweep.grid import Cell, Grid
 from tasks.errors import InputError
-from tasks.structured import is_number, to_data
+from tasks.structured import from_json, read_json, to_data
 
-_NUMBERS = ("validation_loss", "seconds", "seconds_per_step")
+
+@dataclass(frozen=True)
+class _Result:
+    """What is read of a cell's result; it may say more."""
+
+    format: Literal[1]
+    status: Literal["done"]
+    cell: str
+    validation_loss: float
+    partial_losses: tuple[float, ...]
+    below_half: tuple[float | None, ...]
+    order_held: bool | None
+    seconds: float
+    seconds_per_step: float
+    device: str
+    versions: dict[str, Any]
+    date: str
+    recipe: dict[str, Any]
 
 
 def read_grid(path: Path) -> Grid | None:
@@ -49,22 +67,8 @@ def read_grid(path: Path) -> Grid | None:
                 "no grid.json; give another --out"
             )
         return None
-    return grid_from_dict(_read_json(file, "a sweep's grid"), str(file))
-
-
-def check_same(wanted: Grid, found: Grid, path: Path) -> None:
-    """Refuse to go on with other settings.
-
-    Raises:
-        InputError: the first setting that differs is named.
-    """
-    flat_wanted, flat_found = _flatten(wanted.to_dict()), _flatten(found.to_dict())
-    for key, value in flat_wanted.items():
-        if value != flat_found[key]:
-            raise InputError(
-                f"{path}: expected a sweep with {key} = {value}, found one with {key} = "
-                f"{flat_found[key]}; give another --out, or the same settings to go on"
-            )
+    grid: Grid = from_json(Grid, read_text(file, "a sweep's grid"), str(file))
+    return grid
 
 
 class SweepFolder:
@@ -83,18 +87,16 @@ class SweepFolder:
         self.path, self.grid = path, grid
         found = read_grid(path)
         if found is not None:
-            check_same(grid, found, path)
+            check_same(grid.to_dict(), found.to_dict(), path, "sweep")
         self._lock = lock_folder(path, "a sweep that no other process is running")
         # First: by this file a folder is known as a sweep's, should the process be killed.
         if found is None:
-            write_whole(path / "grid.json", json.dumps(grid.to_dict(), indent=2) + "\n")
+            write_json(path / "grid.json", grid.to_dict())
         for name in ("cells", "results", "errors"):
             (path / name).mkdir(exist_ok=True)
-        for folder in (path / "results", path / "errors"):
-            remove_leftovers(folder)
 
     def close(self) -> None:
-        self._lock.close()
+        self._lock.release()
 
     def cell_folder(self, cell: Cell) -> Path:
         """The run folder of a cell."""
@@ -112,9 +114,8 @@ class SweepFolder:
             checkpoint: keep its last checkpoint.
 
         Raises:
-            InputError: it cannot be written, or the folder is not held any more.
+            InputError: it cannot be written.
         """
-        check_held(self._lock)
         folder, file = self.cell_folder(cell), _result_file(self.path, cell)
         if file.exists():
             return
@@ -122,7 +123,7 @@ class SweepFolder:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             write_whole(target, content)
-        write_whole(file, json.dumps(result, indent=2) + "\n")
+        write_json(file, result)
         _error_file(self.path, cell).unlink(missing_ok=True)
         tidy(folder, checkpoint)
 
@@ -143,8 +144,10 @@ def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
     for cell in grid.cells:
         file = _result_file(path, cell)
         if file.exists():
-            results[cell] = _read_json(file, "a cell's result")
-            _check_result(results[cell], grid, cell, file)
+            try:
+                results[cell] = _read_result(file, grid, cell)
+            except InputError as error:
+                raise InputError(f"{error}; remove that file to have the cell run again") from None
     return results
 
 
@@ -165,48 +168,16 @@ def _error_file(path: Path, cell: Cell) -> Path:
     return path / "errors" / f"{cell.name}.txt"
 
 
-def _check_result(result: Any, grid: Grid, cell: Cell, file: Path) -> None:
-    n = len(grid.asked)
-    try:
-        well_formed = (
-            result["format"] == FORMAT
-            and result["status"] == "done"
-            and all(is_number(result[key]) for key in _NUMBERS)
-            and [is_number(loss) for loss in result["partial_losses"]] == [True] * n
-            and len(result["below_half"]) == n
-            and result["order_held"] in (True, False, None)
-            and all(isinstance(result[key], str) for key in ("device", "date"))
-            and all(isinstance(version, str) for version in result["versions"].values())
-        )
-        recipe = result["recipe"]
-    except (KeyError, TypeError, AttributeError):
-        well_formed, recipe = False, None
-    if not well_formed:
+def _read_result(file: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
+    data: dict[str, Any] = read_json(read_text(file, "a cell's result"), str(file))
+    result = read_part(_Result, data, str(file))
+    for losses in (result.partial_losses, result.below_half):
+        if len(losses) != len(grid.asked):
+            raise InputError(
+                f"{file}: expected numbers for {', '.join(grid.asked)}, found {len(losses)}"
+            )
+    if result.recipe != to_data(grid.cell_recipe(cell)) or result.cell != cell.name:
         raise InputError(
-            f"{file}: expected a cell's result, found other JSON; remove that file to have the "
-            "cell run again"
+            f"{file}: expected the result of {cell.name} of this grid, found one of another recipe"
         )
-    if recipe != to_data(grid.cell_recipe(cell)) or result.get("cell") != cell.name:
-        raise InputError(
-            f"{file}: expected the result of {cell.name} of this grid, found one of another "
-            "recipe; remove that file to have the cell run again"
-        )
-
-
-def _read_json(file: Path, what: str) -> Any:
-    try:
-        return json.loads(read_text(file, what))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{file}: expected {what} in JSON, found {str(error)[:80]}") from None
-
-
-def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+    return data

@@ -49,7 +49,7 @@ class SweepProgress:
         """Say what there is to do."""
         onwards = f", {self.finished} of them finished before" if self.finished else ""
         self._say(
-            f"{out}: {self._grid.name} at scale {self._grid.scale}, {len(self._done)} cells of "
+            f"{out}: {self._grid.grid} at scale {self._grid.scale}, {len(self._done)} cells of "
             f"{self._steps} steps{onwards}"
         )
         self._show()

@@ -1,0 +1,49 @@
+"""What changed between two circuit files: `retrieval-interp diff A B`."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from retrieval_interp.cli.command import parse_options
+
+
+@dataclass(frozen=True)
+class DiffOptions:
+    """Say what changed between two circuits, one line per change.
+
+    Attributes:
+        old: a circuit file.
+        new: another one.
+    """
+
+    old: Positional[Path]
+    new: Positional[Path]
+
+
+def main(argv: Sequence[str], prog: str = "retrieval-interp diff") -> None:
+    options = parse_options(DiffOptions, argv, prog)
+
+    from circuits import Circuit
+    from circuits.notation import circuit_diff
+    from retrieval_interp.storage.files import flatten, read_text
+    from tasks.errors import InputError
+
+    def read(path: Path) -> Circuit:
+        text = read_text(path, "a circuit")
+        roles = [int(role) for role in re.findall(r"\bs([0-9]{1,6})\b", text)]
+        try:
+            return Circuit.from_json(text, max(roles, default=0) + 1)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    old, new = read(options.old), read(options.new)
+    tasks = [flatten(circuit.task) for circuit in (old, new)]
+    changed = [
+        f"task: {key}: {tasks[0].get(key)} -> {tasks[1].get(key)}"
+        for key in dict.fromkeys([*tasks[0], *tasks[1]])
+        if tasks[0].get(key) != tasks[1].get(key)
+    ]
+    print("\n".join([*changed, *circuit_diff(old, new)]) or "no difference")

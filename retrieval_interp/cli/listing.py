@@ -1,0 +1,91 @@
+"""What there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`.
+
+Without torch, which takes seconds to load: checkpoints are read by their headers, and presets and
+tasks, which are made with torch, stand here by name (a test compares).
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from retrieval_interp.cli.command import parse_options
+from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
+from retrieval_interp.sweep.scales import GRIDS, SCALES
+from retrieval_interp.views.tables import text_table
+
+PRESETS = {
+    "small": "the default: D = 3, 5 layers",
+    "transformer-a": "transformer A of section 8: D = 3, 12 layers",
+    "transformer-b": "transformer B, another seed",
+    "transformer-c": "transformer C, another seed",
+    "transformer-d": "transformer D of section 9: D = 4, 24 layers, no MLPs",
+    **{f"section7-ic-{n}": f"section 7 with curriculum: D = 5, layers: {n}" for n in range(1, 9)},
+    **{f"section7-nonic-{n}": f"section 7 without: D = 3, layers: {n}" for n in range(1, 9)},
+    "conditional": "conditional retrieval, the example of section 3.1: 6 layers",
+    "equations": "a language model of equations in words: D = 2, 6 layers",
+}
+TASKS = {
+    "RetrievalTask": "chains of vectors, followed for D steps",
+    "ConditionalRetrievalTask": "chains of vectors whose steps depend on one another as a graph",
+    "EquationsTask": "equations in whole words, for models trained here",
+    "PromptTask": "five formulations in English, for language models",
+}
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """List shipped checkpoints, presets, grids and tasks.
+
+    Attributes:
+        kind: only these.
+    """
+
+    kind: tyro.conf.Positional[Literal["all", "checkpoints", "presets", "grids", "tasks"]] = "all"
+
+
+def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
+    kind = parse_options(ListOptions, argv, prog).kind
+    tables = {
+        "checkpoints": (["checkpoint", "task", "layers x heads", "loss"], _checkpoints),
+        "presets": (["preset", "what train --preset trains"], PRESETS.items),
+        "grids": (["grid or scale", "what sweep --grid and --scale run"], _grids),
+        "tasks": (["task", "what is asked"], TASKS.items),
+    }
+    texts = [
+        "\n".join(text_table(header, list(rows())))
+        for name, (header, rows) in tables.items()
+        if kind in ("all", name)
+    ]
+    print("\n\n".join(texts))
+
+
+def _checkpoints() -> Iterator[list[str]]:
+    for name, path in shipped_checkpoints().items():
+        content = _record(path)
+        model, task = content["model"], content["task"]
+        asked = f"D = {task['steps']}" if "steps" in task else task["graph"]
+        yield [
+            name,
+            f"{task['name']}, {asked}",
+            f"{model['layers']} x {model['heads']}",
+            f"{content['training']['validation_loss']:.4f}",
+        ]
+
+
+def _record(path: Path) -> dict[str, Any]:
+    """The metadata of a checkpoint of ours, without its weights."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        record: dict[str, Any] = json.loads(file.metadata()["retrieval_interp"])
+    return record
+
+
+def _grids() -> Iterator[tuple[str, str]]:
+    yield from GRIDS.items()
+    for name, scale in SCALES.items():
+        yield name, scale.about

@@ -1,0 +1,89 @@
+"""The names of grids and scales, and how much of the paper's recipe a scale runs.
+
+`full` is the paper's: 8 depths, 8 seeds, 10,000 steps.
+
+`gpu-hour` has all 64 + 64 cells and cuts only the steps, to 3,000: as the learning rate is
+constant, each of its cells is the beginning of the same cell at full scale. Reasoned, not measured:
+a layer has 12 * 128^2 weights and a step 512 * 44 (without curriculum 512 * 28) positions, which is
+27 (17) GFLOP per layer and step, but a width of 128 is bound by memory: about 1 GB moved per layer
+and step, 0.3 ms of an H200, so 1.5 ms (1 ms) at the mean depth of 4.5. 64 * 3,000 steps are then 5
+(3) minutes of a busy GPU, twice that with the gaps between processes. What one process cannot hide,
+3 ms per step on its CPU and 25 s to start and compile, four to eight cells at once do, be it eight
+seeds in one step (`retrieval_interp.sweep.groups`). In all 15 to 25 minutes.
+
+`laptop` is for 2 CPU cores: 16 cells in 23 minutes of training, one cell at a time on one core
+(0.016 s per step with one layer, 0.092 s with eight). Departures from the paper: D = 3 for both
+grids, 2 seeds, 1,500 steps of 128 out of 2^18 examples, d_model 64, one head, no MLPs, base 10 of
+the rotary encoding and PyTorch's initialization of linear layers. Of what was tried at D = 5
+nothing learned more than x_1 in 800 to 2,800 steps (4 or 6 layers; one, four and eight heads; bases
+10, 15 and 100).
+
+`smoke` is for tests: seconds, on one chain of two steps, which is no retrieval problem.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+GRIDS = {
+    "section7-ic": "section 7 with the implicit curriculum: D = 5, every symbol is asked",
+    "section7-nonic": "section 7 without: D = 3, the last symbol alone is asked",
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of the paper's grid is run.
+
+    Attributes:
+        about: what it is, in a line.
+        layers: depths.
+        seeds: seeds per depth.
+        recipe: what differs from the paper's recipe.
+        model: what differs in its model.
+        task: what differs in its task.
+        compile: use torch.compile.
+    """
+
+    about: str
+    layers: tuple[int, ...] = tuple(range(1, 9))
+    seeds: tuple[int, ...] = tuple(range(8))
+    recipe: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    task: dict[str, Any] = field(default_factory=dict)
+    compile: bool = True
+
+
+SCALES: dict[str, Scale] = {
+    "full": Scale("the paper's: 8 depths, 8 seeds, 10,000 steps"),
+    "gpu-hour": Scale("the same cells, 3,000 steps each", recipe={"steps": 3_000}),
+    "laptop": Scale(
+        "8 depths, 2 seeds, 1,500 steps of a small model: 23 minutes on one core",
+        seeds=(0, 1),
+        recipe={
+            "steps": 1_500,
+            "batch": 128,
+            "examples": 2**18,
+            "init": "linear",
+            "checkpoint_every": 250,
+        },
+        model={"d_model": 64, "heads": 1, "mlp": False},
+        task={"steps": 3, "base": 10.0},
+    ),
+    "smoke": Scale(
+        "2 depths, 2 seeds, seconds: a test, no retrieval problem",
+        layers=(1, 2),
+        seeds=(0, 1),
+        recipe={
+            "steps": 240,
+            "batch": 8,
+            "examples": 64,
+            "learning_rate": 0.01,
+            "log_every": 5,
+            "checkpoint_every": 20,
+            "validation_examples": 16,
+        },
+        model={"d_model": 16, "heads": 2},
+        task={"chains": 1, "steps": 2, "dim": 2},
+        compile=False,
+    ),
+}
