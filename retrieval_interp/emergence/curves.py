@@ -11,10 +11,10 @@ from plotly.subplots import make_subplots
 from circuits import HeadPath
 from circuits.draw.figure import circuit_figure
 from circuits.draw.layout import role_order
+from retrieval_interp.emergence.crossing import THRESHOLD
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import step_text
 from retrieval_interp.emergence.times import (
-    THRESHOLD,
     PathEmergence,
     paper_epochs,
     path_emergence,

@@ -5,12 +5,15 @@ import io
 import json
 from collections.abc import Iterator
 
-from retrieval_interp.emergence.crossing import Crossing
+from retrieval_interp.emergence.crossing import (
+    THRESHOLD,
+    Crossing,
+    in_order,
+    interpolated_pairs,
+)
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.times import (
-    THRESHOLD,
     PathEmergence,
-    in_order,
     loss_emergence,
     paper_epochs,
     path_emergence,
@@ -104,13 +107,16 @@ def _order_of_paths(rows: list[PathEmergence], epochs: bool) -> str:
 
 
 def _order_of_losses(series: Series) -> str:
-    losses = loss_emergence(series)
+    losses, pairs = loss_emergence(series), series.recipe.task.steps_between
     listed = ", ".join(f"{symbol} {step_text(crossing)}" for symbol, crossing in losses.items())
     order = {
         True: "; in the order of the steps",
         False: "; not in the order of the steps",
         None: "",
-    }[in_order(losses, series.recipe.task.steps_between)]
+    }[in_order(losses, pairs)]
+    if close := interpolated_pairs(losses, pairs):
+        named = ", ".join(f"{first} and {second}" for first, second in close)
+        order += f" (by interpolation alone: {named} come between the same two measured steps)"
     threshold = THRESHOLD * series.recipe.task.loss_scale
     measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
     return f"Partial losses{measured} first below {threshold:g}: {listed}{order}."

@@ -14,8 +14,6 @@
 All steps are interpolated between measured ones (`retrieval_interp.emergence.crossing`).
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +21,7 @@ from circuits import HeadPath
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.crossing import (
+    THRESHOLD,
     Crossing,
     Leader,
     first_above,
@@ -33,7 +32,6 @@ from retrieval_interp.emergence.crossing import (
 from retrieval_interp.emergence.series import Series
 from tasks import role_name
 
-THRESHOLD = 0.5
 LEAST_ATTENTION = 0.05  # a path that ends below has not got attention at all
 
 
@@ -123,29 +121,6 @@ def loss_emergence(series: Series) -> dict[str, Crossing | None]:
 def symbols(recipe: Recipe) -> list[str]:
     """The asked symbols, x_1..x_D, or x_D alone."""
     return list(recipe.task.asked)
-
-
-def in_order(
-    losses: dict[str, Crossing | None], steps_between: Sequence[tuple[str, str]]
-) -> bool | None:
-    """Whether partial losses fall below 0.5 in the order x_1, x_2, ... (claim of section 7.2).
-
-    Args:
-        losses: when each fell, by symbol.
-        steps_between: pairs of symbols, of which the first has to fall before the second.
-
-    Returns:
-        None where that cannot be told: no symbol is out of turn, but of no pair both have fallen,
-        or both at one step.
-    """
-    steps = {
-        name: math.inf if crossing is None else crossing.step for name, crossing in losses.items()
-    }
-    pairs = [(steps[earlier], steps[later]) for earlier, later in steps_between]
-    if any(later < earlier for earlier, later in pairs):
-        return False
-    fallen = [(earlier, later) for earlier, later in pairs if later < math.inf]
-    return True if fallen and all(earlier < later for earlier, later in fallen) else None
 
 
 def paper_epochs(recipe: Recipe) -> bool:

@@ -13,7 +13,8 @@ from circuits import Circuit
 from circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config.presets import PAPER, departures
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.times import in_order, loss_emergence, path_emergence
+from retrieval_interp.emergence.crossing import in_order
+from retrieval_interp.emergence.times import loss_emergence, path_emergence
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained
 from tasks import RetrievalTask
 
@@ -175,6 +176,8 @@ def _losses_fall_in_order(claim: Claim, evidence: Evidence) -> Iterator[Row]:
         judged = order["held"] + len(order["broken"])
         fewer = order["fewer_than_two_fell"]
         more = f"; in {fewer} more fewer than two fell below 0.5" if fewer else ""
+        if tied := order.get("tied"):
+            more += f"; in {len(tied)} more two fell at the same step"
         return f"{order['held']} of {judged} runs{more}", judged > 0 and order["held"] == judged
 
     yield from _grid_row(claim, evidence, "section7-ic", say)
