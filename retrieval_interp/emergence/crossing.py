@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tasks import InputError
+from tasks.errors import InputError
 
 THRESHOLD = 0.5  # of attention; of a loss in units of a symbol's variance, which the paper has as 1
 Leader = Literal["attention", "necessity", "unresolved"]
