@@ -117,10 +117,14 @@ def test_a_finished_sweep_counts_too(results):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("{", "expected a result file"),
-        ("[]", "how it was made, found none of its 'command'"),
+        ("{", "section7-ic.json: expected JSON, found"),
+        ("[]", "section7-ic.json: expected a result file, found list"),
         (json.dumps({**grid(), "date": None, "finished": 0}), "with finished cells"),
-        (json.dumps({k: v for k, v in grid().items() if k != "versions"}), "'versions'"),
+        (
+            json.dumps({k: v for k, v in grid().items() if k != "versions"}),
+            "how it was made: expected the key 'versions'",
+        ),
+        (json.dumps({**grid(), "command": None}), "how it was made: command: expected text"),
         (json.dumps(grid("section7-nonic")), "expected a summary of section7-ic"),
     ],
 )
@@ -181,7 +185,7 @@ def test_every_shipped_result_says_how_it_was_made(package):
             assert record["versions"]["torch"] and record["date"]
         elif name.endswith(".emergence.json"):
             series, record = package.series(name.removesuffix(".emergence.json"))
-            assert series.snapshots and "retrieval_interp.emergence" in record["command"]
+            assert series.snapshots and "retrieval_interp.emergence" in record.command
         else:
             assert package.grid(path.stem)["depths"]
 

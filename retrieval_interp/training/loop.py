@@ -49,7 +49,7 @@ class Trained:
         model: in evaluation mode.
         recipe: how it was made.
         record: the training record, as a checkpoint holds it.
-        metrics: a row a log step: step, train_loss, validation_loss, partial_losses, learning_rate,
+        metrics: one row per log step: step, train_loss, validation_loss, partial_losses, learning_rate,
             seconds.
     """
 
