@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
-from circuits import Circuit
+from circuits import Circuit, HeadPath
 from circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config.presets import PAPER, departures
 from retrieval_interp.config.recipe import Recipe
@@ -23,6 +23,7 @@ from retrieval_interp.reproduce.ranges import (
     PATHS,
     SUFFICIENT,
     UNLEARNED,
+    Range,
     range_text,
     side,
 )
@@ -283,26 +284,28 @@ def costs_of_paths(worth: Worth) -> tuple[str, bool]:
 
     The first useful layer, the lowest with a path, has a range of its own.
     """
-    first = min((path.head.layer for path in worth.ablated), default=-1)
-    said, inside = [], worth.combined_loss < SUFFICIENT
-    for name, is_first, within in (
-        (f"first useful layer, L{first}", True, FIRST_LAYER),
-        ("later layers", False, PATHS),
-    ):
-        costs = {
-            p: cost for p, cost in worth.ablated.items() if (p.head.layer == first) == is_first
-        }
-        inside &= bool(costs) and all(side(cost, within) == "inside" for cost in costs.values())
-        if not costs:
-            said.append(f"{name}: no path")
-            continue
-        where = [
-            f"{len(there)} {place} ({', '.join(there)})"
-            for place in ("below", "inside", "above")
-            if (there := [f"{p} {c:.2f}" for p, c in costs.items() if side(c, within) == place])
-        ]
-        said.append(f"{name}: of {len(costs)} paths {', '.join(where)} {range_text(within)}")
-    return "; ".join(said), inside
+    first = min((path.head.layer for path in worth.ablated), default=None)
+    name = "first useful layer" + ("" if first is None else f", L{first}")
+    costs = list(worth.ablated.items())
+    parts = (
+        _inside(name, [one for one in costs if one[0].head.layer == first], FIRST_LAYER),
+        _inside("later layers", [one for one in costs if one[0].head.layer != first], PATHS),
+    )
+    agrees = worth.combined_loss < SUFFICIENT and all(inside for _, inside in parts)
+    return "; ".join(text for text, _ in parts), agrees
+
+
+def _inside(name: str, costs: list[tuple[HeadPath, float]], within: Range) -> tuple[str, bool]:
+    """Which of some paths cost as much as the paper's, and whether there are any and all do."""
+    if not costs:
+        return f"{name}: no path", False
+    there: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
+    for path, cost in costs:
+        there[side(cost, within)].append(f"{path} {cost:.2f}")
+    listed = {place: f" ({', '.join(paths)})" if paths else "" for place, paths in there.items()}
+    text = f"{name}: {len(there['inside'])} of {len(costs)} paths inside {range_text(within)}"
+    others = (f", {len(there[p])} {p}{listed[p]}" for p in ("below", "above") if there[p])
+    return text + listed["inside"] + "".join(others), len(there["inside"]) == len(costs)
 
 
 def _useful_heads(claim: Claim, evidence: Evidence) -> Iterator[Row]:
