@@ -27,6 +27,7 @@ GIGABYTE = 1e9
 
 def train(options: argparse.Namespace, device: Any) -> tuple[str, int]:
     from retrieval_interp.cli.process_settings import keep_memory
+
     from retrieval_interp.config.presets import PRESETS
     from retrieval_interp.training.loop import train_model
 

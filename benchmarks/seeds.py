@@ -24,10 +24,10 @@ from measure import (
     table,
     write_json,
 )
+from retrieval_interp.cli.process_settings import keep_memory
 from tqdm import tqdm
 from training_step import stepper
 
-from retrieval_interp.cli.process_settings import keep_memory
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.sweep.grid import Cell, make_grid
 from retrieval_interp.sweep.groups import numbers

@@ -31,10 +31,10 @@ from measure import (
     write_json,
 )
 from plain_transformer import PlainTransformer
+from retrieval_interp.cli.process_settings import keep_memory
 from stock_transformer import StockTransformer
 from tqdm import tqdm
 
-from retrieval_interp.cli.process_settings import keep_memory
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.training.compiled import compiled

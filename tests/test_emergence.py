@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import plotly.io as pio
 import pytest
@@ -366,11 +367,20 @@ def test_the_csv_has_every_number_of_the_series_once(written):
     assert found[200, "partial_loss_x_1", ""] == 0.3 and found[200, "train_loss", ""] == 1.0
 
 
-@pytest.mark.parametrize("damage", ["{}", "[", '{"run": 1}', "null"])
-def test_files_that_are_no_series_are_refused(damage, tmp_path):
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        ("{}", "x.json: expected the key 'run', which is missing"),
+        ("[", "x.json: expected JSON, found "),
+        ('{"run": 1}', "x.json: run: expected text, found 1"),
+        ("null", "x.json: expected an object, found NoneType"),
+    ],
+)
+def test_files_that_are_no_series_are_refused(damage, text, tmp_path):
     (tmp_path / "x.json").write_text(damage)
-    with pytest.raises(InputError, match="x.json: expected"):
+    with pytest.raises(InputError, match=re.escape(text)) as caught:
         ri.read_series(tmp_path / "x.json")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_series_with_other_paths_than_its_circuit_is_refused(series):
@@ -381,16 +391,51 @@ def test_a_series_with_other_paths_than_its_circuit_is_refused(series):
         series_from_dict(data)
 
 
+LAST = "L4.H0 s0<-s4"
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda data: data.update(snapshots=[]), "expected snapshots of rising steps"),
-        (lambda data: data.update(losses=data["losses"][::-1]), "expected losses of rising steps"),
-        (lambda data: data["losses"][0]["partial_losses"].pop(), "finite losses, a symbol each"),
+        (lambda data: data.update(snapshots=[]), "series: expected snapshots of rising steps"),
         (
-            lambda data: data["snapshots"][0]["paths"]["L4.H0 s0<-s4"].update(attention=math.nan),
-            "expected what the paths of one step get",
+            lambda data: data.update(losses=data["losses"][::-1]),
+            "series: expected losses of rising steps",
         ),
+        (
+            lambda data: data["losses"][0]["partial_losses"].pop(),
+            "series: expected 3 finite losses, one per asked symbol",
+        ),
+        (
+            lambda data: data["losses"][1].update(validation_loss=math.nan),
+            "series: expected 3 finite losses, one per asked symbol",
+        ),
+        (
+            lambda data: data["losses"][1].update(step="2"),
+            r"series: losses\[1\].step: expected an integer, found '2'",
+        ),
+        (
+            lambda data: data["snapshots"][0]["paths"][LAST].update(attention=math.nan),
+            "series: step 100: expected finite numbers everywhere",
+        ),
+        (
+            lambda data: data["snapshots"][1]["paths"][LAST].update(live_losses=[0.1]),
+            "series: step 200: expected finite numbers everywhere, one loss per asked symbol",
+        ),
+        (
+            lambda data: data["snapshots"][1]["paths"][LAST].update(attention="0.5"),
+            "series: L4.H0 s0<-s4: attention: expected a number, found '0.5'",
+        ),
+        (
+            lambda data: data["snapshots"][0]["paths"][LAST].pop("frozen_losses"),
+            "series: expected frozen_losses of the carrying paths, found others",
+        ),
+        (
+            lambda data: data["snapshots"][0].pop("examples"),
+            "series: expected the key 'examples', which is missing",
+        ),
+        (lambda data: data["circuit"].pop("heads"), "series: circuit: expected the key 'heads'"),
+        (lambda data: data["recipe"].update(steps=0), "series: recipe: .*steps"),
     ],
 )
 def test_a_series_with_a_gap_is_refused(written, change, text):
@@ -398,6 +443,15 @@ def test_a_series_with_a_gap_is_refused(written, change, text):
     change(data)
     with pytest.raises(InputError, match=text):
         series_from_dict(data)
+
+
+def test_shipped_series_still_open_and_are_written_as_they_are():
+    for path in sorted((files("retrieval_interp") / "results").glob("*.emergence.json")):
+        data = json.loads(path.read_text())
+        again = ri.read_series(path).to_dict()
+        for key in ("snapshots", "circuit", "circuit_from", "tolerance", "run", "notes"):
+            assert again[key] == data[key], path
+        assert json.loads(json.dumps(again["losses"])) == data["losses"]
 
 
 class Links(HTMLParser):

@@ -7,9 +7,10 @@ from retrieval_interp.emergence.crossing import (
     first_above,
     first_below,
     half_of_final,
+    in_order,
+    interpolated_pairs,
     who_leads,
 )
-from retrieval_interp.emergence.times import in_order
 from tasks import GRAPHS, ConditionalRetrievalTask, InputError, RetrievalTask
 
 
@@ -84,6 +85,18 @@ def test_crossings_by_hand():
     assert str(Crossing(80.0, None, 80)) == "<= 80" and str(Crossing(200.4, 160, 240)) == "200"
 
 
+def test_first_step_below_half_lies_on_the_line_between_logged_steps():
+    def below(*points):
+        found = first_below([step for step, _ in points], [loss for _, loss in points], 0.5)
+        return None if found is None else found.step
+
+    assert below((50, 0.9), (100, 0.7), (150, 0.3), (200, 0.6)) == 125
+    assert below((50, 0.9), (100, 0.5), (150, 0.4)) == 100
+    assert below((50, 0.4), (100, 0.7)) == 50
+    assert below((50, 0.9), (100, 0.5)) is None
+    assert below() is None
+
+
 def test_who_leads_is_said_only_where_a_measured_step_shows_it():
     early, late = Crossing(100.0, 80, 160), Crossing(170.0, 160, 240)
     assert who_leads(early, late) == "attention" and who_leads(late, early) == "necessity"
@@ -91,15 +104,53 @@ def test_who_leads_is_said_only_where_a_measured_step_shows_it():
     assert who_leads(None, early) is None and who_leads(early, None) is None
 
 
-def test_the_papers_order_of_losses():
-    def at(*steps):
-        crossings = [None if step is None else Crossing(step, 0, 1000) for step in steps]
-        losses = {f"x_{i}": crossing for i, crossing in enumerate(crossings, start=1)}
-        return in_order(losses, RetrievalTask(steps=len(steps)).steps_between)
+def chain(*steps):
+    """When x_1, x_2, ... fell, and the pairs of a chain."""
+    crossings = [None if step is None else Crossing(step, 0, 1000) for step in steps]
+    losses = {f"x_{i}": crossing for i, crossing in enumerate(crossings, start=1)}
+    return losses, RetrievalTask(steps=len(steps)).steps_between
 
-    assert at(100.0, 200.0, 300.0) is True and at(100.0, 200.0, None) is True
-    assert at(100.0, 300.0, 200.0) is False and at(None, 100.0) is False
-    assert at(100.0, None) is None and at(None, None) is None and at(100.0, 100.0) is None
+
+@pytest.mark.parametrize(
+    ("steps", "held"),
+    [
+        ([1.0, 2.0, 3.0], True),
+        ([1.0, 2.0, None], True),
+        ([1.0, 3.0, 2.0], False),
+        ([1.0, None, 2.0], False),
+        ([None, 2.0], False),
+        ([1.0, 1.0], None),  # a tie shows neither this order nor another
+        ([1.0, 2.0, 2.0], None),
+        ([1.0, 1.0, None], None),
+        ([2.0, 2.0, 1.0], False),  # out of turn, whatever else is tied
+        ([1.0, None, None], None),
+        ([None, None], None),
+        ([3.0], None),
+    ],
+)
+def test_the_papers_order_of_losses(steps, held):
+    assert in_order(*chain(*steps)) is held
+
+
+@given(st.lists(st.none() | st.integers(0, 5).map(float), min_size=2, max_size=5))
+def test_an_order_holds_where_sorting_by_step_changes_nothing(steps):
+    known = [step for step in steps if step is not None]
+    rises = sorted(set(known)) == known and steps[: len(known)] == known
+    assert (in_order(*chain(*steps)) is True) == (rises and len(known) > 1)
+    if in_order(*chain(*steps)) is None:
+        assert len(known) < 2 or len(set(known)) < len(known)
+
+
+def test_pairs_between_the_same_measured_steps_are_ordered_by_interpolation_alone():
+    losses = {
+        "x_1": Crossing(110.0, 100, 150),
+        "x_2": Crossing(140.0, 100, 150),
+        "x_3": Crossing(160.0, 150, 200),
+        "x_4": None,
+    }
+    pairs = RetrievalTask(steps=4).steps_between
+    assert in_order(losses, pairs) is True
+    assert interpolated_pairs(losses, pairs) == [("x_1", "x_2")]
 
 
 def test_the_order_of_losses_in_a_graph():
@@ -114,7 +165,7 @@ def test_the_order_of_losses_in_a_graph():
 
 
 def test_series_that_make_no_sense_are_refused():
-    with pytest.raises(InputError, match="a value a step, found 2 steps and 1 values"):
+    with pytest.raises(InputError, match="one value per step, found 2 steps and 1 values"):
         first_above([1, 2], [0.0], 0.5)
     with pytest.raises(InputError, match="steps that rise"):
         first_above([2, 1], [0.0, 1.0], 0.5)

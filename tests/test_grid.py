@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 
 from retrieval_interp.config.presets import PAPER
-from retrieval_interp.sweep.cells import first_below, order_held
 from retrieval_interp.sweep.findings import summarize, summary_text
 from retrieval_interp.sweep.grid import GRIDS, SCALES, Cell, grid_from_dict, make_grid
 from tasks import InputError
@@ -62,37 +61,14 @@ def test_a_damaged_grid_is_refused(change, text):
         grid_from_dict({**make_grid("section7-ic", "smoke").to_dict(), **change}, "grid.json")
 
 
-def test_first_step_below_half_lies_on_the_line_between_logged_steps():
-    assert first_below([(50, 0.9), (100, 0.7), (150, 0.3), (200, 0.6)]) == 125
-    assert first_below([(50, 0.9), (100, 0.5), (150, 0.4)]) == 100
-    assert first_below([(50, 0.4), (100, 0.7)]) == 50
-    assert first_below([(50, 0.9), (100, 0.5)]) is None
-    assert first_below([]) is None
-
-
-@pytest.mark.parametrize(
-    ("below", "held"),
-    [
-        ([1.0, 2.0, 3.0], True),
-        ([1.0, 2.0, None], True),
-        ([1.0, 3.0, 2.0], False),
-        ([1.0, None, 2.0], False),
-        ([None, 2.0], False),
-        ([1.0, 1.0], False),
-        ([1.0, None, None], None),
-        ([None, None], None),
-        ([3.0], None),
-    ],
-)
-def test_the_order_of_the_partial_losses(below, held):
-    assert order_held(below) is held
-
-
 def result(cell, loss, partial, held):
     return {
         "cell": cell.name,
         "validation_loss": loss,
         "partial_losses": partial,
+        "below_half": [
+            None if loss >= 0.5 else 100.0 * place for place, loss in enumerate(partial)
+        ],
         "order_held": held,
         "seconds": 10.0,
         "seconds_per_step": 0.5,
@@ -129,6 +105,20 @@ def test_the_summary_of_given_results():
     assert "Below 0.5 in the order x_1, x_2, ...: 1 of 2 runs (paper: 100%); in 1 more" in printed
     assert "Another order: layers-1-seed-1." in printed
     assert "failed: layers-2-seed-0: it broke" in printed
+
+
+def test_losses_that_fell_at_the_same_step_are_counted_as_tied():
+    grid = make_grid("section7-ic", "smoke")
+    tied = {**result(Cell(2, 0), 0.2, [0.1, 0.3], None), "below_half": [50.0, 50.0]}
+    few = {**result(Cell(2, 1), 0.4, [0.1, 0.7], None), "below_half": [50.0, None]}
+    summary = summarize(grid, {Cell(2, 0): tied, Cell(2, 1): few}, {}, "the command")
+    assert summary["order"] == {
+        "held": 0,
+        "broken": [],
+        "fewer_than_two_fell": 1,
+        "tied": ["layers-2-seed-0"],
+    }
+    assert "in 1 more, two fell below at the same step." in summary_text(summary)
 
 
 def test_the_summary_of_nothing():

@@ -6,13 +6,26 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from circuits import Circuit, Mechanism
+from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.emergence.probe import PathAtStep, Snapshot
+from retrieval_interp.emergence.series import Losses, Series
+from retrieval_interp.emergence.text import emergence_json
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.__main__ import main
-from retrieval_interp.reproduce.claims import CLAIMS, first_joins, judge, useful_heads
-from retrieval_interp.reproduce.evidence import Evidence
+from retrieval_interp.reproduce.claims import (
+    CLAIMS,
+    costs_of_paths,
+    first_joins,
+    judge,
+    useful_heads,
+)
+from retrieval_interp.reproduce.evidence import Evidence, Worth
 from retrieval_interp.reproduce.gallery import figures
+from retrieval_interp.reproduce.heads import head_order, order_text
 from retrieval_interp.reproduce.table import table_markdown
-from tasks import InputError
+from retrieval_interp.training.model import ModelConfig
+from tasks import InputError, RetrievalTask
 
 RECORD = {"command": "a command", "versions": {"torch": ["2"]}, "date": "2026-01-01"}
 RECIPE = {
@@ -117,10 +130,14 @@ def test_a_finished_sweep_counts_too(results):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("{", "expected a result file"),
-        ("[]", "how it was made, found none of its 'command'"),
+        ("{", "section7-ic.json: expected JSON, found"),
+        ("[]", "section7-ic.json: expected a result file, found list"),
         (json.dumps({**grid(), "date": None, "finished": 0}), "with finished cells"),
-        (json.dumps({k: v for k, v in grid().items() if k != "versions"}), "'versions'"),
+        (
+            json.dumps({k: v for k, v in grid().items() if k != "versions"}),
+            "how it was made: expected the key 'versions'",
+        ),
+        (json.dumps({**grid(), "command": None}), "how it was made: command: expected text"),
         (json.dumps(grid("section7-nonic")), "expected a summary of section7-ic"),
     ],
 )
@@ -165,11 +182,224 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(only_small):
     assert ours["C6"].ours.startswith(f"{loss:.4f} +- ")
     assert ours["C6"].ours.endswith(f", {recorded:.4f} recorded at step 12000")
     assert ours["C7"].ours.startswith(f"{score.combined_loss:.4f} with 5 of 5 heads replaced")
-    costs = [row.ablated_loss for row in score.paths]
-    assert ours["C8"].ours == f"{min(costs):.2f} to {max(costs):.2f} ({len(costs)} paths)"
+    for row in score.paths:
+        assert f"{row.path} {row.ablated_loss:.2f}" in ours["C8"].ours
+    first = sum(row.path.head.layer == 0 for row in score.paths)
+    assert re.match(
+        f"first useful layer, L0: \\d of {first} paths inside 0.05 to 0.1", ours["C8"].ours
+    )
+    rest = len(score.paths) - first
+    assert re.search(f"; later layers: \\d of {rest} paths inside 0.17 to 0.89", ours["C8"].ours)
+    inside = all(
+        (0.045 < cost < 0.105) if layer == 0 else (0.165 < cost < 0.895)
+        for layer, cost in ((row.path.head.layer, row.ablated_loss) for row in score.paths)
+    )
+    assert (ours["C8"].verdict == "reproduced at smaller scale") == inside
     assert useful_heads(circuit) == 3 and first_joins(circuit)
     assert ours["C9"].ours.startswith("3 useful heads (least possible 3)")
-    assert all(row.verdict == "reproduced at smaller scale" for row in ours.values())
+    for name in ("C6", "C7", "C9"):
+        assert ours[name].verdict == "reproduced at smaller scale"
+
+
+# C8: what paths cost
+
+
+def worth(combined, **costs):
+    named = {
+        name.replace("_", ".", 1).replace("_", " ").replace("to", "<-"): name for name in costs
+    }
+    paths = {ri.parse_head_path(path, 7): costs[name] for path, name in named.items()}
+    return Worth(combined, paths)
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "agrees"),
+    [
+        (
+            worth(0.04, L2_H0_s2tos1=0.07, L5_H0_s0tos2=0.5),
+            "first useful layer, L2: 1 of 1 paths inside 0.05 to 0.1 (L2.H0 s2<-s1 0.07); "
+            "later layers: 1 of 1 paths inside 0.17 to 0.89 (L5.H0 s0<-s2 0.50)",
+            True,
+        ),
+        # The ends belong to the range, to two decimals.
+        (
+            worth(0.04, L0_H0_s2tos1=0.1049, L1_H0_s0tos2=0.8949),
+            "inside 0.17 to 0.89 (L1.H0 s0<-s2 0.89)",
+            True,
+        ),
+        (
+            worth(0.04, L0_H0_s2tos1=0.0451, L1_H0_s0tos2=0.1651),
+            "inside 0.05 to 0.1 (L0.H0 s2<-s1 0.05)",
+            True,
+        ),
+        (worth(0.04, L0_H0_s2tos1=0.1051, L1_H0_s0tos2=0.5), "1 above (L0.H0 s2<-s1 0.11)", False),
+        (worth(0.04, L0_H0_s2tos1=0.0449, L1_H0_s0tos2=0.5), "1 below (L0.H0 s2<-s1 0.04)", False),
+        (
+            worth(0.04, L0_H0_s2tos1=0.07, L1_H0_s0tos2=0.16, L1_H0_s4tos6=0.9, L2_H0_s0tos4=0.3),
+            "later layers: 1 of 3 paths inside 0.17 to 0.89 (L2.H0 s0<-s4 0.30), "
+            "1 below (L1.H0 s0<-s2 0.16), 1 above (L1.H0 s4<-s6 0.90)",
+            False,
+        ),
+        # A circuit that does not hold shows nothing about its paths.
+        (worth(0.06, L0_H0_s2tos1=0.07, L1_H0_s0tos2=0.5), "1 of 1 paths inside", False),
+        (worth(0.04, L0_H0_s2tos1=0.07), "later layers: no path", False),
+        (worth(0.04), "first useful layer: no path; later layers: no path", False),
+    ],
+)
+def test_each_path_has_to_cost_what_the_papers_do(given, said, agrees):
+    text, verdict = costs_of_paths(given)
+    assert said in text and verdict is agrees
+
+
+# C10: transformer D
+
+
+@pytest.mark.parametrize(
+    ("fresh", "combined", "verdict"),
+    [
+        (0.0310, 0.0450, "reproduced"),
+        (0.0311, 0.0400, "not reproduced"),
+        (0.0100, 0.0451, "not reproduced"),
+    ],
+)
+def test_transformer_ds_row_says_what_its_circuit_was_searched_for(fresh, combined, verdict):
+    package = Evidence(Path("/nowhere"))
+    trained = package.trained("transformer-d")
+    vars(trained).update(worth=Worth(combined, {}), fresh_loss=(fresh, 0.001))
+    (row,) = judge(package, ["C10"])
+    assert row.ours.endswith(
+        f"; {combined:.4f} with the circuit, which was searched for a loss below 0.045"
+    )
+    assert row.verdict == verdict
+    assert package.trained("small").tolerance == 0.05
+
+
+# C11: the order in which heads emerge
+
+EVERY, LAST = 100, 1000
+GOOD = {
+    "L0.H0 s1<-s1": 100,  # attends to itself: no part of the claim
+    "L0.H0 s2<-s1": 200,
+    "L0.H0 s4<-s3": 900,
+    "L1.H0 s0<-s2": 300,
+    "L2.H0 s0<-s4": 500,
+    "L3.H0 s0<-s6": 700,
+}
+FELL = (400, 600, 800)
+
+
+def series_of(come=(), fell=FELL):
+    """A series in which paths have all attention, and symbols no loss, from given steps on.
+
+    Args:
+        come: what differs from a series that shows the paper's claim: the first measured step at
+            which a path is past 0.5, None for never; by default as in GOOD.
+        fell: the same for the losses of x_1, x_2 and x_3.
+    """
+    come = {ri.parse_head_path(name, 7): step for name, step in {**GOOD, **dict(come)}.items()}
+    heads = {path.head for path in come}
+    mechanisms = {
+        head: Mechanism("shared", tuple(path.path for path in come if path.head == head))
+        for head in heads
+    }
+    circuit, steps = Circuit(mechanisms, 7), range(0, LAST + 1, EVERY)
+
+    def at(step, since):
+        return since is not None and step >= since
+
+    def row(step):
+        losses = tuple(0.1 if at(step, since) else 0.9 for since in fell)
+        paths = {
+            path: PathAtStep(float(at(step, come[path])), losses, losses)
+            for path in circuit.paths()
+        }
+        return Snapshot(step, 2, 0, losses, losses, paths)
+
+    rows = tuple(map(row, steps))
+    losses = tuple(Losses(r.step, r.baseline_loss, r.partial_losses, None, False) for r in rows)
+    recipe = Recipe(RetrievalTask(steps=3), ModelConfig(layers=9), steps=LAST)
+    return Series("made by hand", recipe, circuit, "by hand", 0.05, rows, losses)
+
+
+def test_a_series_in_which_heads_come_one_by_one_shows_the_claim():
+    order = head_order(series_of())
+    assert (order.induction_first, order.a_head_each) == (True, True)
+    assert (order.heads_in_order, order.losses_in_order) == (True, True)
+    assert order.holds and order.interpolated == ()
+    assert [str(path) for path, _ in order.before] == ["L0.H0 s1<-s1"]
+    text = order_text(series_of())
+    assert text == (
+        "Induction head first: yes (L1.H0 s0<-s2 at 250; its pair joined by L0.H0 s2<-s1 at 150; "
+        "before all others only positions that attend to themselves, L0.H0 s1<-s1 at 50). "
+        "A head of the query for each symbol: yes. "
+        "In order: yes (x_1 L1.H0 s0<-s2 at 250, x_2 L2.H0 s0<-s4 at 450, x_3 L3.H0 s0<-s6 at 650)."
+        " Losses in order: yes (x_1 350, x_2 550, x_3 750)"
+    )
+
+
+NEVER = {"L2.H0 s0<-s4": None}
+
+
+@pytest.mark.parametrize(
+    ("come", "fell", "conditions"),
+    [
+        # What is as good as the paper's: x_2 found where it is first in its pair, joins late.
+        ({**NEVER, "L2.H0 s0<-s5": 500}, FELL, (True, True, True, True)),
+        ({"L0.H0 s2<-s1": 900}, FELL, (True, True, True, True)),
+        ({"L5.H0 s0<-s2": 900, "L4.H0 s0<-s4": 900}, FELL, (True, True, True, True)),
+        # Another path between two positions comes first, or at the same step.
+        ({"L1.H0 s4<-s6": 200}, FELL, (False, True, True, True)),
+        ({"L1.H0 s4<-s6": 300}, FELL, (False, True, True, True)),
+        ({"L1.H0 s0<-s2": None}, FELL, (False, False, False, True)),
+        # A symbol without a head of the query, or two symbols by one head.
+        (NEVER, FELL, (True, False, False, True)),
+        ({"L3.H0 s0<-s6": None}, FELL, (True, False, True, True)),
+        ({**NEVER, "L1.H0 s0<-s4": 500}, FELL, (True, False, True, True)),
+        # x_1 is not found in the next pair.
+        ({"L1.H0 s0<-s2": None, "L1.H0 s0<-s3": 300}, FELL, (False, False, False, True)),
+        # Heads out of turn, or two of them at the same step.
+        ({"L2.H0 s0<-s4": 900}, FELL, (True, True, False, True)),
+        ({"L2.H0 s0<-s4": 700}, FELL, (True, True, None, True)),
+        # Losses out of turn, at the same step, or none that fell.
+        ({}, (400, 800, 600), (True, True, True, False)),
+        ({}, (400, 600, 600), (True, True, True, None)),
+        ({}, (None, None, None), (True, True, True, None)),
+    ],
+)
+def test_each_condition_of_the_claim_can_fail(come, fell, conditions):
+    series = series_of(come, fell)
+    order = head_order(series)
+    found = order.induction_first, order.a_head_each, order.heads_in_order, order.losses_in_order
+    assert found == conditions
+    assert order.holds is (conditions == (True,) * 4)
+    said = re.findall(r": (yes|no|cannot be told)", order_text(series))
+    assert said == [{True: "yes", False: "no", None: "cannot be told"}[one] for one in conditions]
+
+
+def test_the_rows_verdict_is_the_rules(results):
+    for name in ("small", "transformer-d"):
+        text = emergence_json(series_of(), "python -m retrieval_interp.emergence --run x", 2, 0)
+        (results / f"{name}.emergence.json").write_text(text)
+    rows = judged(results, "C11")
+    assert [row.verdict for row in rows] == ["reproduced", "reproduced at smaller scale"]
+    assert rows[0].ours == order_text(series_of())
+    text = emergence_json(series_of(NEVER), "python -m retrieval_interp.emergence --run x", 2, 0)
+    (results / "small.emergence.json").write_text(text)
+    assert [row.verdict for row in judged(results, "C11")] == ["reproduced", "not reproduced"]
+
+
+def test_the_shipped_series_say_what_is_so_and_what_is_not(package):
+    d, small = judge(package, ["C11"])
+    assert "Induction head first: yes (L7.H0 s0<-s2 at 819, epoch 102" in d.ours
+    assert "only positions that attend to themselves, L0.H0 s7<-s7 by 80, L0.H0 s5<-s5" in d.ours
+    assert "In order: no (x_1 L7.H0 s0<-s2 at 819, x_2 L22.H0 s0<-s5 at 5352, x_3" in d.ours
+    assert "x_1 and x_3 by interpolation alone" in d.ours
+    assert "A head of the query for each symbol: no, as none finds x_3." in small.ours
+    assert "Losses in order: yes" in d.ours and "Losses in order: yes" in small.ours
+    assert d.verdict == small.verdict == "not reproduced"
+
+
+# The package's results
 
 
 def test_every_shipped_result_says_how_it_was_made(package):
@@ -181,7 +411,7 @@ def test_every_shipped_result_says_how_it_was_made(package):
             assert record["versions"]["torch"] and record["date"]
         elif name.endswith(".emergence.json"):
             series, record = package.series(name.removesuffix(".emergence.json"))
-            assert series.snapshots and "retrieval_interp.emergence" in record["command"]
+            assert series.snapshots and "retrieval_interp.emergence" in record.command
         else:
             assert package.grid(path.stem)["depths"]
 

@@ -1,3 +1,4 @@
+import ast
 import json
 import os
 import random
@@ -6,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -301,3 +303,40 @@ def test_devices_that_are_not_there_are_refused():
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="found none; use cpu"):
             choose_device("cuda")
+
+
+# Watchers
+
+
+class Recorder:
+    """A watcher of a few lines: training asks for no more."""
+
+    def __init__(self):
+        self.seen = []
+
+    def check(self, folder, recipe):
+        self.seen.append(("check", folder))
+
+    def start(self, folder, recipe, step, model):
+        self.seen.append(("start", folder, step))
+
+    def measure(self, step, model):
+        self.seen.append(step)
+
+
+def test_anything_can_watch(tmp_path):
+    watcher = Recorder()
+    train_model(TINY, tmp_path, compile=False, watch=watcher)
+    started = [("check", tmp_path), ("start", tmp_path, 0)]
+    assert watcher.seen == [*started, *range(5, 61, 5)]
+    alone = Recorder()
+    train_model(replace(TINY, steps=7), compile=False, watch=alone)
+    assert alone.seen == [("start", None, 0), 5, 7]
+
+
+def test_training_knows_nothing_of_who_watches():
+    folder = Path(__file__).parent.parent / "retrieval_interp" / "training"
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").startswith("retrieval_interp.emergence"), path

@@ -155,7 +155,7 @@ def test_a_log_alone_is_enough_and_a_damaged_one_is_named(tmp_path):
     lines = (tmp_path / "watch.jsonl").read_text().splitlines()
     lines[3] = '{"step": 10}'
     (tmp_path / "watch.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(InputError, match="watch.jsonl: line 4: expected what the paths of one st"):
+    with pytest.raises(InputError, match="watch.jsonl: line 4: expected the key 'examples'"):
         read_watch(tmp_path / "watch.jsonl", 3)
     with pytest.raises(InputError, match="run folder with checkpoints/.*watch.jsonl: line 4"):
         ri.follow_run(tmp_path)

@@ -1,8 +1,8 @@
 """When attention paths appear in training (paper, section 9 and appendix D).
 
-probe     what one model's paths get and are worth
+probe     how much attention the paths of one model get, and what each is worth
 series    the same at every step of a run, as data
-run       from a run folder's checkpoints;  watch  while training
-crossing  when a curve first passes a threshold;  times  when each path appears, and what leads
-summary   as text, JSON and CSV;  figures  Plotly;  report  HTML
+follow    from a run folder's checkpoints;  watch  while training
+crossing  when curves pass a threshold, and in what order;  times  when each path appears
+text      tables, JSON and CSV;  curves  Plotly figures;  report  HTML
 """

@@ -1,18 +1,25 @@
-"""When a measured curve first passes a threshold (paper, section 9.2).
+"""When a measured curve first passes a threshold, and in what order several do (paper, sections 7.2
+and 9.2).
 
-Between two measured steps the curve is taken to be a straight line, as the paper does. What was
-really seen is only that it lay on one side at one measured step and on the other at the next: a
-`Crossing` holds both, so that nobody reads more from the interpolated step than there is in it. The
-first time counts, whether or not the curve falls back later.
+1. Between two measured steps a curve is taken to be a straight line, as the paper does. All that
+   was really seen is that it lay on one side at one measured step and on the other at the next; a
+   `Crossing` holds both, so that nobody reads more into the interpolated step than there is in it.
+   The first time counts, whether or not the curve falls back later.
+2. Curves are ordered by their interpolated steps, and one that never passes comes last
+   (`in_order`). Two at the very same step are in no order, neither the expected one nor another.
+   Where two pass between the same two measured steps, the interpolation alone orders them;
+   `interpolated_pairs` names such pairs, so that whoever states an order can say so.
 """
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tasks import InputError
+from tasks.errors import InputError
 
+THRESHOLD = 0.5  # of attention; of a loss in units of a symbol's variance, which the paper has as 1
 Leader = Literal["attention", "necessity", "unresolved"]
 
 
@@ -54,7 +61,8 @@ def first_above(steps: Sequence[int], values: Sequence[float], threshold: float)
     """
     if len(steps) != len(values):
         raise InputError(
-            f"crossing: expected a value a step, found {len(steps)} steps and {len(values)} values"
+            f"crossing: expected one value per step, found {len(steps)} steps and {len(values)} "
+            "values"
         )
     if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
         raise InputError("crossing: expected steps that rise")
@@ -99,3 +107,41 @@ def who_leads(attention: Crossing | None, necessity: Crossing | None) -> Leader 
     if attention.by < necessity.by:
         return "attention"
     return "necessity" if necessity.by < attention.by else "unresolved"
+
+
+def in_order(
+    crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
+) -> bool | None:
+    """Whether curves pass in the expected order, as partial losses should (section 7.2).
+
+    Args:
+        crossings: when each passes, by name; None for one that never does, which comes last.
+        pairs: names of which the first is expected to pass before the second, such as
+            `task.steps_between`.
+
+    Returns:
+        False if a pair passes the other way round. None if there is nothing to tell by: fewer than
+        two passed, or two of a pair passed at the same step. True otherwise.
+    """
+    steps = {name: math.inf if at is None else at.step for name, at in crossings.items()}
+    found = [(steps[first], steps[second]) for first, second in pairs]
+    if any(second < first for first, second in found):
+        return False
+    passed = [(first, second) for first, second in found if second < math.inf]
+    return True if passed and all(first < second for first, second in passed) else None
+
+
+def interpolated_pairs(
+    crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """The pairs that pass between the same two measured steps, ordered by interpolation alone.
+
+    Args:
+        crossings: when each passes, by name.
+        pairs: of names.
+    """
+    return [
+        (first, second)
+        for first, second in pairs
+        if (one := crossings[first]) and (other := crossings[second]) and one.by == other.by
+    ]

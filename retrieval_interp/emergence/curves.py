@@ -11,10 +11,10 @@ from plotly.subplots import make_subplots
 from circuits import HeadPath
 from circuits.draw.figure import circuit_figure
 from circuits.draw.layout import role_order
+from retrieval_interp.emergence.crossing import THRESHOLD
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import step_text
 from retrieval_interp.emergence.times import (
-    THRESHOLD,
     PathEmergence,
     paper_epochs,
     path_emergence,
@@ -145,7 +145,7 @@ def loss_figure(series: Series) -> go.Figure:
 def crossing_figure(series: Series) -> go.Figure:
     """The circuit, each path coloured by when its attention goes above 0.5 (figure 7).
 
-    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the living model
+    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the intact model
     at the last step.
     """
     rows = path_emergence(series)
@@ -188,10 +188,10 @@ def crossing_figure(series: Series) -> go.Figure:
 
 
 def necessity_figure(series: Series) -> go.Figure:
-    """Attention beside necessity, a panel a path: which comes first?
+    """Attention beside necessity, one panel per path: which comes first?
 
-    Necessity is what part of what is learned by a step is lost without the path
-    (`Series.necessity`), in the living model and in the frozen circuit.
+    Necessity is the share of what is learned by a step that is lost without the path
+    (`Series.necessity`), in the intact model and in the frozen circuit.
     """
     rows = path_emergence(series)
     n_rows = (len(rows) + 1) // 2

@@ -10,7 +10,10 @@ The paper measures attention alone. A path may have its attention before anythin
 brings, and be worth something before it has most of the attention.
 """
 
+import itertools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -23,6 +26,7 @@ from circuits import Circuit, HeadPath, Scorer, mean_attention
 from circuits.attention import check_paths
 from circuits.hooks.points import is_causal
 from tasks import InputError, TrainingTask
+from tasks.structured import from_data
 
 Source = Literal["checkpoint", "watch"]
 EXAMPLES = 32  # sequences, as in section 9.1
@@ -43,7 +47,7 @@ class PathAtStep:
 
     attention: float
     live_losses: tuple[float, ...]
-    frozen_losses: tuple[float, ...] | None
+    frozen_losses: tuple[float, ...] | None = None
 
     @property
     def live_loss(self) -> float:
@@ -68,6 +72,9 @@ class Snapshot:
         combined_losses: the same with the whole circuit in place.
         paths: carrying paths first, then enabling ones, in the circuit's order.
         source: a checkpoint, or the log that `train --watch` wrote.
+
+    Raises:
+        InputError: a number is not finite, or there is not one loss per asked symbol.
     """
 
     step: int
@@ -88,24 +95,37 @@ class Snapshot:
         """The loss with the whole circuit in place."""
         return fmean(self.combined_losses)
 
+    def __post_init__(self) -> None:
+        asked, losses = len(self.partial_losses), [self.partial_losses, self.combined_losses]
+        for at in self.paths.values():
+            losses += [
+                at.live_losses,
+                at.live_losses if at.frozen_losses is None else at.frozen_losses,
+            ]
+        numbers = [*(at.attention for at in self.paths.values()), *itertools.chain(*losses)]
+        if {len(row) for row in losses} != {asked} or not all(map(math.isfinite, numbers)):
+            raise InputError(
+                f"step {self.step}: expected finite numbers everywhere, one loss per asked symbol"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON data, to 7 decimal places; `snapshot_from_dict` reads it back."""
-        rows = {}
-        for path, at in self.paths.items():
-            row: dict[str, Any] = {"attention": round(at.attention, _DIGITS)}
-            row["live_losses"] = _rounded(at.live_losses)
-            if at.frozen_losses is not None:
-                row["frozen_losses"] = _rounded(at.frozen_losses)
-            rows[str(path)] = row
-        return {
-            "step": self.step,
-            "source": self.source,
-            "examples": self.examples,
-            "seed": self.seed,
-            "partial_losses": _rounded(self.partial_losses),
-            "combined_losses": _rounded(self.combined_losses),
-            "paths": rows,
-        }
+        paths = {str(path): vars(at) for path, at in self.paths.items()}
+        data: dict[str, Any] = _rounded({**vars(self), "paths": paths})
+        return data
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A snapshot as it is on disk: each path by its name."""
+
+    step: int
+    examples: int
+    seed: int
+    partial_losses: tuple[float, ...]
+    combined_losses: tuple[float, ...]
+    paths: dict[str, Any]
+    source: Source = "checkpoint"
 
 
 def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
@@ -196,48 +216,46 @@ def _by_symbol(losses: Float[Tensor, "batch target"]) -> tuple[float, ...]:
     return tuple(losses.mean(dim=0).tolist())
 
 
-def _rounded(losses: tuple[float, ...]) -> list[float]:
-    return [round(loss, _DIGITS) for loss in losses]
+def _rounded(value: Any) -> Any:
+    """JSON data with its numbers rounded, less what is None."""
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items() if part is not None}
+    if isinstance(value, tuple):
+        return [_rounded(part) for part in value]
+    return round(value, _DIGITS) if isinstance(value, float) else value
 
 
-def snapshot_from_dict(row: Any, circuit: Circuit, where: str) -> Snapshot:
+def snapshot_from_dict(data: Any, circuit: Circuit, where: str) -> Snapshot:
     """Read what `Snapshot.to_dict` gave.
 
+    Args:
+        data: JSON data.
+        circuit: whose paths were measured.
+        where: what to call it in errors.
+
     Raises:
-        InputError: a number is missing, or the paths are not the circuit's.
+        InputError: a number is missing or not finite, or the paths are not the circuit's.
     """
-    try:
-        names = {str(path): path for path in paths_of(circuit)}
-        if list(row["paths"]) != list(names):
-            raise InputError(
-                f"{where}: expected the circuit's {len(names)} paths, found "
-                f"{list(row['paths'])!s:.60}"
-            )
-        carrying = set(circuit.paths())
-        paths = {
-            path: PathAtStep(
-                _numbers([row["paths"][name]["attention"]])[0],
-                _numbers(row["paths"][name]["live_losses"]),
-                _numbers(row["paths"][name]["frozen_losses"]) if path in carrying else None,
-            )
-            for name, path in names.items()
-        }
-        step, examples, seed = (int(row[key]) for key in ("step", "examples", "seed"))
-        partial, combined = _numbers(row["partial_losses"]), _numbers(row["combined_losses"])
-        source: Source = "watch" if row.get("source") == "watch" else "checkpoint"
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        if isinstance(error, InputError):
-            raise
+    row: _Row = from_data(_Row, data, where)
+    names = {str(path): path for path in paths_of(circuit)}
+    if list(row.paths) != list(names):
         raise InputError(
-            f"{where}: expected what the paths of one step get and are worth, found {row!r:.60}"
-        ) from None
-    return Snapshot(step, examples, seed, partial, combined, paths, source)
+            f"{where}: expected the circuit's {len(names)} paths, found {list(row.paths)!s:.60}"
+        )
+    paths: dict[HeadPath, PathAtStep] = {
+        names[name]: from_data(PathAtStep, at, f"{where}: {name}") for name, at in row.paths.items()
+    }
+    carrying = {path for path, at in paths.items() if at.frozen_losses is not None}
+    if carrying != set(circuit.paths()):
+        raise InputError(f"{where}: expected frozen_losses of the carrying paths, found others")
+    with named(where):
+        return Snapshot(**{**vars(row), "paths": paths})
 
 
-def _numbers(values: Any) -> tuple[float, ...]:
-    if not isinstance(values, list) or not values:
-        raise ValueError("a loss for each asked symbol")
-    numbers = tuple(map(float, values))
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError("finite losses")
-    return numbers
+@contextmanager
+def named(where: str) -> Iterator[None]:
+    """Begin an error with the place that it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None

@@ -74,8 +74,8 @@ _FIGURES: tuple[tuple[str, Callable[[Series], go.Figure], str], ...] = (
     (
         "Attention beside necessity",
         necessity_figure,
-        "Necessity: what part of what the model has learned by then is lost without the path, cut "
-        "in the living model, or left out of the circuit with all other attention replaced.",
+        "Necessity: the share of what the model has learned so far that is lost without the path, "
+        "cut in the intact model, or left out of the circuit with all other attention replaced.",
     ),
 )
 

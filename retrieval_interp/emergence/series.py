@@ -1,24 +1,22 @@
 """The paths of a circuit along a training run (paper, section 9.2 and appendix D).
 
-A `Series` holds what was measured at every step. It is data: JSON, from which every table and
-figure can be made again without the checkpoints.
+A `Series` holds what was measured at every step. It is data: from its JSON every table and figure
+can be made again without the checkpoints.
 """
 
 import itertools
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from circuits import Circuit, HeadPath
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.probe import Snapshot, paths_of, snapshot_from_dict
+from retrieval_interp.emergence.probe import Snapshot, named, paths_of, snapshot_from_dict
 from retrieval_interp.storage.files import read_text
 from tasks import InputError
-from tasks.structured import from_data, to_data
+from tasks.structured import from_data, read_json, to_data
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,10 @@ class Series:
         tolerance: the loss that cutting a path must cost at the last step to count it as necessary.
         snapshots: by rising step, at least one.
         losses: by rising step; every logged step, and those of the snapshots.
-        notes: what was passed over, a sentence each.
+        notes: what was passed over, one sentence each.
+
+    Raises:
+        InputError: no steps, steps that do not rise, or not one finite loss per asked symbol.
     """
 
     run: str
@@ -63,6 +64,22 @@ class Series:
     snapshots: tuple[Snapshot, ...]
     losses: tuple[Losses, ...]
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for what, rows in (("snapshots", self.snapshots), ("losses", self.losses)):
+            steps = [row.step for row in rows]
+            if not steps or steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
+                raise InputError(f"expected {what} of rising steps, at least one")
+        n_targets = self.recipe.task.n_targets
+        partial = [row.partial_losses for row in self.snapshots]
+        partial += [row.partial_losses for row in self.losses]
+        numbers = [
+            number for row in self.losses for number in (row.validation_loss, *row.partial_losses)
+        ]
+        if {len(row) for row in partial} != {n_targets} or not all(map(math.isfinite, numbers)):
+            raise InputError(
+                f"expected {n_targets} finite losses, one per asked symbol, everywhere"
+            )
 
     @property
     def paths(self) -> tuple[HeadPath, ...]:
@@ -79,10 +96,10 @@ class Series:
         return [snapshot.paths[path].attention for snapshot in self.snapshots]
 
     def necessity(self, path: HeadPath) -> list[float]:
-        """What part of what the model has learned is lost without a path, at every measured step.
+        """The share of what is learned that is lost without a path, at every measured step.
 
         1. What is learned of a symbol is how far its loss is below the plateau.
-        2. What is lost is how far it rises when the path is cut in the living model, at most back
+        2. What is lost is how far it rises when the path is cut in the intact model, at most back
            to the plateau: how far beyond it a cut model goes astray says nothing.
         3. Both are averaged over the asked symbols and divided, by the tolerance at least, so that
            noise on the plateau counts for little.
@@ -134,9 +151,23 @@ class Series:
             "circuit_from": self.circuit_from,
             "tolerance": self.tolerance,
             "snapshots": [snapshot.to_dict() for snapshot in self.snapshots],
-            "losses": [asdict(row) for row in self.losses],
+            "losses": [to_data(row) for row in self.losses],
             "notes": list(self.notes),
         }
+
+
+@dataclass(frozen=True)
+class _File:
+    """The keys of a series file that are read back; the others follow from them."""
+
+    run: str
+    recipe: Recipe
+    circuit: dict[str, Any]
+    circuit_from: str
+    tolerance: float
+    snapshots: tuple[Any, ...]
+    losses: tuple[Losses, ...]
+    notes: tuple[str, ...] = ()
 
 
 def read_series(path: Path | str) -> Series:
@@ -145,14 +176,8 @@ def read_series(path: Path | str) -> Series:
     Raises:
         InputError: no such file, or not a series.
     """
-    path = Path(path)
-    try:
-        data = json.loads(read_text(path, "a series, as emergence --json writes it"))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: expected JSON, found {str(error)[:80]}") from None
-    return series_from_dict(data, str(path))
+    text = read_text(Path(path), "a series, as emergence --json writes it")
+    return series_from_dict(read_json(text, str(path)), str(path))
 
 
 def series_from_dict(data: Any, where: str = "series") -> Series:
@@ -161,61 +186,12 @@ def series_from_dict(data: Any, where: str = "series") -> Series:
     Raises:
         InputError: a part is missing or of another form.
     """
-    parts = ("run", "recipe", "circuit", "circuit_from", "tolerance", "snapshots", "losses")
-    if not isinstance(data, dict) or any(part not in data for part in parts):
-        raise InputError(
-            f"{where}: expected an object with {', '.join(parts)}, as emergence --json writes it"
-        )
-    recipe = from_data(Recipe, data["recipe"], f"{where}: recipe")
-    circuit = Circuit.from_dict(data["circuit"], len(recipe.task.role_names))
-    try:
-        losses = tuple(
-            Losses(
-                int(row["step"]),
-                float(row["validation_loss"]),
-                tuple(map(float, row["partial_losses"])),
-                None if row["train_loss"] is None else float(row["train_loss"]),
-                bool(row["logged"]),
-            )
-            for row in data["losses"]
-        )
-        snapshots = tuple(snapshot_from_dict(row, circuit, where) for row in data["snapshots"])
-        _check(snapshots, losses, recipe.task.n_targets, where)
-        return Series(
-            str(data["run"]),
-            recipe,
-            circuit,
-            str(data["circuit_from"]),
-            float(data["tolerance"]),
-            snapshots,
-            losses,
-            tuple(map(str, data.get("notes", []))),
-        )
-    except (TypeError, ValueError, KeyError, OverflowError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{where}: expected numbers, found {error!s:.80}") from None
-
-
-def _check(
-    snapshots: Sequence[Snapshot], losses: Sequence[Losses], n_targets: int, where: str
-) -> None:
-    """Refuse a series that no table can be made of."""
-    for what, steps in (
-        ("snapshots", [row.step for row in snapshots]),
-        ("losses", [row.step for row in losses]),
-    ):
-        if not steps or steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
-            raise InputError(f"{where}: expected {what} of rising steps, at least one")
-    asked = [(row.validation_loss,) * n_targets for row in losses]
-    asked += [row.partial_losses for row in losses]
-    for row in snapshots:
-        asked += [row.partial_losses, row.combined_losses]
-        for at in row.paths.values():
-            asked += [
-                (at.attention,) * n_targets,
-                at.live_losses,
-                at.frozen_losses or at.live_losses,
-            ]
-    if not all(len(row) == n_targets and all(map(math.isfinite, row)) for row in asked):
-        raise InputError(f"{where}: expected {n_targets} finite losses, a symbol each, everywhere")
+    known = {field.name for field in fields(_File)}
+    if isinstance(data, dict):
+        data = {key: value for key, value in data.items() if key in known}
+    file: _File = from_data(_File, data, where)
+    with named(where):
+        circuit = Circuit.from_dict(file.circuit, len(file.recipe.task.role_names))
+    snapshots = tuple(snapshot_from_dict(row, circuit, where) for row in file.snapshots)
+    with named(where):
+        return Series(**{**vars(file), "circuit": circuit, "snapshots": snapshots})

@@ -5,19 +5,22 @@ import io
 import json
 from collections.abc import Iterator
 
-from retrieval_interp.emergence.crossing import Crossing
+from retrieval_interp.emergence.crossing import (
+    THRESHOLD,
+    Crossing,
+    in_order,
+    interpolated_pairs,
+)
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.times import (
-    THRESHOLD,
     PathEmergence,
-    in_order,
     loss_emergence,
     paper_epochs,
     path_emergence,
     symbols,
 )
 from retrieval_interp.storage.provenance import provenance
-from retrieval_interp.views.score_text import columns
+from retrieval_interp.views.tables import text_table
 
 HEADER = [
     "path",
@@ -33,24 +36,25 @@ HEADER = [
 ]
 NUMBERS = range(2, 9)
 LEGEND = (
-    "Attention is a path's mean attention; necessity what part of what the model has learned by",
-    "then is lost if the path is cut in the living model (1: all, back to the plateau); frozen the",
-    "same if it is left out of the circuit, all other attention being replaced. Each is given at",
-    "the last step, with the step at which it is first above 0.5 or half of what it is at the end,",
-    "interpolated between measured steps (never: also where cutting the path ends up within the",
-    "tolerance). First: attention or necessity, whichever is half there first; unresolved if both",
-    "come between the same two measured steps. ~ marks paths that only enable.",
+    "Attention is a path's mean attention. Necessity is the share of what the model has learned so",
+    "far that is lost if the path is cut in the intact model (1: all of it, back to the plateau);",
+    "frozen is the same if it is left out of the circuit, all other attention being replaced. Each",
+    "is given at the last step, with the step at which it is first above 0.5 or above half of its",
+    "final value, interpolated between measured steps (never: also where cutting the path costs no",
+    "more than the tolerance at the end). First: attention or necessity, whichever is half there",
+    "first; unresolved if both come between the same two measured steps. ~ marks paths that only",
+    "enable.",
 )
 
 
 def emergence_table(series: Series) -> str:
     """When each path and each asked symbol appears, as text."""
-    lines = columns(HEADER, emergence_rows(series))
+    lines = text_table(HEADER, emergence_rows(series))
     return "\n".join([*lines, "", *LEGEND, "", *emergence_sentences(series)])
 
 
 def emergence_rows(series: Series) -> list[list[str]]:
-    """A row a path; `HEADER` names the columns."""
+    """One row per path; `HEADER` names the columns."""
     return [
         [
             f"{row.path}{'' if row.carries else ' ~'}",
@@ -104,20 +108,23 @@ def _order_of_paths(rows: list[PathEmergence], epochs: bool) -> str:
 
 
 def _order_of_losses(series: Series) -> str:
-    losses = loss_emergence(series)
+    losses, pairs = loss_emergence(series), series.recipe.task.steps_between
     listed = ", ".join(f"{symbol} {step_text(crossing)}" for symbol, crossing in losses.items())
     order = {
         True: "; in the order of the steps",
         False: "; not in the order of the steps",
         None: "",
-    }[in_order(losses, series.recipe.task.steps_between)]
+    }[in_order(losses, pairs)]
+    if close := interpolated_pairs(losses, pairs):
+        named = ", ".join(f"{first} and {second}" for first, second in close)
+        order += f" (by interpolation alone: {named} come between the same two measured steps)"
     threshold = THRESHOLD * series.recipe.task.loss_scale
     measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
     return f"Partial losses{measured} first below {threshold:g}: {listed}{order}."
 
 
 def emergence_json(series: Series, command: str, examples: int, seed: int) -> str:
-    """A series with all that follows from it, as JSON text; a line a measured step.
+    """A series with all that follows from it, as JSON text; one line per measured step.
 
     Args:
         series: what was measured; `series_from_dict` reads it back.

@@ -1,12 +1,12 @@
 """When each path of a circuit appears in training, and what comes first (paper, section 9.2).
 
 1. *Attention*, the paper's measure: the first step at which a path's mean attention is above 0.5.
-2. *Necessity*, in [0, 1]: what part of what the model has learned by a step is lost if the path is
-   cut there (`Series.necessity`); the first step at which it is above half of its last value. Only
-   paths that cost more than the tolerance at the last step have such a step.
-3. For the question which of both leads, like is compared with like: the first step at which
-   attention is above half of its own last value, since a path that shares a role's attention may
-   never get 0.5, against the step of necessity.
+2. *Necessity*, in [0, 1]: the share of what the model has learned by a step that is lost if the
+   path is cut there (`Series.necessity`); the first step at which it is above half of its last
+   value. Only paths that cost more than the tolerance at the last step have such a step.
+3. To say which of the two leads, like is compared with like: the step of necessity with the first
+   step at which attention is above half of its own last value, since a path that shares a role's
+   attention may never reach 0.5.
 4. *Losses*: the first step at which each partial loss is below 0.5 (section 7.2; the paper finds
    x_1, x_2, ... in this order in all runs), in units of a symbol's variance, which is 1 in the
    paper.
@@ -14,8 +14,6 @@
 All steps are interpolated between measured ones (`retrieval_interp.emergence.crossing`).
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +21,7 @@ from circuits import HeadPath
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.crossing import (
+    THRESHOLD,
     Crossing,
     Leader,
     first_above,
@@ -33,7 +32,6 @@ from retrieval_interp.emergence.crossing import (
 from retrieval_interp.emergence.series import Series
 from tasks import role_name
 
-THRESHOLD = 0.5
 LEAST_ATTENTION = 0.05  # a path that ends below has not got attention at all
 
 
@@ -47,7 +45,7 @@ class PathEmergence:
         attention: its mean attention at the last measured step.
         above: first step with attention above 0.5.
         attention_half: first step with attention above half of its last value.
-        necessity: what part of what is learned is lost at the last step if it is cut.
+        necessity: the share of what is learned that is lost at the last step if it is cut.
         necessity_half: first step at which that is above half of its last value.
         frozen_necessity: the same in the frozen circuit; None if it only enables.
         frozen_half: first step at which that is above half of its last value.
@@ -123,29 +121,6 @@ def loss_emergence(series: Series) -> dict[str, Crossing | None]:
 def symbols(recipe: Recipe) -> list[str]:
     """The asked symbols, x_1..x_D, or x_D alone."""
     return list(recipe.task.asked)
-
-
-def in_order(
-    losses: dict[str, Crossing | None], steps_between: Sequence[tuple[str, str]]
-) -> bool | None:
-    """Whether partial losses fall below 0.5 in the order x_1, x_2, ... (claim of section 7.2).
-
-    Args:
-        losses: when each fell, by symbol.
-        steps_between: pairs of symbols, of which the first has to fall before the second.
-
-    Returns:
-        None where that cannot be told: no symbol is out of turn, but of no pair both have fallen,
-        or both at one step.
-    """
-    steps = {
-        name: math.inf if crossing is None else crossing.step for name, crossing in losses.items()
-    }
-    pairs = [(steps[earlier], steps[later]) for earlier, later in steps_between]
-    if any(later < earlier for earlier, later in pairs):
-        return False
-    fallen = [(earlier, later) for earlier, later in pairs if later < math.inf]
-    return True if fallen and all(earlier < later for earlier, later in fallen) else None
 
 
 def paper_epochs(recipe: Recipe) -> bool:

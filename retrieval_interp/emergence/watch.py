@@ -1,7 +1,7 @@
 """Following a circuit's paths while a model is trained, so that checkpoints need not be kept.
 
 `train --watch circuit.json` measures at every log step, and where the run begins, and appends what
-it finds to the run folder's watch.jsonl: first a line with the circuit, then one a step. One
+it finds to the run folder's watch.jsonl: first a line with the circuit, then one per step. One
 measurement costs as much as a few training steps, which is little beside a log line's 40 or 50.
 
 The trained model is not touched: its weights are copied into a second one, which is measured.
@@ -10,8 +10,9 @@ Training therefore goes the same way, to the last bit, with and without.
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,12 +24,21 @@ from retrieval_interp.emergence.probe import (
     Probe,
     Snapshot,
     check_has_paths,
+    named,
     snapshot_from_dict,
 )
 from retrieval_interp.storage.files import read_json_lines, write_whole
 from retrieval_interp.storage.run_folder import watch_path
 from retrieval_interp.training.model import build_model
 from tasks import InputError
+from tasks.structured import from_data
+
+
+@dataclass(frozen=True)
+class _Heading:
+    """The first line of watch.jsonl."""
+
+    circuit: dict[str, Any]
 
 
 class Watch:
@@ -140,16 +150,12 @@ def read_watch(path: Path, n_roles: int) -> tuple[Circuit, list[Snapshot]] | Non
     lines = list(read_json_lines(path))
     if not lines:
         return None
-    heading, *rows = lines
-    if "circuit" not in heading:
-        raise InputError(f"{path}: expected the watched circuit in line 1, found {heading!s:.60}")
-    try:
-        circuit = Circuit.from_dict(heading["circuit"], n_roles)
-    except InputError as error:
-        raise InputError(f"{path}: line 1: {error}") from None
+    first: _Heading = from_data(_Heading, lines[0], f"{path}: line 1")
+    with named(f"{path}: line 1"):
+        circuit = Circuit.from_dict(first.circuit, n_roles)
     snapshots = [
         snapshot_from_dict(row, circuit, f"{path}: line {number}")
-        for number, row in enumerate(rows, start=2)
+        for number, row in enumerate(lines[1:], start=2)
     ]
     by_step = {snapshot.step: snapshot for snapshot in snapshots}
     return circuit, [by_step[step] for step in sorted(by_step)]

@@ -2,5 +2,6 @@
 
 evidence  where numbers come from: shipped checkpoints and circuits, result files, finished runs
 claims    what the paper says, and what the evidence says to it;  table  both, as text and JSON
-figures   figures 4 to 7 and appendices C and D, from the same evidence
+ranges    the paper's numbers;  heads  in what order the heads of the query emerge
+gallery   figures 4 to 7 and appendices C and D, from the same evidence
 """

@@ -1,26 +1,36 @@
 """What the paper claims, and what the evidence says to it.
 
-The paper's numbers are its own, with the place where they stand. Ours come from `Evidence`.
-A claim gives a row for each thing it speaks of, such as a transformer; a row at a smaller scale
-stands beside the paper's, never instead of it.
+The paper's numbers are its own (`ranges`), ours come from `Evidence`. A claim gives one row for
+each thing it speaks of, such as a transformer; a row at a smaller scale stands beside the paper's,
+never instead of it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
-from circuits import Circuit
+from circuits import Circuit, HeadPath
 from circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config.presets import PAPER, departures
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.times import in_order, loss_emergence, path_emergence
-from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained
+from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
+from retrieval_interp.reproduce.heads import head_order, joins_pair, order_text
+from retrieval_interp.reproduce.ranges import (
+    D_LEARNED,
+    D_SUFFICIENT,
+    FIRST_LAYER,
+    LEARNED,
+    PATHS,
+    SUFFICIENT,
+    UNLEARNED,
+    Range,
+    range_text,
+    side,
+)
 from tasks import RetrievalTask
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
 PAPER_SCALE = "the paper's"
-LEARNED, SUFFICIENT = 0.01, 0.05  # C6 and C7
-D_LEARNED, D_SUFFICIENT = 0.031, 0.045  # C10
 _ABC = ("transformer-a", "transformer-b", "transformer-c")
 
 
@@ -38,6 +48,7 @@ class Row:
         command: what makes our number.
         verdict: whether both agree.
         source: what the number was computed or read from.
+        rule: how the verdict is reached, where the paper's number does not say it.
     """
 
     id: str
@@ -49,6 +60,7 @@ class Row:
     command: str
     verdict: Verdict
     source: str
+    rule: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,6 +76,7 @@ class Claim:
         where: where the paper says it.
         paper: its number.
         judge: rows from evidence.
+        rule: how the verdict is reached, where the paper's number does not say it.
     """
 
     id: str
@@ -71,11 +84,11 @@ class Claim:
     where: str
     paper: str
     judge: Callable[["Claim", Evidence], Iterator[Row]]
+    rule: str = ""
 
     def row(self, ours: str, scale: str, command: str, verdict: Verdict, source: str) -> Row:
-        return Row(
-            self.id, self.text, self.where, self.paper, ours, scale, command, verdict, source
-        )
+        about = self.id, self.text, self.where, self.paper
+        return Row(*about, ours, scale, command, verdict, source, self.rule)
 
     def not_run(self, scale: str, command: str) -> Row:
         return self.row("", scale, command, "not run", "")
@@ -143,7 +156,7 @@ def _nonic_never_learns(claim: Claim, evidence: Evidence) -> Iterator[Row]:
     def say(summary: dict[str, Any]) -> tuple[str, bool]:
         share = summary["share_above_0.7"]
         runs = round(share * summary["finished"])
-        return f"{runs} of {summary['finished']} runs end above 0.7", share == 1.0
+        return f"{runs} of {summary['finished']} runs end above {UNLEARNED:g}", share == 1.0
 
     yield from _grid_row(claim, evidence, "section7-nonic", say)
 
@@ -175,6 +188,8 @@ def _losses_fall_in_order(claim: Claim, evidence: Evidence) -> Iterator[Row]:
         judged = order["held"] + len(order["broken"])
         fewer = order["fewer_than_two_fell"]
         more = f"; in {fewer} more fewer than two fell below 0.5" if fewer else ""
+        if tied := order.get("tied"):
+            more += f"; in {len(tied)} more two fell at the same step"
         return f"{order['held']} of {judged} runs{more}", judged > 0 and order["held"] == judged
 
     yield from _grid_row(claim, evidence, "section7-ic", say)
@@ -191,7 +206,7 @@ def _each(
     smaller: str | None,
     circuits: bool = True,
 ) -> Iterator[Row]:
-    """A row a transformer, and one for its smaller stand-in."""
+    """One row per transformer, and one for its smaller stand-in."""
     for name in (*names, *([smaller] if smaller else [])):
         trained = evidence.trained(name)
         command = f"python -m retrieval_interp.train --preset {name} --out {evidence.runs / name}"
@@ -261,14 +276,36 @@ def _say_sufficient(trained: Trained) -> tuple[str, bool]:
 
 
 def _necessary(claim: Claim, evidence: Evidence) -> Iterator[Row]:
-    def say(trained: Trained) -> tuple[str, bool]:
-        costs = trained.worth.ablated.values()
-        if not costs:
-            return "no path", False
-        minimal = trained.worth.combined_loss < SUFFICIENT < min(costs)
-        return f"{min(costs):.2f} to {max(costs):.2f} ({len(costs)} paths)", minimal
+    yield from _each(claim, evidence, _ABC, lambda trained: costs_of_paths(trained.worth), "small")
 
-    yield from _each(claim, evidence, _ABC, say, "small")
+
+def costs_of_paths(worth: Worth) -> tuple[str, bool]:
+    """Which paths cost as much as the paper's, and whether all do in a circuit that holds.
+
+    The first useful layer, the lowest with a path, has a range of its own.
+    """
+    first = min((path.head.layer for path in worth.ablated), default=None)
+    name = "first useful layer" + ("" if first is None else f", L{first}")
+    costs = list(worth.ablated.items())
+    parts = (
+        _inside(name, [one for one in costs if one[0].head.layer == first], FIRST_LAYER),
+        _inside("later layers", [one for one in costs if one[0].head.layer != first], PATHS),
+    )
+    agrees = worth.combined_loss < SUFFICIENT and all(inside for _, inside in parts)
+    return "; ".join(text for text, _ in parts), agrees
+
+
+def _inside(name: str, costs: list[tuple[HeadPath, float]], within: Range) -> tuple[str, bool]:
+    """Which of some paths cost as much as the paper's, and whether there are any and all do."""
+    if not costs:
+        return f"{name}: no path", False
+    there: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
+    for path, cost in costs:
+        there[side(cost, within)].append(f"{path} {cost:.2f}")
+    listed = {place: f" ({', '.join(paths)})" if paths else "" for place, paths in there.items()}
+    text = f"{name}: {len(there['inside'])} of {len(costs)} paths inside {range_text(within)}"
+    others = (f", {len(there[p])} {p}{listed[p]}" for p in ("below", "above") if there[p])
+    return text + listed["inside"] + "".join(others), len(there["inside"]) == len(costs)
 
 
 def _useful_heads(claim: Claim, evidence: Evidence) -> Iterator[Row]:
@@ -294,15 +331,18 @@ def first_joins(circuit: Circuit) -> bool:
     """Whether the first head with paths brings a pair's first element to its second."""
     paths = [*circuit.paths(), *circuit.enabling]
     first = min((path.head for path in paths), default=None)
-    joins = (path.path for path in paths if path.head == first)
-    return any(dest > 0 and dest % 2 == 0 and src == dest - 1 for dest, src in joins)
+    return any(joins_pair(path.path) for path in paths if path.head == first)
 
 
 def _transformer_d(claim: Claim, evidence: Evidence) -> Iterator[Row]:
     def say(trained: Trained) -> tuple[str, bool]:
         said, learned = _say_learned(D_LEARNED)(trained)
         after = trained.worth.combined_loss
-        return f"{said}; {after:.4f} with the circuit", learned and after <= D_SUFFICIENT
+        return (
+            f"{said}; {after:.4f} with the circuit, which was searched for a loss below "
+            f"{trained.tolerance:g}",
+            learned and after <= D_SUFFICIENT,
+        )
 
     yield from _each(claim, evidence, ("transformer-d",), say, None)
 
@@ -317,21 +357,11 @@ def _heads_emerge(claim: Claim, evidence: Evidence) -> Iterator[Row]:
             yield claim.not_run(scale, command)
             continue
         series, record = found
-        order = in_order(loss_emergence(series), series.recipe.task.steps_between)
-        appeared = sorted(
-            (row.above.step, str(row.path))
-            for row in path_emergence(series)
-            if row.above is not None
-        )
-        steps = [f"{path} at {step:.0f}" for step, path in appeared]
-        layers = {int(path[1 : path.index(".")]) for _, path in appeared}
-        apart = len({step for step, _ in appeared}) > 1 and len(layers) > 1
         yield claim.row(
-            f"attention above 0.5: {', '.join(steps) or 'none'}; partial losses "
-            f"{'in order' if order else 'not in order'}",
+            order_text(series),
             scale,
-            record["command"],
-            _verdict(bool(order) and apart, smaller),
+            record.command,
+            _verdict(head_order(series).holds, smaller),
             f"{name}.emergence.json",
         )
 
@@ -344,7 +374,7 @@ CLAIMS: dict[str, Claim] = {
             "C3",
             "without curriculum nothing is learned, even at D = 3",
             "section 7.2, figure 4 left",
-            "100% of runs end above 0.7",
+            f"100% of runs end above {UNLEARNED:g}",
             _nonic_never_learns,
         ),
         Claim(
@@ -362,21 +392,22 @@ CLAIMS: dict[str, Claim] = {
             _losses_fall_in_order,
         ),
         Claim(
-            "C6", "A, B and C learn", "section 8.2", "validation MSE below 0.01", _learned
+            "C6", "A, B and C learn", "section 8.2", f"validation MSE below {LEARNED:g}", _learned
         ),
         Claim(
             "C7",
             "a few heads as one-hot maps, all others uniform or identity, do it all",
             "appendix E",
-            "combined MSE below 0.05",
+            f"combined MSE below {SUFFICIENT:g}",
             _sufficient,
         ),
         Claim(
             "C8",
             "every path is necessary",
             "appendix E",
-            "0.17 to 0.89 without it (first useful layer: 0.05 to 0.1)",
+            f"{range_text(PATHS)} without it (first useful layer: {range_text(FIRST_LAYER)})",
             _necessary,
+            "reproduced if every path of the circuit lies inside its range, to two decimals",
         ),
         Claim(
             "C9",
@@ -389,15 +420,16 @@ CLAIMS: dict[str, Claim] = {
             "C10",
             "D learns, and its circuit holds",
             "section 9.2",
-            "MSE 0.031, with the circuit 0.045",
+            f"MSE {D_LEARNED:g}, with the circuit {D_SUFFICIENT:g}",
             _transformer_d,
         ),
         Claim(
             "C11",
             "heads emerge one after the other",
             "section 9.2, figures 6 and 7, appendix D",
-            "an induction head first (epoch 450), then one head a further token",
+            "an induction head first (epoch 450), then one head per further token, in order",
             _heads_emerge,
+            "reproduced if all four conditions hold (docs/emergence.md)",
         ),
     )
 }  # fmt: skip

@@ -9,8 +9,8 @@ that carries its own command, versions and date. Each is looked for in the packa
     results/<grid>.json                   a grid, as `sweep` writes it (summary.json)
 """
 
-import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -28,11 +28,10 @@ from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shi
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import read_text
 from tasks import InputError
-from tasks.structured import from_data
+from tasks.structured import from_data, read_json
 
 EXAMPLES = 512
 LOSS_EXAMPLES = 4096  # single examples differ: on 512 the mean is uncertain by a quarter
-_RECORD = ("command", "versions", "date")
 
 
 def results_folder() -> Path:
@@ -51,6 +50,21 @@ class Worth:
 
     combined_loss: float
     ablated: dict[HeadPath, float]
+
+
+@dataclass(frozen=True)
+class Record:
+    """How a result file was made.
+
+    Attributes:
+        command: what was typed.
+        versions: of the libraries that matter, by name.
+        date: when.
+    """
+
+    command: str
+    versions: dict[str, Any]
+    date: str
 
 
 class Trained:
@@ -80,8 +94,15 @@ class Trained:
     def ablate_command(self) -> str:
         """What finds the circuit and prints its numbers."""
         if self._circuit_file is not None:
-            return str(_read(self._circuit_file, "record")["command"])
+            file = self._circuit_file
+            return _record(_read(file).get("record"), f"{file}: record").command
         return f"python -m retrieval_interp.ablate --ckpt {self.where} --one-hot"
+
+    @property
+    def tolerance(self) -> float:
+        """The loss below which the circuit was searched: its command's, else the task's."""
+        given = re.search(r"--tolerance[= ]([0-9.]+)", self.ablate_command)
+        return float(given[1]) if given else self.checkpoint.task.tolerance
 
     @cached_property
     def circuit(self) -> Circuit:
@@ -159,10 +180,10 @@ class Evidence:
         last = f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
         return str(run) if (run / last).is_file() else None
 
-    def series(self, name: str) -> tuple[Series, dict[str, Any]] | None:
-        """A transformer's series through training, and the file's record of itself."""
+    def series(self, name: str) -> tuple[Series, Record] | None:
+        """A transformer's series through training, and how it was made."""
         path = self._file(f"{name}.emergence.json")
-        return (read_series(path), _read(path)) if path is not None else None
+        return (read_series(path), _record(_read(path), str(path))) if path is not None else None
 
     def grid(self, name: str) -> dict[str, Any] | None:
         """A grid's summary, the package's or that of a finished sweep."""
@@ -172,6 +193,7 @@ class Evidence:
         summary = _read(path)
         if summary.get("grid") != name or not summary.get("finished"):
             raise InputError(f"{path}: expected a summary of {name} with finished cells")
+        _record(summary, str(path))
         return summary
 
     def _file(self, name: str, in_runs: str | None = None) -> Path | None:
@@ -179,17 +201,18 @@ class Evidence:
         return next((path for path in places if path.is_file()), None)
 
 
-def _read(path: Path, record: str | None = None) -> dict[str, Any]:
-    """A result file, or the part of it that says how it was made."""
-    try:
-        data = json.loads(read_text(path, "a result file"))
-        data = data if record is None else data.get(record, {})
-        missing = [key for key in _RECORD if key not in data]
-    except (ValueError, TypeError, RecursionError):
-        raise InputError(f"{path}: expected a result file (JSON), found other text") from None
-    if missing:
-        raise InputError(
-            f"{path}: expected a result file that says how it was made, found none of its "
-            f"{missing[0]!r}"
-        )
-    return dict(data)
+def _read(path: Path) -> dict[str, Any]:
+    """A result file as JSON data."""
+    data = read_json(read_text(path, "a result file"), str(path))
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: expected a result file, found {type(data).__name__}")
+    return data
+
+
+def _record(data: Any, where: str) -> Record:
+    """The part of a result file that says how it was made."""
+    known = {field.name for field in fields(Record)}
+    if isinstance(data, dict):
+        data = {key: value for key, value in data.items() if key in known}
+    record: Record = from_data(Record, data, f"{where}: how it was made")
+    return record

@@ -10,7 +10,7 @@ _VERDICTS = ("reproduced", "reproduced at smaller scale", "not reproduced", "not
 
 
 def table_text(rows: Sequence[Row], width: int = 100) -> str:
-    """The claims with the paper's number and ours, a block a claim.
+    """The claims with the paper's number and ours, one block per claim.
 
     Args:
         rows: as `claims.judge` gives them.
@@ -23,6 +23,7 @@ def table_text(rows: Sequence[Row], width: int = 100) -> str:
             continue
         lines.append(f"{name}  {claim.text} ({claim.where})")
         lines += _item("paper", claim.paper, width)
+        lines += _item("judged", claim.rule, width)
         for row in own:
             lines += _item(row.scale, row.ours or "-", width)
             lines += _item("", f"{row.verdict}  [{row.command}]", width)
@@ -31,6 +32,9 @@ def table_text(rows: Sequence[Row], width: int = 100) -> str:
 
 
 def _item(label: str, text: str, width: int) -> list[str]:
+    """Wrapped lines; none without a text."""
+    if not text:
+        return []
     first = f"    {label + ': ' if label else ''}"
     # A command breaks at spaces alone, so that it can be copied.
     return textwrap.wrap(
@@ -56,13 +60,14 @@ def table_markdown(rows: Sequence[Row]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        cells = [row.id, f"{row.claim} ({row.where})", row.paper, row.ours or "-", row.scale]
+        rule = f"; {row.rule}" if row.rule else ""
+        cells = [row.id, f"{row.claim} ({row.where}){rule}", row.paper, row.ours or "-", row.scale]
         cells += [row.verdict, f"`{row.command.removeprefix('python -m retrieval_interp.')}`"]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def table_json(rows: Sequence[Row]) -> str:
-    """A list of rows, a line each."""
+    """A list of rows, one per line."""
     lines = ",\n".join("  " + json.dumps(row.to_dict(), ensure_ascii=False) for row in rows)
     return f"[\n{lines}\n]\n"

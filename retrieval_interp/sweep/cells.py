@@ -4,22 +4,22 @@
    in its run folder, or goes on with what the folders hold.
 2. Its result is read off the run's metrics (paper, section 7.2): the final validation loss and
    partial losses (means over the last 100 steps), the first step at which each partial loss is
-   below 0.5, linearly between logged steps, and whether these steps come in the order x_1, x_2, ...
+   below 0.5, and whether these steps come in the order x_1, x_2, ...
+   (`retrieval_interp.emergence.crossing`).
 3. `answers_of` is what a worker process (`retrieval_interp.sweep.local`) or a node of a cluster
    does: it runs jobs that train together and says of each what became of it.
 """
 
 import contextlib
 import datetime
-import math
 import platform
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
 from retrieval_interp.storage.files import remove_leftovers
 from tasks.errors import InputError
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from retrieval_interp.training.loop import Trained
 
 FORMAT = 1
-THRESHOLD = 0.5
 CHECKPOINTS = "checkpoints/step-*.safetensors"
 
 
@@ -127,10 +126,12 @@ def _result(job: Job, trained: "Trained") -> dict[str, Any] | InputError:
             f"{job.folder}: expected metrics of the last steps, found none; remove that folder to "
             "run the cell again"
         )
-    below = [
-        first_below([(row["step"], row["partial_losses"][i]) for row in trained.metrics])
-        for i in range(len(record["partial_losses"]))
-    ]
+    task, steps = trained.recipe.task, [row["step"] for row in trained.metrics]
+    losses = zip(*(row["partial_losses"] for row in trained.metrics))
+    below = {
+        name: first_below(steps, values, THRESHOLD * task.loss_scale)
+        for name, values in zip(task.asked, losses)
+    }
     return {
         "format": FORMAT,
         "status": "done",
@@ -141,8 +142,8 @@ def _result(job: Job, trained: "Trained") -> dict[str, Any] | InputError:
         "seed": trained.recipe.seed,
         "validation_loss": record["validation_loss"],
         "partial_losses": record["partial_losses"],
-        "below_half": below,
-        "order_held": order_held(below),
+        "below_half": [None if at is None else at.step for at in below.values()],
+        "order_held": in_order(below, task.steps_between),
         "steps": record["step"],
         "seconds": record["seconds"],
         "seconds_per_step": record["seconds"] / record["step"],
@@ -153,44 +154,6 @@ def _result(job: Job, trained: "Trained") -> dict[str, Any] | InputError:
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "recipe": record["recipe"],
     }
-
-
-def first_below(points: Sequence[tuple[int, float]], threshold: float = THRESHOLD) -> float | None:
-    """The first step at which a loss is below a threshold (section 7.2).
-
-    Args:
-        points: (step, loss), by step.
-        threshold: 0.5 in the paper.
-
-    Returns:
-        Where the line between the last logged loss that is not below and the first that is crosses
-        the threshold; the first logged step if that one is below already; None if none is.
-    """
-    before: tuple[int, float] | None = None
-    for step, loss in points:
-        if loss < threshold:
-            if before is None:
-                return float(step)
-            share = (before[1] - threshold) / (before[1] - loss)
-            return before[0] + share * (step - before[0])
-        before = (step, loss)
-    return None
-
-
-def order_held(below: Sequence[float | None]) -> bool | None:
-    """Whether the losses fell below in the order x_1, x_2, ... (section 7.2).
-
-    Args:
-        below: the step of each; None for one that never did, which comes last.
-
-    Returns:
-        False if one is not before the next (two at the same step are in no order, two that never
-        fell are no violation); None if there is nothing to judge, fewer than two having fallen.
-    """
-    steps = [math.inf if step is None else step for step in below]
-    if any(a >= b for a, b in pairwise(steps) if a < math.inf or b < math.inf):
-        return False
-    return True if sum(step < math.inf for step in steps) > 1 else None
 
 
 def tidy(folder: Path, checkpoint: bool) -> None:

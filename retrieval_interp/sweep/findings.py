@@ -48,19 +48,25 @@ def summarize(
             _depth(layers, [row for cell, row in results.items() if cell.layers == layers])
             for layers in sorted({cell.layers for cell in results})
         ],
-        "order": {
-            "held": sum(row["order_held"] is True for row in rows),
-            "broken": sorted(row["cell"] for row in rows if row["order_held"] is False),
-            "fewer_than_two_fell": sum(row["order_held"] is None for row in rows),
-        }
-        if len(grid.asked) > 1
-        else None,
+        "order": _order(rows) if len(grid.asked) > 1 else None,
         "paper": PAPER.get(grid.grid),
         "seconds": sum(row["seconds"] for row in rows),
         "devices": sorted({row["device"] for row in rows}),
         "versions": _versions(rows),
         "first_date": min((row["date"] for row in rows), default=None),
         "date": max((row["date"] for row in rows), default=None),
+    }
+
+
+def _order(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """In how many runs the order held; two losses that fell at the same step are in no order."""
+    undecided = [row for row in rows if row["order_held"] is None]
+    tied = [row for row in undecided if sum(at is not None for at in row["below_half"]) > 1]
+    return {
+        "held": sum(row["order_held"] is True for row in rows),
+        "broken": sorted(row["cell"] for row in rows if row["order_held"] is False),
+        "fewer_than_two_fell": len(undecided) - len(tied),
+        **({"tied": sorted(row["cell"] for row in tied)} if tied else {}),
     }
 
 
@@ -144,6 +150,8 @@ def _sentences(summary: dict[str, Any]) -> list[str]:
             held += f" (paper: {paper['order_held']:.0%})"
         if order["fewer_than_two_fell"]:
             held += f"; in {order['fewer_than_two_fell']} more, fewer than two fell below"
+        if order.get("tied"):
+            held += f"; in {len(order['tied'])} more, two fell below at the same step"
         lines.append(held + ".")
         if order["broken"]:
             lines.append(f"Another order: {', '.join(order['broken'])}.")

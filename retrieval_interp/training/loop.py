@@ -2,11 +2,12 @@
 
 1. The batch of a step is a function of the recipe's seed and the step alone, and so is the learning
    rate; a run therefore goes on from weights and optimizer state, exactly.
-2. AdamW on the mean squared error of the queries (paper, section 7.1), through `torch.compile`.
+2. AdamW on the task's loss, in the paper the mean squared error of the queries (section 7.1),
+   through `torch.compile`.
 3. Every `log_every` steps, and in each of the last 100, the validation loss on fresh examples; its
    mean over the last 100 steps is the final validation loss (section 7.1).
 4. Every `checkpoint_every` steps a checkpoint and the state to resume from.
-5. On request a circuit's paths are followed on the way (`retrieval_interp.emergence.watch`).
+5. A watcher, if there is one, is shown the model on the way (`retrieval_interp.training.watcher`).
 6. Recipes that differ in their seed alone can take common steps
    (`retrieval_interp.training.seeds`), each with its own folder.
 """
@@ -28,12 +29,12 @@ from torch import Tensor, nn
 
 from circuits.models.transformer import Transformer
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.storage.run_folder import RunFolder, checkpoint_files
 from retrieval_interp.training.compiled import compiled
 from retrieval_interp.training.device import choose_device
 from retrieval_interp.training.model import build_model
 from retrieval_interp.training.seeds import Stack
+from retrieval_interp.training.watcher import Watcher
 from tasks import Batch, InputError
 from tasks.structured import to_data
 
@@ -48,8 +49,8 @@ class Trained:
         model: in evaluation mode.
         recipe: how it was made.
         record: the training record, as a checkpoint holds it.
-        metrics: a row a log step: step, train_loss, validation_loss, partial_losses, learning_rate,
-            seconds.
+        metrics: one row per log step: step, train_loss, validation_loss, partial_losses,
+            learning_rate, seconds.
     """
 
     model: Transformer
@@ -80,7 +81,7 @@ def train_model(
     device: str = "auto",
     compile: bool = True,
     on_step: Callable[[int, dict[str, Any] | None], None] = lambda step, row: None,
-    watch: Watch | None = None,
+    watch: Watcher | None = None,
 ) -> Trained:
     """Run a recipe, or go on with the run that `out` holds.
 
@@ -91,7 +92,8 @@ def train_model(
         compile: use `torch.compile`; where that fails a warning says why and the run is eager.
         on_step: called after each step with the number of steps done and the metrics row that the
             step logged, if any.
-        watch: measures a circuit's paths every `log_every` steps; training goes the same way.
+        watch: is shown the model every `log_every` steps, as `ri.Watch(circuit)` is to measure a
+            circuit's paths; training goes the same way.
 
     Raises:
         InputError: the folder holds another recipe, cannot be written, or the loss is not finite.
@@ -152,7 +154,7 @@ class _Run:
         recipe: Recipe,
         out: Path | str | None,
         on_step: Callable[[int, dict[str, Any] | None], None],
-        watch: Watch | None = None,
+        watch: Watcher | None = None,
     ):
         self.recipe, self.out, self.on_step, self.watch = recipe, out, on_step, watch
         self.error: InputError | None = None
