@@ -20,7 +20,8 @@ from retrieval_interp.sweep.folder import SweepFolder, read_grid
 from retrieval_interp.sweep.grid import make_grid
 from retrieval_interp.training.loop import train_model
 from tasks import InputError
-from tests.faults.kill import COMMANDS, WAYS, half_written, same
+from tests.faults import kill
+from tests.faults.kill import COMMANDS, WAYS, half_written
 from tests.test_training import TINY, Stop, metrics, same, state
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,7 +61,7 @@ def test_what_a_kill_leaves_is_compared(tmp_path):
         ({"weights": "a"}, False, False),
     ):
         one = {"loss": [1.0], "weights": "a"}
-        assert (same(one, other, 0.0), same(one, other, 1e-5)) == (exactly, nearly)
+        assert (kill.same(one, other, 0.0), kill.same(one, other, 1e-5)) == (exactly, nearly)
     for name, half in {"a.json": '{"a"', "b.jsonl": "{}\n{\n{}", "c.html": "<html>"}.items():
         (tmp_path / name).write_text(half)
         assert [line.split(":")[0] for line in half_written(tmp_path)] == [str(tmp_path / name)]
