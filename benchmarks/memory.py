@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from measure import add_device, arguments, peak_bytes, prepare, run_process, table, write_json
+from measure import arguments, peak_bytes, prepare, report, run_process
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "retrieval_interp" / "results"
@@ -85,7 +85,6 @@ def run_case(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    add_device(parser)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--preset", default="section7-ic-8", help="what is trained")
     parser.add_argument("--steps", type=int, default=3, help="of training")
@@ -108,8 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = json.loads(done.output.splitlines()[-1])
         size = {"case": name, "size": found.pop("size")}
         rows.append({**size, "peak GB": done.peak / GIGABYTE, **found})
-    print(table(rows))
-    write_json(options.json, rows, given)
+    report(rows, options, given)
 
 
 if __name__ == "__main__":

@@ -14,16 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from measure import (
-    add_device,
-    arguments,
-    machine,
-    prepare,
-    ratios,
-    seconds,
-    table,
-    write_json,
-)
+from measure import arguments, machine, prepare, ratios, report, seconds
 from tqdm import tqdm
 from training_step import stepper
 
@@ -110,7 +101,6 @@ def compare(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    add_device(parser)
     parser.add_argument("--sizes", nargs="+", choices=SIZES)
     parser.add_argument("--groups", nargs="+", type=int, default=[2, 4, 8])
     parser.add_argument("--rounds", type=int, default=7)
@@ -130,8 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for seeds in options.groups:
             compile = not options.eager and name != "smoke"  # as the sweep does
             rows.append(compare(name, seeds, compile, options.rounds, options.steps, device))
-    print(table(rows))
-    write_json(options.json, rows, argv, machine=machine(device))
+    report(rows, options, argv, machine=machine(device))
 
 
 if __name__ == "__main__":
