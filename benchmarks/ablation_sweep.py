@@ -24,7 +24,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from measure import add_device, arguments, machine, prepare, ratios, synchronize, table, write_json
+from measure import arguments, machine, prepare, ratios, report, synchronize
 from tqdm import tqdm
 from transformer_lens import patching
 
@@ -52,7 +52,7 @@ def load(name: str, device: torch.device) -> tuple[Any, RetrievalTask]:
 
 
 @torch.no_grad()
-def naive_mse(model: Any, task: RetrievalTask, batch: Batch, circuit: Circuit) -> float:
+def naive_loss(model: Any, task: RetrievalTask, batch: Batch, circuit: Circuit) -> float:
     with ablated(model, circuit, batch):
         return float(task.loss(model(batch.inputs), batch))
 
@@ -108,32 +108,31 @@ def compare(
     names = ("ours", "naive", "patch", "frozen", "frozen naive")
     times: dict[str, list[float]] = {key: [] for key in names}
     difference, hypotheses = 0.0, 0
+
+    def naively(key: str, chosen: list[tuple[Circuit, float]]) -> None:
+        nonlocal difference
+        seconds, found = timed(lambda: [naive_loss(model, task, batch, c) for c, _ in chosen])
+        times[key].append(seconds / len(chosen))
+        difference = max(difference, *(abs(a - b) for a, (_, b) in zip(found, chosen)))
+
     for round_number in range(rounds):
         seconds, found = timed(lambda: ablation_sweep(model, task, batch))
         empty = Circuit({}, len(task.role_names))
-        all_of_them = [(empty.replace(h, m), mse) for (h, m), mse in found.heads.items()]
+        all_of_them = [(empty.replace(head, m), loss) for (head, m), loss in found.heads.items()]
         all_of_them += [(empty.cut(row.path), row.live_loss) for row in found.paths]
         hypotheses = len(all_of_them)
         times["ours"].append(seconds / hypotheses)
         stride = max(1, hypotheses // sample)
-        chosen = all_of_them[round_number % stride :: stride]
-        seconds, values = timed(lambda c=chosen: [naive_mse(model, task, batch, x) for x, _ in c])
-        times["naive"].append(seconds / len(chosen))
-        errors = [abs(value - mse) for value, (_, mse) in zip(values, chosen)]
-        difference = max(difference, *errors)
+        naively("naive", all_of_them[round_number % stride :: stride])
         paths = [row.path for row in found.paths][round_number % stride :: stride]
         seconds, _ = timed(lambda p=paths: (patch(model, task, batch, p), synchronize(device)))
         times["patch"].append(seconds / len(paths))
         scorer = Scorer(model, task, batch)
         frozen = frozen_hypotheses(model, batch, empty)
         scorer.rebase(frozen[0])
-        seconds, mses = timed(lambda s=scorer, c=frozen: [s.loss(x) for x in c])
+        seconds, losses = timed(lambda s=scorer, c=frozen: [s.loss(x) for x in c])
         times["frozen"].append(seconds / len(frozen))
-        chosen = list(zip(frozen, mses))[round_number::stride]
-        seconds, values = timed(lambda c=chosen: [naive_mse(model, task, batch, x) for x, _ in c])
-        times["frozen naive"].append(seconds / len(chosen))
-        errors = [abs(value - mse) for value, (_, mse) in zip(values, chosen)]
-        difference = max(difference, *errors)
+        naively("frozen naive", list(zip(frozen, losses))[round_number::stride])
     medians = {key: statistics.median(values) for key, values in times.items()}
     return {
         "model": name,
@@ -152,7 +151,6 @@ def compare(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    add_device(parser)
     names = ["small", "transformer-a", "eight-heads"]
     parser.add_argument("--presets", nargs="+", default=names)
     parser.add_argument("--examples", type=int, default=128)
@@ -167,8 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         compare(name, options.examples, options.rounds, options.sample, device)
         for name in tqdm(options.presets, disable=None, leave=False)
     ]
-    print(table(rows))
-    write_json(options.json, rows, argv, machine=machine(device))
+    report(rows, options, argv, machine=machine(device))
 
 
 if __name__ == "__main__":

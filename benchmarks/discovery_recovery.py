@@ -13,13 +13,12 @@ Where a head is halved, two heads share its work and the truth is not unique: ei
 in the living model without harm. Those models have a row of their own.
 """
 
-import argparse
-import json
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from measure import arguments, report
 from tqdm import tqdm
 
 from circuits import Circuit, Head, discover
@@ -86,43 +85,38 @@ def ratio(rows: list[dict[str, Any]], key: str, of: int) -> float:
     return right / whole if whole else 1.0
 
 
-def line(name: str, rows: list[dict[str, Any]]) -> str:
-    cells = [
-        f"{ratio(rows, key, of):.3f}" for key in ("carrying", "enabling", "idle") for of in (1, 2)
-    ]
+def line(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row of the table."""
     exact = sum(row["exact"] for row in rows)
-    other = sum(row["equivalent"] for row in rows) - exact
+    shares = {
+        f"{key} {what}": f"{ratio(rows, key, of):.3f}"
+        for key in ("carrying", "enabling", "idle")
+        for of, what in ((1, "precision"), (2, "recall"))
+    }
+    others = sum(row["equivalent"] for row in rows) - exact
     mean = sum(row["seconds"] for row in rows) / len(rows)
-    return (
-        f"{name:<12} {len(rows):>6}  " + "  ".join(f"{cell:>9}" for cell in cells)
-        + f"  {exact:>5}  {other:>10}  {mean:>7.1f}"
-    )  # fmt: skip
+    return {
+        "": name,
+        "models": len(rows),
+        **shares,
+        "exact": exact,
+        "otherwise equivalent": others,
+        "seconds": mean,
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments(__doc__, device=False)
     parser.add_argument("--models", type=int, default=60)
     parser.add_argument("--examples", type=int, default=128)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     torch.set_num_threads(1)  # the tensors are small
-    rows = [
-        one_model(index, options.examples)
-        for index in tqdm(range(options.models), disable=None, desc="models")
-    ]
-    groups = "".join(f"{name:<22}" for name in ("carrying paths", "only enabling", "idle heads"))
-    print(f"{'':<12} {'models':>6}  {groups} found  otherwise")
-    print(f"{'':<19}  " + "  precision     recall" * 3 + "  exact  equivalent  seconds")
-    for steps in range(1, MAX_STEPS + 1):
-        group = [row for row in rows if row["steps"] == steps]
-        if group:
-            print(line(f"D = {steps}", group))
-    for name, unique in (("truth unique", True), ("halved heads", False)):
-        group = [row for row in rows if row["unique"] == unique]
-        if group:
-            print(line(name, group))
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    models = range(2 if options.quick else options.models)
+    rows = [one_model(i, options.examples) for i in tqdm(models, disable=None, desc="models")]
+    groups = {f"D = {steps}": ("steps", steps) for steps in range(1, MAX_STEPS + 1)}
+    groups |= {"truth unique": ("unique", True), "halved heads": ("unique", False)}
+    chosen = {name: [row for row in rows if row[k] == v] for name, (k, v) in groups.items()}
+    report(rows, options, argv, shown=[line(name, of) for name, of in chosen.items() if of])
 
 
 if __name__ == "__main__":

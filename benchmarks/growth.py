@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 import torch
-from measure import add_device, arguments, exponent, machine, prepare, seconds, table, write_json
+from measure import arguments, exponent, machine, prepare, report, seconds
 from plotly.subplots import make_subplots
 from tqdm import tqdm
 
@@ -166,7 +166,6 @@ def figure(rows: Sequence[dict[str, Any]]) -> go.Figure:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    add_device(parser)
     parser.set_defaults(threads=1)  # the tensors are small
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the figure here (HTML)")
@@ -176,8 +175,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     start = Size(3, 2, 2, 16) if options.quick else Size()
     varied = QUICK if options.quick else VARIED
     rows = measure(varied, start, 1 if options.quick else options.rounds, device)
-    print(table(summary(rows)))
-    write_json(options.json, rows, argv, machine=machine(device), exponents=summary(rows))
+    lines = summary(rows)
+    report(rows, options, argv, shown=lines, machine=machine(device), exponents=lines)
     if options.out is not None:
         figure(rows).write_html(options.out)
 

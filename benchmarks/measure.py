@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing in turns, tables, result files, fitted exponents."""
+"""What the benchmarks share: options, timing in turns, tables, result files, fitted exponents."""
 
 import argparse
 import json
@@ -16,22 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from retrieval_interp.storage.provenance import provenance
+from retrieval_interp.views.tables import text_table
 
 # This module is read by processes that measure others' memory, so it loads nothing heavy: a process
 # begins with the peak memory of the one that started it.
 
 
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that all benchmarks have."""
+def arguments(description: str | None, device: bool = True) -> argparse.ArgumentParser:
+    """A parser with the options that all benchmarks have, or those with tensors of their own."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
     parser.add_argument("--json", type=Path, help="write the rows here too")
+    if device:
+        parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+        parser.add_argument("--threads", type=int, help="CPU threads; default all")
     return parser
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--threads", type=int, help="CPU threads; default all")
 
 
 def prepare(options: argparse.Namespace) -> Any:
@@ -107,40 +106,29 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     return statistics.linear_regression(x, y).slope
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of one form as aligned text; their keys are the header, None a blank."""
-    if not rows:
-        return ""
-    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    left = [isinstance(value, str) for value in rows[0].values()]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if text else cell.rjust(width)
-            for cell, width, text in zip(line, widths, left)
-        ).rstrip()
-        for line in cells
-    ]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def write_json(
-    path: Path | None, rows: Sequence[Mapping[str, Any]], argv: Sequence[str] | None, **more: Any
+def report(
+    rows: Sequence[Mapping[str, Any]],
+    options: argparse.Namespace,
+    argv: Sequence[str] | None,
+    shown: Sequence[Mapping[str, Any]] | None = None,
+    **more: Any,
 ) -> None:
-    """Write rows and where they come from, if a file was asked for."""
-    if path is not None:
+    """Print rows (or others, `shown`) as a table, and write them where `--json` asks for it."""
+    printed = rows if shown is None else shown
+    numbers = [place for place, value in enumerate(printed[0].values()) if type(value) is not str]
+    cells = [[_cell(value) for value in row.values()] for row in printed]
+    print("\n".join(text_table(list(printed[0]), cells, right=numbers)))
+    if options.json is not None:
         given = sys.argv[1:] if argv is None else argv
         command = f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(given)}".strip()
         data = {**provenance(command), **more, "rows": list(rows)}
-        path.write_text(json.dumps(data, indent=1) + "\n")
+        options.json.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from measure import add_device, arguments, peak_bytes, prepare, run_process, table, write_json
+from measure import arguments, peak_bytes, prepare, report, run_process
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "retrieval_interp" / "results"
@@ -26,7 +26,6 @@ GIGABYTE = 1e9
 
 
 def train(options: argparse.Namespace, device: Any) -> tuple[str, int]:
-    from retrieval_interp.cli.process_settings import keep_memory
 
     from retrieval_interp.config.presets import PRESETS
     from retrieval_interp.training.loop import train_model
@@ -34,7 +33,6 @@ def train(options: argparse.Namespace, device: Any) -> tuple[str, int]:
     recipe = replace(PRESETS[options.preset], steps=options.steps)
     if options.quick:
         recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=16)
-    keep_memory()  # as the command does
     before = peak_bytes()
     train_model(recipe, None, str(device), compile=not options.no_compile)
     size = f"{options.preset}, {recipe.batch} examples a step, {recipe.precision}"
@@ -86,7 +84,6 @@ def run_case(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    add_device(parser)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--preset", default="section7-ic-8", help="what is trained")
     parser.add_argument("--steps", type=int, default=3, help="of training")
@@ -109,8 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = json.loads(done.output.splitlines()[-1])
         size = {"case": name, "size": found.pop("size")}
         rows.append({**size, "peak GB": done.peak / GIGABYTE, **found})
-    print(table(rows))
-    write_json(options.json, rows, given)
+    report(rows, options, given)
 
 
 if __name__ == "__main__":

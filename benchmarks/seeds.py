@@ -14,17 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from measure import (
-    add_device,
-    arguments,
-    machine,
-    prepare,
-    ratios,
-    seconds,
-    table,
-    write_json,
-)
-from retrieval_interp.cli.process_settings import keep_memory
+from measure import arguments, machine, prepare, ratios, report, seconds
 from tqdm import tqdm
 from training_step import stepper
 
@@ -110,7 +100,6 @@ def compare(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    add_device(parser)
     parser.add_argument("--sizes", nargs="+", choices=SIZES)
     parser.add_argument("--groups", nargs="+", type=int, default=[2, 4, 8])
     parser.add_argument("--rounds", type=int, default=7)
@@ -118,7 +107,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--eager", action="store_true", help="without torch.compile throughout")
     options = parser.parse_args(argv)
     device = prepare(options)
-    keep_memory()  # as a sweep's cells do
     on_gpu = device.type == "cuda"
     sizes = options.sizes or [name for name in SIZES if on_gpu or name != "full-deep"]
     if options.quick:
@@ -130,8 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for seeds in options.groups:
             compile = not options.eager and name != "smoke"  # as the sweep does
             rows.append(compare(name, seeds, compile, options.rounds, options.steps, device))
-    print(table(rows))
-    write_json(options.json, rows, argv, machine=machine(device))
+    report(rows, options, argv, machine=machine(device))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ Both are compiled and take a step in turn, round after round, so that a drift of
 speed meets both alike. A step is what training does: forward in the preset's precision, loss,
 backward, AdamW. The table gives medians, the ratio (the median round by round and the quartiles),
 the speed against TransformerLens's own HookedTransformer, which runs uncompiled, the share that
-drawing a batch would take, and the share of the device's limit: the FLOPs of a step (`flops.py`)
-over its seconds, against the rate of a large matrix product measured in the same call. The process
-keeps freed memory, as that of `retrieval_interp.train` does.
+drawing a batch would take, and the share of the device's limit: the FLOPs of a step, as torch
+counts them, over its seconds, against the rate of a large matrix product measured in the same call.
+The process keeps freed memory, as that of `retrieval_interp.train` does.
 """
 
 import argparse
@@ -18,21 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from flops import matmul_rate, step_flops
-from measure import (
-    add_device,
-    arguments,
-    in_turns,
-    machine,
-    prepare,
-    ratios,
-    seconds,
-    table,
-    write_json,
-)
+from measure import arguments, in_turns, machine, prepare, ratios, report, seconds
 from plain_transformer import PlainTransformer
-from retrieval_interp.cli.process_settings import keep_memory
 from stock_transformer import StockTransformer
+from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from retrieval_interp.config.presets import PRESETS
@@ -70,6 +59,29 @@ def stepper(
     return step
 
 
+def step_flops(recipe: Recipe, device: torch.device) -> int:
+    """Of forward and backward pass of one uncompiled step."""
+    model, batch = (
+        build_model(recipe.model, recipe.task, 0, device),
+        recipe.task.sample(1, 0, device),
+    )
+    with FlopCounterMode(display=False) as counter:
+        recipe.task.loss(model(batch.inputs), batch).backward()
+    return recipe.batch * int(counter.get_total_flops())
+
+
+def matmul_rate(device: torch.device, precision: str) -> float:
+    """FLOPs a second of a large square product, the best of ten, in a recipe's precision.
+
+    In float32 on CUDA it is TensorFloat-32 where training asks for that.
+    """
+    size = 8192 if device.type == "cuda" else 1024
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    torch.mm(left, right)
+    return 2 * size**3 / min(seconds(lambda: torch.mm(left, right), 3, device) for _ in range(10))
+
+
 def compare(
     name: str, recipe: Recipe, options: argparse.Namespace, device: torch.device
 ) -> dict[str, Any]:
@@ -90,7 +102,7 @@ def compare(
     hooked = statistics.median(times["hooked"])
     ratio, low, high = ratios(times["hooked"], times["plain"])
     sampling = seconds(lambda: task.sample(recipe.batch, 0, device), 20, device)
-    speed = step_flops(recipe) / hooked
+    speed = step_flops(recipe, device) / hooked
     return {
         "preset": name,
         "precision": recipe.precision,
@@ -109,7 +121,6 @@ def compare(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    add_device(parser)
     known = sorted(name for name in PRESETS if isinstance(PRESETS[name].task, VectorTask))
     parser.add_argument("--presets", nargs="+", default=DEFAULT, choices=known)
     parser.add_argument(
@@ -121,7 +132,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-compile", action="store_true", help="time all three uncompiled")
     options = parser.parse_args(argv)
     device = prepare(options)
-    keep_memory()
     print(machine(device))
     rows = []
     for name in tqdm(options.presets, leave=False, disable=None):
@@ -130,8 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if options.quick:
                 recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
             rows.append(compare(name, recipe, options, device))
-    print(table(rows))
-    write_json(options.json, rows, argv, machine=machine(device))
+    report(rows, options, argv, machine=machine(device))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ from xml.etree import ElementTree
 import tomllib
 from packaging.requirements import Requirement
 
+from retrieval_interp.views.tables import text_table
+
 ROOT = Path(__file__).parent.parent
 RESOLUTION = {"lowest": "lowest-direct", "newest": "highest"}
 TOLERANCE = 1e-5  # between the MSEs of the same weights in two classes, all below about 2
@@ -92,7 +94,7 @@ def versions(python: Path, names: list[str]) -> dict[str, str]:
 def run_tests(python: Path, source: Path, name: str, tests: list[str]) -> dict[str, int]:
     """Test the copy; returns how many tests ended how."""
     report = source.parent / f"{name}.xml"
-    chosen = tests or ["-m", "not slow"]  # as `make test`
+    chosen = tests or ["-m", "not slow and not faults"]
     command = ["-m", "pytest", "-n", "2", "--dist", "worksteal", f"--junitxml={report}", *chosen]
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("PYTHONPATH", None)
@@ -108,17 +110,17 @@ def run_tests(python: Path, source: Path, name: str, tests: list[str]) -> dict[s
     return counts
 
 
-def table(rows: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
-
-
 def compare_versions(folder: Path, only: str | None, tests: list[str]) -> bool:
     """Test with both; prints the table and returns whether all passed."""
     source = folder / "source"
-    left = shutil.ignore_patterns(".*", "runs", "build", "*.egg-info", "__pycache__")
-    shutil.copytree(ROOT, source, ignore=left, dirs_exist_ok=True)
+    left = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
+    top = {"runs", "site"}
+    shutil.copytree(
+        ROOT,
+        source,
+        ignore=lambda folder, names: {*left(folder, names), *(top if folder == str(ROOT) else ())},
+        dirs_exist_ok=True,
+    )
     columns, ends = {}, {}
     asked = requirements(extras=True)
     names = sorted(
@@ -138,7 +140,7 @@ def compare_versions(folder: Path, only: str | None, tests: list[str]) -> bool:
         rows.append([dependency, allowed, *(column[dependency] for column in columns.values())])
     for end in ("passed", "skipped", "failed"):
         rows.append([end, "", *(str(counts[end]) for counts in ends.values())])
-    print(table(rows))
+    print("\n".join(text_table(rows[0], rows[1:])))
     if "newest" in columns:
         print(f"newest: {pinned_torch()} is pinned, a newer one brings gigabytes of CUDA packages")
     return not any(counts["failed"] for counts in ends.values())
@@ -167,7 +169,7 @@ def compare_bridge(folder: Path, checkpoints: list[str], examples: int) -> bool:
             difference = abs(mse - bridged[name][done])
             worst = max(worst, difference)
             rows.append([done, f"{mse:.6f}", f"{bridged[name][done]:.6f}", f"{difference:.1e}"])
-        print(f"\n{name}, {examples} examples\n\n{table(rows)}")
+        print(f"\n{name}, {examples} examples\n", *text_table(rows[0], rows[1:]), sep="\n")
     print(f"\ngreatest difference {worst:.1e}, at most {TOLERANCE:g} is expected")
     return worst <= TOLERANCE
 

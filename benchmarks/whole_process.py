@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import arguments, run_process, table, write_json
+from measure import arguments, report, run_process
 
 ROOT = Path(__file__).parent.parent
 HEAVY = (
@@ -81,7 +81,7 @@ def measure(name: str, arguments: Sequence[str], runs: int) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, device=False)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--commands", nargs="+", default=list(COMMANDS), choices=list(COMMANDS))
     options = parser.parse_args(argv)
@@ -89,8 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         measure(name, COMMANDS[name], 1 if options.quick else options.runs)
         for name in (options.commands[:1] if options.quick else options.commands)
     ]
-    print(table(rows))
-    write_json(options.json, rows, argv)
+    report(rows, options, argv)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ import pytest
 
 import retrieval_interp as ri
 from circuits.draw.figure import circuit_figure
-from faults.fuzz_files import log_data
-from faults.fuzz_run import SIZES, TASKS, run
 from retrieval_interp.ablate import main as ablate
 from retrieval_interp.emergence.report import render_emergence
 from retrieval_interp.notebook.display import circuit_html
@@ -26,6 +24,7 @@ from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.training.model import build_model
 from tasks import InputError, RetrievalTask
 from tasks.structured import to_data
+from tests.tiny_run import SIZES, TASKS, log_data, run
 
 ROOT = Path(__file__).parent.parent
 needs_inspect = pytest.mark.skipif(

@@ -1,6 +1,8 @@
-"""The tiny run of which what the fuzzer makes is damaged copies."""
+"""A tiny run, and a log of Inspect, of which tests make damaged and hostile copies."""
 
+import json
 from functools import cache
+from typing import Any
 
 from circuits import Circuit, parse_circuit, parse_head_path
 from retrieval_interp.config.recipe import Recipe
@@ -33,3 +35,25 @@ def run() -> Series:
     )
     recipe = Recipe(task, SIZES, steps=20, batch=4, examples=16, log_every=10, checkpoint_every=10)
     return Series("run", recipe, circuit, "made up", 0.05, snapshots, losses, ("a note",))
+
+
+@cache
+def log_data() -> list[Any]:
+    """What Inspect writes of two questions, as JSON data."""
+    from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec
+    from inspect_ai.scorer import Score
+
+    spec = {"created": "2026-01-01T00:00:00+00:00", "task": "retrieval_interp/equations"}
+    score = Score(value="C", answer="1", metadata={"attempts": 1, "unanswered": False})
+    metadata = {"steps": 1, "chance": 0.25, "acceptable": ["0", "1"]}
+    samples = [
+        EvalSample(id=i, epoch=1, input="x", target="1", scores={"exact_answer": score},
+                   metadata=metadata) for i in (1, 2)
+    ]  # fmt: skip
+    named = {"model": "mockllm/model", "metadata": {"formulation": "equations"}}
+    log = EvalLog(
+        status="success",
+        eval=EvalSpec(**spec, **named, dataset=EvalDataset(), config=EvalConfig()),
+        samples=samples,
+    )
+    return [json.loads(log.model_dump_json(exclude_none=True))]

@@ -3,7 +3,6 @@
 import json
 import struct
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,18 +11,11 @@ from hypothesis.strategies import DrawFn
 from safetensors.torch import save
 from torch import Tensor
 
-from faults.fuzz_inputs import (
-    damaged_bytes,
-    damaged_data,
-    dumps,
-    texts,
-)
-from faults.fuzz_run import SIZES, TASKS, run
-from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.storage import checkpoint as files
 from retrieval_interp.training.model import build_model
-from retrieval_interp.views.score_text import describe
-from tasks.structured import from_data, to_data
+from tasks.structured import to_data
+from tests.faults.damage import damaged_bytes, damaged_data, dumps, texts
+from tests.tiny_run import SIZES, TASKS, run
 
 
 @cache
@@ -112,12 +104,3 @@ def _change_weight(draw: DrawFn, tensors: dict[str, Tensor]) -> None:
         tensors[name] = weight.new_zeros(())
     else:
         tensors[name] = torch.full(weight.shape, float(how))
-
-
-def use_checkpoint(path: Path) -> None:
-    loaded = files.load_checkpoint(path)
-    describe(loaded.model, loaded.task)
-    with torch.no_grad():
-        if loaded.task.n_positions <= 300:
-            loaded.model(loaded.task.sample(2).inputs)
-    from_data(Recipe, loaded.training.get("recipe"), "recipe")

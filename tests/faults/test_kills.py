@@ -1,4 +1,4 @@
-"""A few of the faults of `faults/`, and the defects that they found."""
+"""Commands that are killed, interrupted or robbed of their files, and the defects found by that."""
 
 import ast
 import json
@@ -18,44 +18,54 @@ from retrieval_interp.sweep.cells import run_job, tidy
 from retrieval_interp.sweep.folder import SweepFolder, read_grid
 from retrieval_interp.sweep.grid import make_grid
 from retrieval_interp.training.loop import train_model
+from tests.faults import kill
+from tests.faults.kill import COMMANDS, WAYS, half_written
 from tests.test_training import TINY, Stop, metrics, same, state
 
-FAULTS = Path(__file__).parent.parent / "faults"
-
-SCRIPT = """
-import random, sys
-from pathlib import Path
-sys.path.insert(0, {faults!r})
-from kill import campaign, count_operations, killed_at, killed_before, wrong
-from work import Work, outcome, prepare
-base = Path({base!r})
-work = prepare(base / "inputs")["train"]
-count = count_operations(work, base / "whole")
-reference, draw = outcome(base / "whole"), random.Random(0)
-rows = [
-    campaign(work, base, killed_at, [0.1], reference, draw),
-    campaign(work, base, killed_before, [3, count // 2], reference, draw),
-]
-for row in rows:
-    print(row["kills"], wrong(row))
-seeds = Work("sweep-seeds", ())
-others = [dict(loss=[1.000001]), dict(loss=[1.001]), dict(loss=[]), {{}}]
-print([seeds.same(dict(loss=[1.0]), other) for other in others])
-print([work.same(dict(loss=[1.0]), other) for other in others])
-reference["run/config.json"] = "another"
-print(wrong(campaign(work, base / "other", killed_before, [9], reference, draw)))
-"""
+ROOT = Path(__file__).parent.parent.parent
+# How often each command is ended in every way; workers of a sweep load libraries, which takes long.
+TIMES = {"train": 50, "sweep": 6, "sweep-seeds": 6, "emergence": 20, "ablate": 20}
 
 
-def test_killed_commands_end_with_the_same_files_and_others_are_noticed(tmp_path):
-    """In a process of its own, as it forks."""
-    script = SCRIPT.format(faults=str(FAULTS), base=str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    *rows, to_rounding, to_the_bit = done.stdout.splitlines()[:4]
-    assert rows == ["1 0", "2 0"] and done.stdout.splitlines()[-1] == "1"
-    assert to_rounding == "[True, False, False, False]"
-    assert to_the_bit == "[False, False, False, False]"
+def harness(*arguments):
+    """In a process of its own, as it forks; gives how often each way ended a command."""
+    command = [sys.executable, "-m", "tests.faults.kill", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line[-1:].isdigit()]
+    assert all(row[-1] == "0" for row in rows)  # wrong
+    return {row[1]: int(row[2]) for row in rows}
+
+
+def test_killed_commands_end_with_the_same_files():
+    ended = harness("--command", "train", "--how", "kill", "files", "full", "--times", 2)
+    assert ended["files"] == 2 and ended.keys() == {"kill", "files", "full"}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_can_be_ended_at_any_moment(command):
+    ended = harness("--command", command, "--times", TIMES[command])
+    assert ended.keys() == WAYS.keys() and ended["kill"] + ended["files"] > TIMES[command]
+
+
+def test_what_a_kill_leaves_is_compared(tmp_path):
+    """To the bit; losses of seeds in common steps to 1e-5, and their weights not at all."""
+    for other, exactly, nearly in (
+        ({"loss": [1.0], "weights": "a"}, True, True),
+        ({"loss": [1.000001], "weights": "b"}, False, True),
+        ({"loss": [1.001], "weights": "a"}, False, False),
+        ({"loss": [], "weights": "a"}, False, False),
+        ({"weights": "a"}, False, False),
+    ):
+        one = {"loss": [1.0], "weights": "a"}
+        assert (kill.same(one, other, 0.0), kill.same(one, other, 1e-5)) == (exactly, nearly)
+    for name, half in {"a.json": '{"a"', "b.jsonl": "{}\n{\n{}", "c.html": "<html>"}.items():
+        (tmp_path / name).write_text(half)
+        assert [line.split(":")[0] for line in half_written(tmp_path)] == [str(tmp_path / name)]
+        (tmp_path / name).unlink()
+    (tmp_path / "log.jsonl").write_text("{}\n{")  # the last line may be being written
+    assert half_written(tmp_path) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
