@@ -10,7 +10,6 @@ from plotly.subplots import make_subplots
 
 from circuits import HeadPath
 from circuits.draw.figure import circuit_figure
-from circuits.draw.layout import role_order
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import step_text
 from retrieval_interp.emergence.times import (
@@ -145,7 +144,7 @@ def loss_figure(series: Series) -> go.Figure:
 def crossing_figure(series: Series) -> go.Figure:
     """The circuit, each path coloured by when its attention goes above 0.5 (figure 7).
 
-    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the living model
+    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the intact model
     at the last step.
     """
     rows = path_emergence(series)
@@ -160,11 +159,10 @@ def crossing_figure(series: Series) -> go.Figure:
     figure = circuit_figure(
         series.circuit,
         series.recipe.model.layers,
-        role_order(series.recipe.task.sample(8)),
-        {path: final[path].live_loss for path in series.paths},
-        colors,
-        {row.path: step_text(row.above) for row in rows},
-        series.recipe.task,
+        necessity={path: final[path].live_loss for path in series.paths},
+        colors=colors,
+        notes={row.path: step_text(row.above) for row in rows},
+        task=series.recipe.task,
     )
     figure.add_trace(
         go.Scatter(
@@ -188,10 +186,10 @@ def crossing_figure(series: Series) -> go.Figure:
 
 
 def necessity_figure(series: Series) -> go.Figure:
-    """Attention beside necessity, a panel a path: which comes first?
+    """Attention beside necessity, one panel per path: which comes first?
 
     Necessity is what part of what is learned by a step is lost without the path
-    (`Series.necessity`), in the living model and in the frozen circuit.
+    (`Series.necessity`), in the intact model and in the frozen circuit.
     """
     rows = path_emergence(series)
     n_rows = (len(rows) + 1) // 2
