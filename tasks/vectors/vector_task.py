@@ -196,7 +196,8 @@ class VectorTask(TrainingTask):
 
     @property
     def position_note(self) -> str:
-        query, symbol = self.role_symbols[0].removesuffix("?"), self.graph.nodes[self.graph.retrieved[0]].name
+        query = self.role_symbols[0].removesuffix("?")
+        symbol = self.graph.nodes[self.graph.retrieved[0]].name
         return f"{symbol}2 is the symbol {symbol} of the second chain, {query}2? its query."
 
     # Examples
