@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import retrieval_interp as ri
-from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
 
 name, out = [*sys.argv[1:], *["small", "circuit.svg"][len(sys.argv) - 1 :]]
@@ -13,7 +12,7 @@ model, task = checkpoint.model, checkpoint.task
 batch = task.sample(512, split="test")
 score = ri.score_circuit(model, task, ri.discover(model, task), batch)
 necessity = {row.path: row.ablated_loss for row in score.paths}
-svg = draw_circuit(score.circuit, checkpoint.config.layers, role_order(batch), necessity)
+svg = draw_circuit(score.circuit, checkpoint.config.layers, necessity=necessity, task=task)
 # A picture of its own needs its own background.
 style = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
 Path(out).write_text(svg.replace("</title>", f"</title>{style}", 1) + "\n")

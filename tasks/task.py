@@ -3,7 +3,7 @@
 A task of your own needs three things: names for its roles, examples, and a loss of each example.
 """
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from tasks.batch import Batch
 from tasks.split import Split
+
+if TYPE_CHECKING:
+    from tasks.vectors.graph import RetrievalGraph
 
 
 class Task:
@@ -24,10 +27,13 @@ class Task:
         role_labels: the same for people; by default the names.
         role_symbols: the same, shorter, for axes; by default the names.
         loss_name: what the loss is called in tables.
+        loss_meaning: what its numbers mean, in a sentence.
         plateau: the loss before anything is learned, or None where that is not known.
         tolerance: the loss that a working circuit stays below, unless another is given.
         answer_roles: the roles at which the loss reads the outputs, if these are all that it reads;
             scores may then be computed at these positions only (see `answers`).
+        position_note: how to read `position_labels`, in a sentence; empty where that is plain.
+        graph: what each symbol of a chain depends on; None where the task does not say.
     """
 
     loss_name: ClassVar[str] = "loss"
@@ -83,6 +89,18 @@ class Task:
         return 0.05
 
     @property
+    def loss_meaning(self) -> str:
+        plateau = (
+            "lower is better"
+            if self.plateau is None
+            else f"{self.plateau:.3g} is the plateau before anything is learned"
+        )
+        return (
+            f"{self.loss_name} as the task defines it, where {plateau}; +- is the standard error "
+            "over examples"
+        )
+
+    @property
     def role_labels(self) -> tuple[str, ...]:
         return self.role_names
 
@@ -107,6 +125,14 @@ class Task:
             for symbol, position in zip(self.role_symbols, roles):
                 labels[position] = f"{symbol}.{chain}" if len(chains) > 1 else symbol
         return labels
+
+    @property
+    def position_note(self) -> str:
+        return ""
+
+    @property
+    def graph(self) -> "RetrievalGraph | None":
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """What a circuit file says of its task."""

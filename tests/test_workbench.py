@@ -149,7 +149,7 @@ def test_the_shipped_model_from_the_first_look_to_the_report(small, tmp_path, ca
     page = small.report(tmp_path / "report.html").read_text()
     assert (
         f"{view.data.combined_loss:.4f}" in page
-        and "ri.open(&#x27;small&#x27;, examples=64, seed=0, tolerance=0.05)" in page
+        and "ri.open(&#39;small&#39;, examples=64, seed=0, tolerance=0.05)" in page
     )
     assert "L4   H0 one-hot" in repr(small) and "<svg" in small._repr_html_()
     printed = capsys.readouterr()

@@ -1,8 +1,4 @@
-"""A circuit as a Plotly figure and as plain text (paper, figures 5 and 7).
-
-Roles across in the order of the sequence, layers upwards, an arrow a path: wider where it is needed
-more, dashed where it only enables.
-"""
+"""A circuit as a Plotly figure (paper, figures 5 and 7)."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,122 +6,117 @@ from html import escape
 import plotly.graph_objects as go
 
 from circuits.circuit import Circuit, HeadPath
-from circuits.draw.names import names_for
-from tasks import Task, role_name
-
-_COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
+from circuits.draw.layout import Arrow, lay_out
+from tasks import Task
 
 
 def circuit_figure(
     circuit: Circuit,
-    n_layers: int,
-    order: Sequence[int],
+    n_layers: int | None = None,
+    order: Sequence[int] | None = None,
     necessity: Mapping[HeadPath, float] | None = None,
     colors: Mapping[HeadPath, str] | None = None,
     notes: Mapping[HeadPath, str] | None = None,
     task: Task | None = None,
 ) -> go.Figure:
-    """Draw a circuit.
+    """Draw a circuit: roles across, layers upwards, an arrow for each path.
+
+    Arrows are wider where a path is needed more, dashed where it only enables.
+
+    >>> circuit_figure(circuit, task=task).show()
 
     Args:
         circuit: what to draw.
-        n_layers: layers of the model.
-        order: roles from left to right, as `circuits.draw.svg.role_order` gives them.
+        n_layers: layers of the model; by default as many as the circuit needs.
+        order: roles from left to right; by default as they stand in the task's sequence, without a
+            task as in a chain's.
         necessity: loss when each path is ablated.
-        colors: CSS colour of an arrow, by default one a head.
+        colors: CSS colour of an arrow, by default one per head.
         notes: short text written beside an arrow.
-        task: names the roles; without it `circuits.draw.names` does.
+        task: names the roles and the loss; without it `circuits.draw.names` does.
 
     Returns:
         A figure of its own template; `figure.show()` and `figure.write_html(...)` as usual.
+
+    Raises:
+        InputError: a head above the layers, or a path whose role is not in the order.
     """
-    necessity, colors, notes = necessity or {}, colors or {}, notes or {}
-    loss_name = task.loss_name if task else "loss"
-    place = {role: x for x, role in enumerate(order)}
-    # Plotly takes tags in its texts for markup.
-    names, symbols = (
-        [escape(name, quote=False) for name in part] for part in names_for(circuit, task)[:2]
-    )
+    layout, notes = lay_out(circuit, n_layers, order, necessity, colors, task), notes or {}
+    depth, width = len(layout.labels), len(layout.columns)
     figure = go.Figure()
-    for x in range(len(order)):
+    for x in range(width):
         figure.add_shape(
             type="line",
             x0=x,
             x1=x,
             y0=0,
-            y1=n_layers,
+            y1=depth,
             line={"color": "rgba(128, 136, 144, 0.35)"},
             layer="below",
         )
-    enabling = set(circuit.enabling)
-    for path in (*circuit.paths(), *circuit.enabling):
-        loss = necessity.get(path)
-        layer = path.head.layer
-        color = colors.get(path, _COLORS[path.head.head % len(_COLORS)])
-        start, end = place[path.path.src], place[path.path.dest]
-        width = 1.5 if loss is None else 1.5 + 4.5 * min(1.0, loss)
-        text = f"{path}<br>{names[path.path.dest]} from {names[path.path.src]}"
-        text += "" if loss is None else f"<br>{loss_name} {loss:.3f} when ablated"
-        text += "<br>only enables" if path in enabling else ""
-        if path in notes:
-            text += f"<br>{notes[path]}"
-            figure.add_annotation(
-                x=(start + end) / 2,
-                y=layer + 0.5,
-                text=notes[path],
-                showarrow=False,
-                xanchor="left",
-                xshift=6,
-                font={"size": 11},
-            )
-        figure.add_trace(
-            go.Scatter(
-                x=[start, (start + end) / 2, end],
-                y=[layer, layer + 0.5, layer + 1],
-                mode="lines+markers",
-                line={
-                    "color": color,
-                    "width": width,
-                    "dash": "dash" if path in enabling else "solid",
-                },
-                marker={
-                    "symbol": ["circle", "circle", "arrow"],
-                    "size": [5, 1, 12],
-                    "angleref": "previous",
-                    "color": color,
-                },
-                hoverinfo="text",
-                text=text,
-                showlegend=False,
-            )
-        )
-    labels = [
-        f"L{layer} " + ", ".join(
-            f"H{head.head} {mechanism.kind}"
-            for head, mechanism in circuit.mechanisms.items()
-            if head.layer == layer
-        )
-        for layer in range(n_layers)
-    ]  # fmt: skip
+    for layer, arrows in enumerate(layout.arrows):
+        for arrow in arrows:
+            _add_arrow(figure, arrow, layer, notes.get(arrow.path))
     figure.update_xaxes(
         title="role, in the order of the sequence",
-        tickvals=list(range(len(order))),
-        ticktext=[f"{symbols[role]}<br>{role_name(role)}" for role in order],
+        tickvals=list(range(width)),
+        ticktext=[f"{_plain(column.symbol)}<br>{column.name}" for column in layout.columns],
         showgrid=False,
         zeroline=False,
     )
     figure.update_yaxes(
         title="layer",
-        tickvals=[layer + 0.5 for layer in range(n_layers)],
-        ticktext=labels,
+        tickvals=[layer + 0.5 for layer in range(depth)],
+        ticktext=[", ".join(label.text for label in labels) for labels in layout.labels],
         showgrid=False,
         zeroline=False,
-        range=[-0.2, n_layers + 0.3],
+        range=[-0.2, depth + 0.3],
     )
-    figure.update_layout(
+    return figure.update_layout(
         template="plotly_white",
-        width=max(420, 180 + 75 * len(order)),
-        height=max(320, 130 + 42 * n_layers),
+        width=max(420, 180 + 75 * width),
+        height=max(320, 130 + 42 * depth),
         margin={"l": 20, "r": 20, "t": 20, "b": 20},
     )
-    return figure
+
+
+def _add_arrow(figure: go.Figure, arrow: Arrow, layer: int, note: str | None) -> None:
+    path, *about = arrow.about
+    text = [path, *map(_plain, about)]
+    # Equal paths of several heads run side by side.
+    start, end = (place + 0.08 * arrow.beside for place in (arrow.start, arrow.end))
+    middle = (start + end) / 2
+    if note is not None:
+        text.append(_plain(note))
+        figure.add_annotation(
+            x=middle,
+            y=layer + 0.5,
+            text=_plain(note),
+            showarrow=False,
+            xanchor="left",
+            xshift=6,
+            font={"size": 11},
+        )
+    dash = "dash" if arrow.dashed else "solid"
+    figure.add_trace(
+        go.Scatter(
+            x=[start, middle, end],
+            y=[layer, layer + 0.5, layer + 1],
+            mode="lines+markers",
+            line={"color": arrow.color, "width": arrow.width, "dash": dash},
+            marker={
+                "symbol": ["circle", "circle", "arrow"],
+                "size": [5, 1, 12],
+                "angleref": "previous",
+                "color": arrow.color,
+            },
+            hoverinfo="text",
+            text="<br>".join(text),
+            showlegend=False,
+        )
+    )
+
+
+def _plain(text: str) -> str:
+    """Plotly takes tags in its texts for markup."""
+    return escape(text, quote=False)

@@ -1,9 +1,188 @@
-"""Where everything stands in a picture of a circuit."""
+"""Where everything stands in a picture of a circuit, whoever draws it (paper, figures 5 and 7).
 
-from tasks import Batch
+Roles are columns in the order of the sequence, layers are rows from the bottom up, and every path
+is an arrow from its source to its destination: wider where it is needed more, dashed where it only
+enables.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from circuits.circuit import Circuit, HeadPath, RolePath
+from circuits.draw.names import names_for
+from tasks import Batch, InputError, Task, role_name
+
+COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
+
+
+class Column(NamedTuple):
+    """A role.
+
+    Attributes:
+        role: its number.
+        name: as paths are written.
+        symbol: for people, in short.
+    """
+
+    role: int
+    name: str
+    symbol: str
+
+
+class Label(NamedTuple):
+    """A line of text beside a layer; without a colour it has the page's."""
+
+    text: str
+    color: str | None = None
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A path.
+
+    Attributes:
+        path: which one.
+        start: the column of its source.
+        end: the column of its destination.
+        beside: how many heads before it have the same path in the same layer.
+        color: CSS colour, one per head unless others are given.
+        width: of the line, in pixels.
+        dashed: whether it only enables.
+        loss: with the path ablated, or None.
+        about: lines that say all of this in words.
+    """
+
+    path: HeadPath
+    start: int
+    end: int
+    beside: int
+    color: str
+    width: float
+    dashed: bool
+    loss: float | None
+    about: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A picture of a circuit, but for its coordinates.
+
+    Attributes:
+        columns: roles from left to right.
+        labels: the lines beside each layer, the lowest layer first.
+        arrows: the paths of each layer.
+    """
+
+    columns: tuple[Column, ...]
+    labels: tuple[tuple[Label, ...], ...]
+    arrows: tuple[tuple[Arrow, ...], ...]
+
+
+def lay_out(
+    circuit: Circuit,
+    n_layers: int | None = None,
+    order: Sequence[int] | None = None,
+    necessity: Mapping[HeadPath, float] | None = None,
+    colors: Mapping[HeadPath, str] | None = None,
+    task: Task | None = None,
+) -> Layout:
+    """Lay a circuit out.
+
+    Args:
+        circuit: what to draw.
+        n_layers: layers of the model; by default as many as the circuit needs.
+        order: roles from left to right; by default as they stand in the task's sequence, without a
+            task as in a chain's.
+        necessity: loss when each path is ablated, which makes its arrow wider.
+        colors: CSS colour of an arrow; by default one per head.
+        task: names the roles and the loss; without it `circuits.draw.names` does.
+
+    Raises:
+        InputError: a head above the layers, or a path whose role is not in the order.
+    """
+    necessity, colors, names = necessity or {}, colors or {}, names_for(circuit, task)
+    n_layers = depth(circuit) if n_layers is None else n_layers
+    if depth(circuit) > max(n_layers, 1):
+        raise InputError(
+            f"drawing: expected a circuit of the model's {n_layers} layers, found a head in "
+            f"L{depth(circuit) - 1}"
+        )
+    if order is None:
+        order = chain_order(circuit.n_roles) if task is None else role_order(task.sample(8))
+    place = {role: column for column, role in enumerate(order)}
+    loss_name = task.loss_name if task else "loss"
+    enabling = set(circuit.enabling)
+    arrows: list[list[Arrow]] = [[] for _ in range(n_layers)]
+    seen: Counter[tuple[int, RolePath]] = Counter()
+    for path in (*circuit.paths(), *circuit.enabling):
+        head, (dest, src) = path
+        if dest not in place or src not in place:
+            raise InputError(
+                f"drawing: expected an order with the roles of every path, found {path}, and the "
+                f"order {', '.join(map(role_name, order))}"
+            )
+        loss = necessity.get(path)
+        about = [str(path), f"{names.labels[dest]} from {names.labels[src]}"]
+        about += [] if loss is None else [f"{loss_name} {loss:.3f} when ablated"]
+        about += ["only enables"] if path in enabling else []
+        arrows[head.layer].append(
+            Arrow(
+                path,
+                place[src],
+                place[dest],
+                seen[head.layer, path.path],
+                colors.get(path, COLORS[head.head % len(COLORS)]),
+                1.5 if loss is None else 1.5 + 4.5 * min(1.0, loss),
+                path in enabling,
+                loss,
+                tuple(about),
+            )
+        )
+        seen[head.layer, path.path] += 1
+    return Layout(
+        tuple(Column(role, role_name(role), names.symbols[role]) for role in order),
+        tuple(_labels(circuit, layer) for layer in range(n_layers)),
+        tuple(map(tuple, arrows)),
+    )
+
+
+def depth(circuit: Circuit) -> int:
+    """How many layers a circuit needs, at least one."""
+    heads = [*circuit.mechanisms, *(path.head for path in circuit.enabling)]
+    return 1 + max((head.layer for head in heads), default=0)
 
 
 def role_order(batch: Batch) -> list[int]:
     """Roles in the order in which they stand in the sequence, earliest first."""
     means = batch.roles.double().mean(dim=(0, 1)).tolist()
     return sorted(range(len(means)), key=lambda role: means[role])
+
+
+def chain_order(n_roles: int) -> list[int]:
+    """Roles as a chain's sequence has them: the last pair first, the query and others at the end.
+
+    >>> chain_order(7)
+    [5, 6, 3, 4, 1, 2, 0]
+    """
+    pairs = range(2 * ((n_roles - 1) // 2), 0, -2)
+    order = [*(role for last in pairs for role in (last - 1, last)), 0]
+    return [*order, *range(len(order), n_roles)]
+
+
+def _labels(circuit: Circuit, layer: int) -> tuple[Label, ...]:
+    """Heads with paths by name, others counted."""
+    heads = {head: m for head, m in circuit.mechanisms.items() if head.layer == layer}
+    if not heads:
+        return (Label(f"L{layer} original"),)
+    if len(heads) == 1:
+        return tuple(Label(f"{head} {m.kind}") for head, m in heads.items())
+    lines = [
+        Label(f"{head} {m.kind}", COLORS[head.head % len(COLORS)])
+        for head, m in heads.items()
+        if m.paths
+    ]
+    idle = Counter(m.kind for m in heads.values() if not m.paths)
+    counts = ", ".join(f"{n} {kind}" for kind, n in idle.items())
+    return (*lines, *([Label(f"L{layer}: {counts}")] if counts else []))

@@ -1,33 +1,25 @@
 """What the roles of a circuit are called in pictures."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from circuits.circuit import Circuit
-from tasks import RetrievalTask, Task, path_letters, role_letters, role_name, symbol_letter
+from tasks import RetrievalTask, Task, role_letters, role_name, symbol_letter
 
 
 class RoleNames(NamedTuple):
-    """Names of roles for people.
-
-    Attributes:
-        labels: of every role, in words.
-        symbols: the same, shorter.
-        path: of a path, from its destination and source.
-    """
+    """Names of every role for people: in words, and shorter."""
 
     labels: tuple[str, ...]
     symbols: tuple[str, ...]
-    path: Callable[[int, int], str]
 
 
 def names_for(circuit: Circuit, task: Task | None) -> RoleNames:
     """As the task says; without one in a chain's letters, or s0, s1, ... for other tasks."""
     if task is not None:
-        return RoleNames(task.role_labels, task.role_symbols, task.path_label)
+        return RoleNames(task.role_labels, task.role_symbols)
     roles = range(circuit.n_roles)
     if circuit.task.get("name", RetrievalTask.name) == RetrievalTask.name:
         symbols = (symbol_letter(role // 2) + ("" if role else "?") for role in roles)
-        return RoleNames(tuple(map(role_letters, roles)), tuple(symbols), path_letters)
+        return RoleNames(tuple(map(role_letters, roles)), tuple(symbols))
     names = tuple(map(role_name, roles))
-    return RoleNames(names, names, lambda dest, src: f"{role_name(dest)} <- {role_name(src)}")
+    return RoleNames(names, names)

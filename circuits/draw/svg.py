@@ -1,144 +1,113 @@
-"""A picture of a circuit: roles across, layers upwards, arrows for paths (figures 5 and 7)."""
+"""A circuit as SVG, for pages: in the page's own colours, and in need of nothing else."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from html import escape
+from xml.etree import ElementTree as ET
 
-from circuits.circuit import Circuit, HeadPath, RolePath
-from circuits.draw.names import names_for
-from tasks import Task, role_name
+from circuits.circuit import Circuit, HeadPath
+from circuits.draw.layout import Arrow, Label, lay_out
+from tasks import Task
 
-_COLUMN, _ROW, _IDLE_ROW, _LEFT, _TOP = 92, 96, 30, 150, 26
-_COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
+# In pixels: a column, a layer with paths and one without, a line of text, and the margins.
+_COLUMN, _ROW, _IDLE_ROW, _LINE, _LEFT, _TOP, _FOOT = 92, 96, 30, 17, 150, 26, 60
 
 
 def draw_circuit(
     circuit: Circuit,
-    n_layers: int,
-    order: Sequence[int],
+    n_layers: int | None = None,
+    order: Sequence[int] | None = None,
     necessity: Mapping[HeadPath, float] | None = None,
     task: Task | None = None,
 ) -> str:
-    """Draw a circuit as SVG.
+    """Draw a circuit as SVG: roles across, layers upwards, an arrow for each path.
 
     Args:
         circuit: what to draw; heads without paths are written beside their layer, and paths
             that only enable are dashed.
-        n_layers: layers of the model.
-        order: roles from left to right.
+        n_layers: layers of the model; by default as many as the circuit needs.
+        order: roles from left to right; by default as they stand in the task's sequence, without a
+            task as in a chain's.
         necessity: loss when each path is ablated; wider arrows are needed more.
-        task: names the roles; without it `circuits.draw.names` does.
+        task: names the roles and the loss; without it `circuits.draw.names` does.
 
     Returns:
         An `<svg>` element that takes its text colour from the page and needs nothing else.
+
+    Raises:
+        InputError: a head above the layers, or a path whose role is not in the order.
     """
-    necessity, names = necessity or {}, names_for(circuit, task)
-    loss_name = task.loss_name if task else "loss"
-    labels = [_layer_labels(circuit, layer) for layer in range(n_layers)]
-    widest = max((len(text) for lines in labels for text, _ in lines), default=0)
+    layout = lay_out(circuit, n_layers, order, necessity, task=task)
+    widest = max((len(label.text) for row in layout.labels for label in row), default=0)
     left = max(_LEFT, 60 + 7 * widest)
-    columns = {role: left + _COLUMN * place for place, role in enumerate(order)}
-    by_layer: dict[int, list[HeadPath]] = {layer: [] for layer in range(n_layers)}
-    for path in (*circuit.paths(), *circuit.enabling):
-        by_layer[path.head.layer].append(path)
-    enabling = set(circuit.enabling)
+    xs = [left + _COLUMN * place for place in range(len(layout.columns))]
     heights = [
-        max(_ROW if by_layer[layer] else _IDLE_ROW, 8 + 17 * len(labels[layer]))
-        for layer in range(n_layers)
+        max(_ROW if arrows else _IDLE_ROW, 8 + _LINE * len(labels))
+        for arrows, labels in zip(layout.arrows, layout.labels)
     ]
-    width = left + _COLUMN * len(order)
-    height = _TOP + sum(heights) + 60
-    bottoms = [height - 60 - sum(heights[:layer]) for layer in range(n_layers + 1)]
-    parts = [
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        'xmlns="http://www.w3.org/2000/svg" font-family="system-ui, sans-serif" font-size="13">',
-        "<title>Circuit: roles across, layers upwards, an arrow for each attention path</title>",
-        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="11" '
-        'markerHeight="11" markerUnits="userSpaceOnUse" orient="auto-start-reverse">'
-        '<path d="M0 0 L10 5 L0 10 z" fill="context-stroke"/></marker></defs>',
-    ]
-    for role, x in columns.items():
-        parts.append(
-            f'<line x1="{x}" y1="{bottoms[0]}" x2="{x}" y2="{bottoms[-1]}" stroke="currentColor" '
-            'stroke-opacity="0.18"/>'
-        )
-        letter = names.symbols[role]
-        parts.append(
-            f'<text x="{x}" y="{height - 36}" text-anchor="middle" fill="currentColor" '
-            f'font-weight="600">'
-            f"{escape(letter)}</text>"
-            f'<text x="{x}" y="{height - 18}" text-anchor="middle" fill="currentColor" '
-            f'fill-opacity="0.65" font-size="11">{role_name(role)}</text>'
-        )
-    for layer in range(n_layers):
-        bottom, top = bottoms[layer], bottoms[layer + 1]
-        middle = (bottom + top) / 2 + 4 - 17 * (len(labels[layer]) - 1) / 2
-        for place, (text, color) in enumerate(labels[layer]):
-            faint = "" if by_layer[layer] else ' fill-opacity="0.55"'
-            parts.append(
-                f'<text x="8" y="{middle + 17 * place:.0f}" fill="{color}"{faint}>'
-                f"{escape(text)}</text>"
-            )
-        seen: dict[RolePath, int] = {}
-        for path in by_layer[layer]:
-            loss, enables = necessity.get(path), path in enabling
-            title = f"{path}: {names.path(*path.path)}"
-            title += "" if loss is None else f", {loss_name} {loss:.3f} when ablated"
-            title += ", enables only" if enables else ""
-            color = _COLORS[path.head.head % len(_COLORS)]
-            # Equal paths of several heads run side by side.
-            beside = seen[path.path] = seen.get(path.path, -1) + 1
-            ends = columns[path.path.src] + 7 * beside, columns[path.path.dest] + 7 * beside
-            parts.append(_arrow(ends, bottom, top, loss, enables, color, title, 13 * beside))
-        for y in {bottom, top}:
-            parts += [
-                f'<circle cx="{x}" cy="{y}" r="3.5" fill="currentColor" fill-opacity="0.5"/>'
-                for x in columns.values()
-            ]
-    return "\n".join([*parts, "</svg>"])
+    width, height = left + _COLUMN * len(xs), _TOP + sum(heights) + _FOOT
+    floors = [height - _FOOT - sum(heights[:layer]) for layer in range(len(heights) + 1)]
+    svg = _canvas(width, height)
+    for x, column in zip(xs, layout.columns):
+        line = {"x1": x, "y1": floors[0], "x2": x, "y2": floors[-1]}
+        _add(svg, "line", **line, stroke="currentColor", stroke_opacity=0.18)
+        text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}
+        _add(svg, "text", column.symbol, **text, y=height - 36, font_weight=600)
+        _add(svg, "text", column.name, **text, y=height - 18, font_size=11, fill_opacity=0.65)
+    for layer, (labels, arrows) in enumerate(zip(layout.labels, layout.arrows)):
+        bottom, top = floors[layer], floors[layer + 1]
+        _add_labels(svg, labels, (bottom + top) / 2, faint=not arrows)
+        for arrow in arrows:
+            _add_arrow(svg, arrow, xs, bottom, top)
+    for y in floors:
+        for x in xs:
+            _add(svg, "circle", cx=x, cy=y, r=3.5, fill="currentColor", fill_opacity=0.6)
+    ET.indent(svg, "")
+    return ET.tostring(svg, encoding="unicode")
 
 
-def _layer_labels(circuit: Circuit, layer: int) -> list[tuple[str, str]]:
-    """The lines beside a layer, each with its colour: heads with paths by name, others counted."""
-    heads = {head: m for head, m in circuit.mechanisms.items() if head.layer == layer}
-    if not heads:
-        return [(f"L{layer} original", "currentColor")]
-    if len(heads) == 1:
-        return [(f"{head} {m.kind}", "currentColor") for head, m in heads.items()]
-    lines = [
-        (f"{head} {m.kind}", _COLORS[head.head % len(_COLORS)])
-        for head, m in heads.items()
-        if m.paths
-    ]
-    idle = Counter(m.kind for m in heads.values() if not m.paths)
-    counts = ", ".join(f"{n} {kind}" for kind, n in idle.items())
-    return lines + ([(f"L{layer}: {counts}", "currentColor")] if counts else [])
+def _canvas(width: int, height: int) -> ET.Element:
+    """The `<svg>` with what it is, and the tip that its arrows have."""
+    svg = ET.Element("svg", viewBox=f"0 0 {width} {height}", width=f"{width}", height=f"{height}")
+    svg.attrib |= {"role": "img", "xmlns": "http://www.w3.org/2000/svg"}
+    svg.attrib |= {"font-family": "system-ui, sans-serif", "font-size": "13"}
+    _add(svg, "title", "Circuit: roles across, layers upwards, an arrow for each attention path")
+    tip = {"viewBox": "0 0 10 10", "refX": 9, "refY": 5, "markerWidth": 11, "markerHeight": 11}
+    tip |= {"markerUnits": "userSpaceOnUse", "orient": "auto-start-reverse"}
+    marker = _add(_add(svg, "defs"), "marker", id="tip", **tip)
+    _add(marker, "path", d="M0 0 L10 5 L0 10 z", fill="context-stroke")
+    return svg
 
 
-def _arrow(
-    ends: tuple[int, int],
-    bottom: int,
-    top: int,
-    loss: float | None,
-    enables: bool,
-    color: str,
-    title: str,
-    lower: int,
-) -> str:
-    start, end = ends
-    stroke = 1.5 if loss is None else 1.5 + 4.5 * min(1.0, loss)
-    dashes = ' stroke-dasharray="5 4" stroke-opacity="0.75"' if enables else ""
+def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) -> ET.Element:
+    """A child, everything in it escaped; `stroke_width=2` is the attribute `stroke-width`."""
+    named = {name.replace("_", "-"): str(value) for name, value in attributes.items()}
+    child = ET.SubElement(parent, tag, named)
+    child.text = text or None
+    return child
+
+
+def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: bool) -> None:
+    first = middle + 4 - _LINE * (len(labels) - 1) / 2
+    for place, label in enumerate(labels):
+        opacity = {"fill_opacity": 0.55} if faint else {}
+        color, y = label.color or "currentColor", f"{first + _LINE * place:.0f}"
+        _add(svg, "text", label.text, x=8, y=y, fill=color, **opacity)
+
+
+def _add_arrow(svg: ET.Element, arrow: Arrow, xs: Sequence[int], bottom: int, top: int) -> None:
+    # Equal paths of several heads run side by side.
+    start, end = (xs[place] + 7 * arrow.beside for place in (arrow.start, arrow.end))
     middle = (bottom + top) / 2
-    text = (
-        ""
-        if loss is None
-        else f'<text x="{(start + end) / 2 + (8 if start == end else 0):.0f}" '
-        f'y="{middle - 8 + lower:.0f}" '
-        f'text-anchor="{"start" if start == end else "middle"}" font-size="11" '
-        f'fill="currentColor">{loss:.2f}</text>'
-    )
-    return (
-        f'<g><title>{escape(title)}</title><path d="M{start} {bottom - 5} C{start} {middle} {end} '
-        f'{middle} {end} {top + 5}" fill="none" stroke="{color}" stroke-width="{stroke:.1f}"'
-        f'{dashes} marker-end="url(#tip)"/>{text}</g>'
-    )
+    curve = f"M{start} {bottom - 5} C{start} {middle} {end} {middle} {end} {top + 5}"
+    dashes = {"stroke_dasharray": "5 4", "stroke_opacity": 0.75} if arrow.dashed else {}
+    group = _add(svg, "g")
+    _add(group, "title", f"{arrow.path}: {', '.join(arrow.about[1:])}")
+    line = {"stroke": arrow.color, "stroke_width": f"{arrow.width:.1f}", "fill": "none"}
+    _add(group, "path", d=curve, **line, **dashes, marker_end="url(#tip)")
+    if arrow.loss is not None:
+        straight = start == end
+        where = {
+            "x": f"{(start + end) / 2 + (8 if straight else 0):.0f}",
+            "y": f"{middle - 8 + 13 * arrow.beside:.0f}",
+            "text_anchor": "start" if straight else "middle",
+        }
+        _add(group, "text", f"{arrow.loss:.2f}", **where, font_size=11, fill="currentColor")

@@ -10,7 +10,6 @@ from plotly.subplots import make_subplots
 
 from circuits import HeadPath
 from circuits.draw.figure import circuit_figure
-from circuits.draw.layout import role_order
 from retrieval_interp.emergence.crossing import THRESHOLD
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import step_text
@@ -160,11 +159,10 @@ def crossing_figure(series: Series) -> go.Figure:
     figure = circuit_figure(
         series.circuit,
         series.recipe.model.layers,
-        role_order(series.recipe.task.sample(8)),
-        {path: final[path].live_loss for path in series.paths},
-        colors,
-        {row.path: step_text(row.above) for row in rows},
-        series.recipe.task,
+        necessity={path: final[path].live_loss for path in series.paths},
+        colors=colors,
+        notes={row.path: step_text(row.above) for row in rows},
+        task=series.recipe.task,
     )
     figure.add_trace(
         go.Scatter(

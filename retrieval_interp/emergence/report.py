@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from html import escape
+from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
@@ -22,35 +22,13 @@ from retrieval_interp.emergence.text import (
     emergence_sentences,
 )
 from retrieval_interp.storage.provenance import provenance
-from retrieval_interp.views.page import render_page, render_table
+from retrieval_interp.views.render import render, unescaped
 from retrieval_interp.views.score_text import describe_config
 from tasks.structured import to_data
 
-# Plotly draws with fixed colours: text and grid follow the page's, also when it changes.
-_THEME = """
-<script>
-(() => {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const paint = () => {
-    const style = getComputedStyle(document.body);
-    const line = "rgba(128,136,144,0.25)";
-    for (const figure of document.querySelectorAll(".plotly-graph-div")) {
-      const clear = "rgba(0,0,0,0)";
-      const change = {paper_bgcolor: clear, plot_bgcolor: clear, "font.color": style.color};
-      for (const name of Object.keys(figure._fullLayout)) {
-        if (/^[xy]axis[0-9]*$/.test(name)) {
-          change[name + ".gridcolor"] = line;
-          change[name + ".zerolinecolor"] = line;
-        }
-      }
-      Plotly.relayout(figure, change);
-    }
-  };
-  paint();
-  dark.addEventListener("change", paint);
-})();
-</script>
-"""
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 _FIGURES: tuple[tuple[str, Callable[[Series], go.Figure], str], ...] = (
     (
         "Attention of each path (the paper's appendix D)",
@@ -90,42 +68,42 @@ def render_emergence(series: Series, command: str, examples: int, seed: int) -> 
         seed: of the examples.
     """
     recipe = series.recipe
-    title = f"Emergence of attention paths in {series.run}"
-    sections = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{escape(describe_config(recipe.model, recipe.task))}</p>',
-        *(f"<p>{escape(line)}</p>" for line in emergence_sentences(series)),
-        *(f'<p class="verdict">{escape(note)}</p>' for note in series.notes),
-        f"<script>{get_plotlyjs()}</script>",
+    figures = [
+        {"heading": heading, "html": _figure_html(draw(series), number), "caption": caption}
+        for number, (heading, draw, caption) in enumerate(_FIGURES)
     ]
-    for number, (heading, draw, caption) in enumerate(_FIGURES):
-        figure = draw(series).to_html(
-            full_html=False,
-            include_plotlyjs=False,
-            div_id=f"figure-{number}",
-            config={"responsive": True, "displayModeBar": False},
-        )
-        sections += [
-            f"<h2>{escape(heading)}</h2>",
-            f'<div class="scroll">{figure}</div>',
-            f'<p class="soft">{escape(caption)}</p>',
-        ]
-    classes = ["number" if place in NUMBERS else "nowrap" for place in range(len(HEADER))]
-    sections += [
-        "<h2>Steps</h2>",
-        render_table(HEADER, emergence_rows(series), classes, sortable=True),
-        f'<p class="soft">{escape(" ".join(LEGEND))}</p>',
-        "<h2>How this was computed</h2>",
-        _how(series, command, examples, seed),
-        _THEME,
-    ]
-    return render_page(title, "\n".join(sections), sortable=True)
+    page = render(
+        "emergence.html",
+        title=f"Emergence of attention paths in {series.run}",
+        description=describe_config(recipe.model, recipe.task),
+        sentences=emergence_sentences(series),
+        notes=series.notes,
+        plotly=unescaped(get_plotlyjs()),
+        figures=figures,
+        header=HEADER,
+        rows=emergence_rows(series),
+        classes=["number" if place in NUMBERS else "nowrap" for place in range(len(HEADER))],
+        legend=" ".join(LEGEND),
+        record=_record(series, command, examples, seed),
+    )
+    return str(page)
 
 
-def _how(series: Series, command: str, examples: int, seed: int) -> str:
+def _figure_html(figure: go.Figure, number: int) -> "Markup":
+    html = figure.to_html(
+        full_html=False,
+        include_plotlyjs=False,
+        div_id=f"figure-{number}",
+        config={"responsive": True, "displayModeBar": False},
+    )
+    return unescaped(html)
+
+
+def _record(series: Series, command: str, examples: int, seed: int) -> list[list[str]]:
+    """How the numbers came about, one thing per row."""
     record = provenance(command)
     steps = series.steps
-    rows = [
+    return [
         ["command", command],
         ["date", record["date"]],
         ["examples", f"{examples} of the test split, seed {seed}"],
@@ -135,4 +113,3 @@ def _how(series: Series, command: str, examples: int, seed: int) -> str:
         ["versions", ", ".join(f"{name} {text}" for name, text in record["versions"].items())],
         ["recipe", json.dumps(to_data(series.recipe))],
     ]
-    return render_table(["", ""], rows, ["nowrap", ""])

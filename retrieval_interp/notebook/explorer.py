@@ -7,7 +7,7 @@ shows. Needs the `notebook` extra (anywidget).
 import math
 import time
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anywidget
 import torch
@@ -18,10 +18,8 @@ from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
 from circuits.discovery.candidates import propose, role_mean
 from circuits.hooks.points import pattern_hook_name
 from circuits.scores.scorer import no_progress
+from retrieval_interp.notebook.bench import Bench
 from tasks import InputError
-
-if TYPE_CHECKING:
-    from retrieval_interp.notebook.workbench import Workbench
 
 _STRONG = 0.4
 
@@ -44,7 +42,7 @@ class Explorer(anywidget.AnyWidget):
     state = traitlets.Dict().tag(sync=True)
     shown = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, bench: "Workbench"):
+    def __init__(self, bench: Bench):
         self.bench = bench
         self.head, self.example, self.with_circuit = bench.heads[0], 0, False
         self._answering = False

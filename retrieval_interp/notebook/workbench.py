@@ -8,34 +8,23 @@ Every method returns something that a notebook shows well and that reads well in
 is printed. The state is a `Circuit` and the ones before it.
 """
 
-import math
 import textwrap
-import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Float
-from torch import Tensor
-
-from circuits import Circuit, CircuitScore, Head, HeadPath, Scorer, mean_attention, score_circuit
-from circuits import discover as discover_circuit
-from circuits.draw.layout import role_order
-from circuits.draw.svg import draw_circuit
+from circuits import CircuitScore, mean_attention, score_circuit
 from circuits.hooks.ablated import ablated
-from circuits.hooks.points import is_causal
-from circuits.notation import circuit_diff, circuit_text
-from circuits.scores.scorer import Progress, is_unlearned
+from circuits.scores.scorer import Progress
 from retrieval_interp.cli.command import progress_bar
-from retrieval_interp.notebook.history import Step, Suppositions
-from retrieval_interp.storage.circuit_file import read_circuit
+from retrieval_interp.notebook.bench import Bench
+from retrieval_interp.reproduce.paper import paper_reports
 from retrieval_interp.storage.files import check_writable, write_whole
 from retrieval_interp.views.attention import attention_view
 from retrieval_interp.views.page import View
+from retrieval_interp.views.render import render
 from retrieval_interp.views.role_maps import role_maps
-from retrieval_interp.views.score_text import counted, describe, scale, score_table, verdict
+from retrieval_interp.views.score_text import scale, score_table, verdict
 from tasks import InputError, Task
 
 
@@ -93,8 +82,8 @@ def open(
     return Workbench(what, task, name, training, examples, seed, tolerance, progress)
 
 
-class Workbench:
-    """A model on the workbench, and the circuit supposed so far.
+class Workbench(Bench):
+    """A model on the workbench: looked at, scored, reported and clicked together.
 
     Attributes:
         model: the hooked model, left unchanged by everything here.
@@ -107,107 +96,7 @@ class Workbench:
         watchers: what is shown of the workbench; each is told to `refresh` after a change.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        task: Task,
-        name: str,
-        training: dict[str, Any],
-        examples: int,
-        seed: int,
-        tolerance: float,
-        progress: Progress,
-    ):
-        for what, value, least, most in (
-            ("examples", examples, 2, 1_000_000),
-            ("seed", seed, 0, 2**63 - 1),
-        ):
-            if type(value) is not int or not least <= value <= most:
-                raise InputError(f"{what}: expected {least} to {most}, found {value!r:.40}")
-        if type(tolerance) not in (int, float) or not 0 < tolerance < math.inf:
-            raise InputError(f"tolerance: expected a number above 0, found {tolerance!r:.40}")
-        self.model, self.task, self.name, self.training = model, task, name, training
-        self.tolerance, self.seed, self.progress = tolerance, seed, progress
-        device = next(model.parameters()).device
-        self.batch = task.sample(examples, seed, device, split="test")
-        self.order = role_order(self.batch)
-        self._supposed = Suppositions(model, task, self.batch)
-        self._score: CircuitScore | None = None
-        self.watchers: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    # What is there
-
-    @property
-    def circuit(self) -> Circuit:
-        """The circuit supposed so far; drawn when displayed."""
-        return self._supposed.last.circuit
-
-    @property
-    def scorer(self) -> Scorer:
-        """Measures losses on the batch."""
-        return self._supposed.scorer
-
-    @property
-    def heads(self) -> list[Head]:
-        """All heads of the model."""
-        return self._supposed.heads
-
-    @property
-    def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
-        """Mean attention by role of the intact model, on the CPU."""
-        return self._supposed.intact_attention
-
-    @property
-    def loss(self) -> float:
-        """The loss with the circuit so far in place."""
-        return self._supposed.last.loss
-
-    @property
-    def intact_loss(self) -> float:
-        """The loss of the model as it is."""
-        return self._supposed.steps[0].loss
-
-    @property
-    def undoable(self) -> bool:
-        """Whether there is a change to take back."""
-        return len(self._supposed.steps) > 1
-
-    def loss_with(self, *lines: str | Circuit) -> float:
-        """The loss if some lines were supposed, too, or with another circuit; nothing changes."""
-        self._supposed.check_unchanged()
-        return self.scorer.loss(self._supposed.with_lines(lines))
-
-    def __repr__(self) -> str:
-        return (
-            f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n"
-            f"{circuit_text(self.circuit, self.model.cfg.n_layers)}"
-        )
-
-    def _repr_html_(self) -> str:
-        return View(
-            self.name,
-            f"<p><b>{escape(self.name)}</b>: {escape(describe(self.model, self.task))}</p>"
-            f"<p>{escape(self._state())}</p>{self._drawing()}",
-            "",
-        )._repr_html_()
-
-    def _state(self) -> str:
-        _, loss, se = self._supposed.last
-        if not self.circuit.mechanisms:
-            return f"nothing supposed yet; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
-        below = "below" if loss < self.tolerance else "not below"
-        return (
-            f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
-            f"{counted(len(self.heads), 'head')} replaced, {below} {self.tolerance:g}"
-        )
-
-    def drawing(self) -> str:
-        """The circuit so far as SVG."""
-        layers = self.model.cfg.n_layers
-        return draw_circuit(self.circuit, layers, self.order, task=self.task)
-
-    def _drawing(self) -> str:
-        return f'<div class="scroll">{self.drawing()}</div>'
+    _score: CircuitScore | None = None
 
     # Looking
 
@@ -240,7 +129,7 @@ class Workbench:
         )
 
     def roles(self, layer: int | None = None, with_circuit: bool = False) -> View:
-        """Mean attention by dest and source role, a heat map a head; the circuit's paths framed.
+        """Mean attention by role, one heat map per head, with the circuit's paths framed.
 
         Args:
             layer: which layer; default all.
@@ -265,59 +154,7 @@ class Workbench:
             attention = attention[layer : layer + 1]
         return role_maps(attention, self.task, self.order, paths, caption, layer or 0)
 
-    # Supposing
-
-    def suppose(self, *lines: str | Circuit) -> View:
-        """Suppose what some heads do, and measure it.
-
-        Args:
-            lines: `L3.H0 uniform` (or identity, role-mean, original) replaces a head;
-                `L1.H0 one-hot s0<-s2 s4<-s6` gives it these paths; `L1.H0 s0<-s2` adds a path to
-                those that it has, and where its role has another source, they share. Or a whole
-                circuit.
-
-        Returns:
-            A view of what changed; its `data` is the loss.
-
-        Raises:
-            InputError: not of that form, or a head, role or path that is not there; then nothing
-                has changed.
-        """
-        return self._change(self._supposed.with_lines(lines))
-
-    def remove(self, path: str | HeadPath) -> View:
-        """Take a path out of the circuit, as `L1.H0 s0<-s2`; a head's last leaves it original.
-
-        Raises:
-            InputError: the circuit has no such path.
-        """
-        return self._change(self._supposed.without(path))
-
-    def undo(self) -> View:
-        """Go back to the circuit before the last change.
-
-        Raises:
-            InputError: there is nothing to undo.
-        """
-        return self._changed_from(self._supposed.undo())
-
-    def _change(self, circuit: Circuit) -> View:
-        return self._changed_from(self._supposed.take(circuit))
-
-    def _changed_from(self, before: Step) -> View:
-        for watcher in list(self.watchers):
-            watcher.refresh()
-        changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
-        line = f"{self._state()} (was {before.loss:.4f})"
-        html = "".join(f"<div><code>{escape(change)}</code></div>" for change in changes)
-        return View(
-            "What was supposed",
-            f"{html}<p>{escape(line)}</p>{self._drawing()}",
-            "\n".join([*changes, line]),
-            self.loss,
-        )
-
-    # Scoring and finding
+    # Scoring
 
     def score(self) -> View:
         """What the circuit so far is worth: every head, every path twice, a control.
@@ -326,24 +163,22 @@ class Workbench:
             A view whose `data` is the `CircuitScore`. With nothing supposed it scores the intact
             model, and says so.
         """
-        from retrieval_interp.views.report import drawing_html, tables_html, verdict_html
+        from retrieval_interp.views.report import score_parts
 
-        score = self._scored()
-        said = textwrap.fill(verdict(score, self.task), 100)
+        score, reported = self._scored(), paper_reports(self.task)
         note = ""
+        said = [textwrap.fill(verdict(score, self.task, reported), 100)]
         if not self.circuit.mechanisms:
-            note = "Nothing is supposed yet: these are the intact model's numbers."
-        html = (
-            (f"<p>{note}</p>" if note else verdict_html(score, self.task))
-            + (drawing_html(score, self.model, self.task, self.batch) if not note else "")
-            + tables_html(score, self.task)
-            + f'<p class="soft">{escape(scale(self.task))}; {score.examples} examples, seed '
-            f"{self.seed}.</p>"
+            note, said = "Nothing is supposed yet: these are the intact model's numbers.", []
+        html = render(
+            "scored.html",
+            parts=score_parts(score, self.model, self.task, self.order, reported),
+            note=note,
+            scale=scale(self.task),
+            seed=self.seed,
         )
-        text = "\n".join(
-            [note] * bool(note) + [score_table(score, self.task)] + [said] * (not note)
-        )
-        return View(f"Circuit of {self.name}", html, text, score)
+        lines = [*([note] if note else []), score_table(score, self.task), *said]
+        return View(f"Circuit of {self.name}", html, "\n".join(lines), score)
 
     def _scored(self) -> CircuitScore:
         self._supposed.check_unchanged()
@@ -358,56 +193,6 @@ class Workbench:
                 progress=self.progress,
             )
         return self._score
-
-    def discover(self, progress: Progress | None = None) -> View:
-        """Find a circuit, on examples of another split, and take it as the one so far.
-
-        Args:
-            progress: instead of the workbench's own.
-
-        Returns:
-            A view of it; its `data` is the loss.
-        """
-        found = discover_circuit(
-            self.model,
-            self.task,
-            self.tolerance,
-            len(self.batch),
-            self.seed,
-            progress=progress or self.progress,
-        )
-        view = self._change(found)
-        if is_unlearned(self.intact_loss, self.task):
-            said = (
-                f"No circuit to find: the model has not learned the task. Its {self.task.loss_name}"
-                f" of {self.intact_loss:.4f} is not clearly below the plateau."
-            )
-            return replace(view, html=f"<p>{escape(said)}</p>{view.html}", text=f"{said}\n{view}")
-        return view
-
-    # Files
-
-    def save(self, path: str | Path) -> Path:
-        """Write the circuit as JSON, which `ablate --circuit` and `load` read.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
-        path = Path(path)
-        check_writable(path)
-        write_whole(path, self.circuit.to_json())
-        return path
-
-    def load(self, path: str | Path) -> View:
-        """Take the circuit of a file as the one so far.
-
-        Raises:
-            InputError: not a circuit file, or not for this model.
-        """
-        sizes = self.model.cfg.n_layers, self.model.cfg.n_heads
-        causal = is_causal(self.model)
-        trained = f"{self.name} is asked"
-        return self._change(read_circuit(Path(path), self.task, *sizes, trained, causal))
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate`: one HTML page, no network.
@@ -430,6 +215,9 @@ class Workbench:
                 f"tolerance={self.tolerance:g}).report({str(path)!r})"
             ),
             training=self.training,
+            batch=self.batch,
+            attention=self.intact_attention,
+            reported=paper_reports(self.task),
         )
         write_whole(path, page)
         return path
@@ -450,9 +238,10 @@ class Workbench:
                 "the explorer needs anywidget, which is not installed: pip install "
                 "'retrieval-interp[notebook]'; until then suppose() and undo() do the same"
             )
+            roles = self.roles()
             return View(
                 f"Circuit of {self.name}",
-                f"<p><b>{escape(word)}</b></p>{self._repr_html_()}{self.roles().html}",
-                f"{word}\n{self!r}\n{self.roles().text}",
+                self.card(word, roles.html),
+                f"{word}\n{self!r}\n{roles.text}",
             )
         return Explorer(self)

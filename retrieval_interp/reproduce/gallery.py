@@ -12,7 +12,6 @@ from typing import Any
 import plotly.graph_objects as go
 
 from circuits.draw.figure import circuit_figure
-from circuits.draw.layout import role_order
 from retrieval_interp.emergence.curves import attention_figure, crossing_figure, loss_figure
 from retrieval_interp.reproduce.evidence import Evidence, Trained
 from retrieval_interp.storage.files import write_whole
@@ -52,7 +51,7 @@ def final_loss_figure(grids: dict[str, dict[str, Any]]) -> go.Figure:
 
 
 def partial_loss_figure(summary: dict[str, Any]) -> go.Figure:
-    """Figure 4, right: the partial losses by depth, a line a place of the chain."""
+    """Figure 4, right: the partial losses by depth, one line per place of the chain."""
     rows = summary["depths"]
     figure = go.Figure()
     for place, name in enumerate(summary["asked"]):
@@ -73,9 +72,8 @@ def _plain(text: str) -> str:
 
 def trained_circuit_figure(trained: Trained) -> go.Figure:
     """Figure 5: a transformer's circuit, arrows as wide as they are necessary."""
-    checkpoint = trained.checkpoint
-    order = role_order(checkpoint.task.sample(8, split="test"))
-    return circuit_figure(trained.circuit, checkpoint.config.layers, order, trained.worth.ablated)
+    layers, task = trained.checkpoint.config.layers, trained.checkpoint.task
+    return circuit_figure(trained.circuit, layers, necessity=trained.worth.ablated, task=task)
 
 
 def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:
@@ -106,7 +104,7 @@ def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
         folder: made if it does not exist.
 
     Returns:
-        The files, with a circuitsvis page a transformer (appendix C).
+        The files, with a circuitsvis page per transformer (appendix C).
 
     Raises:
         InputError: a file cannot be written.

@@ -4,13 +4,11 @@ The view is circuitsvis's own component from the script that its package carries
 once for any number of examples, so that nothing is asked of the network.
 """
 
-import json
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext
-from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -20,7 +18,11 @@ from circuits import Circuit, ablated
 from circuits.hooks.points import is_causal, pattern_hook_name
 from circuits.scores.scorer import check_devices
 from retrieval_interp.views.page import View
+from retrieval_interp.views.render import render, unescaped
 from tasks import Batch, InputError, Task
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 @torch.no_grad()
@@ -78,14 +80,9 @@ def _checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
     return list(chosen)
 
 
-def for_script(data: Any) -> str:
-    """JSON that can stand inside a `<script>`, whatever its strings hold."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _bundle() -> str:
+def _circuitsvis() -> "Markup":
     script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
-    return script.replace("</script", "<\\/script")
+    return unescaped(script.replace("</script", "<\\/script"))
 
 
 def _heads_html(
@@ -94,37 +91,24 @@ def _heads_html(
     heads: list[str],
     examples: list[int],
     causal: bool,
-) -> str:
-    name = f"attention-{uuid.uuid4().hex[:12]}"
-    data = {
-        "tokens": labels,
-        # In thousandths, as whole numbers: a quarter of the weight.
-        "attention": patterns.mul(1000).round().int().tolist(),
-        "props": {
-            "attentionHeadNames": heads,
-            "maxValue": 1,
-            "minValue": 0,
-            "maskUpperTri": causal,
+) -> "Markup":
+    return render(
+        "attention.html",
+        name=f"attention-{uuid.uuid4().hex[:12]}",
+        examples=examples,
+        circuitsvis=_circuitsvis(),
+        data={
+            "tokens": labels,
+            # In thousandths, as whole numbers: a quarter of the weight.
+            "attention": patterns.mul(1000).round().int().tolist(),
+            "props": {
+                "attentionHeadNames": heads,
+                "maxValue": 1,
+                "minValue": 0,
+                "maskUpperTri": causal,
+            },
         },
-    }
-    options = "".join(
-        f'<option value="{place}">{escape(str(number))}</option>'
-        for place, number in enumerate(examples)
     )
-    hidden = " hidden" if len(examples) == 1 else ""
-    return f"""<div class="views"><label{hidden}>example <select>{options}</select></label>
-<div id="{name}"></div></div>
-<script type="module">
-{_bundle()}
-const data = {for_script(data)};
-const place = document.getElementById("{name}");
-const draw = example => CircuitsVis.render("{name}", CircuitsVis.AttentionHeads, {{
-  ...data.props, tokens: data.tokens[example],
-  attention: data.attention[example].map(head => head.map(row => row.map(v => v / 1000))) }});
-const select = place.parentElement.querySelector("select");
-select.onchange = () => draw(Number(select.value));
-draw(0);
-</script>"""
 
 
 def _heads_text(

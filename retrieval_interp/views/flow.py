@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from circuits.flow import causal_depth, least_depth, paper_bound, simulate, unmasked_depth
 from circuits.flow.pieces import piece_name
+from retrieval_interp.views.tables import text_table
 from tasks import role_letters, role_name, symbol_letter
 
 _CELL = 6
@@ -43,7 +44,7 @@ def bound_row(steps: int) -> dict[str, int]:
 def bound_table(rows: Sequence[dict[str, int]]) -> str:
     """The rows as a table for people."""
     cells = [[str(row[key]) for key in _COLUMNS] for row in rows]
-    lines = _table(list(_COLUMNS.values()), cells, numbers=True)
+    lines = text_table(list(_COLUMNS.values()), cells, right=range(len(_COLUMNS)))
     return "\n".join(["Layers needed before the query can hold x_D", "", *lines])
 
 
@@ -88,7 +89,7 @@ def flow_text(steps: int, causal: bool) -> str:
             "",
             f"What each position can hold, {_mask(causal)}",
             "",
-            *_table(["role", "in letters", "at the start", *layers], rows),
+            *text_table(["role", "in letters", "at the start", *layers], rows),
             "",
             _conclusion(steps, depth),
         ]
@@ -242,14 +243,3 @@ def _add_arrivals(figure: go.Figure, steps: int, depth: int, causal: bool) -> No
         row=2,
         col=1,
     )
-
-
-def _table(header: list[str], rows: list[list[str]], numbers: bool = False) -> list[str]:
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    table = [header, ["-" * width for width in widths], *rows]
-    return [
-        "  ".join(
-            cell.rjust(width) if numbers else cell.ljust(width) for cell, width in zip(row, widths)
-        ).rstrip()
-        for row in table
-    ]

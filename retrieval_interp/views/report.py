@@ -6,21 +6,23 @@ and the one that sorts tables. Everything that came from a file is escaped.
 
 import importlib.metadata
 import platform
-from collections.abc import Mapping
-from html import escape
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
 
 from circuits import CircuitScore, mean_attention
 from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
 from circuits.flow.delivery import describe_flow
 from retrieval_interp.views.attention import attention_view
-from retrieval_interp.views.page import render_page, render_table
+from retrieval_interp.views.render import render, unescaped
 from retrieval_interp.views.role_maps import role_maps_html
 from retrieval_interp.views.score_text import (
     HEAD_NOTE,
-    PAPER_COMBINED,
-    PAPER_PATHS,
+    NOTHING_REPORTED,
+    Reported,
     describe,
     head_header,
     head_rows,
@@ -29,15 +31,11 @@ from retrieval_interp.views.score_text import (
     scale,
     verdict,
 )
-from tasks import Batch, RetrievalTask, Task, VectorTask
+from tasks import Batch, Task
 
 # Numbers of attention in the page: 8 examples of most models, fewer of large ones.
 _MOST_NUMBERS = 1_000_000
 _MOST_EXAMPLES = 8
-PAPER = (
-    "T. Mușat, Mechanism and Emergence of Stacked Attention Heads in Multi-Layer Transformers, "
-    "appendix E"
-)
 
 
 def render_report(
@@ -49,6 +47,9 @@ def render_report(
     seed: int,
     command: str,
     training: Mapping[str, Any] | None = None,
+    batch: Batch | None = None,
+    attention: Float[Tensor, "layer head dest src"] | None = None,
+    reported: Reported = NOTHING_REPORTED,
 ) -> str:
     """The report as one HTML page.
 
@@ -60,124 +61,88 @@ def render_report(
         seed: of the examples.
         command: what was typed, shown at the end.
         training: the model's training record, where there is one.
+        batch: the examples it was measured on; by default they are drawn again from the seed.
+        attention: the intact model's mean attention by role; by default it is measured again.
+        reported: numbers of others to put beside these.
     """
-    device = next(model.parameters()).device
-    batch = task.sample(score.examples, seed, device, split="test")
+    if batch is None:
+        device = next(model.parameters()).device
+        batch = task.sample(score.examples, seed, device, split="test")
+    if attention is None:
+        attention = mean_attention(model, batch)
+    order = role_order(batch)
     paths = [*score.circuit.paths(), *score.circuit.enabling]
-    maps = role_maps_html(mean_attention(model, batch).cpu(), task, role_order(batch), paths)
-    framed = " Framed: the circuit's paths." if paths else ""
-    sections = [
-        f"<h1>Attention circuit of {escape(name)}</h1>",
-        f'<p class="soft">{escape(describe(model, task))}</p>',
-        verdict_html(score, task),
-        f'<p class="soft">{escape(scale(task))}.</p>',
-        "<h2>The circuit</h2>",
-        drawing_html(score, model, task, batch),
-        "<h2>What each replacement costs</h2>",
-        tables_html(score, task, sortable=True),
-        "<h2>Mean attention by role</h2>",
-        '<p class="soft">How much of the attention of a role (row) goes to each role of its own '
-        f"chain (column), over {score.examples} examples of the intact model.{framed}</p>",
-        maps,
-        "<h2>Examples</h2>",
-        _examples_html(model, task, batch),
-        "<h2>How this was computed</h2>",
-        _provenance(score, task, seed, command, training or {}),
-    ]
-    return render_page(f"Circuit of {name}", "\n".join(sections), sortable=True)
+    each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
+    shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
+    page = render(
+        "report.html",
+        title=f"Circuit of {name}",
+        name=name,
+        description=describe(model, task),
+        scale=scale(task),
+        parts=score_parts(score, model, task, order, reported),
+        maps=role_maps_html(attention.cpu(), task, order, paths),
+        framed=bool(paths),
+        shown=shown,
+        position_note=task.position_note,
+        attention=unescaped(attention_view(model, task, batch, range(shown)).html),
+        record=_record(score, seed, command, training or {}, reported),
+    )
+    return str(page)
 
 
-def verdict_html(score: CircuitScore, task: Task) -> str:
-    whole = len(score.circuit.mechanisms) == len(score.heads)
-    good = " good" if score.minimal and whole else ""
-    return f'<p class="verdict{good}">{escape(verdict(score, task))}</p>'
+def score_parts(
+    score: CircuitScore,
+    model: Any,
+    task: Task,
+    order: Sequence[int],
+    reported: Reported = NOTHING_REPORTED,
+) -> dict[str, Any]:
+    """What the parts of `score.html` show.
 
-
-def drawing_html(score: CircuitScore, model: Any, task: Task, batch: Batch) -> str:
-    """The circuit with the necessity of its paths, and what the picture means."""
+    Args:
+        score: the numbers.
+        model: the model, for its sizes.
+        task: names the roles.
+        order: roles from left to right.
+        reported: numbers of others to put beside these.
+    """
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
     necessity = {row.path: row.ablated_loss for row in score.paths}
-    drawing = draw_circuit(score.circuit, n_layers, role_order(batch), necessity, task)
-    flow = (
-        f" {describe_flow(score.circuit, n_layers, n_heads)}"
-        if isinstance(task, VectorTask)
-        else ""
-    )
-    return (
-        f'<div class="scroll">{drawing}</div>'
-        '<p class="soft">Columns are the roles of one chain in the order of the sequence. An arrow '
-        "is an attention path of the layer beside it; the number is the "
-        f"{escape(score.loss_name)} when that path is ablated too, and wider arrows cost more. "
-        "Dashed arrows only enable: with attention given, the circuit does without them, but by "
-        f"them the model finds where to attend.{escape(flow)}</p>"
-    )
+    return {
+        "score": score,
+        "reported": reported,
+        "verdict": verdict(score, task, reported),
+        "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
+        "drawing": unescaped(draw_circuit(score.circuit, n_layers, order, necessity, task)),
+        "flow": describe_flow(score.circuit, n_layers, n_heads) if task.graph is not None else "",
+        "head_header": head_header(score),
+        "head_rows": head_rows(score),
+        "head_note": " ".join(HEAD_NOTE),
+        "path_header": path_header(score),
+        "path_rows": path_rows(score, task),
+    }
 
 
-def tables_html(score: CircuitScore, task: Task, sortable: bool = False) -> str:
-    """The tables of heads and paths, with a word on how to read them."""
-    paper = f" (paper: {PAPER_COMBINED})" if isinstance(task, RetrievalTask) else ""
-    parts = [
-        f"<p>Baseline, nothing replaced: <b>{score.baseline_loss:.4f}</b> ± "
-        f"{score.baseline_se:.4f}. All of these replaced together: "
-        f"<b>{score.combined_loss:.4f}</b> ± {score.combined_se:.4f}{paper}.</p>",
-        render_table(head_header(score), head_rows(score), ["nowrap", "", "number"], sortable),
-        f'<p class="soft">{escape(" ".join(HEAD_NOTE))}</p>',
-    ]
-    if score.paths or score.enabling:
-        there = f" (there: {escape(PAPER_PATHS)})" if isinstance(task, RetrievalTask) else ""
-        parts += [
-            "<p>Each path ablated twice: on top of all replacements, as in the paper"
-            f"{there}, which shows what it carries; and alone in the intact model, with all later "
-            "attention recomputed, which also shows what it enables. In brackets: the side of the "
-            "later head that misses it, and that path's mean attention before and after.</p>",
-            render_table(
-                path_header(score),
-                path_rows(score, task),
-                ["nowrap", "nowrap", "number", "number", "wide"],
-                sortable,
-            ),
-        ]
-    parts += [f'<p class="soft">{escape(note)}</p>' for note in score.notes]
-    return "".join(parts)
-
-
-def _examples_html(model: Any, task: Task, batch: Batch) -> str:
-    each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
-    count = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
-    shown = f"{count} examples" if count > 1 else "one example"
-    letters = (
-        " B2 is the symbol B of the second chain, A2? its query."
-        if isinstance(task, RetrievalTask)
-        else ""
-    )
-    return (
-        f'<p class="soft">Attention of the intact model on {shown}.{letters} Hover over a head to '
-        f"look closer.</p>{attention_view(model, task, batch, range(count)).html}"
-    )
-
-
-def _provenance(
-    score: CircuitScore, task: Task, seed: int, command: str, training: Mapping[str, Any]
-) -> str:
+def _record(
+    score: CircuitScore, seed: int, command: str, training: Mapping[str, Any], reported: Reported
+) -> list[list[str]]:
+    """How the numbers came about, one thing per row."""
     packages = ("retrieval-interp", "torch", "transformer-lens", "circuitsvis")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
-    rows = [
-        ["command", command],
-        [
-            "examples",
-            f"{score.examples} of the test split, seed {seed}; discovery draws from another split",
-        ],
-        ["positions without a path", f"{score.circuit.rest} (in one-hot and shared heads)"],
-        ["tolerance", f"{score.loss_name} below {score.tolerance:g}"],
-        ["versions", f"{', '.join(versions)}; Python {platform.python_version()}"],
-    ]
-    recipe = training.get("recipe", {})
     record = {key: value for key, value in training.items() if key != "recipe"}
-    rows += [[what, _words(value)] for what, value in (("trained", record), ("recipe", recipe))
-             if value]  # fmt: skip
-    if isinstance(task, RetrievalTask):
-        rows.append(["method", PAPER])
-    return render_table(["", ""], rows, ["nowrap", ""])
+    rows = {
+        "command": command,
+        "examples": f"{score.examples} of the test split, seed {seed}; discovery draws from "
+        "another split",
+        "positions without a path": f"{score.circuit.rest} (in one-hot and shared heads)",
+        "tolerance": f"{score.loss_name} below {score.tolerance:g}",
+        "versions": f"{', '.join(versions)}; Python {platform.python_version()}",
+        "trained": _words(record),
+        "recipe": _words(training.get("recipe", {})),
+        "method": reported.citation,
+    }
+    return [[what, text] for what, text in rows.items() if text]
 
 
 def _words(data: Any) -> str:

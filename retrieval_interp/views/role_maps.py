@@ -1,16 +1,27 @@
-"""Heat maps of mean attention by role, one a head (paper, section 9.1)."""
+"""Heat maps of mean attention by role, one per head (paper, section 9.1)."""
 
 from collections.abc import Collection, Sequence
-from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
 from circuits import Head, HeadPath, RolePath
 from retrieval_interp.views.page import View
+from retrieval_interp.views.render import render
 from tasks import Task
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 _STRONG = 0.25
+
+
+class _Cell(NamedTuple):
+    """How much of its attention one role gives another, and how that looks."""
+
+    text: str
+    attributes: dict[str, Any]
 
 
 def role_maps_html(
@@ -19,8 +30,9 @@ def role_maps_html(
     order: Sequence[int],
     outlined: Collection[HeadPath] = (),
     first_layer: int = 0,
-) -> str:
-    """A table a head, rows attend to columns; cells of outlined paths have a frame.
+    caption: str = "",
+) -> "Markup":
+    """One table per head, rows attend to columns; cells of outlined paths have a frame.
 
     Args:
         attention: mean attention by role.
@@ -28,49 +40,47 @@ def role_maps_html(
         order: roles from left to right and from top to bottom.
         outlined: paths to frame, such as a circuit's.
         first_layer: which layer the first one is.
+        caption: a sentence to stand above.
     """
-    framed = {(path.head, path.path) for path in outlined}
-    names, labels = task.role_names, task.role_labels
-    columns = "".join(
-        f'<th scope="col" title="{escape(labels[src])}">{escape(names[src])}</th>' for src in order
-    )
-    rows_of_maps = []
-    for layer, heads in enumerate(attention.tolist()):
-        figures = []
-        for number, rows in enumerate(heads):
-            head = Head(first_layer + layer, number)
-            body = "".join(
-                f'<tr><th scope="row" title="{escape(labels[dest])}">{escape(names[dest])}</th>'
-                + "".join(
-                    _cell(
-                        rows[dest][src],
-                        task.path_label(dest, src),
-                        (head, RolePath(dest, src)) in framed,
-                    )
-                    for src in order
-                )
-                + "</tr>"
-                for dest in order
-            )
-            figures.append(
-                f"<figure><figcaption>{head}</figcaption><table><tr><th></th>{columns}</tr>{body}"
-                "</table></figure>"
-            )
-        rows_of_maps.append("".join(figures))
-    # A layer a row where it has several heads; else as many as fit.
+    layers = [
+        [
+            _map(Head(layer, number), rows, task, order, set(outlined))
+            for number, rows in enumerate(heads)
+        ]
+        for layer, heads in enumerate(attention.tolist(), first_layer)
+    ]
+    # A layer per row if it has several heads, else as many as fit.
     several = attention.shape[1] > 1
-    groups = rows_of_maps if several else ["".join(rows_of_maps)]
-    return "".join(f'<div class="maps">{group}</div>' for group in groups)
+    return render(
+        "role_maps.html",
+        groups=layers if several else [[head for heads in layers for head in heads]],
+        roles=[{"name": task.role_names[role], "label": task.role_labels[role]} for role in order],
+        caption=caption,
+        framed=bool(outlined),
+    )
 
 
-def _cell(weight: float, label: str, framed: bool) -> str:
-    kinds = " ".join(["hot"] * (weight > 0.55) + ["in"] * framed)
-    kind = f' class="{kinds}"' if kinds else ""
+def _map(
+    head: Head,
+    rows: list[list[float]],
+    task: Task,
+    order: Sequence[int],
+    outlined: Collection[HeadPath],
+) -> dict[str, Any]:
+    def cell(dest: int, src: int) -> _Cell:
+        framed = HeadPath(head, RolePath(dest, src)) in outlined
+        return _cell(rows[dest][src], task.path_label(dest, src), framed)
+
+    return {"head": head, "rows": [[cell(dest, src) for src in order] for dest in order]}
+
+
+def _cell(weight: float, label: str, framed: bool) -> _Cell:
+    kinds = " ".join(["hot"] * (weight > 0.55) + ["in"] * framed) or None
     if weight < 0.005:
-        return f"<td{kind}></td>"
+        return _Cell("", {"class": kinds})
     text = f"{weight:.2f}"[1:] if 0.05 <= weight < 0.995 else "1" if weight >= 0.995 else ""
-    title = escape(f"{label}: {weight:.3f}")
-    return f'<td{kind} title="{title}" style="--w:{weight:.2f}">{text}</td>'
+    about = f"{label}: {weight:.3f}"
+    return _Cell(text, {"class": kinds, "title": about, "style": f"--w:{weight:.2f}"})
 
 
 def role_maps(
@@ -83,24 +93,16 @@ def role_maps(
 ) -> View:
     """The heat maps as a view; its text lists the strong paths of every head."""
     lines = [f"mean attention by role{caption}; paths of {_STRONG} and more"]
-    for layer, heads in enumerate(attention.tolist()):
+    for layer, heads in enumerate(attention.tolist(), first_layer):
         for number, rows in enumerate(heads):
             strong = sorted(
-                (
-                    (-weight, RolePath(dest, src))
-                    for dest, row in enumerate(rows)
-                    for src, weight in enumerate(row)
-                    if weight >= _STRONG
-                ),
+                (-weight, RolePath(dest, src))
+                for dest, row in enumerate(rows)
+                for src, weight in enumerate(row)
+                if weight >= _STRONG
             )
             paths = "  ".join(f"{path} {-weight:.2f}" for weight, path in strong)
-            lines.append(f"{Head(first_layer + layer, number)!s:<8} {paths or '-'}")
-    note = "Rows attend to columns."
-    note += " Framed: the circuit's paths." if outlined else ""
-    return View(
-        f"Mean attention by role{caption}",
-        f'<p class="soft">Mean attention by role{escape(caption)}. {note}</p>'
-        + role_maps_html(attention, task, order, outlined, first_layer),
-        "\n".join(lines),
-        attention,
-    )
+            lines.append(f"{Head(layer, number)!s:<8} {paths or '-'}")
+    title = f"Mean attention by role{caption}"
+    html = role_maps_html(attention, task, order, outlined, first_layer, f"{title}.")
+    return View(title, html, "\n".join(lines), attention)

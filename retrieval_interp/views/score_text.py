@@ -1,15 +1,35 @@
 """What a score says: as a table, in a sentence, and as JSON."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from circuits import CircuitScore, HeadPath
 from circuits.scores.circuit_score import LivePathScore, PathScore, control_summary
 from circuits.scores.scorer import is_unlearned
 from retrieval_interp.config.model_config import ModelConfig
-from tasks import RetrievalTask, Task, VectorTask, path_letters, role_name
+from retrieval_interp.views.tables import text_table
+from tasks import Task, path_letters, role_name
 
-PAPER_COMBINED = "below 0.05"
-PAPER_PATHS = "0.17 to 0.89 a path, 0.05 to 0.1 in the first useful layer"
+
+@dataclass(frozen=True)
+class Reported:
+    """What others report of the same measurements, to be read beside ours.
+
+    Attributes:
+        citation: who they are, in full.
+        source: the same in a word.
+        combined: their loss with all heads replaced, in words; empty if they give none.
+        paths: their losses with single paths ablated, too; empty if they give none.
+    """
+
+    citation: str
+    source: str = "paper"
+    combined: str = ""
+    paths: str = ""
+
+
+NOTHING_REPORTED = Reported("")
+columns = text_table  # as emergence.text still calls it
 
 
 def _named(name: str, loss: float) -> dict[str, float]:
@@ -105,22 +125,17 @@ def counted(number: int, noun: str) -> str:
 
 def scale(task: Task) -> str:
     """What the numbers of a task mean."""
-    if not isinstance(task, VectorTask):
-        plateau = (
-            f"{task.plateau:.3g} the plateau before anything is learned"
-            if task.plateau is not None
-            else "lower is better"
-        )
-        return f"{task.loss_name} is the task's own, {plateau}; +- is its standard error"
-    return (
-        f"MSE is the mean over all asked components: 0 is perfect, {task.plateau:.2g} the plateau "
-        f"before anything is learned, {task.loss_scale:.2g} answering zeros; +- is the "
-        "standard error over examples"
-    )
+    return task.loss_meaning
 
 
-def verdict(score: CircuitScore, task: Task) -> str:
-    """What the numbers say, in a few sentences."""
+def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORTED) -> str:
+    """What the numbers say, in a few sentences.
+
+    Args:
+        score: the numbers.
+        task: what they were measured on.
+        reported: numbers of others to put beside them.
+    """
     loss = score.loss_name
     if is_unlearned(score.baseline_loss, task):
         return (
@@ -141,16 +156,16 @@ def verdict(score: CircuitScore, task: Task) -> str:
         word = (
             f"Holds so far ({counted(left, 'head')} left as {'it is' if left == 1 else 'they are'})"
         )
-    papers = isinstance(task, RetrievalTask) and task.tokens == "gaussian"
+    theirs = f"; {reported.source}: {reported.combined}" if reported.combined else ""
     text = (
         f"{word}: with {len(score.circuit.mechanisms)} of "
         f"{counted(len(score.heads), 'head')} replaced"
         f"{by_paths}, the {loss} is {score.combined_loss:.4f}, "
         f"{'below' if score.sufficient else 'not below'} {score.tolerance:g} (intact: "
-        f"{score.baseline_loss:.4f}{f'; paper: {PAPER_COMBINED}' if papers else ''})."
+        f"{score.baseline_loss:.4f}{theirs})."
     )
     if score.paths and score.sufficient:
-        text += f" {_minimality(score, papers)}"
+        text += f" {_minimality(score, reported)}"
     if score.tolerance <= score.baseline_loss:
         text += (
             f" The tolerance is not above the intact model's own {loss} of "
@@ -162,7 +177,7 @@ def verdict(score: CircuitScore, task: Task) -> str:
     return text
 
 
-def _minimality(score: CircuitScore, papers: bool) -> str:
+def _minimality(score: CircuitScore, reported: Reported) -> str:
     costs = [row.ablated_loss for row in score.paths]
     each = (
         f"each of the {len(costs)} paths, ablated too, gives {min(costs):.2f} to {max(costs):.2f}"
@@ -170,8 +185,8 @@ def _minimality(score: CircuitScore, papers: bool) -> str:
         else f"its one path, ablated too, gives {costs[0]:.2f}"
     )
     if score.minimal:
-        paper = f" (paper: {PAPER_PATHS})" if papers else ""
-        return f"Minimal, as no path can go without passing that: {each}{paper}."
+        theirs = f" ({reported.source}: {reported.paths})" if reported.paths else ""
+        return f"Minimal, as no path can go without exceeding that: {each}{theirs}."
     return f"Not minimal, as {_listed(score.spared)} can go: {each}."
 
 
@@ -180,7 +195,7 @@ def _listed(paths: tuple[HeadPath, ...]) -> str:
 
 
 def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
-    """A row a path: name, letters, frozen and live loss, and what it does."""
+    """One row per path: name, letters, frozen and live loss, and what it does."""
     label = task.path_label if task else path_letters
     return [
         [
@@ -195,8 +210,8 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
 
 
 HEAD_NOTE = (
-    "A head replaced alone can cost more than all together: later heads that still look for",
-    "themselves no longer find what it marked (see what it enables), while replaced ones need not.",
+    "Replacing one head can cost more than replacing all of them: later heads that still look for",
+    "themselves no longer find what it marked (see what it enables); replaced ones need not look.",
 )
 
 
@@ -221,7 +236,7 @@ def _does(row: LivePathScore, score: CircuitScore) -> str:
 
 
 def head_rows(score: CircuitScore) -> list[list[str]]:
-    """A row a replaced head: name, mechanism, the loss with it alone replaced; one for the rest."""
+    """One row per replaced head: name, mechanism, loss with it alone replaced; one for the rest."""
     replaced = [row for row in score.heads if row.mechanism.kind != "original"]
     rows = [[str(row.head), str(row.mechanism), f"{row.loss:.4f}"] for row in replaced]
     left = len(score.heads) - len(replaced)
@@ -238,7 +253,7 @@ def score_table(score: CircuitScore, task: Task | None = None) -> str:
     lines = [
         f"baseline {loss} (nothing replaced)  {score.baseline_loss:.4f} +- {score.baseline_se:.4f}",
         "",
-        *columns(head_header(score), head_rows(score)),
+        *text_table(head_header(score), head_rows(score)),
         "",
         *HEAD_NOTE,
         "",
@@ -247,15 +262,6 @@ def score_table(score: CircuitScore, task: Task | None = None) -> str:
         "",
     ]
     if score.paths or score.enabling:
-        lines += [*columns(path_header(score), path_rows(score, task)), ""]
+        lines += [*text_table(path_header(score), path_rows(score, task)), ""]
     lines += [f"{note}\n" for note in score.notes]
     return "\n".join(lines)
-
-
-def columns(header: list[str], rows: list[list[str]]) -> list[str]:
-    """A table in plain text."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    table = [header, ["-" * width for width in widths], *rows]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table
-    ]

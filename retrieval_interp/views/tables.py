@@ -18,11 +18,14 @@ def text_table(
         right: columns whose cells stand on the right, such as numbers.
         width: characters per line, beyond which cells wrap; by default as many as are needed.
     """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    needed = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    needed = [
+        max(cell_len(row[column]) for row in [header, *rows]) for column in range(len(header))
+    ]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for column in range(len(header)):
         table.add_column(justify="right" if column in right else "left")
@@ -32,5 +35,12 @@ def text_table(
         table.add_row(*map(Text, row))
     natural = sum(needed) + 2 * len(header)
     text = io.StringIO()
-    Console(file=text, width=min(width or natural, natural), color_system=None).print(table)
+    # In a notebook rich would display the table instead of writing it.
+    Console(
+        file=text,
+        width=min(width or natural, natural),
+        color_system=None,
+        force_jupyter=False,
+        force_terminal=False,
+    ).print(table)
     return [line.rstrip() for line in text.getvalue().splitlines()]

@@ -144,6 +144,14 @@ class VectorTask(TrainingTask):
         """Variance of a symbol's component, which is the MSE of answering zeros."""
         return 1.0 if self.tokens == "gaussian" else 1 / self.dim
 
+    @property
+    def loss_meaning(self) -> str:
+        return (
+            f"{self.loss_name} is the mean over all asked components: 0 is perfect, "
+            f"{self.plateau:.2g} the plateau before anything is learned, {self.loss_scale:.2g} "
+            "answering zeros; +- is the standard error over examples"
+        )
+
     # Names
 
     @property
@@ -185,6 +193,12 @@ class VectorTask(TrainingTask):
         for roles in chains:
             labels[roles[0]] += "?"
         return labels
+
+    @property
+    def position_note(self) -> str:
+        query = self.role_symbols[0].removesuffix("?")
+        symbol = self.graph.nodes[self.graph.retrieved[0]].name
+        return f"{symbol}2 is the symbol {symbol} of the second chain, {query}2? its query."
 
     # Examples
 
