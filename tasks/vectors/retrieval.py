@@ -30,25 +30,13 @@ from tasks.vectors.vector_task import MAX_NUMBERS, Tokens, VectorTask
 class RetrievalTask(VectorTask):
     """Follow `chains` interleaved chains of `steps` induction steps each.
 
-    A sequence has T = N (2D + 1) positions. Its loss is the mean squared error over queries, asked
-    symbols and their K components:
+    A sequence has T = N (2D + 1) positions. Its loss is the mean squared error over the queries c,
+    the asked symbols x_k and their components i:
 
         loss = mean over c, k, i of (output[c, k, i] - x_k[c, i])²
 
     With Gaussian symbols an answer of all zeros scores 1. A model that cannot tell the N candidates
     apart does best with their mean, which scores 1 - 1/N: the plateau that training starts from.
-
-    >>> import retrieval_interp as ri
-    >>> task = ri.RetrievalTask(chains=4, steps=3, dim=4, base=100.0)
-    >>> batch = task.sample(8, seed=0, split="test")
-    >>> batch.inputs.shape  # batch, position, 2K: symbol and encoding
-    torch.Size([8, 28, 8])
-    >>> batch.targets.shape  # batch, query, D * K
-    torch.Size([8, 4, 12])
-    >>> batch.roles.shape  # batch, chain, 2D + 1
-    torch.Size([8, 4, 7])
-    >>> task.role_labels[2], task.plateau
-    ('B of A->B', 0.75)
 
     Attributes:
         chains: number of chains, N.
@@ -62,6 +50,19 @@ class RetrievalTask(VectorTask):
 
     Raises:
         InputError: a parameter is out of range.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> task = ri.RetrievalTask(chains=4, steps=3, dim=4, base=100.0)
+        >>> batch = task.sample(8, seed=0, split="test")
+        >>> batch.inputs.shape  # batch, position, 2K: symbol and encoding
+        torch.Size([8, 28, 8])
+        >>> batch.targets.shape  # batch, query, D * K
+        torch.Size([8, 4, 12])
+        >>> batch.roles.shape  # batch, chain, 2D + 1
+        torch.Size([8, 4, 7])
+        >>> task.role_labels[2], task.plateau
+        ('B of A->B', 0.75)
     """
 
     chains: int = 4
