@@ -1,4 +1,8 @@
-"""What is claimed: mechanisms, circuits, hooks and scores, on any hooked model."""
+"""Circuits on any hooked model: mechanisms, hooks, scores and discovery.
+
+A circuit states what each attention head does, by the roles of positions. The method follows
+https://arxiv.org/abs/2411.12118, appendix E.
+"""
 
 from circuits.circuit import Circuit as Circuit
 from circuits.circuit import Head as Head

@@ -1,4 +1,4 @@
-"""Attention as tensors: the patterns that mechanisms stand for, cuts, softmax, and means by role.
+"""Attention as tensors: patterns of mechanisms, cuts, softmax, and means by role.
 
 Nothing here runs a model.
 """
@@ -12,7 +12,7 @@ from tasks import InputError, role_name
 
 
 def allowed_positions(n_positions: int, causal: bool, device: torch.device) -> Bool[Tensor, "d s"]:
-    """Which source each destination may attend to, [dest src]."""
+    """Which sources each destination may attend to, [dest src]."""
     allowed = torch.ones(n_positions, n_positions, dtype=torch.bool, device=device)
     return allowed.tril() if causal else allowed
 
@@ -24,23 +24,23 @@ def attention_pattern(
     causal: bool = True,
     rest: Rest = "zero",
 ) -> Float[Tensor, "#batch dest src"]:
-    """The attention that a mechanism stands for, in float32 on the device of `roles`.
+    """The attention pattern of a mechanism, in float32 on the device of `roles`.
+
+    If a position has several roles (possible in custom tasks), the lowest-numbered role that has a
+    path decides.
 
     Args:
         mechanism: any but `original` and `cut`, which have no pattern of their own.
         roles: position of every role.
         n_positions: sequence length.
-        causal: whether a position may attend to earlier positions and itself only.
+        causal: whether positions attend only to themselves and earlier ones.
         rest: the row of a position without a path.
 
-    Positions may have several roles (in tasks of one's own); the lowest-numbered with a path
-    decides.
-
     Returns:
-        [batch dest src], or [1 dest src] where the pattern is the same for every example.
+        [batch dest src], or [1 dest src] if the pattern is the same for every example.
 
     Raises:
-        InputError: a path names a role that the batch lacks, or goes against the causal mask.
+        InputError: a path names a role that the batch lacks, or violates the causal mask.
     """
     allowed = allowed_positions(n_positions, causal, roles.device).float()
     rows: dict[str, Tensor] = {
@@ -55,7 +55,7 @@ def attention_pattern(
     check_paths(mechanism.paths, roles, causal)
     pattern = rows[rest].expand(len(roles), -1, -1).clone()
     example = torch.arange(len(roles), device=roles.device)[:, None]
-    # Where a position has several roles, the one with the lowest number decides: it comes last.
+    # If a position has several roles, the lowest-numbered decides: it is written last.
     for dest in sorted({path.dest for path in mechanism.paths}, reverse=True):
         pattern[example, roles[:, :, dest]] = 0.0
         for src, weight in mechanism.sources(dest):
@@ -69,13 +69,13 @@ def softmax_attention(
     allowed: Bool[Tensor, "*#batch dest src"],
     scale: float,
 ) -> Float[Tensor, "*batch dest src"]:
-    """The pattern of a head without rotary or other additions: softmax(q k / scale) where allowed.
+    """The pattern of plain dot-product attention: softmax(q·k / scale) over the allowed sources.
 
     Args:
         queries: of the attending positions.
-        keys: of those attended to.
-        allowed: who may attend to whom.
-        scale: what scores are divided by, usually the square root of d_head.
+        keys: of the positions attended to.
+        allowed: which destination may attend to which source.
+        scale: divisor of the scores, usually the square root of d_head.
     """
     scores = queries @ keys.transpose(-1, -2) / scale
     pattern: Tensor = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
@@ -87,7 +87,7 @@ def cut_paths(
     paths: tuple[RolePath, ...],
     roles: Int[Tensor, "batch chain role"],
 ) -> Float[Tensor, "batch dest src"]:
-    """A copy of a pattern in which no attention runs along the given paths."""
+    """A copy of the pattern with the attention along the given paths set to zero."""
     pattern = pattern.clone()
     example = torch.arange(len(roles), device=roles.device)[:, None]
     for dest, src in paths:
@@ -101,7 +101,7 @@ def check_paths(
     causal: bool,
     where: str = "",
 ) -> None:
-    """Refuse paths that these positions cannot have; `where` goes before the error's text.
+    """Check that paths fit these positions; errors start with `where`.
 
     Raises:
         InputError: a role that the batch lacks, or, in a causal model, a source that comes after

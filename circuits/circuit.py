@@ -1,16 +1,16 @@
-"""Circuits as data: which mechanism stands in for which head (paper, appendix E).
+"""Circuits as data: a mechanism for each head (paper, appendix E).
 
-- `original`: left as it is.
-- `cut`: left as it is, but for its paths, whose attention is set to zero.
+- `original`: the head's own attention, left as it is.
+- `cut`: the head's own attention, with that of its paths set to zero.
 - `uniform`: equal weight on every position that the mask allows.
 - `identity`: every position attends to itself.
 - `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain.
 - `shared`: as one-hot, but a role may have several sources, which share its attention equally.
-- `role-mean`: every path has its own weight, as measured; content-free, but not simple.
+- `role-mean`: every path has its own, measured weight; independent of content, but not simple.
 
-Positions without a path have an all-zero row, as in the paper, or on request (`rest`) a uniform or
-an identity row. `circuits.attention` turns mechanisms into patterns, `circuits.notation` writes
-circuits for people.
+In one-hot and shared heads the row of a position without a path is all zeros, as in the paper, or
+optionally (`rest`) uniform or identity. `circuits.attention` turns mechanisms into patterns;
+`circuits.notation` reads and writes circuits as text.
 """
 
 import itertools
@@ -66,7 +66,7 @@ class RolePath(NamedTuple):
         """Read `s0<-s2`.
 
         Raises:
-            InputError: not two roles with an arrow between them.
+            InputError: not two roles joined by an arrow, or a role out of range.
         """
         match = re.fullmatch(r"\s*(\S+?)\s*<-\s*(\S+)\s*", text)
         if match is None:
@@ -106,12 +106,12 @@ class Mechanism:
 
     Attributes:
         kind: one of the kinds above.
-        paths: the paths of a one-hot, shared, role-mean or cut mechanism, kept sorted; empty for
+        paths: the paths of a one-hot, shared, role-mean or cut mechanism, sorted; empty for
             the others.
         weights: the attention of each path of a role-mean mechanism; empty for the others.
 
     Raises:
-        InputError: paths where none belong, a path listed twice, or two sources for one role in a
+        InputError: paths where none belong, a repeated path, or two sources for one role in a
             one-hot mechanism.
     """
 
@@ -141,12 +141,12 @@ class Mechanism:
                 raise InputError(f"expected every path once, found {first} twice")
             if first.dest == second.dest and self.kind == "one-hot":
                 raise InputError(
-                    f"expected one source a role in a one-hot head, found {first} and {second}; "
+                    f"expected one source per role in a one-hot head, found {first} and {second}; "
                     "use shared"
                 )
 
     def without(self, path: RolePath) -> "Mechanism":
-        """The same mechanism less one path; a shared role's other sources share its attention."""
+        """The same mechanism without one path; the role's other sources share its attention."""
         kept = [place for place, other in enumerate(self.paths) if other != path]
         return Mechanism(
             self.kind,
@@ -155,7 +155,7 @@ class Mechanism:
         )
 
     def sources(self, dest: int) -> tuple[tuple[int, float], ...]:
-        """The sources that the paths give a role, each with its share of the attention."""
+        """The sources of a role, each with its share of the attention."""
         places = [place for place, path in enumerate(self.paths) if path.dest == dest]
         share = 1 / max(1, len(places))
         return tuple(
@@ -170,7 +170,7 @@ class Mechanism:
 
 
 def tidy(mechanism: Mechanism) -> Mechanism:
-    """Call a shared mechanism one-hot where every role has one source."""
+    """Turn a shared mechanism into one-hot if no role has several sources."""
     if mechanism.kind != "shared":
         return mechanism
     dests = [path.dest for path in mechanism.paths]
@@ -187,15 +187,15 @@ IDENTITY = Mechanism("identity")
 
 @dataclass(frozen=True, repr=False)
 class Circuit:
-    """Which mechanism stands in for each head; heads not named are left as they are.
+    """A mechanism for some heads of a model; heads not named are left as they are.
 
     Attributes:
         mechanisms: the mechanism of each named head; `original` ones are dropped.
-        n_roles: how many roles the circuit's task has, 2D+1.
+        n_roles: number of roles of the circuit's task, 2D+1 in the retrieval task.
         rest: the attention row of a position without a path, in one-hot and shared heads.
-        task: the task it speaks of, as `task.to_dict()` gives it.
-        enabling: paths that the circuit does without, its attention being given, but by which the
-            living model finds where to attend (`circuits.scores.enabling`).
+        task: the task it belongs to, as `task.to_dict()` gives it.
+        enabling: paths that the circuit can do without, since its attention is fixed, but that the
+            intact model needs to find where to attend (`circuits.scores.enabling`).
     """
 
     mechanisms: Mapping[Head, Mechanism]
@@ -219,30 +219,30 @@ class Circuit:
         return self.mechanisms.get(Head(*head), ORIGINAL)
 
     def paths(self) -> Iterator[HeadPath]:
-        """Every one-hot or shared path of every head, by layer, head and role."""
+        """All one-hot and shared paths, by layer, head and role."""
         for head, mechanism in self.mechanisms.items():
             if mechanism.kind in ("one-hot", "shared"):
                 for path in mechanism.paths:
                     yield HeadPath(head, path)
 
     def replace(self, head: tuple[int, int], mechanism: Mechanism) -> "Circuit":
-        """The same circuit with another mechanism for one head."""
+        """A copy with another mechanism for one head."""
         mechanisms = {**self.mechanisms, Head(*head): mechanism}
         return replace(self, mechanisms=mechanisms)
 
     def cut(self, path: HeadPath) -> "Circuit":
-        """The same circuit with one more path of an original head cut."""
+        """A copy with one more path of an original head cut."""
         return self.replace(path.head, Mechanism("cut", (*self[path.head].paths, path.path)))
 
     def without(self, path: HeadPath) -> "Circuit":
-        """The same circuit less one path."""
+        """A copy without one path."""
         return self.replace(path.head, self[path.head].without(path.path))
 
     def check_fits(self, n_layers: int, n_heads: int) -> None:
-        """Refuse a circuit that names a head which a model lacks.
+        """Check that the model has every head that the circuit names.
 
         Raises:
-            InputError: with the heads that there are.
+            InputError: naming the heads that the model has.
         """
         for head in [*self.mechanisms, *(path.head for path in self.enabling)]:
             if not (0 <= head.layer < n_layers and 0 <= head.head < n_heads):
@@ -281,7 +281,7 @@ class Circuit:
         """Read a circuit for a task of `n_roles` roles.
 
         Raises:
-            InputError: a key is missing, unknown or of the wrong form; the head is named.
+            InputError: a key is missing, unknown or malformed; the message names the head.
         """
         file = from_data(_File, data, "circuit")
         mechanisms: dict[Head, Mechanism] = {}
@@ -310,10 +310,10 @@ class Circuit:
         return circuit
 
     def to_json(self, record: Mapping[str, Any] | None = None) -> str:
-        """One line per head, so that two circuits can be compared with a text diff.
+        """The circuit as JSON with one line per head, so that a text diff compares circuits.
 
         Args:
-            record: how it was found (command, versions, date); reading passes over it.
+            record: how it was found (command, versions, date); ignored when reading.
         """
         data = {**self.to_dict(), **({"record": dict(record)} if record else {})}
         heads = data.pop("heads")

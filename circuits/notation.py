@@ -1,8 +1,8 @@
-"""Circuits as people write and read them: from lines, as text, and what changed between two.
+"""Circuits as text: parsing lines, printing, and comparing two circuits.
 
 L0.H0 one-hot s2<-s1 s4<-s3     the head's mechanism, with all its paths
-L1.H0 uniform                   the same without paths
-L2.H0 s0<-s2                    one more path; a role with two sources shares its attention
+L1.H0 uniform                   a mechanism without paths
+L2.H0 s0<-s2                    adds a path; a role with two sources shares its attention
 """
 
 from collections.abc import Iterable
@@ -10,18 +10,18 @@ from collections.abc import Iterable
 from circuits.circuit import KINDS, Circuit, Head, HeadPath, Mechanism, Rest, RolePath, tidy
 from tasks import InputError, Task
 
-_WRITTEN = tuple(kind for kind in KINDS if kind != "role-mean")  # its weights need measuring
+_WRITTEN = tuple(kind for kind in KINDS if kind != "role-mean")  # its weights are measured
 
 
 def suppose(circuit: Circuit, line: str) -> Circuit:
-    """A circuit with one more line supposed.
+    """Add one line to a circuit.
 
     Args:
-        circuit: what is supposed already.
-        line: of the forms above.
+        circuit: the circuit so far.
+        line: in one of the forms above.
 
     Raises:
-        InputError: not of that form; the line is quoted.
+        InputError: not of those forms; the message quotes the line.
     """
     words = line.split()
     paths = words[1:] if len(words) > 1 and "<-" in words[1] else words[2:]
@@ -40,15 +40,23 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
 
 
 def parse_circuit(lines: Iterable[str], task: Task, rest: Rest = "zero") -> Circuit:
-    """A circuit from lines, one a head.
+    """Read a circuit from lines, one per head.
 
     Args:
-        lines: of the forms above; heads not named are left as they are.
-        task: the task that the circuit speaks of.
+        lines: in the forms above; heads not named are left as they are.
+        task: the task that the circuit belongs to.
         rest: the attention row of a position without a path, in one-hot and shared heads.
 
     Raises:
-        InputError: not of that form, or a head named twice; the line is quoted.
+        InputError: not of those forms, or a head is named twice; the message quotes the line.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> task = ri.RetrievalTask(steps=3)
+        >>> ri.parse_circuit(["L0.H0 one-hot s4<-s3", "L1.H0 uniform", "L2.H0 s0<-s1 s0<-s2"], task)
+        L0.H0 one-hot s4<-s3
+        L1.H0 uniform
+        L2.H0 shared s0<-s1 s0<-s2
     """
     circuit = Circuit({}, len(task.role_names), rest, task.to_dict())
     named: set[Head] = set()
@@ -65,13 +73,13 @@ def parse_head_path(text: str, n_roles: int) -> HeadPath:
     """Read `L1.H0 s0<-s2`.
 
     Raises:
-        InputError: not of that form, or a role out of range.
+        InputError: not of that form, or a role is out of range.
     """
     return HeadPath.parse(text, n_roles)
 
 
 def circuit_text(circuit: Circuit, n_layers: int) -> str:
-    """A circuit for the terminal: a line a layer, the last on top; `~` marks enabling paths."""
+    """The circuit with one line per layer, the last layer on top; `~` marks enabling paths."""
     lines = []
     for layer in reversed(range(n_layers)):
         heads = [
@@ -89,7 +97,7 @@ def circuit_text(circuit: Circuit, n_layers: int) -> str:
 
 
 def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
-    """What changed between two circuits, a line a head: `L1.H0: uniform -> one-hot s0<-s2`."""
+    """What changed between two circuits, one line per head: `L1.H0: uniform -> one-hot s0<-s2`."""
     heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
     lines = [f"{head}: {old[head]} -> {new[head]}" for head in heads if old[head] != new[head]]
     gone = [f"enabling: - {path}" for path in old.enabling if path not in new.enabling]

@@ -1,6 +1,7 @@
-"""What is asked: generators of inputs, targets and roles, and the losses of answers.
+"""The tasks: generators of inputs, targets and roles, and the losses of answers.
 
-Names are loaded when they are first used; `__init__.pyi` lists them.
+They implement the retrieval problems of https://arxiv.org/abs/2411.12118, sections 3, 4 and 6.
+Names are imported on first use; `__init__.pyi` lists them.
 """
 
 from tasks.lazy_names import lazy_names

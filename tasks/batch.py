@@ -1,4 +1,4 @@
-"""A batch of examples: what goes in, what should come out, and who is who."""
+"""A batch of examples: inputs, targets and the position of every role."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class Batch:
     """Examples of a task.
 
     Attributes:
-        inputs: what the model reads: vectors [batch pos d_in], or token numbers [batch pos].
-        targets: one vector a query, [batch query d_out] (or one token number, [batch query]);
-            chain c belongs to the c-th query.
+        inputs: what the model reads: vectors [batch pos d_in], or token ids [batch pos].
+        targets: one vector per query, [batch query d_out], or one token id per query,
+            [batch query]; the c-th query belongs to chain c.
         roles: the position of every role of every chain, [batch chain role].
     """
 
@@ -30,12 +30,12 @@ class Batch:
         return Batch(self.inputs[examples], self.targets[examples], self.roles[examples])
 
     def parts(self, most: int) -> Iterator["Batch"]:
-        """The batch in turn, at most so many examples at a time."""
+        """Split the batch into consecutive parts of at most `most` examples."""
         for start in range(0, len(self), most):
             yield self[start : start + most]
 
     def take(self, examples: Sequence[int]) -> "Batch":
-        """Some of the examples, in the order given."""
+        """The chosen examples, in the order given."""
         chosen = list(examples)
         return Batch(self.inputs[chosen], self.targets[chosen], self.roles[chosen])
 

@@ -1,14 +1,14 @@
-"""The one exception for what a person gave wrong."""
+"""The exception for invalid user input."""
 
-LONGEST = 1000  # characters of a message
+LONGEST = 1000  # characters per message
 
 
 class InputError(ValueError):
-    """Bad input from the user: one line that says the rule, what was found and what to do.
+    """Invalid user input: one line with the rule, what was found and how to fix it.
 
-    Commands print its text and exit with status 2; any other exception is a defect of this project.
-    What was found may be anything: blanks and line breaks become one blank each, other characters
-    that do not print their escapes, and of a long text the middle is left out.
+    Commands print the line and exit with status 2; any other exception is a bug in this project.
+    The text may quote arbitrary input, so runs of whitespace become single spaces, unprintable
+    characters become escapes, and the middle of a long text is left out.
     """
 
     def __init__(self, text: str):
@@ -20,5 +20,5 @@ class InputError(ValueError):
 
 
 def printable(text: str) -> str:
-    """The text with escapes for what does not print, such as a terminal's control characters."""
+    """Escape unprintable characters, such as terminal control codes."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,8 +1,8 @@
-"""A package's names, loaded when they are first used, so that commands start without torch.
+"""Package names that are imported on first use, so that commands start without torch.
 
-A package lists its names once, in `__init__.pyi`, where type checkers look for them, too. This is
-what the library lazy_loader does; that one refuses names of other packages, which
-`retrieval_interp` passes on.
+A package lists its names once, in `__init__.pyi`, where type checkers also find them. The library
+lazy_loader does the same, but rejects names from other packages, which `retrieval_interp`
+re-exports.
 """
 
 import ast
@@ -13,11 +13,11 @@ from typing import Any
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """What a package's `__init__` needs: its `__getattr__` and its `__all__` (PEP 562).
+    """Build the `__getattr__` and `__all__` of a package (PEP 562).
 
     Args:
         package: its name, for messages.
-        file: the `__init__.py`, beside which the stub stands.
+        file: its `__init__.py`; the stub is next to it.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {

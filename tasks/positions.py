@@ -1,7 +1,8 @@
 """Rotary positional encodings as vectors (paper, section 6).
 
-The input carries its position: a token of `dim` numbers is followed by `dim` numbers that encode
-where it stands. Equation (1) of the paper gives both elements of a pair the encoding of the pair.
+The input carries its position: the `dim` numbers of a token are followed by `dim` numbers that
+encode where it stands. In the paper's equation (1), both elements of a pair get the encoding of
+their pair.
 """
 
 from typing import Literal
@@ -18,8 +19,8 @@ def rotary_encoding(count: int, dim: int, base: float) -> Float[Tensor, "{count}
 
     Args:
         count: number of positions.
-        dim: an even number of components.
-        base: ratio between the slowest and the fastest frequency, as in Su et al. (2021).
+        dim: number of components, even.
+        base: base of the frequencies, as in Su et al. (2021).
     """
     frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angles = torch.arange(count, dtype=torch.float64)[:, None] * frequencies

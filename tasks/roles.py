@@ -1,7 +1,7 @@
 """Roles: what a position does in its retrieval chain (paper, appendix B).
 
-s0 is the query x_0; s_{2d-1} and s_{2d} are the first and second element of pair d, that is
-x_{d-1} and x_d. People read them in letters: s2 is "B of A->B".
+s0 is the query x_0; s_{2d-1} and s_{2d} are the first and second element of pair d, that is,
+x_{d-1} and x_d. In letters, s2 is "B of A->B".
 """
 
 import re
@@ -16,7 +16,7 @@ def role_name(role: int) -> str:
 
 
 def parse_role(name: object, n_roles: int) -> int:
-    """The number of a role given by name.
+    """The number of a role, from its name.
 
     Raises:
         InputError: the name is not one of s0 .. s<n_roles-1>.
@@ -28,7 +28,7 @@ def parse_role(name: object, n_roles: int) -> int:
 
 
 def symbol_letter(step: int) -> str:
-    """A for x_0, B for x_1, ..., and x26 on when the letters are used up (section 3.1)."""
+    """A for x_0, B for x_1, ... Z for x_25, then x26, x27, ... (section 3.1)."""
     return string.ascii_uppercase[step] if step < 26 else f"x{step}"
 
 
@@ -45,7 +45,7 @@ def role_letters(role: int) -> str:
 
 
 def path_letters(dest: int, src: int) -> str:
-    """A path in letters, shortened where both ends stand in one pair: `B <- A of A->B`."""
+    """A path in letters, shortened if both ends are in the same pair: `B <- A of A->B`."""
     same_pair = dest != 0 and src != 0 and (dest + 1) // 2 == (src + 1) // 2
     left = symbol_letter(dest // 2) if same_pair else role_letters(dest)
     return f"{left} <- {role_letters(src)}"

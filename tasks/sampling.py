@@ -1,9 +1,9 @@
 """Counter-based random numbers: Philox4x32-10 on torch tensors.
 
 A counter-based generator is a pure function of (key, counter), so example i of a seed can be drawn
-alone, in any batch, on any device, and comes out the same (J. Salmon et al., "Parallel random
-numbers: as easy as 1, 2, 3", SC 2011). PyTorch has no per-example seeding, hence these few lines;
-their words are tested against the published known answers.
+on its own, in any batch and on any device, and is always the same (J. Salmon et al., "Parallel
+random numbers: as easy as 1, 2, 3", SC 2011). PyTorch has no per-example seeding. The output is
+tested against the published known answers.
 """
 
 import math
@@ -21,19 +21,19 @@ _ROUNDS = 10
 def philox(
     counter: tuple[Int[Tensor, "*shape"], ...], key: tuple[int, int]
 ) -> tuple[Int[Tensor, "*shape"], ...]:
-    """Four 32-bit words for every counter.
+    """Four 32-bit words per counter.
 
     Args:
-        counter: four int64 tensors of one shape, each holding values in [0, 2^32).
+        counter: four int64 tensors of the same shape, with values in [0, 2^32).
         key: two integers in [0, 2^32).
 
     Returns:
-        Four int64 tensors of the same shape with values in [0, 2^32).
+        Four int64 tensors of that shape, with values in [0, 2^32).
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
-        # int64 products wrap modulo 2^64, which leaves both 32-bit halves right.
+        # int64 products wrap modulo 2^64, so both 32-bit halves are correct.
         product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
             ((product1 >> 32) & _MASK) ^ c1 ^ k0,
@@ -51,10 +51,10 @@ def random_words(
     """The first `count` 32-bit words of each indexed example.
 
     Args:
-        indices: which examples, each in [0, 2^63).
-        count: words an example.
+        indices: example numbers, each in [0, 2^63).
+        count: words per example.
         seed: in [0, 2^64).
-        stream: a number in [0, 2^32) that keeps splits of one seed apart.
+        stream: in [0, 2^32); each split of a seed has its own.
     """
     blocks = -(-count // 4)
     index = indices.to(torch.int64)[:, None]
@@ -73,9 +73,9 @@ def random_words(
 
 
 def normals(words: Int[Tensor, "batch even"]) -> Float[Tensor, "batch even"]:
-    """Standard normal numbers, as many as words, by the Box-Muller transform.
+    """One standard normal number per word, by the Box-Muller transform.
 
-    Computed in float64 and rounded to float32 once, so that devices agree to the last float32 bit
+    Computed in float64 and rounded to float32 once, so that devices agree on the last float32 bit
     in all but rare cases.
     """
     u1, u2 = ((words.double() + 0.5) / 2**32).unflatten(-1, (2, -1)).unbind(-2)

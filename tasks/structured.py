@@ -1,11 +1,11 @@
-"""Frozen dataclasses to and from JSON: one source for files, the command line and sweeps.
+"""Frozen dataclasses to and from JSON, for files, the command line and sweeps.
 
-cattrs reads dataclasses as they stand; what JSON lacks is registered here, outside of the data:
+cattrs reads and writes the dataclasses; this module registers what JSON lacks:
 
-1. Numbers, texts and flags are taken as they are: `"3"` is no integer and 1 no flag.
-2. A class with `parse`, such as a retrieval graph, is text.
-3. Where a field may be of several dataclasses, such as a recipe's task, its data has the `name` of
-   the class, but for the first of them: older files know no other.
+1. Types are strict: `"3"` is not an integer, and 1 is not a boolean.
+2. A class with a `parse` method, such as a retrieval graph, is stored as text.
+3. A field that may hold one of several dataclasses, such as a recipe's task, stores the class's
+   `name`. The first class of the union is stored without one, as in older files.
 4. Every error becomes one line: where, what was expected, what was found.
 """
 
@@ -22,7 +22,7 @@ from tasks.errors import InputError
 if TYPE_CHECKING:
     from cattrs import Converter
 
-_HUGE = 1e300  # no number that computing can use
+_HUGE = 1e300  # larger numbers are refused
 _MISSING = "expected the key "
 
 
@@ -35,13 +35,13 @@ def from_data(cls: Any, data: Any, where: str) -> Any:
     """Build a (nested) dataclass from JSON data; its own checks apply.
 
     Args:
-        cls: a dataclass, or a union of some that have a `name`.
-        data: what `to_data` gave.
-        where: what to call it in errors.
+        cls: a dataclass, or a union of dataclasses that have a `name`.
+        data: what `to_data` returned.
+        where: what to call the data in errors.
 
     Raises:
-        InputError: not an object, a key that is unknown, of the wrong type, or missing and without
-            a default (older files lack newer keys), or a value that the class refuses.
+        InputError: the data is not an object, a key is unknown, of the wrong type, or missing
+            without a default (older files lack newer keys), or the class refuses a value.
     """
     from cattrs import BaseValidationError, transform_error
 
@@ -62,16 +62,16 @@ def from_json(cls: Any, text: str, where: str) -> Any:
     """Build a dataclass from JSON text.
 
     Raises:
-        InputError: not JSON, or as `from_data`.
+        InputError: the text is not JSON, or as `from_data`.
     """
     return from_data(cls, read_json(text, where), where)
 
 
 def read_json(text: str, where: str) -> Any:
-    """JSON data from text.
+    """Parse JSON text.
 
     Raises:
-        InputError: not JSON.
+        InputError: the text is not JSON.
     """
     try:
         return json.loads(text)
@@ -80,7 +80,7 @@ def read_json(text: str, where: str) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether JSON data is a number that computing can use; NaN is, of a loss that went astray."""
+    """Whether JSON data is a usable number; NaN is, since a loss can diverge."""
     return type(value) in (int, float) and not abs(value) >= _HUGE
 
 
@@ -194,7 +194,7 @@ def _one_of(value: Any, hint: Any) -> Any:
 
 
 def _said(error: BaseException, _: Any) -> str:
-    """An exception of cattrs in our words."""
+    """The message for an exception from cattrs."""
     from cattrs import ForbiddenExtraKeysError
 
     if isinstance(error, ForbiddenExtraKeysError):

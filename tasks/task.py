@@ -1,6 +1,6 @@
-"""What every task has, so that circuits can be supposed, scored and found on it.
+"""The interface of a task: what is needed to score and find circuits on it.
 
-A task of your own needs three things: names for its roles, examples, and a loss of each example.
+A task of your own needs three things: names for its roles, examples, and a loss per example.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """A question to a model, with a role for every position that matters.
+    """What a model is asked, with a role for every position that matters.
 
-    Subclasses give `role_names`, `sample` and `example_losses`; everything else has a default.
+    Subclasses define `role_names`, `sample` and `example_losses`; everything else has a default.
 
     Attributes:
-        role_names: s0 .. sR, as paths are written; R+1 is the last axis of a batch's roles.
-        role_labels: the same for people; by default the names.
-        role_symbols: the same, shorter, for axes; by default the names.
+        role_names: s0 .. sR, as paths are written; the last axis of a batch's roles has size R+1.
+        role_labels: readable names of the roles; by default `role_names`.
+        role_symbols: short readable names, for axes; by default `role_names`.
         loss_name: what the loss is called in tables.
         loss_meaning: what its numbers mean, in a sentence.
-        plateau: the loss before anything is learned, or None where that is not known.
+        plateau: the loss of a model that has learned nothing, or None if unknown.
         tolerance: the loss that a working circuit stays below, unless another is given.
-        answer_roles: the roles at which the loss reads the outputs, if these are all that it reads;
-            scores may then be computed at these positions only (see `answers`).
+        answer_roles: the roles at which the loss reads the outputs, if it reads no others; scores
+            are then computed at these positions only (see `answers`).
         position_note: how to read `position_labels`, in a sentence; empty where that is plain.
         graph: what each symbol of a chain depends on; None where the task does not say.
     """
@@ -50,13 +50,13 @@ class Task:
         split: Split = "train",
         start: int = 0,
     ) -> Batch:
-        """n examples of a seed; `train`, `validation`, `discovery` and `test` share none."""
+        """Draw n examples of a seed; `train`, `validation`, `discovery` and `test` share none."""
         raise NotImplementedError
 
     def example_losses(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch target"]:
-        """The loss of each example and asked symbol (one column where one thing is asked)."""
+        """The loss of each example and asked symbol; one column if only one thing is asked."""
         raise NotImplementedError
 
     @property
@@ -69,8 +69,8 @@ class Task:
         """The outputs at the answer roles.
 
         Args:
-            outputs: at all positions, or at these alone, in the order [chain role].
-            batch: says where they are.
+            outputs: at all positions, or at the answer roles only, in the order [chain role].
+            batch: gives the positions of the roles.
         """
         roles = batch.roles[:, :, list(self.answer_roles)]
         if outputs.shape[1] == batch.inputs.shape[1]:
@@ -114,11 +114,11 @@ class Task:
         return f"{type(self).__name__} with roles {', '.join(self.role_names)}"
 
     def path_label(self, dest: int, src: int) -> str:
-        """A path for people."""
+        """A readable name of a path."""
         return f"{self.role_labels[dest]} <- {self.role_labels[src]}"
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """A short name for every position of an example: role and chain, or the place alone."""
+        """A short name per position of an example: its role and chain, or else its number."""
         labels = [f"{place}" for place in range(batch.inputs.shape[1])]
         chains = batch.roles[example].tolist()
         for chain, roles in enumerate(chains, start=1):
@@ -135,5 +135,5 @@ class Task:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """What a circuit file says of its task."""
+        """How a circuit file identifies its task."""
         return {"name": type(self).__name__}

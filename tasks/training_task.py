@@ -1,4 +1,4 @@
-"""What a training loop needs of a task: sizes, numbered examples, and a loss in parts."""
+"""What a training loop needs of a task: sizes, indexed examples, and partial losses."""
 
 import itertools
 from typing import Any, ClassVar
@@ -19,13 +19,13 @@ class TrainingTask(Task):
     """A task that models are built and trained for. Subclasses are frozen dataclasses.
 
     Attributes:
-        name: in files.
+        name: the task's name in files.
         n_positions: sequence length, T.
-        d_in: components of an input vector, or tokens in the vocabulary.
+        d_in: components of an input vector, or the size of the vocabulary.
         d_out: components of an output vector.
-        asked: what is asked, by name; a column of `example_losses` each.
-        steps_between: pairs of these, of which the second is retrieved by way of the first.
-        loss_scale: the loss of an answer that tells nothing.
+        asked: names of what is asked, one per column of `example_losses`.
+        steps_between: pairs of these names; the second is retrieved by way of the first.
+        loss_scale: the loss of an uninformative answer.
     """
 
     name: ClassVar[str]
@@ -61,7 +61,7 @@ class TrainingTask(Task):
 
     @property
     def tolerance(self) -> float:
-        """The paper's 0.05 (appendix E), of the loss's scale."""
+        """0.05 as in the paper (appendix E), times `loss_scale`."""
         return 0.05 * self.loss_scale
 
     # Examples
@@ -74,14 +74,14 @@ class TrainingTask(Task):
         split: Split = "train",
         start: int = 0,
     ) -> Batch:
-        """The examples start .. start+n-1 of a seed.
+        """Draw the examples start .. start+n-1 of a seed.
 
         Args:
             n: how many, at least 1.
-            seed: in [0, 2^64); the same seed gives the same examples whatever n and device.
-            device: where the tensors are made.
+            seed: in [0, 2^64); the same seed gives the same examples for any n and device.
+            device: where to create the tensors.
             split: `train`, `validation`, `discovery` and `test` never share an example.
-            start: index of the first one.
+            start: index of the first example.
         """
         if n < 1:
             raise InputError(f"sample: expected n of at least 1, found {n}")
@@ -92,7 +92,7 @@ class TrainingTask(Task):
     ) -> Batch:
         """The indexed examples of a seed, on the device of `indices`.
 
-        A training set of n examples is the indices 0 .. n-1: nothing is stored.
+        A training set of n examples is the indices 0 .. n-1; nothing is stored.
         """
         if not 0 <= seed < 2**64:
             raise InputError(f"sample: expected a seed from 0 to 2^64 - 1, found {seed}")
@@ -101,7 +101,7 @@ class TrainingTask(Task):
         return self._generate(indices, seed, _STREAMS[split])
 
     def _generate(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
-        """The same from random words of a stream (`tasks.sampling`)."""
+        """Generate examples from the random words of a stream (`tasks.sampling`)."""
         raise NotImplementedError
 
     # Losses
@@ -109,20 +109,20 @@ class TrainingTask(Task):
     def partial_losses(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, " target"]:
-        """The mean loss of everything asked, in the order of `asked` (section 7.2)."""
+        """The mean loss of each thing asked, in the order of `asked` (section 7.2)."""
         return self.example_losses(outputs, batch).mean(dim=0)
 
     def loss(self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch) -> Float[Tensor, ""]:
-        """The mean over everything asked."""
+        """The mean over examples and everything asked."""
         return self.partial_losses(outputs, batch).mean()
 
     # Parameters
 
     def _check_counts(self, *counts: tuple[str, int]) -> None:
-        """Refuse fields that are no integers of at least so much, or are beyond any use.
+        """Check that fields are integers in range.
 
         Raises:
-            InputError: with the field.
+            InputError: naming the field.
         """
         for name, least in counts:
             value: Any = getattr(self, name)

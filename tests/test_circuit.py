@@ -107,7 +107,7 @@ def row(**changes):
         ({"heads": [row(paths=[["s0", "s9"]])]}, "expected a role from s0 to s6, found 's9'"),
         ({"heads": [row(paths=[["s0", 2]])]}, "expected text, found 2"),
         ({"heads": [row(paths=[["s0", "s2"]] * 2)]}, "expected every path once, found s0<-s2"),
-        ({"heads": [row(paths=[["s0", "s2"], ["s0", "s4"]])]}, "expected one source a role"),
+        ({"heads": [row(paths=[["s0", "s2"], ["s0", "s4"]])]}, "expected one source per role"),
         ({"heads": [row(mechanism="uniform")]}, "expected no paths for a uniform head"),
     ],
 )

@@ -328,11 +328,11 @@ def test_other_tasks_are_answered(options):
     "options, error",
     [
         ({"tokens": "gaussian"}, "expected a task with unit tokens, .*, found gaussian"),
-        ({"position": "token"}, "expected one encoding a pair, found one a token"),
+        ({"position": "token"}, "expected one encoding per pair, found one per token"),
         ({"dim": 2}, "expected a dim of at least 4, found 2"),
         (
             {"dim": 4, "base": 1e9},
-            r"expected encodings of .* at most 0\.9980 alike .*found 0\.9999",
+            r"expected a cosine of at most 0\.9980 .*encodings of any two pairs, found 0\.9999",
         ),
     ],
 )
@@ -354,7 +354,9 @@ def test_rules_that_do_not_fit_are_refused():
     rules = doubling_rules(task)
     with pytest.raises(InputError, match="expected at least one rule, found none"):
         compile_circuit([], task)
-    with pytest.raises(InputError, match=r"expected one rule a head, found another rule of L1\.H0"):
+    with pytest.raises(
+        InputError, match=r"expected one rule per head, found another rule of L1\.H0"
+    ):
         compile_circuit([*rules, rules[1]], task)
     with pytest.raises(InputError, match="expected n_heads of at least 1, found 0"):
         compile_circuit(rules, task, n_heads=0)

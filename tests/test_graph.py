@@ -74,8 +74,11 @@ def test_many_nodes_in_the_worst_order_are_quick():
         ("tripel", "or nodes such as 'a; x <- a; y <- a; z <- x, y', found 'tripel'"),
         ("a; x <- b", "expected keys of the nodes a, x, found 'b' in 'x <- b'; add it as a node"),
         ("a; x <-", "expected keys of the nodes a, x, found ''"),
-        ("a; x <- a;", "expected names of letters, digits and _, at most 20 and no digit first, f"),
-        ("a; 2 <- a", "no digit first, found '2'"),
+        (
+            "a; x <- a;",
+            "expected names of at most 20 letters, digits and _, not starting with a digit, f",
+        ),
+        ("a; 2 <- a", "not starting with a digit, found '2'"),
         ("a; x <- a; x <- a", "expected every node once, found 'x' twice"),
         ("a; x <- a, a", "expected a key of different nodes, found 'x <- a, a'; name each once"),
         ("x <- x", "expected no cycle, found x <- x; leave one of these out"),

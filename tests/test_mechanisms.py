@@ -81,7 +81,7 @@ def test_other_texts_are_no_path(text):
 def test_contradictory_mechanisms_are_refused():
     with pytest.raises(InputError, match="expected every path once, found s0<-s2 twice"):
         Mechanism("shared", (RolePath(0, 2), RolePath(0, 2)))
-    with pytest.raises(InputError, match="expected one source a role in a one-hot head"):
+    with pytest.raises(InputError, match="expected one source per role in a one-hot head"):
         Mechanism("one-hot", (RolePath(0, 2), RolePath(0, 4)))
     with pytest.raises(InputError, match="expected no paths for a uniform head, found s0<-s2"):
         Mechanism("uniform", (RolePath(0, 2),))

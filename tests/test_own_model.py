@@ -223,8 +223,8 @@ def test_what_enables_what_is_left_out_where_it_cannot_be_known(task):
     bench.suppose("L0.H0 s2<-s1", "L1.H0 s0<-s2")
     view = bench.score()
     assert all(row.enables == () for row in view.data.paths)
-    assert len(view.data.notes) == 1 and "What enables what is not shown" in repr(view)
-    assert "What enables what is not shown" in view.html
+    assert len(view.data.notes) == 1 and "Enabled paths are not shown" in repr(view)
+    assert "Enabled paths are not shown" in view.html
 
 
 class Broken(Lookup):

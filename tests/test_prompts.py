@@ -159,8 +159,8 @@ def test_names_are_distinct_single_words_as_far_as_questions_go():
             lambda: LivesWithPrompt(101, 100),
             r"at most 10000 .*\(steps \* chains\), found 10100; ask",
         ),
-        (lambda: KingdomsPrompt(2001), "at most 10000 statements a question .* found 10005"),
-        (lambda: FunctionsPrompt(100), "at most 10000 statements a question .* found 10200"),
+        (lambda: KingdomsPrompt(2001), "at most 10000 statements per question .* found 10005"),
+        (lambda: FunctionsPrompt(100), "at most 10000 statements per question .* found 10200"),
         (lambda: RelativesPrompt(13), "at most 12 chains, .*nephew.* found 13; ask for fewer"),
         (lambda: EquationsPrompt().sample(-1), "expected an index of at least 0, found -1"),
         (lambda: EquationsPrompt().sample(0, seed=2**64), "expected a seed from 0 to 2"),
@@ -171,7 +171,7 @@ def test_names_are_distinct_single_words_as_far_as_questions_go():
         ),
         (
             lambda: EquationsPrompt(1, 2).render(["a1", "b2"], [[0, 0]]),
-            r"the order of step 1 to hold each of \[0, 1\] once, found \[0, 0\]; give every one",
+            r"the order of step 1 to hold each of \[0, 1\] once, found \[0, 0\]; list each",
         ),
         (
             lambda: EquationsPrompt(1, 1).render([["a", ""]], [[0]]),

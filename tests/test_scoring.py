@@ -88,7 +88,9 @@ def test_attention_that_bypasses_its_hooks_is_an_error(task, model):
     hook = model.blocks[1].attn.hook_pattern
     model.blocks[1].attn.hook_pattern = torch.nn.Identity()
     try:
-        with pytest.raises(InputError, match="expected blocks.0.attn.hook_pattern and its like"):
+        with pytest.raises(
+            InputError, match="expected blocks.0.attn.hook_pattern and its counterparts"
+        ):
             mean_attention(model, task.sample(2))
     finally:
         model.blocks[1].attn.hook_pattern = hook

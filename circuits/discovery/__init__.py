@@ -1,4 +1,4 @@
-"""Finding a circuit without being told one (paper, appendix E).
+"""Searching for a circuit (paper, appendix E).
 
-What may be proposed, what it costs, and the search that decides by exact losses.
+Candidate mechanisms, their cost, and the search, which decides by exact losses.
 """

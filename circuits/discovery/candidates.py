@@ -1,4 +1,4 @@
-"""The mechanisms that a head's mean attention by role suggests."""
+"""Candidate mechanisms from a head's mean attention by role."""
 
 from typing import Literal
 
@@ -7,17 +7,17 @@ from torch import Tensor
 
 from circuits.circuit import Mechanism, RolePath, tidy
 
-_NEGLIGIBLE = 0.005  # weaker attention is left out of role-mean heads
+_NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads
 
 
 def propose(
     attention: Float[Tensor, "dest src"], kind: Literal["one-hot", "shared"], threshold: float
 ) -> Mechanism:
-    """The mechanism that a head's mean attention by role suggests.
+    """A one-hot or shared mechanism of a head's strongest paths.
 
     Args:
         attention: mean attention, [dest src].
-        kind: `one-hot` takes the strongest source of a role, `shared` all sources.
+        kind: `one-hot` keeps a role's strongest source, `shared` all of them.
         threshold: in (0, 1); weaker paths are left out.
     """
     paths = []
@@ -30,7 +30,7 @@ def propose(
 
 
 def role_mean(attention: Float[Tensor, "dest src"]) -> Mechanism:
-    """A head's mean attention by role as a mechanism."""
+    """A head's mean attention by role as a role-mean mechanism."""
     weights = {
         RolePath(dest, src): min(1.0, weight)
         for dest, row in enumerate(attention.tolist())

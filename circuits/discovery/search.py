@@ -1,27 +1,29 @@
-"""Finding a circuit without being told one (paper, appendix E, made automatic).
+"""Searching for a circuit: appendix E of https://arxiv.org/abs/2411.12118, automated.
 
-1. Measure each head's mean attention by role, and list each head's candidate mechanisms: uniform,
-   identity, one-hot and shared on the role paths above several thresholds, role-mean, original.
-2. Start from whole circuits: every head one-hot, or shared, above one threshold; or every head
+1. List candidates. Measure each head's mean attention by role; its candidates are uniform,
+   identity, one-hot and shared with the role paths above several thresholds, role-mean, and
+   original.
+2. Start from whole circuits: every head one-hot or shared above one threshold, or every head
    role-mean. While a start does not hold the loss, raise the head that gains most to role-mean or
    back to its original attention.
-3. Simplify: give heads their cheapest candidate that still holds the loss, cheapest replacements
+3. Simplify. Give heads their cheapest candidate that still holds the loss, cheapest replacements
    first; then leave out paths in the same way; repeat until neither changes anything.
-4. Revisit: put a path back that was left out, and simplify again; keep what ends up cheaper. Of
-   more than 24 such paths those that lower the loss most. Then try to leave out every two at once.
-5. Do this from several starts and keep the cheapest circuit, the lower loss where costs are equal.
-   Where none holds, start from the intact model, which leaves some heads as they are.
-6. Cut every path in the intact model; those that it cannot do without but the circuit can are
-   listed as enabling.
+4. Revisit. Put back a path that was left out, simplify again, and keep whatever ends up cheaper (if
+   more than 24 paths qualify, try those that lower the loss most). Then try to leave out every two
+   paths at once.
+5. Repeat from several starts and keep the cheapest circuit, or among equally cheap ones the one
+   with the lower loss. If no start holds, begin from the intact model, which leaves some heads as
+   they are.
+6. Cut every path in the intact model. Paths that the model cannot do without but the circuit can
+   are listed as enabling.
 
-What is simple is explicit (`cost`): uniform and identity attention cost nothing, the first source
-of a role 1, every further source that shares with it 2, a head that attends nowhere 1, a role-mean
-head 3 a role, an original head 10 a role. To hold the loss is to stay two standard errors below the
-tolerance on the examples that decide; which trial to look at first is judged on some of them.
+`circuits.discovery.cost` defines what is simple. A circuit holds if its loss stays two standard
+errors below the tolerance on the examples that decide; which trial to look at first is judged on
+some of them.
 
-Where this departs from the paper: heads are judged with all other replacements in place, not one
-head at a time in the intact model, since a soft model makes single heads look indispensable that
-nobody misses once the others are sharp, and the reverse.
+Unlike the paper, the search judges a head with all other replacements in place, not alone in the
+intact model: in a model with soft attention a head can look indispensable alone and yet not be
+missed once the other heads are sharp, and the reverse.
 """
 
 import itertools
@@ -65,7 +67,7 @@ _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
 )
 _REVISITED = 0.25  # paths with at least this mean attention may be put back
 _MOST_REVISITED = 24  # of them, those that lower the loss most
-_SCOUTED = 128  # examples on which trials are ordered
+_SCOUTED = 128  # examples for ordering trials
 
 
 def discover(
@@ -78,27 +80,52 @@ def discover(
     shared: bool = True,
     progress: Progress = no_progress,
 ) -> Circuit:
-    """Find which attention paths do the work.
+    """Search for the simplest circuit that keeps the loss below the tolerance.
+
+    With loss(C) the mean loss with circuit C in place and se(C) its standard error, it minimizes
+
+        cost(C) = Σ over heads h of cost(C[h])    (circuits.discovery.cost)
+
+    over the circuits that hold:
+
+        loss(C) + 2 se(C) < tolerance
+
+    The search is greedy, from several starts, so a cheaper circuit may exist.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
-        tolerance: the loss that the combined circuit stays below; by default the task's (0.05 in
-            the paper).
-        examples: how many examples decide.
-        seed: which ones.
-        restarts: from how many starting circuits to search, at least 1.
-        shared: whether several sources may share a role's attention; without, paths are one-hot
-            alone, as in the paper.
+        tolerance: the loss that the circuit has to stay below; by default the task's (0.05 in the
+            paper).
+        examples: number of examples that decide.
+        seed: of these examples.
+        restarts: number of starting circuits, at least 1.
+        shared: whether several sources may share a role's attention; otherwise paths are one-hot
+            only, as in the paper.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
-        A circuit with a mechanism for every head that has one; an empty one for a model that has
-        not learned the task, which has no circuit to find. It is a proposal: score it on other
-        examples with `score_circuit`.
+        A circuit that names every replaced head; empty for a model that has not learned the task.
+        It is a proposal: score it on other examples with `score_circuit`.
 
     Raises:
-        InputError: the model does not fit the task, or restarts below 1.
+        InputError: the model does not fit the task, or restarts is below 1.
+
+    Examples:
+        Takes about half a minute. `~` marks paths that only enable.
+
+        >>> import retrieval_interp as ri
+        >>> small = ri.load_checkpoint("small")
+        >>> ri.discover(small.model, small.task, examples=128, restarts=1)
+        L0.H0 shared s4<-s3 s4<-s4 s6<-s5
+        L1.H0 identity
+        L2.H0 one-hot s0<-s2 s4<-s6
+        L3.H0 identity
+        L4.H0 one-hot s0<-s4
+        L0.H0 ~s0<-s0
+        L0.H0 ~s2<-s1
+        L0.H0 ~s2<-s2
+        L0.H0 ~s6<-s6
     """
     if restarts < 1:
         raise InputError(f"restarts: expected at least 1, found {restarts}")
@@ -113,7 +140,7 @@ def discover(
 
 
 class Search:
-    """The search for one model, on one set of examples."""
+    """The search on one model and one set of examples."""
 
     def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float, shared: bool = True):
         self.tolerance, self.shared = tolerance, shared
@@ -129,7 +156,7 @@ class Search:
         self.candidates = {head: self._candidates(self.attention[head]) for head in self.heads}
 
     def run(self, restarts: int, progress: Progress) -> Circuit:
-        """The best circuit from the best starts."""
+        """The best circuit found from the best starts."""
         starts = sorted(self._starts(), key=lambda circuit: self._order(circuit))
         best, best_rank = self.empty, self._rank(self.empty)
         for start in progress(starts[:restarts], "searching"):
@@ -137,12 +164,12 @@ class Search:
             rank = self._rank(found)
             if rank < best_rank:
                 best, best_rank = found, rank
-        if best == self.empty:  # no start held: replace what can be, head by head
+        if best == self.empty:  # no start held: replace heads one by one
             best = self._simplify(self.empty)
         return best
 
     def enabling(self, circuit: Circuit, progress: Progress) -> tuple[HeadPath, ...]:
-        """Paths that the circuit does without and the living model does not."""
+        """Paths that the intact model needs and the circuit does without."""
         present = set(circuit.paths())
         swept = live_sweep(self.scout, self.attention, progress=progress)
         needed = (row.path for row in swept if row.live_loss > self.tolerance)
@@ -151,7 +178,7 @@ class Search:
     # Judging
 
     def _holds(self, circuit: Circuit) -> bool:
-        """Whether the loss stays below the tolerance; hopeless cases are not looked at closely."""
+        """Whether the loss stays below the tolerance; far-off circuits get a quick test only."""
         if circuit not in self.known:
             self.known[circuit] = not self._far_off(circuit) and self._close_look(circuit)
         return self.known[circuit]
@@ -168,14 +195,14 @@ class Search:
         return self._scouted(circuit)[0]
 
     def _scouted(self, circuit: Circuit) -> tuple[float, float]:
-        """The loss on some of the examples, and its standard error."""
+        """The loss on the first examples, and its standard error."""
         if circuit not in self.seen:
             losses = self.scout.losses(circuit)
             self.seen[circuit] = mean_loss(losses), standard_error(losses.mean(dim=1))
         return self.seen[circuit]
 
     def _go_on_from(self, circuit: Circuit) -> float:
-        """Keep a circuit's runs, from which those to come will differ little; returns its loss."""
+        """Make a circuit the base of the runs to come, which differ little; returns its loss."""
         if self.known.get(circuit):
             self.judge.rebase(circuit)
         return self.scout.rebase(circuit)
@@ -184,11 +211,11 @@ class Search:
         return circuit_cost(circuit, self.heads)
 
     def _rank(self, circuit: Circuit) -> tuple[bool, int, float]:
-        """Lower is better: circuits that hold first, then cheap ones, then low losses."""
+        """Sort key, lower is better: holds, then cost, then loss."""
         return not self._holds(circuit), self._cost(circuit), self.judge.loss(circuit)
 
     def _order(self, circuit: Circuit) -> tuple[bool, float, int]:
-        """Which starts to try first: those that hold, cheap ones; else those nearest to it."""
+        """Sort key of starts: those that hold, cheapest first, then the others by loss."""
         holds, loss = self._holds(circuit), self._loss(circuit)
         return not holds, (0.0 if holds else loss), self._cost(circuit)
 
@@ -233,7 +260,7 @@ class Search:
         return circuit
 
     def _simplify(self, circuit: Circuit) -> Circuit:
-        """Cheaper heads and fewer paths until nothing can go."""
+        """Make heads cheaper and leave out paths until nothing can go."""
         if not self._holds(circuit):
             return circuit
         while True:
@@ -254,7 +281,7 @@ class Search:
                     saved = own - cost(candidate, circuit.n_roles)
                     trials.append((loss, -saved, head, candidate))
         changed = set()
-        # The cheapest losses first; idle heads are settled before useful ones are touched.
+        # Lowest losses first, so idle heads are settled before useful ones are touched.
         for _, _, head, candidate in sorted(trials, key=lambda trial: trial[:3]):
             if head in changed:
                 continue
@@ -266,7 +293,7 @@ class Search:
         return circuit
 
     def _cheapest(self, circuit: Circuit, head: Head) -> Circuit:
-        """The head's cheapest candidate that holds; among equally cheap ones the lower loss."""
+        """Give the head its cheapest candidate that holds, the lower loss breaking ties."""
         trials = (circuit.replace(head, candidate) for candidate in self.candidates[head])
         for _, group in itertools.groupby(trials, key=self._cost):
             holding = [trial for trial in group if self._holds(trial)]
@@ -297,7 +324,7 @@ class Search:
         return circuit.replace(path.head, tidy(Mechanism("shared", (*kept, path.path))))
 
     def _worth_revisiting(self, circuit: Circuit) -> list[HeadPath]:
-        """Paths with some attention that the circuit lacks; of many those that help most."""
+        """Paths with some attention that the circuit lacks; if many, those that help most."""
         present = set(circuit.paths())
         paths = (
             HeadPath(head, RolePath(dest, src))
@@ -312,7 +339,7 @@ class Search:
         return absent
 
     def _revisit(self, circuit: Circuit, progress: Progress) -> Circuit:
-        """Decisions depend on each other: undo some, simplify again, keep what is cheaper."""
+        """Undo some decisions, which depend on each other, simplify again and keep the cheaper."""
         if not self._holds(circuit):
             return circuit
         for path in progress(self._worth_revisiting(circuit), "revisiting"):

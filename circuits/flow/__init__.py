@@ -1,6 +1,7 @@
-"""Information flow: what each position can hold after each layer (paper, section 5, appendix B).
+"""Information flow: what each position can hold after each layer.
 
-Pure Python on sets of pieces; no model is run.
+Implements section 5 and appendix B of https://arxiv.org/abs/2411.12118 in pure Python, on sets of
+pieces of information; no model is run.
 """
 
 from circuits.flow.bounds import causal_depth as causal_depth

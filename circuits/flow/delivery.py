@@ -1,8 +1,8 @@
-"""Information flow along a circuit's paths (paper, section 5): what it can deliver at all.
+"""Information flow along a circuit's paths (paper, section 5): what it can deliver.
 
-1. A role takes all that its path sources hold, the pieces being those of `circuits.flow.pieces`;
-   for a circuit whose task has a graph, its nodes take the places of x_0 .. x_D.
-2. Going back from the output tells which paths can carry something asked for.
+1. A role takes everything its path sources hold, as pieces of `circuits.flow.pieces`. If the
+   circuit's task has a graph, the graph's nodes take the places of x_0 .. x_D.
+2. Going back from the output shows which paths can carry something that is asked for.
 """
 
 from circuits.circuit import Circuit, Head, HeadPath
@@ -13,23 +13,23 @@ from tasks.vectors.graph import RetrievalGraph, path_graph
 
 
 def circuit_flow(circuit: Circuit, n_layers: int) -> list[Held]:
-    """What every role holds when each takes all that its path sources hold.
+    """What every role holds if each takes everything its path sources hold.
 
-    Sources are read as they were before the layer, and several heads of a layer unite. A role
-    without a path keeps what it holds. Uniform and identity heads, rows without a path whatever
-    `circuit.rest` says, and heads that the circuit leaves as they are bring nothing by this
-    account; `original_heads` lists the last, which may bring anything.
+    Sources are read as they were before the layer, and the heads of a layer add up. A role without
+    a path keeps what it holds. Uniform and identity heads, rows without a path (whatever
+    `circuit.rest` is) and heads left as they are count as bringing nothing; `original_heads` lists
+    the last kind, which in fact may bring anything.
 
     Args:
-        circuit: its paths move the pieces; whether attention could find them is not asked.
+        circuit: its paths move the pieces, whether or not attention could find them.
         n_layers: layers of the model.
 
     Returns:
         n_layers+1 entries: before any layer, after the first, and so on.
 
     Raises:
-        InputError: the circuit speaks neither of a chain nor of a graph, or names a layer that
-            there is not.
+        InputError: the circuit belongs to neither a chain nor a graph, or names a layer that the
+            model lacks.
     """
     by_layer = _paths_by_layer(circuit, n_layers)
     roles = circuit_graph(circuit).roles
@@ -44,7 +44,7 @@ def circuit_flow(circuit: Circuit, n_layers: int) -> list[Held]:
 
 
 def delivered(circuit: Circuit, n_layers: int) -> tuple[int, ...]:
-    """Which of x_1..x_D, or of a graph's retrieved nodes, reach s_0, as their numbers.
+    """The numbers of the symbols x_1..x_D, or of a graph's retrieved nodes, that reach s_0.
 
     Raises:
         InputError: as `circuit_flow`.
@@ -54,16 +54,16 @@ def delivered(circuit: Circuit, n_layers: int) -> tuple[int, ...]:
 
 
 def carrying_paths(circuit: Circuit, n_layers: int) -> tuple[HeadPath, ...]:
-    """The paths on some route of an asked token to the output; the others can at most enable.
+    """The paths on some route of an asked symbol to the output; the others can only enable.
 
-    A path of layer l carries if (a) its source holds some x_k, k >= 1, before layer l, and (b) from
-    its destination after layer l, s_0 after the last layer can be reached along the residual stream
-    and later paths. Under assumption 2 this is the same as: some x_k, k >= 1, has a route from
-    where it stands in the input through this path to the output. The query's own x_0 does not
-    count, since it is not asked for.
+    A path of layer l carries if (a) its source holds some x_k, k >= 1, before layer l, and (b) its
+    destination after layer l leads to s_0 after the last layer, along the residual stream and later
+    paths. Under assumption 2 this is equivalent to: some x_k, k >= 1, has a route from its place in
+    the input through this path to the output. The query's own x_0 does not count, since it is not
+    asked for.
 
-    This is what could be carried: a path counts although its token arrives by another route, too,
-    or the model does not use it.
+    This is what could be carried: a path counts even if its symbol also arrives by another route,
+    or if the model does not use it.
 
     Raises:
         InputError: as `circuit_flow`.
@@ -81,10 +81,10 @@ def carrying_paths(circuit: Circuit, n_layers: int) -> tuple[HeadPath, ...]:
 
 
 def original_heads(circuit: Circuit, n_layers: int, n_heads: int) -> tuple[Head, ...]:
-    """The heads that the circuit leaves as they are, cut or role-mean: they may carry anything.
+    """The heads that are original, cut or role-mean: they may carry anything.
 
     Raises:
-        InputError: the circuit names a head that there is not.
+        InputError: the circuit names a head that the model lacks.
     """
     circuit.check_fits(n_layers, n_heads)
     heads = (Head(layer, head) for layer in range(n_layers) for head in range(n_heads))
@@ -93,13 +93,13 @@ def original_heads(circuit: Circuit, n_layers: int, n_heads: int) -> tuple[Head,
 
 
 def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
-    """What reaches the query, as a sentence for people.
+    """What reaches the query, as a sentence.
 
-    `By information flow along its paths, this circuit can deliver B and C but not D.` Heads left
-    as they are get a clause where something is missing, since they may bring it.
+    `By information flow along its paths, this circuit can deliver B and C but not D.` If something
+    is missing, heads left as they are get a clause of their own, since they may bring it.
 
     Raises:
-        InputError: as `circuit_flow`, or the circuit names a head that there is not.
+        InputError: as `circuit_flow`, or the circuit names a head that the model lacks.
     """
     kept = original_heads(circuit, n_layers, n_heads)
     brought, graph = delivered(circuit, n_layers), circuit_graph(circuit)
@@ -126,10 +126,10 @@ def _listed(words: list[str], conjunction: str) -> str:
 
 
 def circuit_graph(circuit: Circuit) -> RetrievalGraph:
-    """The graph that a circuit's task names, or else the path that has as many roles.
+    """The graph of a circuit's task, by default the path with as many roles.
 
     Raises:
-        InputError: no path, or not the graph, has as many roles.
+        InputError: the number of roles does not fit the graph, or any path.
     """
     named, n_roles = circuit.task.get("graph"), circuit.n_roles
     if named is None:
@@ -148,7 +148,7 @@ def _paths_by_layer(circuit: Circuit, n_layers: int) -> list[list[HeadPath]]:
     """The paths of every layer.
 
     Raises:
-        InputError: not the roles of a chain or graph, a role or a layer out of range.
+        InputError: not the roles of a chain or graph, or a role or layer is out of range.
     """
     check_layers(n_layers)
     n_roles = len(circuit_graph(circuit).roles)

@@ -1,7 +1,7 @@
 """Pieces of information, as bits (paper, equation 1).
 
-The pieces of a chain are the tokens of its nodes and the encodings of its statements, the query's
-own being number 0. A set of pieces is an integer: bit 2n stands for encoding n, bit 2n+1 for the
+The pieces of a chain are the tokens of its nodes and the encodings of its statements; number 0 is
+the query's encoding. A set of pieces is an integer: bit 2n stands for encoding n, bit 2n+1 for the
 token of node n. On a path they are p_0 x_0 p_1 x_1 ... p_D x_D, and the paper's e_j is bit j+1.
 """
 
@@ -14,7 +14,7 @@ Held = tuple[int, ...]
 
 
 def token_bit(node: int) -> int:
-    """The set of one node's token alone, such as x_node on a path."""
+    """The set that holds only one node's token, such as x_node on a path."""
     return 1 << (2 * node + 1)
 
 
@@ -24,7 +24,7 @@ def tokens_held(pieces: int) -> tuple[int, ...]:
 
 
 def bits_of(pieces: int) -> Iterator[int]:
-    """The bits of a set of pieces, rising."""
+    """The bits of a set of pieces, in rising order."""
     while pieces:
         lowest = pieces & -pieces
         yield lowest.bit_length() - 1
@@ -32,7 +32,7 @@ def bits_of(pieces: int) -> Iterator[int]:
 
 
 def piece_name(bit: int, graph: RetrievalGraph | None = None) -> str:
-    """`p1` for an encoding; for a token its node's name, or without a graph its letter, `B`."""
+    """`p1` for an encoding; a token's node name, or without a graph its letter, `B`."""
     if bit % 2 == 0:
         return f"p{bit // 2}"
     return graph.nodes[bit // 2].name if graph else symbol_letter(bit // 2)
@@ -44,7 +44,7 @@ def piece_names(pieces: int, graph: RetrievalGraph | None = None) -> tuple[str, 
 
 
 def check_steps(steps: int) -> None:
-    """Refuse a number of steps that is none.
+    """Check a number of steps.
 
     Raises:
         InputError: not an integer, or below 1.
@@ -54,7 +54,7 @@ def check_steps(steps: int) -> None:
 
 
 def check_layers(layers: int) -> None:
-    """Refuse a number of layers that is none.
+    """Check a number of layers.
 
     Raises:
         InputError: not an integer, or below 0.

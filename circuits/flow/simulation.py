@@ -1,25 +1,26 @@
-"""Information flow along chains and retrieval graphs (paper, sections 3.1 and 5, appendix B).
+"""Simulated information flow along chains and graphs (paper, sections 3.1, 5, appendix B).
 
 1. A role starts with its node's token and its statement's encoding (equation 1, `flow.pieces`).
-2. `simulate` grants every position all that assumptions 1 and 2 allow: in a layer it attends to all
-   positions that it can tell apart by what it holds, and takes all that they hold. Fewer or
-   narrower heads can only hold less, so the depths that follow are lower bounds.
-3. Assumption 1, for tables: a position can attend to another if they share something that tells it
-   from the same element of all other statements of its table. Under a causal mask it sees its own
-   statement up to itself and all of later steps; other statements of its own table stand before or
-   after it by chance, and are not counted on.
+2. `simulate` gives every position all that assumptions 1 and 2 allow: in each layer it attends to
+   every position that it can identify by what it holds, and takes everything they hold. Fewer or
+   narrower heads can only hold less, so the resulting depths are lower bounds.
+3. Assumption 1, for tables: a position can attend to another if they share something that
+   distinguishes it from the same element of all other statements of its table. Under a causal mask
+   a position sees its own statement up to itself and all of later steps; other statements of its
+   own table stand before or after it by chance, and are not relied on.
 
-Where tables hold the chains' own statements alone, one shared piece is enough, as in the paper: no
-other statement has it. In full tables a part of a key is in several statements. To attend by it is
-to attend to all of them, and brings a mixture of their values; what is shared has to be the whole
-key, the value, or what only that statement holds. This is a stronger assumption than the paper's,
-which would let a position keep all that is in the mixture: then the depths would be those of
-`tables="chains"`, since all statements of a table share pieces alike. So the depth with full tables
-is a lower bound for attention that picks one statement, as every one-hot path does, and the depth
-with `chains` is a lower bound without this.
+If tables hold only the chains' own statements, one shared piece is enough, as in the paper: no
+other statement has it. In full tables several statements have the same part of a key. Attending by
+that part means attending to all of them and getting a mixture of their values; to pick one
+statement, the shared pieces have to be the whole key, the value, or something that only this
+statement holds. This is stronger than the paper's assumption, under which a position would keep
+everything in the mixture; the depths would then be those of `tables="chains"`, since all statements
+of a table share pieces alike. So the depth with full tables is a lower bound for attention that
+picks one statement, as every one-hot path does; the depth with `chains` is a lower bound without
+this condition.
 
-A chain is a path graph, on which any shared piece tells a position apart. There one chain is
-enough, role by role, which takes a second for 512 steps; other graphs are simulated position by
+A chain is a path graph, on which any shared piece identifies a position. One chain, followed role
+by role, is then enough, which takes a second for 512 steps; other graphs are simulated position by
 position.
 """
 
@@ -30,7 +31,7 @@ from circuits.flow.pieces import Held, bits_of, check_layers, check_steps, token
 from tasks import InputError, RetrievalGraph, path_graph
 from tasks.vectors.arrangement import Arrangement, Tables, arrange, sequence_length
 
-_CHAINS = 2  # the one that is followed, and another to be told from
+_CHAINS = 2  # the one that is followed, and one to distinguish it from
 _MAX_POSITIONS = 1000
 
 
@@ -40,16 +41,16 @@ def simulate(
     """What every role of a chain can hold of its chain; see the module's docstring.
 
     Args:
-        graph: what each step depends on, or the induction steps D of a chain.
-        layers: how many layers, at least 0.
-        causal: whether a position sees itself and earlier ones only.
-        tables: which statements there are; on a chain both are the same.
+        graph: what each step depends on, or the number of induction steps D of a chain.
+        layers: number of layers, at least 0.
+        causal: whether a position sees only itself and earlier ones.
+        tables: which statements there are; irrelevant for a chain.
 
     Returns:
         layers+1 entries: before any layer, after the first, and so on.
 
     Raises:
-        InputError: steps or layers out of range, or a graph whose tables are too long to simulate.
+        InputError: steps or layers is out of range, or the graph's tables are too long to simulate.
     """
     check_layers(layers)
     return list(islice(_after_each_layer(graph, causal, tables), layers + 1))
@@ -58,7 +59,7 @@ def simulate(
 def node_depths(
     graph: RetrievalGraph | int, causal: bool, tables: Tables = "full"
 ) -> dict[str, int]:
-    """The number of layers after which s_0 first holds each node's token, in the order of nodes.
+    """For each node, the number of layers after which s_0 first holds its token, in node order.
 
     Raises:
         InputError: as `simulate`.
@@ -75,7 +76,7 @@ def node_depths(
 
 
 def least_depth(graph: RetrievalGraph | int, causal: bool, tables: Tables = "full") -> int:
-    """The number of layers after which s_0 first holds the answer, x_D on a chain.
+    """The number of layers after which s_0 first holds the answer (x_D on a chain).
 
     Raises:
         InputError: as `simulate`.
@@ -86,7 +87,7 @@ def least_depth(graph: RetrievalGraph | int, causal: bool, tables: Tables = "ful
 
 
 def sequence_order(steps: int) -> tuple[int, ...]:
-    """Roles in the order in which they stand in the sequence: s_{2D-1}, s_{2D}, ..., s_2, s_0."""
+    """Roles in sequence order: s_{2D-1}, s_{2D}, ..., s_2, s_0."""
     check_steps(steps)
     return (*(role for pair in range(steps, 0, -1) for role in (2 * pair - 1, 2 * pair)), 0)
 
@@ -119,7 +120,7 @@ def _by_roles(steps: int, causal: bool) -> Iterator[Held]:
 
 def _role_layer(held: Held, order: tuple[int, ...], causal: bool) -> Held:
     bits = [list(bits_of(pieces)) for pieces in held]
-    offers = [0] * (len(held) + 1)  # of each piece: all that its visible holders hold
+    offers = [0] * (len(held) + 1)  # per piece: everything its visible holders hold
     grown = list(held)
 
     def take(role: int) -> None:
@@ -129,7 +130,7 @@ def _role_layer(held: Held, order: tuple[int, ...], causal: bool) -> Held:
     for role in order:
         for bit in bits[role]:
             offers[bit] |= held[role]
-        if causal:  # what stands later has not offered anything yet
+        if causal:  # later positions have not offered anything yet
             take(role)
     if not causal:
         for role in order:
@@ -150,7 +151,7 @@ def _by_positions(graph: RetrievalGraph, causal: bool, tables: Tables) -> Iterat
     order = arrange(graph, _CHAINS, tables)
     held = _start(graph, order)
     visible = _visible(order, causal)
-    # Every position is a role of this chain, or another line's; only this chain's pieces are told.
+    # Some positions belong to other lines; only this chain's pieces are reported.
     own = (1 << 2 * len(graph.nodes)) - 1
     while True:
         yield tuple(held[place] & own for place in order.roles[0])
@@ -170,12 +171,12 @@ def _start(graph: RetrievalGraph, order: Arrangement) -> list[int]:
 
 
 def _visible(order: Arrangement, causal: bool) -> list[list[tuple[int, list[int]]]]:
-    """For every position those it sees, each with the same element of the table's other lines."""
+    """For each position, those it sees, each with the same element of its table's other lines."""
     same: dict[int, list[int]] = {}
     for place, element in enumerate(order.elements):
         same.setdefault(element.start, []).append(place)
     table = {line: number for number, span in enumerate(order.tables) for line in span}
-    # Tables of later steps stand first; the queries, which are in none, last.
+    # Tables of later steps come first; the queries, which are in no table, last.
     block = [-table.get(element.line, -1) for element in order.elements]
 
     def sees(dest: int, src: int) -> bool:

@@ -1,8 +1,8 @@
 """Applying a circuit to a hooked model by replacing attention patterns (paper, appendix E).
 
-The replacement happens at TransformerLens's `hook_pattern`, after the softmax, so a circuit can be
-applied to any model that has these hook points; where a model only shows its pattern there, at
-`hook_z` (`circuits.hooks.by_values`). Hooks live inside one `with` block.
+Patterns are replaced at TransformerLens's `hook_pattern`, after the softmax, so any model with
+these hook points will do. If a model only shows its pattern there, its `hook_z` is replaced instead
+(`circuits.hooks.by_values`). Hooks live inside one `with` block.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,8 +37,8 @@ def circuit_hooks(
         roles: role positions of the batch that the hooks are for.
         n_positions: its sequence length.
         causal: whether the model masks later positions.
-        first_layer: leave out the layers before this one.
-        by_values: replace the heads' results, for models that do not use the pattern that a hook
+        first_layer: skip the layers before this one.
+        by_values: replace the heads' results, for models that ignore the pattern that a hook
             returns (`circuits.hooks.by_values`).
 
     Returns:
@@ -83,12 +83,12 @@ def _replace_heads(
             raise InputError(
                 f"ablation: the circuit was applied for a batch of {len(replacement)} examples and "
                 f"{replacement.shape[-1]} positions, but the model ran on {len(pattern)} and "
-                f"{pattern.shape[-1]}; run the batch that was given"
+                f"{pattern.shape[-1]}; run the same batch"
             )
     if cuts and len(roles) != len(pattern):
         raise InputError(
             f"ablation: the circuit was applied for a batch of {len(roles)} examples, but the "
-            f"model ran on {len(pattern)}; run the batch that was given"
+            f"model ran on {len(pattern)}; run the same batch"
         )
     replaced = pattern.clone()
     for head, paths in cuts.items():
@@ -102,21 +102,33 @@ def _replace_heads(
 def ablated(model: Any, circuit: Circuit, batch: Batch, first_layer: int = 0) -> Iterator[Any]:
     """Run a model with a circuit in place of its attention.
 
-    >>> with ablated(model, circuit, batch):
-    ...     outputs = model(batch.inputs)
+    The pattern of every head that the circuit names is replaced after the softmax:
 
-    Blocks nest: an inner one acts after an outer one on the same head. On leaving, however it is
-    left, only the hooks that this block set are gone.
+        head output = pattern(mechanism) · values        instead of softmax(q·k / √d_head) · values
+
+    In a `cut` head the attention of its paths is set to zero and the rest kept, without rescaling.
+    Blocks nest: an inner one acts after an outer one on the same head. Leaving a block, normally or
+    by an exception, removes only the hooks that it set.
 
     Args:
-        model: a hooked model (`HookedTransformer` or alike), unchanged afterwards.
+        model: a hooked model (`HookedTransformer` or similar), unchanged afterwards.
         circuit: mechanisms for some or all of its heads.
-        batch: the one batch that will be run; its roles say where each path runs.
+        batch: the batch that will be run; its roles place the paths.
         first_layer: apply the circuit from this layer on, for runs with `start_at_layer`.
 
     Raises:
-        InputError: the circuit names a head or role that is not there, goes against the mask, or
-            a hook it set never fired, which would leave that head silently as it was.
+        InputError: the circuit names a head or role that does not exist, a path violates the mask,
+            or a hook did not fire, which would silently leave its head as it was.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> small = ri.load_checkpoint("small")
+        >>> batch = small.task.sample(64, split="test")
+        >>> circuit = ri.parse_circuit(["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform"], small.task)
+        >>> with ri.ablated(small.model, circuit, batch):
+        ...     outputs = small.model(batch.inputs)
+        >>> round(small.task.loss(outputs, batch).item(), 3)
+        0.034
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
     by_values = bool(circuit.mechanisms) and not pattern_is_used(model, batch)

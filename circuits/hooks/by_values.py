@@ -1,9 +1,9 @@
-"""Replacing attention in models whose pattern hook is only looked through.
+"""Replacing attention in models that ignore what a pattern hook returns.
 
-In a `HookedTransformer` what a hook at `hook_pattern` returns is what the head uses. A
-`TransformerBridge` may compute attention first and show the pattern afterwards: replacing it there
-changes nothing, without a word. For such models the head's result is replaced instead: `hook_z`
-becomes the wanted pattern times the values, which `hook_v` has shown before.
+A `HookedTransformer` uses what a hook at `hook_pattern` returns. A `TransformerBridge` may compute
+attention first and only show the pattern afterwards, so replacing it silently changes nothing. For
+such models the head's result is replaced: `hook_z` returns the wanted pattern times the values,
+which were recorded at `hook_v`.
 """
 
 import weakref
@@ -26,8 +26,8 @@ _USED: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 def pattern_is_used(model: Any, batch: Batch) -> bool:
     """Whether a model uses the pattern that a hook at `hook_pattern` returns.
 
-    Found out once a model: by its class, or by taking a head all its attention on one example and
-    looking whether it still gathers anything.
+    Determined once per model: by its class, or by zeroing a layer's attention on one example and
+    checking whether its heads still return anything.
     """
     if is_hooked_transformer(model):
         return True
@@ -59,15 +59,15 @@ def value_hooks(
     """Hooks that replace a layer's attention through its values.
 
     Args:
-        layer: which one.
-        patterns: a pattern a replaced head, [batch dest src].
-        cuts: the paths to cut, a head.
+        layer: its number.
+        patterns: the pattern of each replaced head, [batch dest src].
+        cuts: the paths to cut in each head.
         roles: role positions of the batch, [batch chain role].
         causal: whether the model masks later positions.
 
     Returns:
-        Pairs of hook name and hook. They must all be set together, and fire in a run of the batch
-        that `roles` belongs to.
+        Pairs of hook name and hook. Set them all together, for a run of the batch that `roles`
+        belongs to.
     """
     seen: dict[str, Float[Tensor, "batch pos head d_head"]] = {}
     own: dict[int, Tensor] = {}
@@ -85,10 +85,10 @@ def value_hooks(
         if len(z) != len(roles):
             raise InputError(
                 f"ablation: the circuit was applied for a batch of {len(roles)} examples, but the "
-                f"model ran on {len(z)}; run the batch that was given"
+                f"model ran on {len(z)}; run the same batch"
             )
         z = z.clone()
-        # Several query heads may share one head of keys and values.
+        # Several query heads may share one key-value head.
         group = z.shape[2] // seen["v"].shape[2]
         for head, paths in cuts.items():
             queries, keys = seen["q"][:, :, head], seen["k"][:, :, head // group]
@@ -104,7 +104,7 @@ def value_hooks(
     def show(
         pattern: Float[Tensor, "batch head dest src"], hook: Any
     ) -> Float[Tensor, "batch head dest src"]:
-        """Whoever looks at the pattern sees what was used."""
+        """Show the pattern that was actually used to other hooks."""
         for head, mine in own.items():
             if not torch.allclose(mine, pattern[:, head], atol=1e-4):
                 raise InputError(

@@ -1,19 +1,20 @@
-"""Matching rules: what a head built into weights can be told to do (paper, appendix B).
+"""Matching rules: what a head compiled into weights can do (paper, appendix B).
 
-Weights cannot see roles, so a rule speaks of what positions hold, and acts on all of them.
+Weights cannot see roles, so a rule speaks of what positions hold and applies to all of them.
 
-1. A position holds vectors in named slots: its own token in `x`, the encoding of its own pair in
-   `p`; `x+j` is meant for the token j steps further along the chain, `x-1` for the one before, and
+1. A position holds vectors in named slots: its own token in `x` and the encoding of its own pair in
+   `p`. Slot `x+j` is for the token j steps further along the chain, `x-1` for the one before, and
    `p+j` for the encoding of the pair that leads there.
-2. A rule lets every position attend to the one that holds in the slot `key` what it holds itself in
-   `query`; if there are several, not to one whose own token (or pair) is what it holds in `avoid`.
-   What the attended position holds in the copied slots is added to its own slots.
-3. One rule finds the next pair. Either it is `join`: a second element takes over the first one
-   (`x-1`), so that whoever holds that token finds it, as in an induction head. Or it is `point`: a
-   position takes over the encoding of the pair that begins with its token (`p+1`), and looks there.
+2. A rule lets every position attend to the one whose slot `key` holds what its own slot `query`
+   holds. If there are several, it avoids those whose own token (or pair) equals its slot `avoid`.
+   Copied slots of the attended position are added to slots of the attending one.
+3. One rule finds the next pair. With `join`, the second element of a pair takes over the first
+   (`x-1`), so that a position holding that token finds it, as in an induction head. With `point`, a
+   position takes over the encoding of the pair that begins with its token (`p+1`) and looks there.
 4. A jump lets positions that hold x .. x+(h-1) attend `reach` <= h steps further along the chain
-   and append some of what is held there. Reaching and appending as far as possible doubles what is
-   held and meets the causal bound of floor(log2 D) + 2 layers; one token a layer takes D + 1.
+   and append some of what is held there. Always reaching and appending as far as possible doubles
+   what is held and meets the causal bound of floor(log2 D) + 2 layers; one token per layer takes
+   D + 1 layers.
 """
 
 import itertools
@@ -33,7 +34,7 @@ DISTRACTION = 0.04
 
 
 class Slot(NamedTuple):
-    """A place for one vector: a token (`x`) or an encoding (`p`), so many steps further."""
+    """A place for one vector: a token (`x`) or an encoding (`p`), `offset` steps further."""
 
     kind: Kind
     offset: int = 0
@@ -54,15 +55,15 @@ class Rule:
     Attributes:
         layer: from 0.
         head: from 0.
-        query: what the attending position compares.
-        key: what it is compared with at the positions that it may attend to.
-        avoid: among equals, leave those whose own token or pair is what this slot holds.
+        query: the slot that the attending position compares.
+        key: the slot that it is compared with, at the attended positions.
+        avoid: among equal matches, avoid those whose own token or pair equals this slot.
         copy: pairs of slots, (of the attended position, of the attending one).
-        scale: what the copied vectors are multiplied by.
+        scale: factor of the copied vectors.
 
     Raises:
-        InputError: tokens compared with or copied to encodings, a position's own token or pair
-            copied over, or a number out of range.
+        InputError: tokens are compared with or copied to encodings, a position's own token or pair
+            would be overwritten, or a number is out of range.
     """
 
     layer: int
@@ -96,12 +97,12 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """How errors call it."""
+        """What errors call it."""
         return f"rule of L{self.layer}.H{self.head}"
 
 
 class Jump(NamedTuple):
-    """Attend `reach` steps further and append the tokens at these offsets of one's own."""
+    """Attend `reach` steps further and append the tokens at these offsets."""
 
     reach: int
     offsets: tuple[int, ...]
@@ -131,15 +132,15 @@ def jump_rule(layer: int, jump: Jump, head: int = 0, pairing: Pairing = "join") 
 def plan_rules(
     plan: Sequence[Sequence[Jump]], layers: Sequence[int] | None = None, pairing: Pairing = "join"
 ) -> tuple[Rule, ...]:
-    """The rules of a plan: a pair rule, then layer by layer the jumps, one a head.
+    """The rules of a plan: a pair rule, then layer by layer the jumps, one per head.
 
     Args:
         plan: the jumps of each layer after the pair rule's.
-        layers: where they go, the pair rule's layer first; by default 0, 1, 2, ...
+        layers: the layers to use, the pair rule's first; by default 0, 1, 2, ...
         pairing: how pairs are linked.
 
     Raises:
-        InputError: as many layers as the plan needs were not given.
+        InputError: the number of layers does not fit the plan.
     """
     places = list(range(len(plan) + 1)) if layers is None else list(layers)
     if len(places) != len(plan) + 1 or places != sorted(set(places)):
@@ -151,7 +152,7 @@ def plan_rules(
 
 
 def doubling_rules(task: RetrievalTask, pairing: Pairing = "join") -> tuple[Rule, ...]:
-    """Double what is held in every layer: floor(log2 D) + 2 layers, the fewest there can be."""
+    """Double what is held in every layer: floor(log2 D) + 2 layers, the least possible."""
     plan, held = [], 1
     while held <= task.steps:
         plan.append([Jump(held, tuple(range(held, min(2 * held, task.steps + 1))))])
@@ -160,28 +161,28 @@ def doubling_rules(task: RetrievalTask, pairing: Pairing = "join") -> tuple[Rule
 
 
 def stepping_rules(task: RetrievalTask, pairing: Pairing = "join") -> tuple[Rule, ...]:
-    """Take one token further in every layer: D + 1 layers."""
+    """Advance one token in every layer: D + 1 layers."""
     return plan_rules([[Jump(o, (o,))] for o in range(1, task.steps + 1)], pairing=pairing)
 
 
 def halved(rule: Rule, head: int) -> tuple[Rule, Rule]:
-    """A rule shared with another head of its layer, each writing half."""
+    """Split a rule between two heads of its layer; each writes half."""
     half = replace(rule, scale=rule.scale / 2)
     return half, replace(half, head=head)
 
 
 def distractor_rule(layer: int, head: int, offset: int = 1, scale: float = DISTRACTION) -> Rule:
-    """A head that is sure where to attend and of next to no use.
+    """A head that attends sharply but is almost useless.
 
-    It attends like the pair rule of a `join` and adds a little of that token, which is not the one
-    that belongs there, to `x+offset`.
+    It attends like the pair rule of a `join` and adds a little of that token, which does not belong
+    there, to `x+offset`.
     """
     copy = ((TOKEN, Slot("x", offset)),)
     return Rule(layer, head, PAIR, PAIR, avoid=TOKEN, copy=copy, scale=scale)
 
 
 def all_plans(steps: int, n_jumps: int) -> Iterator[Plan]:
-    """Every way to hold x .. x+steps after so many jumps, one a layer, that leaves no gap."""
+    """Every gapless plan of `n_jumps` jumps, one per layer, that holds x .. x+steps in the end."""
 
     def extend(held: int, left: int) -> Iterator[Plan]:
         if left == 0:
@@ -198,9 +199,9 @@ def all_plans(steps: int, n_jumps: int) -> Iterator[Plan]:
 
 
 def all_rules(task: RetrievalTask, n_layers: int) -> Iterator[tuple[Rule, ...]]:
-    """Every rule sequence of one head a layer for a task, idle layers included.
+    """Every rule sequence for a task with one head per layer, idle layers included.
 
-    Both pairings, every plan of `all_plans`, on every choice of layers; their number grows fast
+    Both pairings and every plan of `all_plans`, on every choice of layers. Their number grows fast
     (20 for D = 3 in 4 layers).
     """
     for pairing in PAIRINGS:
@@ -213,18 +214,19 @@ def all_rules(task: RetrievalTask, n_layers: int) -> Iterator[tuple[Rule, ...]]:
 def random_rules(
     task: RetrievalTask, n_layers: int, seed: int, n_heads: int = 1, extras: bool = True
 ) -> tuple[Rule, ...]:
-    """A rule sequence for a task, drawn at random; the same seed gives the same one.
+    """A random rule sequence for a task; the same seed gives the same one.
 
-    Drawn are the pairing, the number of working layers, where they are, how much each appends, by
-    which reach and with how many heads. Every other head is idle, or with `extras` in one case of
-    four a distractor and, beside a working head, in one of four its other half.
+    Random are the pairing, the number of working layers and where they are, and how much each
+    appends, with which reach and how many heads. Every other head is idle. With `extras` it is
+    instead, in one case of four, a distractor, and in another, if a head of its layer works, it
+    takes over half of that head's rule.
 
     Args:
-        task: what the rules are for.
-        n_layers: layers to use at most; those without a rule are idle.
+        task: the task that the rules are for.
+        n_layers: number of layers available; those without a rule are idle.
         seed: any integer.
-        n_heads: heads a layer.
-        extras: whether there may be distractors and halved heads.
+        n_heads: heads per layer.
+        extras: whether to include distractors and halved heads.
 
     Raises:
         InputError: too few layers for the task, or no head.
@@ -282,7 +284,7 @@ def _place(rule: Rule) -> tuple[int, int]:
 
 
 def _widths(held: int, left: int, steps: int) -> list[int]:
-    """How much a jump may append, so that the jumps left, itself included, end at steps + 1."""
+    """How many tokens a jump may append, so that it and the jumps left end at steps + 1."""
     return [
         width
         for width in range(1, held + 1)

@@ -1,10 +1,10 @@
-"""Following symbols through rules: who attends to whom, and which paths matter.
+"""Tracing symbols through rules: which role attends to which, and which paths matter.
 
-1. The rules are traced by role: which symbol stands in which slot, and who attends to whom. A role
-   that finds no one position with what it seeks (the end of the chain has no successor) attends
-   to what happens to be alike, and what it copies is undetermined; nothing is decided by that.
-2. Back from the read-out: a path carries if what it copies arrives there, and enables if what it
-   copies is compared by a path that carries or enables.
+1. Rules are traced by role: which symbol is in which slot, and which role attends to which. A role
+   whose match is not unique (the end of the chain has no successor) attends to whatever happens to
+   be similar; what it copies is undetermined, and nothing may depend on it.
+2. Working back from the read-out, a path carries if what it copies arrives there, and enables if
+   what it copies is compared by a path that carries or enables.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from circuits.circuit import Head, HeadPath, RolePath
 from circuits.known.rules import PAIR, TOKEN, Kind, Rule, Slot
 from tasks import RetrievalTask
 
-ADMIXTURE = 0.1  # how much of other symbols may stand in a slot beside the one that counts
+ADMIXTURE = 0.1  # how much of other symbols a slot may hold beside its main one
 
 
 class Symbol(NamedTuple):
@@ -45,7 +45,7 @@ class Trace:
 
     Attributes:
         states: what each role holds before each layer, and after the last.
-        targets: by rule and role, for those roles that find exactly one.
+        targets: by rule and role, for roles that find exactly one target.
     """
 
     states: tuple[State, ...]
@@ -53,7 +53,7 @@ class Trace:
 
 
 def trace_rules(rules: Sequence[Rule], task: RetrievalTask, n_layers: int) -> Trace:
-    """Follow the symbols through the slots of every role."""
+    """Trace the symbols through the slots of every role."""
     n_roles = len(task.role_names)
     state: State = [
         {TOKEN: {Symbol("x", role // 2): 1.0}, PAIR: {Symbol("p", (role + 1) // 2): 1.0}}
@@ -75,7 +75,7 @@ def trace_rules(rules: Sequence[Rule], task: RetrievalTask, n_layers: int) -> Tr
 
 def _target(rule: Rule, state: State, role: int) -> Target | None:
     wanted = symbol_of(state[role].get(rule.query, {}))
-    # Positions of other chains are seen too: pairs of one step stand in any order.
+    # Positions of other chains are visible too: pairs of a step are in random order.
     seen = [key for key in range(len(state)) if _pair(key) >= _pair(role)]
     held = {key: state[key].get(rule.key, {}) for key in seen}
     keys = {key: symbol_of(content, 0.0) for key, content in held.items() if content != {}}
@@ -96,12 +96,12 @@ def _target(rule: Rule, state: State, role: int) -> Target | None:
 
 
 def _pair(role: int) -> int:
-    """The pair a role stands in; the query comes after all of them, as pair 0."""
+    """The pair that a role belongs to; the query, which comes after all pairs, is pair 0."""
     return (role + 1) // 2
 
 
 def symbol_of(content: Content, admixture: float = ADMIXTURE) -> Symbol | None:
-    """The symbol that a slot holds, up to an admixture of others."""
+    """The symbol that a slot holds, ignoring a small admixture of others."""
     if not content:
         return None
     symbol, weight = max(content.items(), key=lambda item: item[1])
@@ -123,7 +123,7 @@ def asked_steps(task: RetrievalTask) -> range:
 def useful_paths(
     trace: Trace, rules: Sequence[Rule], task: RetrievalTask
 ) -> tuple[frozenset[HeadPath], frozenset[HeadPath]]:
-    """Carrying and enabling paths: who brought what is read out, and what is compared."""
+    """Carrying and enabling paths: those that bring what is read out, and what is compared."""
     read = {(0, Slot("x", i), Symbol("x", i)) for i in asked_steps(task)}
     compared: set[tuple[int, Slot, Symbol]] = set()
     carrying: set[HeadPath] = set()
@@ -153,7 +153,7 @@ def useful_paths(
 def _comparison(
     rule: Rule, state: State, dest: int, target: Target
 ) -> set[tuple[int, Slot, Symbol]]:
-    """What a match rests on; other positions' keys do not count, since nobody misses a rival."""
+    """What a match depends on. Keys of other positions do not count: losing a rival is harmless."""
     places = [(dest, rule.query), (target.src, rule.key)]
     if target.contested and rule.avoid is not None:
         places.append((dest, rule.avoid))
@@ -161,4 +161,4 @@ def _comparison(
     return {(role, slot, symbol) for role, slot, symbol in symbols if symbol is not None}
 
 
-# What cannot be built
+# Checks

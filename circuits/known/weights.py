@@ -1,18 +1,17 @@
 """Circuits compiled into weights: models whose circuit is known (paper, appendix B).
 
-1. The residual stream is cut into slots of the task's `dim`; the read-in fills `x` and `p`, the
-   read-out reads x+1 .. x+D.
-2. A rule becomes a head that scores beta * (<query, key> - penalty * <avoid, own token or pair>),
-   tokens and encodings at unit length, and copies slots. What positions hold differs by role, what
-   is copied where does not: slots count from a position's own token.
-3. `circuits.known.trace` follows the symbols through the rules, which gives the circuit that they
-   induce.
+1. The residual stream is divided into slots of the task's `dim`; the read-in fills `x` and `p`, and
+   the read-out reads x+1 .. x+D.
+2. A rule becomes a head with the score beta * (<query, key> - penalty * <avoid, own token or
+   pair>), on tokens and encodings of unit length, that copies slots. Slots count from a position's
+   own token, so the same slots are copied at every role, whatever symbols they hold.
+3. `circuits.known.trace` traces the symbols through the rules, which gives the circuit.
 
-Where this departs from the paper: tokens have unit length, without which matching by inner product
-fails, and there is neither MLP nor layer norm. Saturated attention makes copies exact in float32.
-Tokens nearer to each other than about sqrt(penalty) are confused, hence a small penalty, and
-neighbours in a chain whose cosine is above 1 - 32 / (beta * penalty), hence a large beta. In 4
-dimensions 10 of 196,608 answers were wrong at D = 3 and 10 of 65,536 at D = 16, from 6 on none.
+Unlike in the paper, tokens have unit length, without which matching by inner product fails, and
+there is neither MLP nor layer norm. Saturated attention makes copies exact in float32. The head
+confuses tokens that are closer than about sqrt(penalty), hence a small penalty, and neighbours in a
+chain whose cosine is above 1 - 32 / (beta * penalty), hence a large beta. In 4 dimensions 10 of
+196,608 answers were wrong at D = 3 and 10 of 65,536 at D = 16; from 6 dimensions on, none.
 """
 
 from collections.abc import Sequence
@@ -31,22 +30,22 @@ from tasks.positions import rotary_encoding
 
 BETA = 2.0**26
 PENALTY = 2.0**-12
-_SATURATED = 32.0  # a difference of scores that leaves exp(-32) of the attention elsewhere
+_SATURATED = 32.0  # a score difference that leaves exp(-32) of the attention elsewhere
 
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A model and the truth about it.
+    """A model and its true circuit.
 
     Attributes:
-        model: answers the task.
-        task: what it was built for.
-        rules: what it was built from.
+        model: solves the task.
+        task: the task it was built for.
+        rules: the rules it was built from.
         slots: slot i is the components i * dim to (i + 1) * dim of the residual stream.
-        circuit: every path that a head attends on, whether of use or not; idle heads are uniform.
+        circuit: every path that a head attends along, useful or not; idle heads are uniform.
         carrying: the paths that bring an asked symbol, or part of it, to the read-out.
-        enabling: the paths that bring what a carrying or enabling path's match compares, or part
-            of it; of two halves of a query, one may do without the other.
+        enabling: the paths that bring what the match of a carrying or enabling path compares, or
+            part of it; of two halves of a query, one may be dispensable.
         idle: the heads without a rule.
     """
 
@@ -68,22 +67,22 @@ def compile_circuit(
     beta: float = BETA,
     penalty: float = PENALTY,
 ) -> Compiled:
-    """Build the model that follows the rules.
+    """Build a model that follows the rules.
 
     Args:
-        rules: one a working head, such as `doubling_rules(task)`.
-        task: with `unit` tokens and one encoding a `pair`.
+        rules: one per working head, such as `doubling_rules(task)`.
+        task: with `unit` tokens and one encoding per `pair`.
         n_layers: by default as many as the rules need.
-        n_heads: heads a layer, by default as many as the rules need.
+        n_heads: heads per layer, by default as many as the rules need.
         beta: inverse temperature of every head.
-        penalty: what avoiding a position counts beside a match, from 2^-16 (float32 resolves no
-            less) to 0.1.
+        penalty: weight of avoiding a position relative to a match, from 2^-16 (the resolution of
+            float32) to 0.1.
 
     Returns:
         The model in float32, without MLPs and layer norms, and its circuit.
 
     Raises:
-        InputError: the rules do not fit or do not bring every asked symbol to s0, or the task's
+        InputError: the rules do not fit, or do not bring every asked symbol to s0, or the task's
             tokens or encodings cannot be matched.
     """
     rules = tuple(sorted(rules, key=lambda rule: (rule.layer, rule.head)))
@@ -126,7 +125,7 @@ def _check_rules(rules: Sequence[Rule], n_layers: int, n_heads: int) -> None:
                 f"{rule.name}"
             )
         if (rule.layer, rule.head) in taken:
-            raise InputError(f"compile: expected one rule a head, found another {rule.name}")
+            raise InputError(f"compile: expected one rule per head, found another {rule.name}")
         taken.add((rule.layer, rule.head))
 
 
@@ -138,13 +137,13 @@ def _check_task(rules: Sequence[Rule], task: RetrievalTask, beta: float, penalty
         )
     if task.position != "pair":
         raise InputError(
-            f"compile: expected one encoding a pair, found one a {task.position}; weights that "
-            "join neighbours would join pairs of different chains too"
+            f"compile: expected one encoding per pair, found one per {task.position}; weights that "
+            "join neighbours would also join pairs of different chains"
         )
     if task.dim < 4:
         raise InputError(
-            f"compile: expected a dim of at least 4, found {task.dim}; in a plane random tokens "
-            "come too near each other"
+            f"compile: expected a dim of at least 4, found {task.dim}; in two dimensions "
+            "random tokens are too close together"
         )
     if not (2**-16 <= penalty <= 0.1 and _SATURATED / penalty <= beta < 2**40):
         raise InputError(
@@ -156,8 +155,8 @@ def _check_task(rules: Sequence[Rule], task: RetrievalTask, beta: float, penalty
     margin, needed = 1 - float(alike), max(4 * penalty, _SATURATED / (beta * penalty))
     if margin < needed:
         raise InputError(
-            f"compile: expected encodings of different pairs at most {1 - needed:.4f} alike "
-            f"(cosine), found {float(alike):.4f}; use a larger dim or another base"
+            f"compile: expected a cosine of at most {1 - needed:.4f} between encodings of any two "
+            f"pairs, found {float(alike):.4f}; use a larger dim or another base"
         )
 
 

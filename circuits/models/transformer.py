@@ -1,4 +1,4 @@
-"""A HookedTransformer that trains fast; every hook point of TransformerLens is there."""
+"""A HookedTransformer that trains faster and keeps every hook point of TransformerLens."""
 
 import warnings
 from typing import Any
@@ -14,11 +14,12 @@ from transformer_lens.components.transformer_block import TransformerBlock
 
 
 class Attention(StockAttention):
-    """TransformerLens's attention; compiled, queries, keys and values are one matrix product.
+    """TransformerLens's attention; compiled, one matrix product gives queries, keys and values.
 
-    Three products read their input three times, and a narrow head is limited by reading. Uncompiled
-    the stock code runs, as hooks may write into what they get, and parts of one tensor are no place
-    for that; so it does where the three inputs differ or weights are of a special kind.
+    Three products read their input three times, and narrow heads are limited by memory bandwidth.
+    Uncompiled, the stock code runs, because hooks may write into the tensors they get, which must
+    then not be views of one tensor. It also runs if the three inputs differ or the weights are of a
+    special kind.
     """
 
     def calculate_qkv_matrices(
@@ -43,11 +44,11 @@ class Attention(StockAttention):
 
 
 class Block(TransformerBlock):
-    """TransformerLens's block, with the layer norm in front of attention computed once.
+    """TransformerLens's block, with the layer norm before attention computed once.
 
     The stock block normalizes its input three times, for queries, keys and values, and the backward
-    pass of three layer norms is what a narrow-headed model without MLPs spends its time on. The
-    hooks fire the same; with split inputs the stock code runs.
+    pass of three layer norms dominates the training time of a model with narrow heads and no MLP.
+    All hooks fire as before; with split inputs the stock code runs.
     """
 
     def __init__(self, cfg: HookedTransformerConfig, block_index: int):
@@ -88,13 +89,13 @@ class Transformer(HookedTransformer):
 
     def __init__(self, cfg: HookedTransformerConfig, tokenizer: Any = None):
         with warnings.catch_warnings():
-            # TransformerLens 3 announces the class's removal in 4; pyproject pins below that.
+            # TransformerLens 3 announces the class's removal in 4; pyproject pins a lower version.
             warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
             super().__init__(cfg, tokenizer=tokenizer)
         self._replace_blocks()
 
     def _replace_blocks(self) -> None:
-        """HookedTransformer names the class of its blocks; ours take over their weights."""
+        """Replace HookedTransformer's blocks by ours, which take over their weights."""
         stock = self.blocks
         self.blocks = type(stock)(Block(self.cfg, layer) for layer in range(self.cfg.n_layers))
         self.blocks.load_state_dict(stock.state_dict())

@@ -1,9 +1,9 @@
 """A HookedTransformer that reads and writes continuous vectors.
 
 1. `embed.W_E` [2K, d_model] is a linear read-in and `unembed` a linear read-out, so every parameter
-   is one of HookedTransformer's own and the weights open in stock TransformerLens.
-2. No positional embedding is added: the input carries it. HookedTransformer's `pos_embed.W_pos`
-   stays zero and is not trained.
+   is one of HookedTransformer's own and stock TransformerLens can load the weights.
+2. No positional embedding is added, since the input carries its position. HookedTransformer's
+   `pos_embed.W_pos` stays zero and is not trained.
 3. Every hook point of TransformerLens is there.
 """
 
@@ -18,7 +18,7 @@ from tasks import InputError
 
 
 class VectorTransformer(Transformer):
-    """A transformer whose input is [batch, pos, d_in] vectors instead of tokens."""
+    """A transformer that reads vectors [batch, pos, d_in] instead of tokens."""
 
     def __init__(self, cfg: HookedTransformerConfig):
         super().__init__(cfg)

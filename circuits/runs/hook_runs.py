@@ -1,7 +1,8 @@
 """Running a model under many circuits without computing anything twice.
 
-Two ways with one interface: `HookRuns` on any hooked model, here, and `circuits.runs.role_runs`,
-exact and much faster, on plain transformers in which every position has a role.
+There are two ways with the same interface: `HookRuns`, here, for any hooked model, and
+`circuits.runs.role_runs`, exact and much faster, for plain transformers in which every position has
+a role.
 """
 
 from collections.abc import Iterator
@@ -18,13 +19,13 @@ from circuits.hooks.points import is_hooked_transformer
 from circuits.runs.role_runs import SCORED_ROLE, RoleRuns
 from tasks import Batch, InputError, Task
 
-WHOLE = 512  # examples run at once; more are no faster and take memory
-PART = 256  # examples in a part of a larger batch; as fast as 512, and 2.2 GB for 2.5 with 4,096
+WHOLE = 512  # examples per run; more are no faster and take memory
+PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2.5, for 4,096
 KEPT = 500_000_000  # bytes of queries, keys and values
 
 
 def parts_of(model: Any, batch: Batch) -> list[Batch]:
-    """A large batch in parts; whole where the model has hooks, which may be made for this batch."""
+    """Split a large batch, unless the model has hooks, which may be made for this batch."""
     hooked = any(point.has_hooks() for point in model.hook_dict.values())
     return [batch] if hooked or len(batch) <= WHOLE else list(batch.parts(PART))
 
@@ -45,14 +46,14 @@ def _make_part(model: Any, batch: Batch, task: Task, keep: bool) -> "HookRuns | 
         example = torch.arange(len(batch), device=batch.roles.device)[:, None]
         with torch.no_grad():
             outputs = model(batch.inputs)[example, batch.roles[:, :, 0]]
-        # Whatever `supports` does not know of, such as a foreign hook, shows here.
+        # Anything that `supports` does not check, such as a foreign hook, shows here.
         if torch.allclose(runs.base_outputs, outputs, atol=1e-4, rtol=1e-4, equal_nan=True):
             return runs
     return HookRuns(model, batch, empty, task.answer_roles)
 
 
 class PartedRuns:
-    """A large batch, run a part at a time."""
+    """Runs of a large batch, one part at a time."""
 
     def __init__(self, parts: "list[HookRuns | RoleRuns]"):
         self.parts = parts
@@ -70,15 +71,16 @@ class PartedRuns:
     def _part_outputs(runs: "HookRuns | RoleRuns", circuit: Circuit) -> Tensor:
         outputs = runs.outputs(circuit)
         if isinstance(runs, RoleRuns):
-            runs.forget()  # of all parts it would take much memory
+            runs.forget()  # keeping it for all parts would take much memory
         return outputs
 
 
 class HookRuns:
-    """Whole layers of a hooked model, from the first in which a circuit differs from the base.
+    """Runs of a hooked model, from the first layer in which a circuit differs from the base.
 
-    A model that cannot start at a layer (`TransformerBridge`) is run from its first. With answer
-    roles the logits are computed at these alone: of a large vocabulary all would fill the memory.
+    A model that cannot start at a layer (`TransformerBridge`) is run from its first. If the task
+    has answer roles, logits are computed at these only; with a large vocabulary all would fill the
+    memory.
     """
 
     kept_bytes = 0
@@ -87,7 +89,7 @@ class HookRuns:
         self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
     ):
         self.model, self.batch = model, batch
-        # A hook of the user's in front of a layer would act twice on what is kept there.
+        # A user's hook before a layer would act twice on the activation kept there.
         hooked = any(
             point.has_hooks() for name, point in model.hook_dict.items() if "resid_pre" in name
         )
@@ -102,7 +104,7 @@ class HookRuns:
         def at_answers(residual: Tensor, hook: Any) -> Tensor:
             return residual[example, positions]
 
-        # A bridge runs code that wants whole sequences up to its last layer norm.
+        # A bridge needs whole sequences up to its last layer norm.
         bridged = "unembed.hook_in" in model.hook_dict
         last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
         name = "unembed.hook_in" if bridged else last

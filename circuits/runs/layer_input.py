@@ -1,8 +1,8 @@
-"""What a layer reads: the residual stream by role, and the queries, keys and values from it.
+"""The input of a layer: the residual stream by role, and its queries, keys and values.
 
-Each is computed when it is first asked for. A base (`BaseInput`) is stored in place: were its
-tensors allocated between those that come and go, the process would grow to several times what it
-holds (measured; supposedly glibc's bug 14581: a freed aligned block does not fit an equal one).
+Each is computed when first asked for. The base's (`BaseInput`) are stored in place: if its tensors
+were allocated among short-lived ones, the process would grow to several times what it holds
+(measured; presumably glibc bug 14581: a freed aligned block does not fit an equal one).
 """
 
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 What = Literal["Q", "K", "V"]
-Key = tuple[What, int, int]  # of a head and a role
+Key = tuple[What, int, int]  # what, head, role
 
 
 class LayerInput:
-    """What a layer reads in one run.
+    """The input of a layer in one run.
 
     Args:
-        model: whose layer.
-        layer: which one; after the last, what is read out.
-        residual: the stream before it, [batch chain d_model] a role.
+        model: the model.
+        layer: number of the layer; after the last, the input of the read-out.
+        residual: the stream before it, [batch chain d_model] per role.
     """
 
     def __init__(self, model: Any, layer: int, residual: list[Tensor]):
@@ -41,7 +41,7 @@ class LayerInput:
         return self._projected("V", head, role)
 
     def forget_norms(self) -> None:
-        """They are as large as the stream and quickly made again."""
+        """Drop the normalized stream, which is as large as the stream and quick to recompute."""
         self._normalized = {}
 
     def _projected(self, what: What, head: int, role: int) -> Tensor:
@@ -63,14 +63,14 @@ class LayerInput:
 
 
 class BaseInput(LayerInput):
-    """What a layer reads in the base, which other runs share; only `valid` roles are known.
+    """The input of a layer in the base, which other runs share; only `valid` roles are known.
 
     Args:
-        model: whose layer.
-        layer: which one.
-        streams: room for the stream, [role batch chain d_model].
-        kept: room for queries, keys and values, [3 head role batch chain d_head]; without it they
-            are computed anew each time.
+        model: the model.
+        layer: number of the layer.
+        streams: storage for the stream, [role batch chain d_model].
+        kept: storage for queries, keys and values, [3 head role batch chain d_head]; without it
+            they are recomputed each time.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class BaseInput(LayerInput):
         self._kept = kept
 
     def store(self, streams: Mapping[int, Tensor], known: Mapping[Key, Tensor] = {}) -> None:
-        """Take over another run's streams at some roles, and what it knows of these."""
+        """Take over another run's streams at some roles, and what it has computed from them."""
         self.valid -= streams.keys()
         self.known = {key: x for key, x in self.known.items() if key[-1] not in streams}
         for role, stream in streams.items():
@@ -106,11 +106,11 @@ class BaseInput(LayerInput):
 
 
 class ChangedInput(LayerInput):
-    """A base's with another stream at some roles; what follows from the others is shared.
+    """The base's input with another stream at some roles; everything at other roles is shared.
 
     Args:
-        base: of the same layer.
-        changed: the stream of those roles, [batch chain d_model] each.
+        base: the base's input of the same layer.
+        changed: the stream at those roles, [batch chain d_model] each.
     """
 
     def __init__(self, base: BaseInput, changed: Mapping[int, Tensor]):
@@ -130,7 +130,7 @@ def _room(kept: Tensor, key: Key) -> Tensor:
 
 
 def norm(layer_norm: torch.nn.Module, x: Tensor) -> Tensor:
-    """TransformerLens's layer norm in one fused step; its hooks are not needed here."""
+    """TransformerLens's layer norm in one fused step, without its hooks."""
     if isinstance(layer_norm, torch.nn.Identity):
         return x
     shape, eps = x.shape[-1:], layer_norm.eps

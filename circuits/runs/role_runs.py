@@ -5,15 +5,15 @@ For another circuit
 
 1. *affected* roles are followed upwards: a role whose attention row differs from the base's, or
    that attends to an affected role, is affected from there on;
-2. *needed* roles are followed downwards from the scored role s0: what a needed role attends to is
-   needed one layer below;
-3. only roles that are both are computed, layer by layer; all others are the base's, exactly.
+2. *needed* roles are followed downwards from the scored role s0: whatever a needed role attends to
+   is needed one layer below;
+3. only roles that are both are computed, layer by layer; all others equal the base's, exactly.
 
-So the base itself is known only where a run has needed it; the rest is computed when one does.
+The base itself is computed only where a run needs it.
 
 What a layer computes from a role (queries, keys and values, see `circuits.runs.layer_input`) is
-computed when it is first asked for and shared by all circuits that leave the role as it is. A row
-that a circuit fixes asks for values alone.
+computed when first asked for and shared by all circuits that leave the role unchanged. A row that a
+circuit fixes needs only values.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ Rows = list[list[list[Row]]]  # by layer, head and role
 
 
 def attention_row(mechanism: Mechanism, dest: int, rest: Rest) -> Row:
-    """What a role attends to: `fixed` shares, `uniform`, or `original` less some sources."""
+    """What a role attends to: `fixed` shares, `uniform`, or `original` minus some sources."""
     sources = mechanism.sources(dest)
     if mechanism.kind in ("original", "cut"):
         return "original", sources
@@ -58,11 +58,11 @@ def attention_row(mechanism: Mechanism, dest: int, rest: Rest) -> Row:
 
 
 class RoleRuns:
-    """Only the roles that a circuit changes and the answer needs; see the module's docstring."""
+    """Runs that compute only roles that a circuit changes and the answer needs; see the module."""
 
     @staticmethod
     def supports(model: Any, batch: Batch) -> bool:
-        """Whether the shortcut is exact: a VectorTransformer without hooks, all positions roles."""
+        """Whether this is exact: a VectorTransformer without hooks, every position with a role."""
         if not is_hooked_transformer(model):
             return False
         from circuits.models.vector_transformer import VectorTransformer
@@ -114,7 +114,7 @@ class RoleRuns:
     def _empty_base(
         self, embedded: Float[Tensor, "batch pos d_model"], keep: bool
     ) -> list[BaseInput]:
-        """Room for what every layer reads and what follows, and for what is read out."""
+        """Storage for the input of every layer, and of the read-out."""
         size = (len(embedded), self.n_chains)
         n_layers, n_heads = self.cfg.n_layers, self.cfg.n_heads
         streams = embedded.new_empty(n_layers + 1, self.n_roles, *size, self.cfg.d_model)
@@ -143,11 +143,11 @@ class RoleRuns:
         return run.outputs
 
     def forget(self) -> None:
-        """Let go of the last run, which is kept as it may become the base."""
+        """Drop the last run, which is kept in case it becomes the base."""
         self._last = None
 
     def _adopt(self) -> None:
-        """Make the next base the base. What an interrupt leaves undone, the next run does."""
+        """Make the next base the base. If interrupted, the next run finishes the work."""
         if self._next is None:
             return
         run, self._last = self._next, None
@@ -168,9 +168,9 @@ class RoleRuns:
         return _Run(circuit, rows, layers, affected, outputs)
 
     def _layers(self, rows: Rows) -> tuple[list[LayerInput], list[set[int]]]:
-        """What every layer reads, and in which roles that differs from the base.
+        """The input of every layer, and the roles in which it differs from the base.
 
-        What is needed of the base and not known yet is computed.
+        Computes the parts of the base that are needed and still missing.
         """
         needed = self._needed(rows)
         layers: list[LayerInput] = [self.layers[0]]
@@ -192,7 +192,7 @@ class RoleRuns:
             inputs.forget_norms()
         return layers, affected
 
-    # Who depends on whom
+    # Dependencies between roles
 
     def _rows(self, circuit: Circuit) -> Rows:
         """The attention row of every layer, head and role."""
@@ -205,7 +205,7 @@ class RoleRuns:
         ]
 
     def _affected(self, layer: int, rows: Rows, affected: set[int]) -> set[int]:
-        """Roles that a layer gives another stream than in the base, as it gets one or as it is."""
+        """Roles whose stream after a layer differs from the base's, given those before it."""
         return {
             dest
             for dest in self.all_roles
@@ -216,7 +216,7 @@ class RoleRuns:
         }
 
     def _needed(self, rows: Rows) -> list[set[int]]:
-        """Which roles' residuals before layer l the scored role depends on, for l = 0..n_layers."""
+        """The roles whose residuals before layer l the answer depends on, for l = 0..n_layers."""
         needed = [{SCORED_ROLE}]
         for layer in reversed(rows):
             dests = needed[0]
@@ -231,7 +231,7 @@ class RoleRuns:
         return {src for src, _ in shares} if kind == "fixed" else self.visible[dest]
 
     def _visible_roles(self) -> list[set[int]]:
-        """For each role, those that any of its positions may attend to."""
+        """For each role, the roles that any of its positions may attend to."""
         shape = (self.n_roles, self.n_chains)
         seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
         return [{src for src, yes in enumerate(row) if yes} for row in seen.tolist()]
@@ -244,8 +244,8 @@ class RoleRuns:
         """The residual stream after a layer, at some roles.
 
         Args:
-            layer: which one.
-            inputs: what it reads.
+            layer: number of the layer.
+            inputs: its input.
             rows: what every head's roles attend to.
             dests: the roles to compute.
         """

@@ -1,4 +1,5 @@
-"""What circuits, heads and paths are worth: exact losses, never estimates.
+"""Scores of circuits, heads and paths: exact losses, never estimates.
 
-A `Scorer` gives the loss of one circuit; everything else here asks it.
+They extend appendix E of https://arxiv.org/abs/2411.12118. A `Scorer` gives the loss of one
+circuit; everything else here is built on it.
 """

@@ -1,13 +1,14 @@
-"""What a circuit is worth (paper, appendix E, steps 3, 5 and 6, and beyond).
+"""Scoring a circuit (paper, appendix E, steps 3, 5 and 6, and beyond).
 
-1. Each head alone replaced by its mechanism, all others left as they are.
-2. All heads replaced together.
-3. Every path ablated twice: *frozen*, left out with all replacements in place, as the paper does
-   (what does it carry?), and *live*, cut in the intact model (what does it carry or enable?).
-4. For every path, the later ones that it enables (`circuits.scores.enabling`).
+1. Each head replaced alone, all others left as they are.
+2. All heads replaced together: the *combined* loss.
+3. Every path ablated twice: *ablated too* (frozen), left out with all other replacements in place,
+   as in the paper, which shows what it carries; and *cut live* in the intact model, which shows
+   what it carries or enables.
+4. For every path, the later paths that it enables (`circuits.scores.enabling`).
 5. A control: random circuits of the same size and mechanisms (`circuits.scores.control`).
 
-A path that the circuit lists as enabling has no frozen score: the circuit does without it.
+A path that the circuit lists as enabling has no frozen score, since the circuit does without it.
 """
 
 import statistics
@@ -37,7 +38,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class HeadScore(OldNames):
-    """MSE with only this head replaced."""
+    """The loss with only this head replaced."""
 
     head: Head
     mechanism: Mechanism
@@ -47,7 +48,7 @@ class HeadScore(OldNames):
 
 @dataclass(frozen=True)
 class LivePathScore(OldNames):
-    """A path cut in the intact model, later attention recomputed.
+    """A path cut in the intact model, with later attention recomputed.
 
     Attributes:
         path: the path.
@@ -69,7 +70,7 @@ class PathScore(LivePathScore):
     """A path of a circuit, ablated both ways.
 
     Attributes:
-        ablated_loss: the loss with the whole circuit in place and this path left out.
+        ablated_loss: the loss with the whole circuit in place except this path.
         se: its standard error.
     """
 
@@ -79,22 +80,22 @@ class PathScore(LivePathScore):
 
 @dataclass(frozen=True)
 class CircuitScore(OldNames):
-    """What a circuit is worth, on one set of examples.
+    """The scores of a circuit on one set of examples.
 
     Attributes:
         circuit: the circuit scored.
-        examples: how many examples.
+        examples: number of examples.
         tolerance: the loss below which a circuit counts as working (paper: 0.05).
-        baseline_loss: the intact model's.
+        baseline_loss: the intact model's loss.
         baseline_se: its standard error.
-        heads: a row a head of the model, those left as they are included.
-        combined_loss: with all mechanisms in place.
+        heads: one row per head of the model, including those left as they are.
+        combined_loss: the loss with all mechanisms in place.
         combined_se: its standard error.
-        paths: a row a path of the circuit.
-        enabling: a row a path that only enables.
-        control: the combined losses of random circuits of the same size and mechanisms, rising.
-        notes: what could not be measured, a sentence each.
-        loss_name: what the loss is called, for people.
+        paths: one row per path of the circuit.
+        enabling: one row per path that only enables.
+        control: the combined losses of random circuits of the same size and mechanisms, ascending.
+        notes: what could not be measured, one sentence each.
+        loss_name: readable name of the loss.
     """
 
     circuit: Circuit
@@ -113,17 +114,17 @@ class CircuitScore(OldNames):
 
     @property
     def sufficient(self) -> bool:
-        """There is a circuit, and it stays below the tolerance."""
+        """Whether the circuit replaces some head and its loss stays below the tolerance."""
         return bool(self.circuit.mechanisms) and self.combined_loss < self.tolerance
 
     @property
     def minimal(self) -> bool:
-        """The circuit is sufficient, and no path can be left out without passing the tolerance."""
+        """Whether it is sufficient, and leaving out any single path exceeds the tolerance."""
         return self.sufficient and not self.spared
 
     @property
     def spared(self) -> tuple[HeadPath, ...]:
-        """Paths that can be left out one at a time."""
+        """Paths that can be left out, one at a time."""
         return tuple(row.path for row in self.paths if row.ablated_loss <= self.tolerance)
 
 
@@ -136,19 +137,47 @@ def score_circuit(
     controls: int = 100,
     progress: Progress = no_progress,
 ) -> CircuitScore:
-    """Score every head alone, all together, all less each path, each path live, and a control.
+    """Score a circuit: each head alone, all together, each path ablated both ways, and a control.
+
+    Let loss(C) be the mean loss, over examples and asked symbols, of the model with circuit C in
+    place of its attention (heads that C does not name keep their own). For a circuit C:
+
+        baseline            loss(∅), of the intact model
+        head h alone        loss({h: C[h]})
+        combined            loss(C)
+        path p ablated too  loss(C without p): all attention is fixed; what p carries
+        path p cut live     loss(cut p): p's attention is set to 0 in the intact model, its row is
+                            not rescaled, all later attention is recomputed; what p carries or
+                            enables
+        standard error      s / √n, with s the sample standard deviation of the n examples' losses
+        sufficient          combined < tolerance
+        minimal             sufficient, and loss(C without p) > tolerance for every path p
 
     Args:
         model: a hooked model that reads the batch.
         task: gives the loss.
         circuit: mechanisms of some or all heads.
-        batch: the examples; they should not be those on which the circuit was chosen.
+        batch: the examples, which should not be those used to choose the circuit.
         tolerance: the loss below which a circuit counts as working; by default the task's.
-        controls: how many random circuits to compare with.
+        controls: number of random circuits to compare with.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Raises:
         InputError: the circuit does not fit the model or the batch.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> small = ri.load_checkpoint("small")
+        >>> model, task = small.model, small.task
+        >>> circuit = ri.parse_circuit(["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform"], task)
+        >>> batch = task.sample(64, split="test")
+        >>> score = ri.score_circuit(model, task, circuit, batch, controls=0)
+        >>> round(score.combined_loss, 3), score.sufficient, score.minimal
+        (0.034, True, True)
+        >>> for row in score.paths:
+        ...     print(row.path, round(row.ablated_loss, 2), round(row.live_loss, 2))
+        L2.H0 s0<-s2 1.89 1.82
+        L2.H0 s4<-s6 0.4 0.41
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
     tolerance = task.tolerance if tolerance is None else tolerance
@@ -180,7 +209,7 @@ def score_circuit(
     try:
         enables = enabled_by(model, batch, later, later, progress=progress)
     except InputError as error:
-        enables, notes = {}, (f"What enables what is not shown: {error}.",)
+        enables, notes = {}, (f"Enabled paths are not shown: {error}.",)
     rows = {
         path: LivePathScore(
             path,
@@ -217,7 +246,7 @@ def _measured(losses: Float[Tensor, "batch target"]) -> Measured:
 
 
 def control_summary(score: CircuitScore) -> str:
-    """The control in a sentence; empty where there is none."""
+    """The control in one sentence; empty without a control."""
     if not score.control:
         return ""
     better = sum(loss <= score.combined_loss for loss in score.control)

@@ -1,8 +1,8 @@
-"""A control: what random circuits of the same size and mechanisms are worth.
+"""A control: the losses of random circuits of the same size and mechanisms.
 
-A random circuit has the same number of uniform, identity, one-hot and shared heads, each of the
-latter with as many paths and as many sharing roles as in the circuit it stands beside, but on
-heads and paths drawn at random among those that the mask allows.
+A random circuit has the same number of uniform, identity, one-hot and shared heads as the given
+one, and those with paths have as many paths and as many sharing roles, but on heads and paths drawn
+at random among those that the mask allows.
 """
 
 import random
@@ -13,7 +13,7 @@ from circuits.circuit import Circuit, Head, Mechanism, RolePath
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from tasks import Batch
 
-_REDRAWS = 20  # a tiny model's random circuit may be the circuit itself, which is no control
+_REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 
 
 def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
@@ -31,13 +31,13 @@ def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
 def random_circuit(
     circuit: Circuit, heads: Sequence[Head], paths: Sequence[RolePath], draw: random.Random
 ) -> Circuit:
-    """A circuit of the same mechanisms and numbers of paths, elsewhere.
+    """A circuit with the same mechanisms and numbers of paths, elsewhere.
 
     Args:
-        circuit: the one to imitate; `original` and role-mean heads keep their place.
+        circuit: the one to imitate; `original`, `cut` and role-mean heads keep their place.
         heads: all heads of the model.
         paths: the paths to draw from.
-        draw: decides.
+        draw: the random number generator.
     """
     moved = {
         head: mechanism
@@ -76,15 +76,15 @@ def random_control(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> list[float]:
-    """The losses of random circuits of the same size and mechanisms, in rising order.
+    """The losses of random circuits of the same size and mechanisms, in ascending order.
 
     Args:
         scorer: of the model and the examples.
-        circuit: the circuit to stand beside.
+        circuit: the circuit to compare with.
         heads: all heads of the model.
         paths: role paths that the mask allows.
-        count: how many random circuits.
-        seed: which ones.
+        count: number of random circuits.
+        seed: of the draws.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
     draw = random.Random(seed)

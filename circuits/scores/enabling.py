@@ -1,13 +1,13 @@
-"""Carrying and enabling: what a path is worth in the living model, and what it makes possible.
+"""Carrying and enabling: what a path is worth in the intact model, and which later paths need it.
 
-With every pattern fixed, a path matters only by what it *carries* to the output. The head that
-joins a pair, without which no later head could find its target, then looks idle (the paper's
-exception in appendix E). So each path is also ablated *live*: its attention is set to zero in the
-intact model and later attention is computed anew.
+With all patterns fixed, a path matters only by what it *carries* to the output. The head that joins
+a pair, without which no later head finds its target, then looks idle (the paper's exception in
+appendix E). So each path is also *cut live*: its attention is set to zero in the intact model and
+all later attention is recomputed.
 
-`circuits.scores.hypotheses` gives the loss of every such cut. `enabled_by` says which later paths
-lose attention when a path is cut, and whether through their queries or through their keys: one of
-the two is taken from the cut run, the other from the intact one.
+`circuits.scores.hypotheses` gives the loss of every such cut. `enabled_by` finds the later paths
+that lose attention when a path is cut, and whether through their queries or their keys, by taking
+only one of the two from the cut run and the other from the intact one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,9 @@ class Enabled:
     Attributes:
         path: the later path.
         attention: its mean attention in the intact model.
-        when_cut: the same when the earlier path is cut.
-        by_query: the same when only the later head's queries come from the cut run.
-        by_key: the same when only its keys do.
+        when_cut: its mean attention when the earlier path is cut.
+        by_query: the same with only the later head's queries from the cut run.
+        by_key: the same with only its keys from the cut run.
     """
 
     path: HeadPath
@@ -51,7 +51,7 @@ class Enabled:
 
     @property
     def side(self) -> str:
-        """`query` or `key`: which of the two loses more attention alone."""
+        """`query` or `key`: whichever alone loses more attention."""
         return "query" if self.by_query < self.by_key else "key"
 
 
@@ -63,22 +63,39 @@ def enabled_by(
     least_drop: float = 0.1,
     progress: Progress = no_progress,
 ) -> dict[HeadPath, list[Enabled]]:
-    """Which later paths each path enables.
+    """Find the later paths that each path enables.
+
+    Write Ā_q(Q, K) for the mean attention of path q with its head's queries from run Q and keys
+    from run K, where a run is the intact model (0) or the model with path p cut live (p). Then
+
+        p enables q      ⇔  q is in a later layer than p, and Ā_q(0, 0) - Ā_q(p, p) >= least_drop
+        through queries  ⇔  Ā_q(p, 0) < Ā_q(0, p),  otherwise through keys
 
     Args:
         model: a hooked model without rotary attention.
         batch: the examples.
-        cuts: the paths that are cut in the intact model, one at a time.
-        later: paths to look at; those of the same or earlier layers are skipped.
-        least_drop: mean attention that a path must lose to be named.
+        cuts: the paths to cut in the intact model, one at a time.
+        later: the paths to examine; those of the same or earlier layers are skipped.
+        least_drop: the smallest loss of mean attention that counts.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
-        By the path that is cut, those that lose attention, who loses most first.
+        For each path that is cut, the paths that lose attention, the largest loss first.
 
     Raises:
-        InputError: the model's attention is not the softmax of its queries times keys (rotary or
-            local attention, for instance), so that sides cannot be told apart.
+        InputError: the model's attention is not the softmax of queries times keys (for instance
+            rotary or local attention), so queries and keys cannot be separated.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> small = ri.load_checkpoint("small")
+        >>> batch = small.task.sample(64, split="test")
+        >>> cut, *later = (ri.parse_head_path(f"L{text}", n_roles=7) for text in
+        ...     ("0.H0 s2<-s1", "2.H0 s0<-s2", "4.H0 s0<-s4"))
+        >>> for row in ri.enabled_by(small.model, batch, [cut], later)[cut]:
+        ...     print(row.path, row.side, round(row.attention, 2), "to", round(row.when_cut, 2))
+        L2.H0 s0<-s2 key 0.89 to 0.01
+        L4.H0 s0<-s4 query 0.99 to 0.2
     """
     first = min((cut.head.layer for cut in cuts), default=0)
     layers = sorted({path.head.layer for path in later if path.head.layer > first})
@@ -88,7 +105,7 @@ def enabled_by(
     empty = Circuit({}, batch.roles.shape[-1])
     above = {cut: [layer for layer in layers if layer > cut.head.layer] for cut in cuts}
     means: dict[HeadPath, list[tuple[Tensor, int]]] = {cut: [] for cut in cuts}
-    for number in progress(range(len(parts) * len(cuts)), "what enables what"):
+    for number in progress(range(len(parts) * len(cuts)), "finding enabled paths"):
         part, cut = parts[number // len(cuts)], cuts[number % len(cuts)]
         if number % len(cuts) == 0:
             with _seeing(model, layers) as intact:
@@ -110,7 +127,7 @@ def _losers(
     later: Sequence[HeadPath],
     least_drop: float,
 ) -> list[Enabled]:
-    """The paths of these layers that lose attention, who loses most first."""
+    """The paths of these layers that lose attention, the largest loss first."""
     found = []
     for path in later:
         if path.head.layer in layers:
@@ -123,7 +140,7 @@ def _losers(
 
 @contextmanager
 def _seeing(model: Any, layers: list[int]) -> Iterator[Seen]:
-    """What some layers compute in the runs within: queries, keys and the pattern."""
+    """Record some layers' queries, keys and patterns in the runs within."""
     seen: dict[int, dict[str, Tensor]] = {layer: {} for layer in layers}
 
     def see(x: Tensor, hook: Any, layer: int, side: str) -> None:
@@ -144,14 +161,14 @@ def _check_sides(model: Any, batch: Batch, seen: Seen) -> None:
         if not torch.allclose(mean, attention_by_role(sides["pattern"], batch.roles), atol=1e-3):
             raise InputError(
                 f"enabling: expected layer {layer} to attend by its queries and keys alone, found "
-                "another pattern; queries and keys of this model cannot be told apart"
+                "another pattern; this model's queries and keys cannot be separated"
             )
 
 
 def _all_sides(
     model: Any, batch: Batch, intact: Seen, changed: Seen
 ) -> Float[Tensor, "side layer head dest src"]:
-    """Attention when neither, the keys, the queries, and both come from the changed run."""
+    """Attention with neither, the keys, the queries, and both from the changed run."""
     return torch.stack(
         [
             torch.stack(

@@ -1,8 +1,8 @@
 """Every single-head and single-path hypothesis of a model, in one call.
 
-1. Each head alone replaced by uniform and by identity attention.
-2. Each path alone cut: its attention is set to zero in the intact model, all later attention is
-   computed anew.
+1. Each head alone, replaced by uniform and by identity attention.
+2. Each path alone, cut live: its attention is set to zero in the intact model and all later
+   attention is recomputed.
 
 Exact, and computed only where a hypothesis can change the answer (`circuits.runs.hook_runs`).
 """
@@ -29,7 +29,7 @@ class LiveScore(OldNames):
     Attributes:
         path: the path.
         attention: its mean attention in the intact model.
-        live_loss: the loss when it is cut, later attention recomputed.
+        live_loss: the loss when it is cut, with later attention recomputed.
     """
 
     path: HeadPath
@@ -39,12 +39,12 @@ class LiveScore(OldNames):
 
 @dataclass(frozen=True)
 class AblationSweep(OldNames):
-    """What every head and every path is worth alone.
+    """The loss of every head and path hypothesis.
 
     Attributes:
-        baseline_loss: of the intact model.
-        heads: loss with a head replaced by a mechanism.
-        paths: loss with a path cut.
+        baseline_loss: the intact model's loss.
+        heads: the loss with one head replaced by a mechanism.
+        paths: the loss with one path cut.
     """
 
     baseline_loss: float
@@ -59,17 +59,33 @@ def ablation_sweep(
     least: float = 0.0,
     progress: Progress = no_progress,
 ) -> AblationSweep:
-    """Score every head alone and cut every path alone.
+    """Replace every head alone, and cut every path alone.
+
+        heads[h, m] = loss({h: m})    for m uniform and identity: head h replaced, all others intact
+        live_loss   = loss(cut p)     p's attention set to 0 in the intact model, everything after
+                                      it recomputed
+
+    Each equals the loss of a whole run with hooks, but only what a hypothesis can change is
+    computed.
 
     Args:
         model: a hooked model that reads the batch.
         task: gives the loss.
         batch: the examples.
-        least: paths with less mean attention are left out.
+        least: skip paths with less mean attention.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Raises:
         InputError: the model does not fit the task.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> small = ri.load_checkpoint("small")
+        >>> batch = small.task.sample(64, split="test")
+        >>> sweep = ri.ablation_sweep(small.model, small.task, batch, least=0.3)
+        >>> worst = max(sweep.paths, key=lambda row: row.live_loss)
+        >>> print(worst.path, round(sweep.baseline_loss, 3), round(worst.live_loss, 2))
+        L2.H0 s0<-s2 0.009 1.82
     """
     scorer = Scorer(model, task, batch)
     attention = mean_attention(model, batch)
@@ -97,13 +113,13 @@ def live_sweep(
     """Cut every path with some attention, one at a time, in the intact model.
 
     Args:
-        scorer: of the model and the examples; it is left on the intact model.
+        scorer: of the model and the examples; left on the intact model.
         attention: mean attention by role.
-        least: paths with less mean attention are left out.
+        least: skip paths with less mean attention.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
-        A score a path that the mask allows, by layer, head, destination and source.
+        One score per path that the mask allows, by layer, head, destination and source.
     """
     scorer.rebase(scorer.empty_circuit)
     allowed = allowed_paths(scorer.batch, is_causal(scorer.model))

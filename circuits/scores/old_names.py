@@ -1,10 +1,10 @@
-"""The names that results had before; whoever reads them goes on reading."""
+"""Former attribute names of results, which still work."""
 
 from typing import Any
 
 
 class OldNames:
-    """Answers to the names that losses had while all of them were called an MSE."""
+    """Resolves the names that losses had when all of them were called MSE."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "mse" or name.endswith("_mse"):

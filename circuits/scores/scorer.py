@@ -1,7 +1,7 @@
 """Losses of a model under many circuits.
 
-Every hypothesis is run only where it differs from a run that is kept (`circuits.runs.hook_runs`);
-the numbers equal those of whole runs with hooks.
+Each run computes only what differs from a run that is kept (`circuits.runs.hook_runs`); the results
+equal those of whole runs with hooks.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
 def no_progress(items: Iterable[Any], what: str) -> Iterable[Any]:
-    """Show nothing."""
+    """Show no progress bar."""
     return items
 
 
@@ -61,7 +61,7 @@ class Scorer:
         return mean_loss(self.base_losses)
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
-        """The loss of every example and asked symbol with a circuit in place.
+        """The loss of every example and asked symbol, with a circuit in place.
 
         Raises:
             InputError: the circuit does not fit the model or the batch.
@@ -80,20 +80,20 @@ class Scorer:
             check_paths(mechanism.paths, self.batch.roles, is_causal(self.model))
 
     def loss(self, circuit: Circuit) -> float:
-        """The mean of `losses`, taken as `mean_loss` does."""
+        """The mean of `losses`, by `mean_loss`."""
         return mean_loss(self.losses(circuit))
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
-        # Losses of half precision would be averaged in half precision.
+        # Otherwise half-precision losses would be averaged in half precision.
         outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
         return self.task.example_losses(outputs, self.batch)
 
 
 def check_batch_fits(batch: Batch, task: Task) -> None:
-    """Refuse a batch of another task, or of a task that does not say who is who.
+    """Check that a batch belongs to a task, and that the task names its roles.
 
     Raises:
-        InputError: with what is wrong.
+        InputError: saying what is wrong.
     """
     names, roles = task.role_names, batch.roles
     if tuple(names) != tuple(map(role_name, range(len(names)))) or not names:
@@ -125,21 +125,21 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
 
 
 def mean_loss(losses: Float[Tensor, "batch target"]) -> float:
-    """One way of averaging everywhere, so that equal circuits have equal numbers."""
+    """The mean over targets, then over examples; the same everywhere, so equal runs score equal."""
     return float(losses.mean(dim=1).mean())
 
 
 def standard_error(losses: Float[Tensor, " batch"]) -> float:
-    """The standard error of a mean over examples; 0 for a single one, which tells of none."""
+    """The standard error of the mean over n examples, s / √n; 0 for a single one."""
     return float(losses.std()) / len(losses) ** 0.5 if len(losses) > 1 else 0.0
 
 
 def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
-    """Refuse a model that cannot read or answer a task.
+    """Check that a model can read and answer a task.
 
     Raises:
-        InputError: the model's input or output has another size than the task's, or the model is
-            on another device than the batch.
+        InputError: the model's input or output size or type is not the task's, or the model is on
+            another device than the batch.
     """
     check_devices(model, batch)
     dtype = next(model.parameters()).dtype
@@ -159,10 +159,10 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
 
 
 def check_devices(model: Any, batch: Batch) -> None:
-    """Refuse a model on another device than the batch.
+    """Check that the model and the batch are on the same device.
 
     Raises:
-        InputError: with what to do.
+        InputError: saying what to do.
     """
     device = next(model.parameters()).device
     if device != batch.inputs.device:
@@ -173,8 +173,8 @@ def check_devices(model: Any, batch: Batch) -> None:
 
 
 def is_unlearned(loss: float, task: Task) -> bool:
-    """Whether a model does no better than a guess that tells the candidates not apart.
+    """Whether a model does no better than guessing among the candidates.
 
-    The paper calls a run unlearned above 0.7, where that guess gives 0.75 (section 7.2).
+    The paper calls a run unlearned above 0.7, where such a guess gives 0.75 (section 7.2).
     """
     return task.plateau is not None and loss > task.plateau * 0.7 / 0.75

@@ -1,4 +1,4 @@
 """Retrieval in continuous vectors: along a chain, or along any graph of steps.
 
-Nothing here knows of words or tokenizers.
+Nothing here depends on words or tokenizers.
 """

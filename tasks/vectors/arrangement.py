@@ -1,16 +1,16 @@
-"""Where everything stands in the sequences of a retrieval graph (paper, sections 3.1, 4 and 6).
+"""Where every symbol stands in the sequences of a retrieval graph (paper, sections 3.1, 4 and 6).
 
-1. Of each node there are several candidates, all different symbols. Those of the query's nodes are
-   the chains' own. Any other node has one candidate a line of its table: the statement that gives
-   it for one combination of candidates of its key.
-2. With tables `full` there is a line for every combination, as for every function and number in the
-   paper's printed prompts (appendix A.4, A.5), so no part of a key says which line is meant. With
-   `chains` there are the chains' own lines alone, and one part of a key is enough to find one.
-3. The sequence holds the table of the last node, then of the one before, and so on, then the
+1. Each node has several candidates, all different symbols. The candidates of a query node are the
+   chains' own symbols. Any other node has one candidate per line of its table; a line is the
+   statement that gives the node's value for one combination of candidates of its key.
+2. `full` tables have a line for every combination, as in the functions and relatives of the
+   paper's prompts (appendix A.4, A.5), so no single part of a key identifies its line. `chains`
+   tables have only the chains' own lines, and one part of a key is enough to find a line.
+3. A sequence holds the table of the last node, then of the one before, and so on, then the
    queries, chain by chain. A line is its key, then its value; the lines of a table are shuffled.
 
-On a path both kinds of tables are the same, and this is the paper's sequence of section 6. Unlike
-in F4, whose functions share four numbers, no two lines of a table give the same symbol.
+On a path both kinds of tables are the same and give the paper's sequence of section 6. Unlike in
+F4, whose functions share four numbers, no two lines of a table give the same symbol.
 """
 
 import itertools
@@ -21,21 +21,21 @@ from typing import Literal, NamedTuple
 from tasks.vectors.graph import RetrievalGraph
 
 Tables = Literal["full", "chains"]
-_MANY = 10**12  # counts go no further: keys of keys make numbers that fill the memory
+_MANY = 10**12  # a cap on counts, which grow exponentially with nested keys
 
 
 class Element(NamedTuple):
     """One symbol of one line.
 
     Attributes:
-        symbol: number of the symbol. Chain c's own of node v has the number c * nodes + v; those of
-            no chain follow.
+        symbol: number of the symbol. Chain c's symbol of node v has the number c * nodes + v;
+            symbols that belong to no chain come after.
         node: the node that it is a candidate of.
-        line: number of the line. A table's lines are together, tables in the order of nodes; the
-            queries, one a chain, come last and are not shuffled.
-        start: where it stands if its line is the table's first. Elements with one start differ in
-            nothing but the line.
-        width: elements a line: it stands at start + width * (the line's place in its table).
+        line: number of the line. Lines are numbered table by table, in the order of nodes; the
+            queries, one per chain, come last and are not shuffled.
+        start: its position if its line is the table's first. Elements with the same start differ
+            only in their line.
+        width: elements per line; its position is start + width * (the line's place in its table).
     """
 
     symbol: int
@@ -50,9 +50,9 @@ class Arrangement:
     """The order of symbols, lines and roles.
 
     Attributes:
-        n_symbols: symbols a sequence.
+        n_symbols: symbols per sequence.
         tables: the lines of every table, in the order of nodes.
-        elements: the sequence in which every table's lines are in order.
+        elements: the sequence in which the lines of every table are in order.
         roles: the element of every role of every chain, [chain][role].
     """
 
@@ -63,10 +63,10 @@ class Arrangement:
 
 
 def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> tuple[int, ...]:
-    """How many candidates each node has, or 10^12 where there are more."""
+    """The number of candidates of each node, capped at 10^12."""
     counts: list[int] = []
     for key in graph.keys:
-        # The product over no key at all would be 1.
+        # The product over an empty key would be 1.
         count = math.prod(counts[p] for p in key) if key and tables == "full" else chains
         counts.append(min(count, _MANY))
     return tuple(counts)
@@ -84,12 +84,12 @@ def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
 
     Args:
         graph: its nodes and keys.
-        chains: how many interleaved chains, at least 1.
-        tables: which lines there are.
+        chains: number of interleaved chains, at least 1.
+        tables: which lines to include.
     """
     counts = candidate_counts(graph, chains, tables)
-    keys: list[list[tuple[int, ...]]] = []  # of each node and line, the candidates in the key
-    own: list[list[int]] = []  # of each node and chain, the candidate that is the chain's
+    keys: list[list[tuple[int, ...]]] = []  # [node][line]: the candidates in its key
+    own: list[list[int]] = []  # [node][chain]: the chain's candidate
     for key in graph.keys:
         chosen = [tuple(own[parent][chain] for parent in key) for chain in range(chains)]
         every = itertools.product(*(range(counts[parent]) for parent in key))
@@ -98,7 +98,7 @@ def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
         own.append([place[line] for line in chosen] if key else list(range(chains)))
 
     new = itertools.count(chains * len(graph.nodes))
-    symbols: list[list[int]] = []  # of each node and candidate
+    symbols: list[list[int]] = []  # [node][candidate]
     for node, count in enumerate(counts):
         of_chains = {own[node][chain]: chain * len(graph.nodes) + node for chain in range(chains)}
         symbols.append([of_chains[i] if i in of_chains else next(new) for i in range(count)])
@@ -106,7 +106,7 @@ def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
     ends = itertools.accumulate((counts[node] for node in graph.retrieved), initial=0)
     spans = [range(first, end) for first, end in itertools.pairwise(ends)]
     elements: list[Element] = []
-    places: list[list[list[int]]] = []  # the elements of each line, of each table, queries first
+    places: list[list[list[int]]] = []  # [table][line]: its elements; queries first
 
     def add(members: tuple[int, ...], first_line: int, rows: list[tuple[int, ...]]) -> None:
         start, width = len(elements), len(members)

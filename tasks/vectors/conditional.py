@@ -1,14 +1,13 @@
 """Conditional retrieval in continuous vectors (paper, section 3.1; F4 and F5 of section 4).
 
-Each step may depend on several earlier values: the steps form a directed acyclic graph
-(`tasks.vectors.graph`). On a path it is the retrieval problem of `tasks.vectors.retrieval`, example
-by example.
+A step may depend on several earlier values: the steps form a directed acyclic graph
+(`tasks.vectors.graph`). On a path the examples equal those of `tasks.vectors.retrieval`.
 
-With the chains' own statements alone (`tables="chains"`) every part of a key finds its statement,
-so a model that matches one part solves the task without any condition. Where the tables are full it
-has to match all of them: by one of two parts it finds `chains` statements, and can guess no better
-than their mean, an MSE of 1 - 1/N. Hence full tables are the default, as in the paper's prompts;
-their price is longer sequences (of N chains, N^2 statements for a key of two).
+With `chains` tables any part of a key finds its statement, so a model can solve the task by
+matching one part, without a condition. With `full` tables it has to match all parts: one of two
+parts matches `chains` statements, and the best guess is their mean, with an MSE of 1 - 1/N.
+`full` is therefore the default, as in the paper's prompts. It costs longer sequences: with N
+chains, N^2 statements for a key of two.
 """
 
 from dataclasses import dataclass, fields
@@ -26,21 +25,21 @@ from tasks.vectors.vector_task import MAX_NUMBERS, Tokens, VectorTask
 class ConditionalRetrievalTask(VectorTask):
     """Follow `chains` interleaved chains, whose steps form a graph.
 
-    Where a query has several symbols they are several tokens, read at the last one (role s0).
+    A query with several symbols takes several tokens; outputs are read at the last one (role s0).
 
     Attributes:
         chains: number of chains, N.
         graph: what each step depends on, such as `GRAPHS["triple"]`, the paper's example.
-        dim: dimensions of a symbol, K (even, since the encoding is made of cosine-sine pairs).
-        curriculum: ask for every retrieved symbol (implicit curriculum) or for the last alone.
-        position: one encoding a statement (`pair`, equation 1) or one a `token`.
+        dim: dimensions of a symbol, K; even, since encodings are cosine-sine pairs.
+        curriculum: ask for every retrieved symbol (implicit curriculum) or for the last only.
+        position: one encoding per statement (`pair`, equation 1) or per `token`.
         base: base of the rotary frequencies.
-        tokens: symbols as drawn (`gaussian`, the paper's), or scaled to length 1 (`unit`).
-        tables: a statement for every combination of what a key can be (`full`), or the chains' own
-            statements alone (`chains`).
+        tokens: symbols as drawn (`gaussian`, as in the paper) or scaled to length 1 (`unit`).
+        tables: a statement for every combination of key values (`full`), or only the chains' own
+            statements (`chains`).
 
     Raises:
-        InputError: a parameter is out of range, or the sequence too long.
+        InputError: a parameter is out of range, or the sequence is too long.
     """
 
     chains: int = 4

@@ -2,17 +2,17 @@
 
 1. A node is a symbol of a chain. A node without a key is given in the query; any other is the value
    of a statement, a tuple in the sequence: the nodes of its key in order, then the node itself.
-2. Written down, a graph is its nodes with their keys: `a; x <- a; y <- a; z <- x, y` is the paper's
-   example, in which x and y are looked up by a, and z by both of them.
-3. Nodes stand in an order in which keys come first; of the orders that there are, the one nearest
-   to the order given. The last node is the answer, and everything else leads to it.
+2. A graph is written as its nodes with their keys. `a; x <- a; y <- a; z <- x, y` is the paper's
+   example: x and y are looked up by a, and z by both of them.
+3. Nodes are sorted so that keys come first, staying as close to the given order as possible. The
+   last node is the answer, and everything else leads to it.
 4. Roles (appendix B): s0 is the last symbol of the query, where the outputs are read; then come the
    earlier symbols of the query, then each statement's key and value. On a path these are the
    paper's s_0 .. s_2D.
 
-Two statements may have the same key, as x and y above. The paper tells them apart by their order
-alone, and so it is here: the statements of a step stand together, in the part of the sequence that
-belongs to the step, and their positions say which step they are of.
+Two statements may have the same key, as x and y above. As in the paper, only their order
+distinguishes them: the statements of a step are contiguous, so a position shows which step it
+belongs to.
 """
 
 import heapq
@@ -50,12 +50,12 @@ class RetrievalGraph:
     """A directed acyclic graph of retrieval steps; see the module's docstring.
 
     Attributes:
-        nodes: kept in an order in which keys come first.
+        nodes: sorted so that keys come first.
 
     Raises:
-        InputError: no or too many nodes, a name that is not an identifier or that two nodes have, a
-            key with an unknown node or with one twice, a cycle, nothing to retrieve, or a node
-            other than the last that is in no key.
+        InputError: no or too many nodes, a name that is not an identifier or is used twice, a key
+            with an unknown or repeated node, a cycle, nothing to retrieve, or a node other than the
+            last that is in no key.
     """
 
     nodes: tuple[Node, ...]
@@ -68,8 +68,8 @@ class RetrievalGraph:
         for name, _ in nodes:
             if not re.fullmatch(_NAME, name):
                 raise InputError(
-                    "graph: expected names of letters, digits and _, at most 20 and no digit "
-                    f"first, found {name!r:.60}"
+                    "graph: expected names of at most 20 letters, digits and _, not starting with "
+                    f"a digit, found {name!r:.60}"
                 )
             if name in known:
                 raise InputError(f"graph: expected every node once, found {name!r} twice")
@@ -107,7 +107,7 @@ class RetrievalGraph:
         """Read a graph as it is written (`a; x <- a`), or by name (`triple`, `path-3`).
 
         Raises:
-            InputError: neither, or not a graph.
+            InputError: neither, or not a valid graph.
         """
         text = text.strip()
         if text in GRAPHS:
@@ -127,17 +127,17 @@ class RetrievalGraph:
         return cls(tuple(nodes))
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """The graph as text that `parse` reads."""
         return "; ".join(map(str, self.nodes))
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The number of every node by name."""
+        """The number of every node, by name."""
         return {node.name: place for place, node in enumerate(self.nodes)}
 
     @cached_property
     def keys(self) -> tuple[tuple[int, ...], ...]:
-        """The key of every node as numbers of nodes; empty for those of the query."""
+        """The key of every node, as node numbers; empty for query nodes."""
         return tuple(tuple(self.places[name] for name in node.key) for node in self.nodes)
 
     @property
@@ -147,7 +147,7 @@ class RetrievalGraph:
 
     @property
     def retrieved(self) -> tuple[int, ...]:
-        """The values, one a statement, in order; the last is the answer."""
+        """The values, one per statement, in order; the last is the answer."""
         return tuple(place for place, key in enumerate(self.keys) if key)
 
     @cached_property
@@ -173,10 +173,10 @@ class RetrievalGraph:
 
 
 def _keys_first(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Each node after its key, else as given: always the first that may come next.
+    """Sort nodes so that each follows its key, otherwise keeping the given order.
 
     Raises:
-        InputError: there is a cycle, which is named.
+        InputError: there is a cycle; the message names it.
     """
     place = {node.name: number for number, node in enumerate(nodes)}
     missing = [len(node.key) for node in nodes]
@@ -195,7 +195,7 @@ def _keys_first(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
                 heapq.heappush(ready, user)
     if len(ordered) == len(nodes):
         return tuple(ordered)
-    # Whoever is left waits for another one that is left: following them ends in a circle.
+    # Each remaining node waits for another remaining one: following them finds a cycle.
     left = {node.name: node for node in nodes if missing[place[node.name]]}
     name = next(iter(left))
     trail: dict[str, int] = {}
@@ -207,10 +207,10 @@ def _keys_first(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def path_graph(steps: int) -> RetrievalGraph:
-    """The retrieval problem itself: A; B <- A; C <- B; and so on.
+    """The graph of the plain retrieval problem: A; B <- A; C <- B; and so on.
 
     Raises:
-        InputError: steps out of range.
+        InputError: steps is out of range.
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps < _MAX_NODES:
         raise InputError(f"graph: expected 1 to {_MAX_NODES - 1} steps of a path, found {steps!r}")

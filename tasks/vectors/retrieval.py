@@ -5,8 +5,9 @@
    random order within a step, then the queries x_0.
 3. The target of a query is x_1..x_D (with the implicit curriculum) or x_D alone (without).
 
-Symbols, encodings and losses are those of `tasks.vectors.vector_task`, of which this is the path.
-The paper's "DN" target dimensions are D*K; both are equal at N = K = 4.
+Symbols, encodings and losses are inherited from `tasks.vectors.vector_task`; this task is the
+special case of a path. The paper gives the target "DN" dimensions; here they are D*K, which is
+the same for N = K = 4.
 """
 
 from dataclasses import asdict, dataclass
@@ -29,18 +30,39 @@ from tasks.vectors.vector_task import MAX_NUMBERS, Tokens, VectorTask
 class RetrievalTask(VectorTask):
     """Follow `chains` interleaved chains of `steps` induction steps each.
 
+    A sequence has T = N (2D + 1) positions. Its loss is the mean squared error over the queries c,
+    the asked symbols x_k and their components i:
+
+        loss = mean over c, k, i of (output[c, k, i] - x_k[c, i])²
+
+    With Gaussian symbols an answer of all zeros scores 1. A model that cannot tell the N candidates
+    apart does best with their mean, which scores 1 - 1/N: the plateau that training starts from.
+
     Attributes:
         chains: number of chains, N.
-        steps: induction steps a chain, D.
-        dim: dimensions of a symbol, K (even, since the encoding is made of cosine-sine pairs).
-        curriculum: ask for every x_1..x_D (implicit curriculum) or for x_D alone.
-        position: one encoding a `pair` (equation 1) or one a `token`.
+        steps: induction steps per chain, D.
+        dim: dimensions of a symbol, K; even, since encodings are cosine-sine pairs.
+        curriculum: ask for all of x_1..x_D (implicit curriculum) or for x_D only.
+        position: one encoding per `pair` (equation 1) or per `token`.
         base: base of the rotary frequencies.
-        tokens: symbols as drawn (`gaussian`, the paper's), or scaled to length 1 (`unit`), which
+        tokens: symbols as drawn (`gaussian`, as in the paper) or scaled to length 1 (`unit`), which
             makes matching by inner product exact.
 
     Raises:
         InputError: a parameter is out of range.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> task = ri.RetrievalTask(chains=4, steps=3, dim=4, base=100.0)
+        >>> batch = task.sample(8, seed=0, split="test")
+        >>> batch.inputs.shape  # batch, position, 2K: symbol and encoding
+        torch.Size([8, 28, 8])
+        >>> batch.targets.shape  # batch, query, D * K
+        torch.Size([8, 4, 12])
+        >>> batch.roles.shape  # batch, chain, 2D + 1
+        torch.Size([8, 4, 7])
+        >>> task.role_labels[2], task.plateau
+        ('B of A->B', 0.75)
     """
 
     chains: int = 4
@@ -68,7 +90,7 @@ class RetrievalTask(VectorTask):
 
     @property
     def tables(self) -> Tables:  # type: ignore[override]
-        """On a path either kind is the chains' own pairs."""
+        """Only the chains' own pairs; on a path both kinds of tables are the same."""
         return "chains"
 
     @property
@@ -97,7 +119,7 @@ class RetrievalTask(VectorTask):
 
         Args:
             symbols: x_0..x_D of every chain; chain c is the one whose query stands c-th.
-            slots: a permutation a step: slots[b, d-1, c] is the place of chain c's pair d among
+            slots: one permutation per step: slots[b, d-1, c] is the place of chain c's pair d among
                 the pairs of step d.
 
         Returns:

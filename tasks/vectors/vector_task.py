@@ -1,15 +1,15 @@
 """Retrieval in continuous vectors, along any graph (paper, sections 3.1, 6 and 7; appendix B).
 
-1. A sequence has symbols drawn i.i.d. from N(0, 1) in `dim` dimensions (on request scaled to unit
-   length), arranged as `tasks.vectors.arrangement` says: tables of statements, the last node's
+1. The symbols of a sequence are drawn i.i.d. from N(0, 1) in `dim` dimensions (optionally scaled to
+   unit length) and arranged by `tasks.vectors.arrangement`: tables of statements, the last node's
    first, in fresh random order within a table, then the queries.
 2. Every token is followed by a rotary positional encoding of `dim` numbers.
 3. The target of a query is every retrieved symbol of its chain, in the order of the graph's nodes
-   (with the implicit curriculum), or the last one alone (without). The outputs are read at role s0,
+   (with the implicit curriculum), or only the last one (without). The outputs are read at role s0,
    the last token of the query.
 
-The chains are labelled by the order of their queries. They are exchangeable, so this shuffles the
-queries as the paper does.
+Chains are numbered in the order of their queries. They are exchangeable, so this is equivalent to
+shuffling the queries as the paper does.
 """
 
 import statistics
@@ -38,20 +38,20 @@ from tasks.vectors.arrangement import (
 from tasks.vectors.graph import RetrievalGraph
 
 Tokens = Literal["gaussian", "unit"]
-MAX_NUMBERS = 100_000  # positions of a sequence times dim
+MAX_NUMBERS = 100_000  # positions per sequence times dim
 
 
 class VectorTask(TrainingTask):
-    """What retrieval tasks in vectors share. Subclasses are frozen dataclasses with these fields.
+    """Common base of the retrieval tasks in vectors. Subclasses are frozen dataclasses.
 
     Attributes:
         chains: number of chains, N.
         graph: what each step depends on.
-        dim: dimensions of a symbol, K (even, since the encoding is made of cosine-sine pairs).
-        curriculum: ask for every retrieved symbol (implicit curriculum) or for the last alone.
-        position: one encoding a statement (`pair`, equation 1) or one a `token`.
+        dim: dimensions of a symbol, K; even, since encodings are cosine-sine pairs.
+        curriculum: ask for every retrieved symbol (implicit curriculum) or for the last only.
+        position: one encoding per statement (`pair`, equation 1) or per `token`.
         base: base of the rotary frequencies.
-        tokens: symbols as drawn (`gaussian`, the paper's), or scaled to length 1 (`unit`), which
+        tokens: symbols as drawn (`gaussian`, as in the paper) or scaled to length 1 (`unit`), which
             makes matching by inner product exact.
         tables: which statements there are besides the chains' own (`tasks.vectors.arrangement`).
     """
@@ -69,10 +69,10 @@ class VectorTask(TrainingTask):
     answer_roles: ClassVar[tuple[int, ...]] = (0,)
 
     def _check(self, *counts: str) -> None:
-        """Refuse values out of range; `counts` are further fields that count from 1.
+        """Check the fields; `counts` names further fields that count from 1.
 
         Raises:
-            InputError: with the field.
+            InputError: naming the field.
         """
         self._check_counts(("chains", 1), *((name, 1) for name in counts), ("dim", 2))
         if self.dim % 2:
@@ -100,7 +100,7 @@ class VectorTask(TrainingTask):
 
     @property
     def d_in(self) -> int:
-        """Components of an input vector: token and encoding."""
+        """Components of an input vector: symbol and encoding."""
         return 2 * self.dim
 
     @property
@@ -110,12 +110,12 @@ class VectorTask(TrainingTask):
 
     @property
     def asked_nodes(self) -> tuple[int, ...]:
-        """Which of the graph's nodes a query asks for."""
+        """The nodes of the graph that a query asks for."""
         return self.graph.retrieved if self.curriculum else self.graph.retrieved[-1:]
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The names of what a query asks for, one a column of `example_losses`."""
+        """Names of what a query asks for, one per column of `example_losses`."""
         return tuple(self.graph.nodes[node].name for node in self.asked_nodes)
 
     @property
@@ -131,9 +131,9 @@ class VectorTask(TrainingTask):
 
     @property
     def plateau(self) -> float:
-        """MSE of answering with the mean of the candidates: of M, 1 - 1/M of a symbol's variance.
+        """MSE of answering with the mean of M candidates: 1 - 1/M of a symbol's variance.
 
-        With one candidate that is the answer; what tells nothing then is answering zeros.
+        With one candidate that mean is the answer; the uninformative answer is then all zeros.
         """
         counts = candidate_counts(self.graph, self.chains, self.tables)
         each = (1 - 1 / counts[node] if counts[node] > 1 else 1.0 for node in self.asked_nodes)
@@ -141,7 +141,7 @@ class VectorTask(TrainingTask):
 
     @property
     def loss_scale(self) -> float:
-        """Variance of a symbol's component, which is the MSE of answering zeros."""
+        """Variance of a symbol's component: the MSE of answering zeros."""
         return 1.0 if self.tokens == "gaussian" else 1 / self.dim
 
     @property
@@ -156,7 +156,7 @@ class VectorTask(TrainingTask):
 
     @property
     def role_names(self) -> tuple[str, ...]:
-        """s0, s1, ..., as paths are written; `tasks.vectors.graph` says which is which."""
+        """s0, s1, ..., as paths are written; `tasks.vectors.graph` defines them."""
         return tuple(map(role_name, range(len(self.graph.roles))))
 
     @property
@@ -166,22 +166,22 @@ class VectorTask(TrainingTask):
 
     @property
     def role_symbols(self) -> tuple[str, ...]:
-        """The symbol that each role holds: `A?`, `A`, `B`, `B`, ..."""
+        """The symbol at each role: `A?`, `A`, `B`, `B`, ..."""
         names = [self.graph.nodes[role.node].name for role in self.graph.roles]
         return (f"{names[0]}?", *names[1:])
 
     def path_label(self, dest: int, src: int) -> str:
-        """A path in letters, shortened where both ends stand in one statement."""
+        """A path in letters, shortened if both ends are in the same statement."""
         to, source = self.graph.roles[dest], self.graph.roles[src]
         together = to.statement == source.statement > 0
         left = self.graph.nodes[to.node].name if together else self.graph.role_label(dest)
         return f"{left} <- {self.graph.role_label(src)}"
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """Name and chain number of every symbol; the last of a query with `?`.
+        """Name and chain number of every symbol; the last symbol of a query gets a `?`.
 
-        `B2` stands for B of the chain whose query comes second, `A2?` for that query. A symbol that
-        is no chain's own has no number.
+        `B2` is B of the chain whose query comes second, and `A2?` is that query. A symbol that
+        belongs to no chain has no number.
         """
         tokens = [tuple(token) for token in batch.inputs[example, :, : self.dim].tolist()]
         chains = batch.roles[example].tolist()
@@ -209,7 +209,7 @@ class VectorTask(TrainingTask):
         symbols = normals(words[:, :n_numbers]).unflatten(-1, (-1, self.dim))
         if self.tokens == "unit":
             symbols = F.normalize(symbols, dim=-1)
-        # One sort for all tables: words have 32 bits, the table's number stands above them.
+        # One sort for all tables: words have 32 bits, and the table's number goes above them.
         first = torch.tensor([span.start for span in tables for _ in span], device=words.device)
         places = torch.argsort(words[:, n_numbers:] + (first << 32), dim=-1, stable=True) - first
         return self.arrange(symbols, places)
@@ -222,8 +222,8 @@ class VectorTask(TrainingTask):
         """Arrange given symbols into sequences.
 
         Args:
-            symbols: by number, as `tasks.vectors.arrangement.Element` counts them.
-            places: of every line but the queries its place in its table, a permutation a table.
+            symbols: by number, as in `tasks.vectors.arrangement.Element`.
+            places: the place of every line in its table, a permutation per table; no queries.
 
         Returns:
             The batch, on the device of `symbols`.
@@ -259,7 +259,7 @@ class VectorTask(TrainingTask):
         """The outputs at role s0 of every chain, [batch query d_out].
 
         Args:
-            outputs: at all positions, or at these alone.
+            outputs: at all positions, or at these only.
         """
         if outputs.shape[1] == self.chains:
             return outputs

@@ -1,14 +1,15 @@
 """Equations as text for a language model that reads whole words (paper, section 4, F1).
 
-1. A document is what `tasks.words.prompts.EquationsPrompt` prints, after a token that begins it:
-   the statements, such as `b = a`, those of every chain's pair D first; and, of every chain, a
-   question such as `c = ?`. A word, `=` or `?` is a token.
-2. With the implicit curriculum every x_k that the variable equals is asked for at the `?`, each
-   among its likes: x_0 (the variable itself) among the variables of its step, x_1, ..., and the
-   number x_D among the numbers. All of them are true answers. Without, only the number counts.
+1. A document is a begin token followed by text like that of `tasks.words.prompts.EquationsPrompt`:
+   the statements, such as `b = a`, with every chain's pair D first, and then one question per
+   chain, such as `c = ?`. Every word, `=` and `?` is a token.
+2. With the implicit curriculum, every x_k that the variable equals is asked for at the `?`, each
+   among the N candidates for its step: x_0 (the variable itself) among the variables of its step,
+   x_1, ..., and the number x_D among the numbers. All of them are true answers. Without the
+   curriculum only the number counts.
 
-Roles are those of the retrieval problem (appendix B): s0 is x_0 in the question, s_{2d-1} and
-s_{2d} are x_{d-1} and x_d in the statement of pair d; and one more, s_{2D+1}, is the `?`, after
+Roles are those of the retrieval problem (appendix B): s0 is x_0 in the question, and s_{2d-1} and
+s_{2d} are x_{d-1} and x_d in the statement of pair d. An additional role s_{2D+1} is the `?`, after
 which the model predicts.
 """
 
@@ -29,7 +30,7 @@ from tasks.sampling import random_words
 from tasks.training_task import TrainingTask, counted
 from tasks.words.prompts.names import groups, letters
 
-WORDS = 3  # of a statement, and of a question
+WORDS = 3  # per statement, and per question
 BEGIN = "<s>"  # before every document
 LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies
 MAX_POSITIONS = 8192
@@ -37,16 +38,16 @@ MAX_POSITIONS = 8192
 
 @dataclass(frozen=True)
 class EquationsTask(TrainingTask):
-    """Say which number a variable holds that was set to a variable that was set ...
+    """Say which number a variable holds that was set to a variable that was set to ...
 
     Attributes:
         chains: number of chains, N; they end in the numbers 0 .. N-1.
-        steps: equations a chain, D.
+        steps: equations per chain, D.
         curriculum: ask for everything that a variable equals (implicit curriculum), or for the
-            number alone.
+            number only.
 
     Raises:
-        InputError: a parameter is out of range, or the document too long.
+        InputError: a parameter is out of range, or the document is too long.
     """
 
     chains: int = 4
@@ -69,12 +70,12 @@ class EquationsTask(TrainingTask):
 
     @property
     def n_positions(self) -> int:
-        """Tokens of a document, T."""
+        """Tokens per document, T."""
         return 1 + WORDS * self.chains * (self.steps + 1)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """Every word by its token number: numbers, variables, `=`, `?`, `BEGIN`."""
+        """Every word by its token id: numbers, variables, `=`, `?`, `BEGIN`."""
         numbers = map(str, range(self.chains))
         return (*numbers, *letters(self.chains * self.steps), "=", "?", BEGIN)
 
@@ -126,7 +127,7 @@ class EquationsTask(TrainingTask):
         return (f"{symbol_letter(0)}?", *chain, "?")
 
     def path_label(self, dest: int, src: int) -> str:
-        """A path in letters, shortened where both ends stand in one statement."""
+        """A path in letters, shortened if both ends are in the same statement."""
         if max(dest, src) <= 2 * self.steps:
             return path_letters(dest, src)
         return f"{self.role_labels[dest]} <- {self.role_labels[src]}"
@@ -144,19 +145,19 @@ class EquationsTask(TrainingTask):
         n_groups = 2 * self.steps + 1
         words = random_words(indices, n_groups * self.chains, seed, stream)
         orders = words.unflatten(-1, (n_groups, self.chains)).argsort(dim=-1, stable=True)
-        # Chains are exchangeable, so they are numbered as their questions are printed.
+        # Chains are exchangeable, so they are numbered in the order of their questions.
         return self.arrange(orders[:, : self.steps + 1], orders[:, self.steps + 1 :])
 
     def arrange(
         self, names: Int[Tensor, "batch symbol chain"], places: Int[Tensor, "batch step chain"]
     ) -> Batch:
-        """Write given chains down.
+        """Write given chains as documents.
 
         Args:
-            names: which of the N names of their step x_0..x_D of each chain have, a permutation of
-                0..N-1 each.
-            places: of every chain the place of its statement among those of pair 1, ..., of pair D,
-                a permutation each. Questions are in the order of chains.
+            names: which of the N names of their step the x_0..x_D of each chain have; for each step
+                a permutation of 0..N-1.
+            places: for each step, the place of every chain's statement among those of pair 1, ...,
+                of pair D, a permutation each. Questions are in the order of chains.
 
         Returns:
             Tokens [batch pos]; x_0..x_D, as names, [batch chain symbol]; and roles.
@@ -181,7 +182,7 @@ class EquationsTask(TrainingTask):
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
         """Sinusoids of the line in one half, and of the place in the line in the other.
 
-        What a line is made of has one code in common, as a pair of vectors has (equation 1).
+        The words of a line share the line's code, as the two vectors of a pair do (equation 1).
         """
         place = torch.arange(self.n_positions) - 1
         lines = rotary_encoding(self.n_positions, 2 * (width // 4), LINE_BASE)
@@ -194,7 +195,7 @@ class EquationsTask(TrainingTask):
         return [self.vocabulary[token] for token in batch.inputs[example].tolist()]
 
     def text(self, batch: Batch, example: int) -> str:
-        """A document as people read it, a statement or question a line."""
+        """A document as text, one statement or question per line."""
         words = self.position_labels(batch, example)[1:]
         return "\n".join(" ".join(line) for line in groups(words, WORDS))
 
@@ -203,7 +204,7 @@ class EquationsTask(TrainingTask):
     def _logits(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch chain target name"]:
-        """After every `?`, of the N names that each x_k asked for may have."""
+        """Logits after every `?`, of the N names that each asked x_k may have."""
         after = self.answers(outputs, batch)[:, :, 0]
         by_step: Tensor = after[..., : self.chains * (self.steps + 1)].unflatten(
             -1, (-1, self.chains)
@@ -216,7 +217,7 @@ class EquationsTask(TrainingTask):
     def example_losses(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch target"]:
-        """Cross entropy among N, in nats, of each example and x_k asked for."""
+        """Cross entropy among N candidates, in nats, of each example and asked x_k."""
         logits, targets = self._logits(outputs, batch), self._targets(batch)
         losses = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
         return losses.view(targets.shape).mean(dim=1)
@@ -224,14 +225,14 @@ class EquationsTask(TrainingTask):
     def accuracies(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, " target"]:
-        """How often each x_k asked for is the likeliest among its likes."""
+        """How often each asked x_k has the highest logit of its N candidates."""
         right = self._logits(outputs, batch).argmax(-1) == self._targets(batch)
         return right.float().mean(dim=(0, 1))
 
     def logit_differences(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch target"]:
-        """The right name's logit less the mean of its likes', of each example and x_k asked for."""
+        """The correct name's logit minus the mean of the others', per example and asked x_k."""
         logits = self._logits(outputs, batch)
         right = logits.gather(-1, self._targets(batch)[..., None])[..., 0]
         others = (logits.sum(-1) - right) / (self.chains - 1)

@@ -1,16 +1,16 @@
 """Questions in words for a language model, through its own tokenizer (paper, section 4).
 
-1. A symbol may be several tokens; its role stands at the last of them, where the model has read it
-   all. A token that holds characters of two symbols makes an example unusable.
-2. An answer may be several tokens, too; the first of them is what is scored. Where two acceptable
-   answers begin with the same token, the example is unusable.
-3. Unusable examples are left out, with a warning that says how many and why; the next ones take
-   their place.
-4. There is one chain, the one that is asked. Its roles are the formulation's, and one more, the
-   last: the prompt's end, where the answer is predicted. s0..s2D are those of appendix B where the
-   steps form a line; otherwise roles count backwards from the question.
+1. A symbol may be several tokens; its role is at the last of them, where the model has read the
+   whole symbol. If a token holds characters of two symbols, the example is unusable.
+2. An answer may be several tokens; the first one is scored. If two acceptable answers begin with
+   the same token, the example is unusable.
+3. Unusable examples are skipped and replaced by the next ones, with a warning that says how many
+   and why.
+4. There is one chain, the one that is asked. Its roles are those of the formulation, followed by
+   the end of the prompt, where the answer is predicted. Where the steps form a line, s0..s2D are
+   those of appendix B; otherwise roles count backwards from the question.
 
-Documents are padded on the right, which a causal model never sees from where the roles are.
+Documents are padded on the right; in a causal model the roles never see the padding.
 """
 
 import math
@@ -32,14 +32,14 @@ from tasks.words.prompts.linear import LinearPrompt
 from tasks.words.prompts.prompt import Prompt
 from tasks.words.prompts.question import Occurrence, Question
 
-_TRIED = 20  # examples that are looked at before a tokenizer is given up
+_TRIED = 20  # examples to try before a tokenizer is refused
 
 
 class Tokens(NamedTuple):
     """A question as tokens.
 
     Attributes:
-        prompt: token numbers, a beginning-of-sequence token included.
+        prompt: token ids, including a beginning-of-sequence token if there is one.
         roles: the position of every role of the chain that is asked.
         answers: the first token of each acceptable answer, the correct one first.
     """
@@ -55,10 +55,10 @@ class PromptTask(Task):
     Args:
         prompt: the formulation, such as `EquationsPrompt(steps=3)`.
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
-        answer_prefix: what stands between prompt and answer: with most tokenizers a blank, which
-            they count to the word.
-        prepend_bos: whether a beginning-of-sequence token comes first; by default where there is
-            one.
+        answer_prefix: text between prompt and answer; for most tokenizers a space, which they
+            make part of the word.
+        prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
+            tokenizer has one.
 
     Raises:
         InputError: not a formulation, or not such a tokenizer.
@@ -105,7 +105,7 @@ class PromptTask(Task):
 
     @property
     def role_labels(self) -> tuple[str, ...]:
-        """In letters, or as the formulation says: `alias@question`; and `end`."""
+        """In letters, or as the formulation names them, such as `alias@question`; and `end`."""
         if isinstance(self.prompt, LinearPrompt):
             return (*map(role_letters, range(len(self._roles))), "end")
         return (*self._roles, "end")
@@ -138,7 +138,7 @@ class PromptTask(Task):
 
     @property
     def tolerance(self) -> float:
-        """The share of the plateau that the paper's 0.05 is of a symbol's variance."""
+        """0.05 of the plateau, as the paper's 0.05 is of a symbol's variance."""
         return 0.05 * (self.plateau or 1.0)
 
     # Examples
@@ -158,7 +158,7 @@ class PromptTask(Task):
             answers, the correct one first; roles [batch 1 role].
 
         Raises:
-            InputError: n is below 1, or this tokenizer leaves hardly any example usable.
+            InputError: n is below 1, or hardly any example is usable with this tokenizer.
         """
         return self.batch(self.usable(n, seed, split, start)[1], device)
 
@@ -181,7 +181,7 @@ class PromptTask(Task):
             index += 1
             if len(left_out) >= _TRIED and len(left_out) > 9 * len(found):
                 raise InputError(
-                    "task: expected a tokenizer that tells the symbols apart, found "
+                    "task: expected a tokenizer with separate tokens for symbols, found "
                     f"{len(left_out)} of {index} examples unusable ({left_out[0]}); use "
                     "other names or another answer_prefix"
                 )
@@ -195,7 +195,7 @@ class PromptTask(Task):
         return list(questions), list(tokens_of)
 
     def tokens(self, question: Question) -> Tokens | str:
-        """A question as tokens, or why it cannot be used."""
+        """A question as tokens, or the reason why it cannot be used."""
         encoded = self.tokenizer(
             question.prompt, add_special_tokens=False, return_offsets_mapping=True
         )
@@ -233,7 +233,7 @@ class PromptTask(Task):
         )
 
     def batch(self, tokens: Sequence[Tokens], device: str | torch.device = "cpu") -> Batch:
-        """Some questions side by side."""
+        """Pad some questions to one batch."""
         length = max(len(each.prompt) for each in tokens)
         padding = self.tokenizer.pad_token_id
         if padding is None:
@@ -257,7 +257,7 @@ class PromptTask(Task):
     def _logits(
         self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
     ) -> Float[Tensor, "batch answer"]:
-        """Of the acceptable answers, the correct one first."""
+        """Logits of the acceptable answers, the correct one first."""
         return self.answers(outputs, batch)[:, 0, 0].gather(-1, batch.targets[:, 0])
 
     def example_losses(
@@ -269,12 +269,12 @@ class PromptTask(Task):
     def logit_differences(
         self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
     ) -> Float[Tensor, " batch"]:
-        """The correct answer's logit less the mean of the other acceptable ones'."""
+        """The correct answer's logit minus the mean of the other acceptable ones'."""
         logits = self._logits(outputs, batch)
         return logits[:, 0] - logits[:, 1:].mean(-1)
 
     def accuracy(self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> float:
-        """How often the correct answer is the likeliest of the acceptable ones."""
+        """How often the correct answer has the highest logit of the acceptable ones."""
         return float((self._logits(outputs, batch).argmax(-1) == 0).float().mean())
 
     def to_dict(self) -> dict[str, Any]:
@@ -287,7 +287,7 @@ class PromptTask(Task):
 
 
 def _asked(question: Question) -> list[Occurrence]:
-    """The symbols of the chain that is asked, in the order of print."""
+    """The symbols of the chain that is asked, in order of appearance."""
     return [symbol for symbol in question.occurrences if symbol.chain == 0]
 
 

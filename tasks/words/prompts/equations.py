@@ -1,7 +1,7 @@
 """Equations: "a = 3. b = a. c = b. c = ?" (paper, section 4, F1, and appendix A.1).
 
-The pair (x_{d-1}, x_d) is the equation x_{d-1} = x_d. Letters are used up in the order of the
-steps, a, b, c, ... for the equations that come first; after z come aa, ab, ...
+The pair (x_{d-1}, x_d) is the equation x_{d-1} = x_d. Letters are assigned in the order of the
+steps, a, b, c, ... to the equations that come first; after z come aa, ab, ...
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from tasks.words.prompts.prompt import expect_count, expect_statements
 
 @dataclass(frozen=True)
 class EquationsPrompt(LinearPrompt):
-    """Which number a variable holds that was set to a variable that was set ...
+    """Which number a variable holds that was set to a variable that was set to ...
 
     Attributes:
-        steps: equations a chain, D.
-        chains: how many chains; they end in the numbers 0 .. chains-1.
-        question: `printed` as in appendix A.1, in whole sentences, or `short` as in section 4,
-            `c = ?`.
+        steps: equations per chain, D.
+        chains: number of chains; they end in the numbers 0 .. chains-1.
+        question: `printed`, in whole sentences as in appendix A.1, or `short`, `c = ?`, as in
+            section 4.
 
     Raises:
-        InputError: a parameter is below 1 or unknown, or steps * chains above 10,000.
+        InputError: a parameter is below 1 or unknown, or steps * chains is above 10,000.
     """
 
     steps: int = 5

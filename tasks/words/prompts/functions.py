@@ -1,22 +1,22 @@
 """Functions: "f(2) = 3. g = f. a = 2. g(a) = ?" (paper, section 4, F4, and appendix A.4).
 
-With n chains there are n functions on 0 .. n-1, each a permutation, n aliases of them and n
-variables for their arguments, under 3n letters in order.
+With n chains there are n functions on 0 .. n-1, each a permutation, n aliases for them and n
+variables for their arguments, named by 3n letters in order.
 
-1. The tables are printed function by function, then every alias, then every variable, each in
-   order; what is random is what they hold.
+1. The tables are printed function by function, then the aliases, then the variables, each in
+   order; only their contents are random.
 2. The question f(i) is a conditional retrieval: the alias f leads to its function, the variable i
    to its argument, and both together to a value.
-3. A role says which symbol stands where: `alias@question`, `variable@question`;
+3. A role names a symbol and its statement: `alias@question`, `variable@question`;
    `alias@definition`, `function@definition` (f = a);
    `variable@definition`, `argument@definition` (i = 0);
    `function@table`, `argument@table`, `value@table` (a(0) = 3).
-4. Function c and argument c are numbered from 0, the ones asked for, on in the order of print.
-   Their alias and variable have chain c; the value of function c and argument k has chain
-   c * n + k. So chain 0 is the graph that is asked.
+4. Functions and arguments are numbered from 0: first the one asked for, then the others in print
+   order. The alias of function c and the variable of argument c have chain c; the value of function
+   c at argument k has chain c * n + k. So chain 0 is the graph that is asked.
 
-As in the paper the tables are drawn independently of each other. Whoever finds the argument, but
-not the function, may guess the most frequent of n values, and is right more often than 1/n.
+As in the paper, the tables are drawn independently of each other. A model that finds the argument
+but not the function may guess the most frequent of n values, which is right more often than 1/n.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class FunctionsPrompt(Prompt):
     """Which value an alias of a function takes at a variable.
 
     Attributes:
-        chains: how many functions, aliases, variables and values.
+        chains: number of functions, aliases, variables and values.
 
     Raises:
         InputError: chains is below 1 or above 99.
@@ -65,7 +65,7 @@ class FunctionsPrompt(Prompt):
         variables: Sequence[int],
         asked: tuple[int, int],
     ) -> Question:
-        """The question of given tables.
+        """Build the question for given tables.
 
         Args:
             tables: the values of each function at 0 .. chains-1, a permutation of these.

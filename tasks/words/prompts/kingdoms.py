@@ -1,6 +1,6 @@
 """Kingdoms: who lives where people believe what makes them eat what ... (section 4, F3; A.3).
 
-The question asks for the person by the disease, so the chain runs from the last statements to the
+The question asks for a person by a disease, so the chain runs from the last statements to the
 first: disease, substance, food, belief, kingdom, person. Every sentence puts x_d before x_{d-1}:
 "Lamb contains Zephyrium" is the pair (Zephyrium, lamb).
 """
@@ -24,7 +24,7 @@ class KingdomsPrompt(LinearPrompt):
     """Who has a disease that a substance causes that a food contains that ...
 
     Attributes:
-        chains: how many chains, each of which leads to a person of its own.
+        chains: number of chains, each of which leads to a different person.
 
     Raises:
         InputError: chains is below 1 or above 2,000.

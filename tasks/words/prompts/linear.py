@@ -1,11 +1,11 @@
-"""The formulations whose steps form a line: equations, lives-with, kingdoms (paper, section 4).
+"""Formulations whose steps form a line: equations, lives-with, kingdoms (paper, section 4).
 
-1. A chain is x_0..x_D: the symbol asked for, the one that it leads to, ..., the answer. Pair d is
-   (x_{d-1}, x_d), and one statement says it.
+1. A chain is x_0..x_D: the symbol in the question, the one that it leads to, ..., the answer. One
+   statement says each pair d, (x_{d-1}, x_d).
 2. The statements of every chain's pair D come first, then those of pair D-1, ..., then those of
-   pair 1, in an order of its own within each step, and at last the question about x_0 of one chain.
+   pair 1, with a separate order for each step, and finally the question about x_0 of one chain.
 3. Roles are the paper's (appendix B): s0 is x_0 in the question, s_{2d-1} and s_{2d} are x_{d-1}
-   and x_d in the statement of pair d, in whatever order the sentence puts them.
+   and x_d in the statement of pair d, whatever their order in the sentence.
 
 Chain 0 is the one asked; the others have no s0.
 """
@@ -20,34 +20,34 @@ from tasks.words.prompts.question import Question
 
 
 class LinearPrompt(Prompt):
-    """A formulation whose chains are lines; subclasses give names and sentences."""
+    """A formulation whose chains are lines; subclasses provide names and sentences."""
 
     @property
     def steps(self) -> int:
-        """Statements a chain, D."""
+        """Statements per chain, D."""
         raise NotImplementedError
 
     def _symbols(self) -> Sequence[Sequence[str]]:
-        """The names that x_0, x_1, ..., x_D are taken from, one a chain."""
+        """The names available for each of x_0, x_1, ..., x_D, one per chain."""
         raise NotImplementedError
 
     def _statement(self, step: int, first: Mark, second: Mark) -> Line:
-        """The sentence of a pair."""
+        """The sentence for a pair."""
         raise NotImplementedError
 
     def _question(self, query: Mark) -> Line:
         raise NotImplementedError
 
     def render(self, chains: Sequence[Sequence[str]], orders: Sequence[Sequence[int]]) -> Question:
-        """The question of given chains.
+        """Build the question for given chains.
 
         Args:
             chains: x_0..x_D of every chain, all distinct; chain 0 is asked.
-            orders: orders[d-1] lists the chains as their statements of pair d are printed.
+            orders: orders[d-1] lists the chains in the order of their statements of pair d.
 
         Raises:
-            InputError: a number of chains, symbols or orders is not this formulation's, a symbol
-                comes twice, or an order leaves out a chain.
+            InputError: the number of chains, symbols or orders does not fit this formulation, a
+                symbol is repeated, or an order leaves out a chain.
         """
         for name, found, expected in (
             ("chains", len(chains), self.chains),

@@ -1,7 +1,7 @@
 """Lives-with: "Alice lives in Switzerland. Bob lives with Alice. ..." (section 4, F2; A.2).
 
 The pair (x_{d-1}, x_d) says that x_{d-1} lives with x_d, or, for d = D, in x_d. People's names are
-used up in the order of the steps, as the letters of the equations are.
+assigned in the order of the steps, as the letters of the equations are.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ class LivesWithPrompt(LinearPrompt):
     """In which city somebody lives who lives with somebody who lives with ...
 
     Attributes:
-        steps: statements a chain, D.
-        chains: how many chains, each of which ends in a city of its own.
+        steps: statements per chain, D.
+        chains: number of chains, each of which ends in a different city.
 
     Raises:
-        InputError: a parameter is below 1, or steps * chains above 10,000.
+        InputError: a parameter is below 1, or steps * chains is above 10,000.
     """
 
     steps: int = 5

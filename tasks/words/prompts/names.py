@@ -1,8 +1,8 @@
-"""Names that do not run out: listed ones, the paper's first, then coined ones.
+"""An unlimited supply of names: listed ones first, beginning with the paper's, then generated ones.
 
-A coined name is a stem of two or more syllables, each a consonant and a vowel, with an ending that
-tells its kind: Babalin, Dabalin, ... are people, Babaland is a country. Stems of one length and
-names of different endings differ, so coined names do. All names are single words.
+A generated name is a stem of two or more consonant-vowel syllables plus an ending that shows its
+kind: Babalin, Dabalin, ... are people, Babaland is a country. Stems of the same length differ, and
+so do endings, so generated names are distinct. All names are single words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ _SYLLABLES = tuple(consonant + vowel for vowel in "aeiou" for consonant in "bdlm
 
 
 def _words(parts: Sequence[str], shortest: int) -> Iterator[str]:
-    """Every word of so many parts or more, the shorter ones first."""
+    """All words of at least `shortest` parts, shorter ones first."""
     for length in count_from(shortest):
         for word in product(parts, repeat=length):
             yield "".join(word)
@@ -27,7 +27,7 @@ def letters(count: int) -> tuple[str, ...]:
 
 
 def groups(names: Sequence[str], size: int) -> list[Sequence[str]]:
-    """The names in groups of a size, in order."""
+    """Split the names into groups of `size`, in order."""
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
@@ -36,9 +36,9 @@ class Names:
     """The names of one kind of thing.
 
     Attributes:
-        listed: those that come first, separated by blanks.
-        ending: what coined ones end in.
-        capital: whether coined ones begin with a capital letter.
+        listed: the names that come first, separated by spaces.
+        ending: the ending of generated names.
+        capital: whether generated names are capitalized.
     """
 
     listed: str
@@ -46,7 +46,7 @@ class Names:
     capital: bool = True
 
     def take(self, count: int) -> tuple[str, ...]:
-        """The first names, `count` of them, all different."""
+        """The first `count` names, all different."""
         coined = (stem + self.ending for stem in _words(_SYLLABLES, 2))
         listed = self.listed.split()[:count]
         more = islice(coined, count - len(listed))
@@ -70,7 +70,7 @@ CITIES = Names(
     "burg",
 )
 
-# Appendix A.3. Kingdoms end in -a and their people in -ans, beliefs in -ism and theirs in -ists.
+# Appendix A.3. Kingdoms end in -a, their people in -ans; beliefs in -ism, believers in -ists.
 KINGDOMS = Names("Novaria Silvania Aurora Florinia Valdoria Meridia Castoria Brumalia", "stria")
 BELIEFS = Names(
     "harmonianism celestianism elysianism luminism solarism veridianism tranquilism umbralism",

@@ -1,4 +1,4 @@
-"""Writes lines and notes where their symbols fall, so that no symbol has to be searched for."""
+"""Writes lines and records where each symbol ends up, so that no symbol has to be searched for."""
 
 from collections.abc import Iterable, Sequence
 from string import Formatter
@@ -9,7 +9,7 @@ from tasks.words.prompts.question import Occurrence, Question
 
 
 class Mark(NamedTuple):
-    """A symbol as it is printed, with its chain and role."""
+    """A symbol in the text, with its chain and role."""
 
     word: str
     chain: int
@@ -30,15 +30,15 @@ def fill(template: str, place: str, chain: int, **words: str) -> Line:
 
 
 def compose(lines: Iterable[Line], correct: str, candidates: Iterable[str]) -> Question:
-    """The question that these lines ask.
+    """Build a question from its lines.
 
     Args:
-        lines: pieces of text and marks; line breaks go between the lines.
+        lines: pieces of text and marks; lines are joined by line breaks.
         correct: the answer.
-        candidates: all answers, in any order; numbers are sorted by value, words by alphabet.
+        candidates: all answers, in any order; numbers are sorted by value, words alphabetically.
 
     Raises:
-        InputError: a symbol is empty, or has blanks around it.
+        InputError: a symbol is empty or has whitespace around it.
     """
     pieces: list[str] = []
     occurrences: list[Occurrence] = []

@@ -1,9 +1,9 @@
-"""What the five formulations have in common: where their random numbers come from, and limits.
+"""What the five formulations share: their random numbers and limits.
 
-1. A question is drawn by a generator of its own, seeded with the text "name seed split index", so
-   it depends neither on how many are drawn nor on the process.
-2. Of Python's generator only `random()` is used: for a seed of text it gives the same numbers in
-   every version, which is not promised of `shuffle`.
+1. Each question has its own generator, seeded with the text "name seed split index", so it does
+   not depend on how many are drawn or on the process.
+2. Only `random()` of Python's generator is used: for a text seed it gives the same numbers in every
+   Python version, which is not guaranteed for `shuffle`.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ class Prompt:
 
     Attributes:
         name: the formulation's name in the paper.
-        chains: how many chains are interleaved.
+        chains: number of interleaved chains.
     """
 
     name: ClassVar[str]
@@ -32,14 +32,14 @@ class Prompt:
 
     @property
     def chance(self) -> float:
-        """The share of right answers of who picks one of the acceptable answers blindly."""
+        """The accuracy of picking one of the acceptable answers at random."""
         return 1 / self.chains
 
     def sample(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        """One question of a seed.
+        """Draw one question of a seed.
 
         Args:
-            index: which one, at least 0.
+            index: number of the question, at least 0.
             seed: in [0, 2^64); the same seed and index give the same question.
             split: `train`, `validation`, `discovery` and `test` share no random numbers.
 
@@ -61,23 +61,23 @@ class Prompt:
 
 
 def shuffled(rng: Random, items: Iterable[T]) -> list[T]:
-    """The items in a random order, all orders being equally likely."""
+    """The items in uniformly random order."""
     rest = list(items)
     return [rest.pop(pick(rng, len(rest))) for _ in range(len(rest))]
 
 
 def pick(rng: Random, count: int) -> int:
-    """One of 0 .. count-1."""
+    """A random integer from 0 .. count-1."""
     return int(rng.random() * count)
 
 
 def asked_first(count: int, asked: int) -> list[int]:
-    """Numbers for 0 .. count-1: 0 for the one asked, 1, 2, ... for the others in order."""
+    """Numbers for 0 .. count-1: 0 for the one asked, then 1, 2, ... for the others in order."""
     return [0 if item == asked else item + (item < asked) for item in range(count)]
 
 
 def expect_count(where: str, name: str, value: object) -> None:
-    """Raises InputError unless the value is an integer of at least 1, and of some use."""
+    """Raise InputError unless the value is an integer from 1 to 2^31 - 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(
             f"{where}: expected {name} to be an integer of at least 1, found {value!r}"
@@ -87,26 +87,26 @@ def expect_count(where: str, name: str, value: object) -> None:
 
 
 def expect_statements(where: str, formula: str, count: int) -> None:
-    """Raises InputError where a question would be longer than MAX_STATEMENTS statements."""
+    """Raise InputError if a question would have more than MAX_STATEMENTS statements."""
     if count > MAX_STATEMENTS:
         raise InputError(
-            f"{where}: expected at most {MAX_STATEMENTS} statements a question ({formula}), "
+            f"{where}: expected at most {MAX_STATEMENTS} statements per question ({formula}), "
             f"found {count}; ask for fewer"
         )
 
 
 def expect_same(where: str, name: str, found: Iterable[object], each: Sequence[object]) -> None:
-    """Raises InputError unless all of `each`, and nothing else, is found, once each."""
+    """Raise InputError unless `found` holds exactly the items of `each`, once each."""
     listed = list(found)
     if len(listed) != len(each) or set(listed) != set(each):
         raise InputError(
             f"{where}: expected {name} to hold each of {list(each)!r:.80} once, "
-            f"found {listed!r:.80}; give every one a place"
+            f"found {listed!r:.80}; list each of them once"
         )
 
 
 def expect_distinct(where: str, name: str, words: Iterable[str]) -> None:
-    """Raises InputError where a word comes twice."""
+    """Raise InputError if a word is repeated."""
     (word, times), *_ = Counter(words).most_common(1)
     if times > 1:
         raise InputError(

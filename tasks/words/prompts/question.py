@@ -1,18 +1,18 @@
-"""A question in words, its answers, and where every symbol of it stands."""
+"""A question in words, its answers, and where each of its symbols stands."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """One place where a symbol is printed: the word `prompt[start:end]`.
+    """One occurrence of a symbol: the word `prompt[start:end]`.
 
     Attributes:
-        chain: 0 for the chain that is asked; the formulation says what the others are.
-        role: what the word does in its chain, by name.
-        start: its first character.
-        end: the character after its last. An ending that the sentence calls for belongs to the
-            word: `Silvanians`, `Doctors`, `Johns`.
+        chain: 0 for the chain that is asked; the formulation defines the others.
+        role: name of what the word does in its chain.
+        start: index of its first character.
+        end: index after its last character. Grammatical endings belong to the word: `Silvanians`,
+            `Doctors`, `Johns`.
     """
 
     chain: int
@@ -23,14 +23,14 @@ class Occurrence:
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and what may be answered (paper, section 4 and appendix A).
+    """A prompt and its possible answers (paper, section 4 and appendix A).
 
     Attributes:
-        prompt: what the model reads, without a line break at its end.
-        correct: the answer, a word.
-        acceptable: all words that count as an answer, sorted; anything else asks for another try.
-        occurrences: every symbol of the prompt, from its beginning to its end; a chain has each
-            role at most once.
+        prompt: what the model reads, without a final line break.
+        correct: the correct answer, a word.
+        acceptable: all words that count as an answer, sorted; any other reply is asked again.
+        occurrences: every symbol of the prompt, from beginning to end; a chain has each role at
+            most once.
     """
 
     prompt: str

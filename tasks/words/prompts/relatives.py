@@ -1,18 +1,20 @@
 """Relatives: "Engineers live with their mothers. ... Where does Alex live?" (section 4, F5; A.5).
 
 With n chains there are n people, n professions, n relations and n * n relatives, each of whom lives
-in a country of its own.
+in a different country.
 
-1. In random order, where every relative lives; then, in order, every person's relatives; in random
-   order, with whom every profession lives; and, in order, every person's profession.
-2. The question is a conditional retrieval: the person leads to a profession and this to a relation;
-   person and relation together lead to a relative, and this one to a country.
-3. A role says which symbol stands where: `person@question`; `person@work`, `profession@work`;
+1. The text says where every relative lives, in random order; then every person's relatives, in
+   order; then with whom every profession lives, in random order; then every person's profession,
+   in order.
+2. The question is a conditional retrieval: the person leads to a profession and that to a relation;
+   person and relation together lead to a relative, and that to a country.
+3. A role names a symbol and its statement: `person@question`; `person@work`, `profession@work`;
    `profession@rule`, `relation@rule`; `person@family`, `relation@family`, `relative@family`;
    `relative@home`, `country@home`.
-4. People and relations are numbered from 0, the ones asked for, on in the order of print (relations
-   in that of the families). Person c's work has chain c, relation c's rule has chain c, and the
-   relative of person c by relation k has chain c * n + k. So chain 0 is the graph that is asked.
+4. People and relations are numbered from 0: first the one asked for, then the others in print order
+   (for relations, that of the families). Person c's work has chain c, relation c's rule has chain
+   c, and the relative of person c by relation k has chain c * n + k. So chain 0 is the graph that
+   is asked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,10 +39,10 @@ from tasks.words.prompts.question import Question
 
 @dataclass(frozen=True)
 class RelativesPrompt(Prompt):
-    """In which country somebody lives who lives with a relative that the profession says.
+    """In which country somebody lives whose profession says with which relative.
 
     Attributes:
-        chains: how many people, professions and relations, at most 12.
+        chains: number of people, professions and relations, at most 12.
 
     Raises:
         InputError: chains is below 1 or above 12.
@@ -54,18 +56,18 @@ class RelativesPrompt(Prompt):
         expect_count(self.name, "chains", self.chains)
         if self.chains > len(RELATIONS):
             raise InputError(
-                f"{self.name}: expected at most {len(RELATIONS)} chains, as there are so many "
-                f"relations ({', '.join(RELATIONS)}), found {self.chains}; ask for fewer"
+                f"{self.name}: expected at most {len(RELATIONS)} chains, one per relation "
+                f"({', '.join(RELATIONS)}), found {self.chains}; ask for fewer"
             )
 
     @property
     def chance(self) -> float:
-        """One of chains * chains countries."""
+        """1 / chains²: one of chains * chains countries."""
         return 1 / self.chains**2
 
     @property
     def relations(self) -> tuple[str, ...]:
-        """The relations of a person, in the order of print."""
+        """The relations of a person, in print order."""
         return tuple(RELATIONS)[: self.chains]
 
     def render(
@@ -76,17 +78,17 @@ class RelativesPrompt(Prompt):
         works: Mapping[str, str],
         asked: str,
     ) -> Question:
-        """The question of a given world; what a mapping holds is printed in its order.
+        """Build the question for a given world; each mapping is printed in its own order.
 
         Args:
             homes: the country of every relative.
             families: every person's relatives, in the order of `relations`.
-            rules: the relation, by its singular, that every profession lives with.
+            rules: the relation that every profession lives with, in the singular.
             works: the profession of every person.
             asked: the person in the question.
 
         Raises:
-            InputError: a person, relative, profession or relation is missing, foreign or twice.
+            InputError: a person, relative, profession or relation is missing, unknown or repeated.
         """
         n, people = self.chains, list(families)
         relatives = [relative for family in families.values() for relative in family]
