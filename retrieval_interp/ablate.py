@@ -59,6 +59,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
 
     from circuits import discover, score_circuit
     from circuits.flow.delivery import describe_flow
+    from retrieval_interp.reproduce.paper import paper_reports
     from retrieval_interp.storage.checkpoint import load_checkpoint
     from retrieval_interp.storage.circuit_file import read_circuit
     from retrieval_interp.storage.files import write_json, write_whole
@@ -71,7 +72,6 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         score_to_dict,
         verdict,
     )
-    from tasks import VectorTask
 
     device = choose_device(options.device)
     checkpoint = load_checkpoint(options.ckpt, device)
@@ -93,6 +93,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         )
     batch = task.sample(options.examples, options.seed, device, split="test")
     score = score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
+    reported = paper_reports(task)
     # Files first: whoever reads what is printed may stop listening.
     command = " ".join([prog, shlex.join(argv)])
     if options.json is not None:
@@ -111,6 +112,8 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
             seed=options.seed,
             command=command,
             training=checkpoint.training,
+            batch=batch,
+            reported=reported,
         )
         write_whole(options.report, page)
     measured = f"every {task.loss_name} is measured on"
@@ -123,8 +126,8 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     print(f"circuit {found}, seed {options.seed}")
     print(f"{scale(task)}\n")
     print(score_table(score, task))
-    print(textwrap.fill(verdict(score, task), 110))
-    if isinstance(task, VectorTask):
+    print(textwrap.fill(verdict(score, task, reported), 110))
+    if task.graph is not None:
         print(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
     tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 

@@ -12,7 +12,7 @@ A path that the circuit lists as enabling has no frozen score, since the circuit
 """
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jaxtyping import Float
@@ -96,6 +96,7 @@ class CircuitScore(OldNames):
         control: the combined losses of random circuits of the same size and mechanisms, ascending.
         notes: what could not be measured, one sentence each.
         loss_name: readable name of the loss.
+        attention: the intact model's mean attention by role on these examples.
     """
 
     circuit: Circuit
@@ -111,6 +112,9 @@ class CircuitScore(OldNames):
     control: tuple[float, ...]
     notes: tuple[str, ...] = ()
     loss_name: str = "loss"
+    attention: Float[Tensor, "layer head dest src"] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def sufficient(self) -> bool:
@@ -237,6 +241,7 @@ def score_circuit(
         tuple(control),
         notes,
         task.loss_name,
+        attention,
     )
 
 

@@ -216,7 +216,6 @@ class Workbench(Bench):
             ),
             training=self.training,
             batch=self.batch,
-            attention=self.intact_attention,
             reported=paper_reports(self.task),
         )
         write_whole(path, page)

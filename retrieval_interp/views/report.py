@@ -9,9 +9,6 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxtyping import Float
-from torch import Tensor
-
 from circuits import CircuitScore, mean_attention
 from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
@@ -48,7 +45,6 @@ def render_report(
     command: str,
     training: Mapping[str, Any] | None = None,
     batch: Batch | None = None,
-    attention: Float[Tensor, "layer head dest src"] | None = None,
     reported: Reported = NOTHING_REPORTED,
 ) -> str:
     """The report as one HTML page.
@@ -62,14 +58,12 @@ def render_report(
         command: what was typed, shown at the end.
         training: the model's training record, where there is one.
         batch: the examples it was measured on; by default they are drawn again from the seed.
-        attention: the intact model's mean attention by role; by default it is measured again.
         reported: numbers of others to put beside these.
     """
     if batch is None:
         device = next(model.parameters()).device
         batch = task.sample(score.examples, seed, device, split="test")
-    if attention is None:
-        attention = mean_attention(model, batch)
+    attention = mean_attention(model, batch) if score.attention is None else score.attention
     order = role_order(batch)
     paths = [*score.circuit.paths(), *score.circuit.enabling]
     each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
