@@ -4,7 +4,6 @@ import importlib.util
 import json
 import warnings
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -25,12 +24,9 @@ needs_inspect = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def as_users_have_it():
-    """Without the tests' own type checks, which forbid wrong arguments; in limited memory."""
-    jaxtyping.config.update("jaxtyping_disable", True)
+def as_users_have_it(without_type_checks):
     with guard.limited_memory():
         yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def judge(name, value, folder):
