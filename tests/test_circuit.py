@@ -1,9 +1,11 @@
 import json
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import retrieval_interp as ri
 from circuits.circuit import (
     IDENTITY,
     ORIGINAL,
@@ -15,7 +17,7 @@ from circuits.circuit import (
     RolePath,
 )
 from circuits.notation import parse_head_path
-from retrieval_interp.notebook.display import circuit_html
+from retrieval_interp.notebook.display import circuit_html, register_displays
 from tasks import InputError, RetrievalTask
 
 ONE_HOT = Mechanism("one-hot", (RolePath(0, 2), RolePath(4, 3)))
@@ -138,3 +140,49 @@ def test_a_circuit_reads_well_and_is_drawn():
     ]
     assert circuit_html(CIRCUIT).count("marker-end") == 3  # one of them enables
     assert "every head as it is" in circuit_html(Circuit({}, 7)) + repr(Circuit({}, 7))
+
+
+# In notebooks
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    """An IPython shell of this process, started after this package was imported."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr(sys, "displayhook", sys.displayhook)  # put back afterwards
+    quiet = Config(HistoryManager={"enabled": False})
+    yield InteractiveShell.instance(config=quiet)
+    InteractiveShell.clear_instance()
+
+
+def displayed(shell, value):
+    data, _ = shell.display_formatter.format(value)
+    return data
+
+
+def test_an_ipython_that_starts_later_draws_circuits_too(model, task, shell):
+    bench = ri.open(model, task, examples=8, progress=lambda items, what: items)
+    bench.suppose("L1.H0 s0<-s2")
+    assert displayed(shell, bench.circuit)["text/html"].count("marker-end") == 1
+    assert displayed(shell, bench.circuit)["text/plain"] == "L1.H0 one-hot s0<-s2"
+
+
+def test_a_bench_that_was_there_before_ipython_shows_its_circuit_drawn(model, task, request):
+    bench = ri.open(model, task, examples=8, progress=lambda items, what: items)
+    shell = request.getfixturevalue("shell")
+    assert "text/html" not in displayed(shell, CIRCUIT)
+    assert "every head as it is" in displayed(shell, bench.circuit)["text/html"]
+    assert "<svg" in displayed(shell, CIRCUIT)["text/html"]
+
+
+def test_shells_without_html_and_no_shell_at_all_are_left_alone(shell, monkeypatch):
+    monkeypatch.delitem(shell.display_formatter.formatters, "text/html")
+    register_displays()
+    assert displayed(shell, CIRCUIT)["text/plain"] == repr(CIRCUIT)
+    monkeypatch.setattr(shell, "display_formatter", None)
+    register_displays()
+    monkeypatch.setitem(sys.modules, "IPython", None)
+    register_displays()

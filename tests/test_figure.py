@@ -1,12 +1,14 @@
+import re
+
 import plotly.io as pio
 import pytest
 
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
 from circuits.draw.figure import circuit_figure
-from circuits.draw.layout import role_order
+from circuits.draw.layout import chain_order, role_order
 from circuits.draw.svg import draw_circuit
 from circuits.notation import circuit_diff, circuit_text
-from tasks import RetrievalTask
+from tasks import ConditionalRetrievalTask, EquationsTask, InputError, RetrievalTask
 
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))
 CIRCUIT = Circuit(
@@ -23,6 +25,56 @@ NECESSITY = {path: 0.1 * (1 + i) for i, path in enumerate(CIRCUIT.paths())}
 
 def test_roles_are_drawn_in_the_order_of_the_sequence():
     assert role_order(RetrievalTask(steps=2).sample(8)) == [3, 4, 1, 2, 0]
+
+
+def test_without_a_task_the_order_is_a_chains():
+    for steps in (1, 2, 3, 9):
+        task = RetrievalTask(steps=steps)
+        assert chain_order(2 * steps + 1) == role_order(task.sample(8))
+    assert chain_order(6) == [3, 4, 1, 2, 0, 5]  # with a role that no chain has
+
+
+def test_depth_and_order_need_not_be_given():
+    given = circuit_figure(CIRCUIT, 3, [3, 4, 1, 2, 0], NECESSITY)
+    assert circuit_figure(CIRCUIT, necessity=NECESSITY) == given
+    assert circuit_figure(CIRCUIT, task=RetrievalTask(steps=2)).data[0].x == given.data[0].x
+    assert draw_circuit(CIRCUIT) == draw_circuit(CIRCUIT, 3, [3, 4, 1, 2, 0])
+    assert circuit_figure(CIRCUIT, 7).layout.yaxis.range[1] > 7  # deeper than the circuit
+    graph = ConditionalRetrievalTask()
+    shown = circuit_figure(Circuit({}, 8, task=graph.to_dict()), task=graph).layout.xaxis.ticktext
+    assert [name.split("<br>")[1] for name in shown] == [
+        f"s{role}" for role in role_order(graph.sample(8))
+    ]
+
+
+@pytest.mark.parametrize("draw", [circuit_figure, draw_circuit])
+def test_what_has_no_place_in_the_picture_is_refused(draw):
+    with pytest.raises(InputError, match="circuit of the model's 2 layers, found a head in L2"):
+        draw(CIRCUIT, 2)
+    with pytest.raises(InputError, match="the roles of every path, found L0.H0 s4<-s3, and the or"):
+        draw(CIRCUIT, 3, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [(EquationsTask(), "cross entropy"), (None, "loss"), (RetrievalTask(), "MSE")]
+)
+def test_a_loss_has_its_own_name(task, name):
+    path = HeadPath(Head(0, 0), RolePath(2, 1))
+    n_roles = 5 if task is None else len(task.role_names)
+    circuit = Circuit({path.head: Mechanism("one-hot", (path.path,))}, n_roles)
+    expected = f"{name} 0.250 when ablated"
+    figure = circuit_figure(circuit, necessity={path: 0.25}, task=task)
+    assert figure.data[0].text.split("<br>")[-1] == expected
+    assert expected in draw_circuit(circuit, necessity={path: 0.25}, task=task)
+
+
+def test_equal_paths_of_two_heads_run_side_by_side():
+    same = Mechanism("one-hot", (RolePath(0, 2),))
+    circuit = Circuit({Head(0, 0): same, Head(0, 1): same}, 5)
+    first, second = circuit_figure(circuit).data
+    assert first.x != second.x and first.line.color != second.line.color
+    arrows = re.findall(r' d="(M\d.*?)"', draw_circuit(circuit))[1:]
+    assert len(set(arrows)) == len(arrows) == 2
 
 
 def test_an_arrow_a_path_ends_where_the_path_ends():

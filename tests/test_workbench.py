@@ -1,5 +1,6 @@
 import json
 import sys
+from html import unescape
 
 import pytest
 import torch
@@ -7,8 +8,10 @@ import torch
 import retrieval_interp as ri
 from circuits.circuit import IDENTITY, UNIFORM
 from retrieval_interp.notebook.workbench import Workbench
+from retrieval_interp.reproduce.paper import paper_reports
 from retrieval_interp.training.model import build_model
 from retrieval_interp.views.report import render_report
+from retrieval_interp.views.score_text import Reported
 from tasks import InputError
 
 
@@ -164,6 +167,47 @@ def test_the_control_is_of_the_same_examples(small):
     assert again.combined_loss == pytest.approx(score.combined_loss, abs=1e-6)
     page = render_report(again, small.model, small.task, name="x", seed=0, command="y")
     assert "trained" not in page
+
+
+def test_the_report_shows_what_was_measured_and_measures_no_more(bench, tmp_path, monkeypatch):
+    bench.suppose("L1.H0 s0<-s2")
+    score, drawn = bench.score().data, bench.roles()
+
+    def again(*arguments, **more):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("retrieval_interp.views.report.mean_attention", again)
+    monkeypatch.setattr(type(bench.task), "sample", again)
+    page = bench.report(tmp_path / "report.html").read_text()
+    assert f"{score.combined_loss:.4f}" in page
+    about = f"{bench.task.path_label(4, 3)}: {float(drawn.data[0, 1, 4, 3]):.3f}"
+    assert f'<td title="{about}" style="--w:' in unescape(page)
+
+
+def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, bench, tmp_path):
+    small.suppose(ri.Circuit({}, 7))
+    small.suppose("L4.H0 s0<-s4")
+    view = small.score()
+    words = " ".join(repr(view).split())
+    assert "; paper: below 0.05)" in words
+    assert "(paper: 0.17 to 0.89 per path, 0.05 to 0.1 in the first useful layer)" in words
+    assert "(paper: below 0.05)" in view.html and "(there: 0.17 to 0.89 per path" in view.html
+    page = small.report(tmp_path / "report.html").read_text()
+    assert "Mechanism and Emergence of Stacked Attention Heads" in page
+    assert "paper" not in ri.verdict(view.data, small.task)  # which nobody told
+    reported = Reported("Someone, somewhere", "they", "a lot", "more")
+    assert "; they: a lot)" in ri.verdict(view.data, small.task, reported)
+    assert paper_reports(ri.EquationsTask()) == Reported("")
+    units = paper_reports(ri.RetrievalTask(tokens="unit"))
+    assert units.citation and not units.combined  # whose losses are on another scale
+
+
+def test_tables_are_text_in_a_notebook_too(bench, monkeypatch, capsys):
+    """Where rich finds itself in a notebook it displays, unless it is told to write."""
+    table = ri.score_table(bench.score().data, bench.task)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert ri.score_table(bench.score().data, bench.task) == table
+    assert "baseline MSE" in table and "L0.H0" not in capsys.readouterr().out
 
 
 def test_a_model_needs_a_task_and_a_checkpoint_has_its_own(model, task):

@@ -1,5 +1,6 @@
 """What the paper reports of a circuit (appendix E), to be read beside our own numbers."""
 
+from retrieval_interp.reproduce.ranges import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 from retrieval_interp.views.score_text import NOTHING_REPORTED, Reported
 from tasks import RetrievalTask, Task
 
@@ -21,6 +22,6 @@ def paper_reports(task: Task) -> Reported:
         return Reported(CITATION)
     return Reported(
         CITATION,
-        combined="below 0.05",
-        paths="0.17 to 0.89 per path, 0.05 to 0.1 in the first useful layer",
+        combined=f"below {SUFFICIENT:g}",
+        paths=f"{range_text(PATHS)} per path, {range_text(FIRST_LAYER)} in the first useful layer",
     )

@@ -29,7 +29,6 @@ class Reported:
 
 
 NOTHING_REPORTED = Reported("")
-columns = text_table  # as emergence.text still calls it
 
 
 def _named(name: str, loss: float) -> dict[str, float]:
