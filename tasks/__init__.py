@@ -1,7 +1,7 @@
 """The tasks: generators of inputs, targets and roles, and the losses of answers.
 
-They implement the retrieval problems of https://arxiv.org/abs/2411.12118, sections 3, 4 and 6.
-Names are imported on first use; `__init__.pyi` lists them.
+All are forms of the retrieval problem of https://arxiv.org/abs/2411.12118, section 3. Names are
+imported on first use; `__init__.pyi` lists them.
 """
 
 from tasks.lazy_names import lazy_names

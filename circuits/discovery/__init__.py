@@ -1,4 +1,4 @@
-"""Searching for a circuit (paper, appendix E).
+"""Searching for a circuit: appendix E of https://arxiv.org/abs/2411.12118, automated.
 
 Candidate mechanisms, their cost, and the search, which decides by exact losses.
 """

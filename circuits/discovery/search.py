@@ -1,4 +1,4 @@
-"""Searching for a circuit: appendix E of https://arxiv.org/abs/2411.12118, automated.
+"""Searching for a circuit (paper, appendix E, automated).
 
 1. List candidates. Measure each head's mean attention by role; its candidates are uniform,
    identity, one-hot and shared with the role paths above several thresholds, role-mean, and

@@ -159,6 +159,3 @@ def _comparison(
         places.append((dest, rule.avoid))
     symbols = [(role, slot, symbol_of(state[role].get(slot))) for role, slot in places]
     return {(role, slot, symbol) for role, slot, symbol in symbols if symbol is not None}
-
-
-# Checks

@@ -1,4 +1,5 @@
-"""Retrieval in continuous vectors: along a chain, or along any graph of steps.
+"""Retrieval in continuous vectors, along a chain or any graph of steps.
 
-Nothing here depends on words or tokenizers.
+The task of https://arxiv.org/abs/2411.12118, sections 3.1, 6 and 7. Nothing here depends on words
+or tokenizers.
 """
