@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from retrieval_interp.storage.checkpoint import load_checkpoint
-from retrieval_interp.sweep.cells import Job, run_job, tidy
+from retrieval_interp.sweep.cells import Job, run_jobs, tidy
 from retrieval_interp.sweep.grid import Cell, make_grid
 from retrieval_interp.sweep.local import Done, Failed, Progress, environments, run_local
 from tasks.structured import to_data
@@ -27,6 +27,13 @@ FIRST = Cell(1, 0)
 def job(folder, cell=FIRST):
     recipe = to_data(GRID.cell_recipe(cell))
     return Job(cell.name, "section7-ic", "smoke", 1, recipe, str(folder), "cpu", 1, False)
+
+
+def run_job(job, on_step=lambda done: None):
+    """The result of one cell."""
+    (ended,) = run_jobs([job], lambda cell, done: on_step(done))
+    assert isinstance(ended, dict), ended
+    return ended
 
 
 def test_the_result_is_read_off_the_metrics(tmp_path):

@@ -14,11 +14,11 @@ import pytest
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.storage.files import lock_folder
 from retrieval_interp.sweep.__main__ import main as sweep
-from retrieval_interp.sweep.cells import run_job
 from retrieval_interp.sweep.grid import make_grid
 from retrieval_interp.sweep.progress import SweepProgress
 from tasks import InputError
 from tests.test_cells import job as cell_job
+from tests.test_cells import run_job
 
 NAMES = [f"layers-{layers}-seed-{seed}" for layers in (1, 2) for seed in (0, 1)]
 VARYING = ("date", "seconds", "seconds_per_step")

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from retrieval_interp.sweep.__main__ import main as sweep
-from retrieval_interp.sweep.cells import run_job
 from retrieval_interp.sweep.grid import make_grid
 from tasks import InputError
 from tests.test_cells import job as cell_job
+from tests.test_cells import run_job
 
 VARYING = ("date", "seconds", "seconds_per_step", "grid", "layers")
 GRID = make_grid("section7-ic", "smoke")

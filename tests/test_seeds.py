@@ -264,8 +264,8 @@ def test_a_task_on_a_node_answers_for_each_cell(tmp_path, monkeypatch):
     bad = tmp_path / f"retrieval-interp-{os.getuid()}" / "sweep" / "node" / group[1].cell
     bad.mkdir(parents=True)
     (bad / "notes").write_text("")
-    told = run_on_node(json.dumps([vars(job) for job in group]), "sweep")
-    answers = [json.loads(text) for text, _ in told]
+    told = run_on_node(group, "sweep")
+    answers = [answer for answer, _ in told]
     assert [answer["cell"] for answer in answers] == [job.cell for job in group]
     assert "found a folder with other files" in answers[1]["error"] and told[1][1] == {}
     assert answers[0]["result"]["steps"] == 40
@@ -303,10 +303,10 @@ def test_a_cluster_has_room_for_tasks():
         def cluster_resources():
             return {"CPU": 32.0, "GPU": 2.0}
 
-    assert room(Ray, 0.25, 1, "auto") == (8, True)
-    assert room(Ray, 0.25, 4, "cpu") == (8, False)
+    assert room(Ray, 0.25, 1, "auto") == (8, 2)
+    assert room(Ray, 0.25, 4, "cpu") == (8, 0)
     Ray.cluster_resources = staticmethod(lambda: {"CPU": 3.0})
-    assert room(Ray, 0.25, 2, "auto") == (1, False)
+    assert room(Ray, 0.25, 2, "auto") == (1, 0)
 
 
 def test_the_sweep_trains_smoke_cells_in_groups(tmp_path, capsys, monkeypatch):

@@ -10,10 +10,11 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from retrieval_interp.cli.command import parse_options, run_command
 from tasks.errors import InputError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 PROG = "python -m retrieval_interp.sweep"
 MOST_WORKERS = 256
+MOST_THREADS = 1024
 MOST_GROUP = 64
 
 
@@ -67,45 +69,8 @@ class SweepOptions:
 def main(argv: Sequence[str], prog: str = PROG) -> None:
     options = parse_options(SweepOptions, argv, prog)
     _check_options(options)
-
-    from retrieval_interp.sweep.folder import SweepFolder, read_results
-
     grid = _choose_grid(options)
-    if options.summary:
-        _summarize(options.out, grid, prog)
-        return
-
-    from retrieval_interp.training.device import choose_device
-
-    ray = None
-    if options.address is None:
-        choose_device(options.device)
-    else:
-        from retrieval_interp.sweep.ray_cluster import connect
-
-        ray = connect(options.address)
-    try:
-        folder = SweepFolder(options.out, grid)
-        try:
-            finished = read_results(options.out, grid)
-            jobs = _jobs(folder, finished, options)
-            groups = _groups(grid, jobs, options, ray)
-            if ray is None:
-                from retrieval_interp.sweep.local import environments, run_local
-
-                workers, threads, gpus = _local_share(options)
-                events = run_local(groups, environments(workers, threads, gpus))
-            else:
-                from retrieval_interp.sweep.ray_cluster import run_on_ray
-
-                share = options.gpus_per_cell
-                events = run_on_ray(ray, groups, options.out, share, options.workers)
-            failed = _run(folder, jobs, events, options)
-        finally:
-            folder.close()
-    finally:
-        if ray is not None:
-            ray.shutdown()
+    failed = not options.summary and _sweep(grid, options)
     _summarize(options.out, grid, prog)
     if failed:
         sys.stdout.flush()
@@ -116,12 +81,14 @@ def _check_options(options: SweepOptions) -> None:
     # Whether a device is there is another question, and on a cluster one for its nodes.
     if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", options.device) is None:
         raise InputError(f"--device: expected auto, cpu or cuda, found {options.device!r:.40}")
-    if options.workers is not None and not 1 <= options.workers <= MOST_WORKERS:
-        raise InputError(f"--workers: expected 1 to {MOST_WORKERS}, found {options.workers}")
-    if options.threads is not None and not 1 <= options.threads <= 1024:
-        raise InputError(f"--threads: expected 1 to 1024, found {options.threads}")
-    if options.group != "auto" and not 1 <= options.group <= MOST_GROUP:
-        raise InputError(f"--group: expected auto or 1 to {MOST_GROUP}, found {options.group}")
+    group = None if options.group == "auto" else options.group
+    for name, expected, most, found in (
+        ("workers", "", MOST_WORKERS, options.workers),
+        ("threads", "", MOST_THREADS, options.threads),
+        ("group", "auto or ", MOST_GROUP, group),
+    ):
+        if found is not None and not 1 <= found <= most:
+            raise InputError(f"--{name}: expected {expected}1 to {most}, found {found}")
     if not 0 < options.gpus_per_cell <= 1:
         raise InputError(
             f"--gpus-per-cell: expected a number above 0 and at most 1, found "
@@ -152,8 +119,45 @@ def _choose_grid(options: SweepOptions) -> "Grid":
     return wanted
 
 
+def _sweep(grid: "Grid", options: SweepOptions) -> bool:
+    """Run the cells that are left, here or on a cluster; whether one failed."""
+    from retrieval_interp.sweep.folder import SweepFolder, read_results
+    from retrieval_interp.sweep.groups import in_groups, seeds_together
+    from retrieval_interp.training.device import choose_device
+
+    with ExitStack() as stack:
+        ray = None
+        if options.address is None:
+            choose_device(options.device)
+            workers, threads, gpus = _local_share(options)
+        else:
+            from retrieval_interp.sweep.ray_cluster import connect, room, run_on_ray
+
+            ray = connect(options.address)
+            stack.callback(ray.shutdown)
+            threads = options.threads or 1
+            found, gpus = room(ray, options.gpus_per_cell, threads, options.device)
+            workers = options.workers or found
+        folder = SweepFolder(options.out, grid)
+        stack.callback(folder.close)
+        finished = read_results(options.out, grid)
+        jobs = list_jobs(folder, finished, options.device, threads, options.keep_checkpoints)
+        size = options.group
+        if size == "auto":
+            size = seeds_together(grid.recipe, gpus > 0, len(jobs), workers)
+        groups = in_groups(jobs, size)
+        if ray is None:
+            from retrieval_interp.sweep.local import environments, run_local
+
+            events = run_local(groups, environments(workers, threads, gpus))
+        else:
+            share = options.gpus_per_cell if gpus else 0
+            events = run_on_ray(ray, groups, options.out, share, options.workers)
+        return _write_down(folder, jobs, events, options)
+
+
 def _local_share(options: SweepOptions) -> tuple[int, int, int]:
-    """Workers, threads a worker, and GPUs used, on this machine."""
+    """Workers, threads of each, and GPUs used, on this machine."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -161,26 +165,29 @@ def _local_share(options: SweepOptions) -> tuple[int, int, int]:
     if options.device != "cpu" and torch.cuda.is_available():
         gpus = torch.cuda.device_count() if options.device in ("auto", "cuda") else 1
     workers = options.workers or max(1, gpus * int(1 / options.gpus_per_cell))
-    threads = options.threads or max(1, (cores or 1) // workers)
-    return workers, threads, gpus
+    return workers, options.threads or max(1, (cores or 1) // workers), gpus
 
 
-def _jobs(
-    folder: "SweepFolder", finished: dict["Cell", dict[str, object]], options: SweepOptions
+def list_jobs(
+    folder: "SweepFolder",
+    finished: "Container[Cell]",
+    device: str = "auto",
+    threads: int = 1,
+    checkpoint: bool = True,
 ) -> "list[Job]":
     """What is left to do; what killed sweeps left in finished cells is cleared away."""
     from retrieval_interp.sweep.cells import Job, tidy
     from tasks.structured import to_data
 
     grid, jobs = folder.grid, []
-    threads = options.threads or (1 if options.address else _local_share(options)[1])
     for cell in grid.cells:
+        path = folder.cell_folder(cell)
         if cell in finished:
-            tidy(folder.cell_folder(cell), options.keep_checkpoints)
+            tidy(path, checkpoint)
             continue
-        if not (folder.cell_folder(cell) / "state.safetensors").exists():
+        if not (path / "state.safetensors").exists():
             # Its result was removed, to have it run again.
-            tidy(folder.cell_folder(cell), checkpoint=False)
+            tidy(path, checkpoint=False)
         jobs.append(
             Job(
                 cell=cell.name,
@@ -188,50 +195,25 @@ def _jobs(
                 scale=grid.scale,
                 layers=cell.layers,
                 recipe=to_data(grid.cell_recipe(cell)),
-                folder=str(folder.cell_folder(cell)),
-                device=options.device,
+                folder=str(path),
+                device=device,
                 threads=threads,
                 compile=grid.compile,
-                checkpoint=options.keep_checkpoints,
+                checkpoint=checkpoint,
             )
         )
     return jobs
 
 
-def _groups(grid: "Grid", jobs: "list[Job]", options: SweepOptions, ray: Any) -> "list[list[Job]]":
-    """The jobs that train together."""
-    from retrieval_interp.sweep.groups import in_groups, seeds_together
-
-    size = options.group
-    if size == "auto":
-        if ray is None:
-            workers, _, gpus = _local_share(options)
-            on_gpu = gpus > 0
-        else:
-            from retrieval_interp.sweep.ray_cluster import room
-
-            found, on_gpu = room(ray, options.gpus_per_cell, options.threads or 1, options.device)
-            workers = options.workers or found
-        size = seeds_together(grid.recipe, on_gpu, len(jobs), workers)
-    return in_groups(jobs, size)
-
-
-def _run(
-    folder: "SweepFolder",
-    jobs: "list[Job]",
-    events: "Iterator[Event]",
-    options: SweepOptions,
-) -> dict[str, str]:
-    """Write down what happens; returns the cells that failed."""
-    from contextlib import closing
-
+def _write_down(
+    folder: "SweepFolder", jobs: "list[Job]", events: "Iterator[Event]", options: SweepOptions
+) -> bool:
+    """Write down and show what happens; whether a cell failed."""
     from retrieval_interp.sweep.local import Done, Failed
     from retrieval_interp.sweep.progress import SweepProgress
 
-    grid = folder.grid
-    cells = {cell.name: cell for cell in grid.cells}
-    failed: dict[str, str] = {}
-    progress = SweepProgress(grid, jobs)
+    cells = {cell.name: cell for cell in folder.grid.cells}
+    progress = SweepProgress(folder.grid, jobs)
     try:
         with closing(events), closing(progress):  # type: ignore[type-var]
             progress.start(options.out)
@@ -242,16 +224,15 @@ def _run(
                     progress.done(cell, event.result["validation_loss"])
                 elif isinstance(event, Failed):
                     file = folder.write_error(cell, event.reason, event.detail)
-                    failed[cell.name] = event.reason
                     progress.failed(cell, event.reason, file)
                 else:
                     progress.step(cell, event.step)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"interrupted with {progress.finished} of {len(grid.cells)} cells finished; the same "
+            f"interrupted with {progress.finished} of {len(cells)} cells finished; the same "
             "command goes on"
         ) from None
-    return failed
+    return progress.failures > 0
 
 
 def _summarize(out: Path, grid: "Grid", prog: str) -> None:

@@ -59,25 +59,6 @@ class Job:
     checkpoint: bool = True
 
 
-def run_job(job: Job, on_step: Callable[[int], None] = lambda done: None) -> dict[str, Any]:
-    """Train a cell to its end, or go on with what its folder holds.
-
-    Args:
-        job: the cell.
-        on_step: called with the number of steps done.
-
-    Returns:
-        Its result as JSON data. The run folder is left as it is; see `tidy`.
-
-    Raises:
-        InputError: as `train_model`.
-    """
-    (ended,) = run_jobs([job], lambda cell, done: on_step(done))
-    if isinstance(ended, InputError):
-        raise ended
-    return ended
-
-
 def run_jobs(
     jobs: Sequence[Job], on_step: Callable[[str, int], None] = lambda cell, done: None
 ) -> list[dict[str, Any] | InputError]:
@@ -89,7 +70,8 @@ def run_jobs(
         on_step: called with a cell's name and its number of steps done.
 
     Returns:
-        The result of each as JSON data, or why it failed, which stops no other.
+        The result of each as JSON data, or why it failed, which stops no other. The run folders are
+        left as they are; see `tidy`.
 
     Raises:
         InputError: as `train_seeds`.

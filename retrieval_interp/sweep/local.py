@@ -157,7 +157,7 @@ class _Pool:
         )
         with self._lock:
             if self._stopped:
-                return [], -signal.SIGKILL
+                return [], 1
             process.start()
             self._running.add(process)
         writer.close()

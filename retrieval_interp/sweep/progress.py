@@ -35,7 +35,7 @@ class SweepProgress:
         self._done = dict.fromkeys(grid.cells, 0) | dict.fromkeys(ended, self._steps)
         self._before = dict.fromkeys(ended, self._steps)
         self.finished = len(ended)
-        self._failed = 0
+        self.failures = 0
         self._began = self._spoke = time.monotonic()
         self._on_terminal = sys.stderr.isatty()
         self._bar: Any = tqdm(
@@ -70,7 +70,7 @@ class SweepProgress:
 
     def failed(self, cell: Cell, reason: str, file: Path) -> None:
         """A cell has failed."""
-        self._failed += 1
+        self.failures += 1
         self._before[cell] = self._steps
         self._end(cell, f"failed: {reason} (see {file})")
 
@@ -98,7 +98,7 @@ class SweepProgress:
     def _where(self) -> str:
         seconds = self.seconds_left()
         time_left = f", about {_duration(seconds)} left" if seconds else ""
-        failed = f", {self._failed} failed" if self._failed else ""
+        failed = f", {self.failures} failed" if self.failures else ""
         return f"{self.finished} of {len(self._done)} cells finished{failed}{time_left}"
 
     def _say(self, line: str) -> None:
@@ -111,7 +111,7 @@ class SweepProgress:
     def _show(self) -> None:
         share = self._work(self._done) / self._work(dict.fromkeys(self._done, self._steps))
         seconds = self.seconds_left()
-        failed = f", {self._failed} failed" if self._failed else ""
+        failed = f", {self.failures} failed" if self.failures else ""
         self._bar.set_description_str(f"{self.finished} of {len(self._done)} cells{failed}", False)
         self._bar.set_postfix_str(_duration(seconds) if seconds is not None else "?", False)
         self._bar.update(100 * share - self._bar.n)

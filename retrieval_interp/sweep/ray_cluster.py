@@ -12,7 +12,6 @@ Every node needs this package. Nothing is sent to Ray's makers, and no dashboard
 """
 
 import hashlib
-import json
 import os
 import shutil
 import socket
@@ -21,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,84 +120,73 @@ def run_on_ray(
             the node's.
         where: folder of the sweep: with this machine's name it tells its nodes' folders from those
             of other sweeps.
-        gpus_per_cell: share of a GPU a task; 0 is used where the cluster has none.
+        gpus_per_cell: share of a GPU per task; 0 where the cluster has none.
         at_most: tasks at once; by default as many as the cluster has room for.
 
     Yields:
-        Done or Failed once a job. The connection is closed at the end, and whatever still runs is
-        ended with it.
+        Done or Failed once per job. Whatever still runs ends with the connection.
     """
     sweep = hashlib.sha256(f"{socket.gethostname()}:{where.resolve()}".encode()).hexdigest()[:16]
-    threads, device = (groups[0][0].threads, groups[0][0].device) if groups else (1, "cpu")
-    _, on_gpu = room(ray, gpus_per_cell, threads, device)
-    task = ray.remote(run_on_node).options(
-        num_cpus=threads, num_gpus=gpus_per_cell if on_gpu else 0, max_retries=MAX_RETRIES
-    )
     waiting = list(groups)
+    threads = waiting[0][0].threads if waiting else 1
+    task = ray.remote(run_on_node).options(
+        num_cpus=threads, num_gpus=gpus_per_cell, max_retries=MAX_RETRIES
+    )
     running: dict[Any, Sequence[Job]] = {}
-    try:
-        while waiting or running:
-            while waiting and (at_most is None or len(running) < at_most):
-                jobs = waiting.pop(0)
-                running[task.remote(json.dumps([asdict(job) for job in jobs]), sweep)] = jobs
-            (ended,), _ = ray.wait(list(running), num_returns=1)
-            jobs = running.pop(ended)
-            try:
-                answers = ray.get(ended)
-            except Exception as error:
-                reason = reason_of(getattr(error, "cause", None) or error)
-                for job in jobs:
-                    yield Failed(job, reason, str(error))
+    while waiting or running:
+        while waiting and (at_most is None or len(running) < at_most):
+            jobs = waiting.pop(0)
+            running[task.remote(jobs, sweep)] = jobs
+        (ended,), _ = ray.wait(list(running), num_returns=1)
+        jobs = running.pop(ended)
+        try:
+            answers = ray.get(ended)
+        except Exception as error:
+            reason = reason_of(getattr(error, "cause", None) or error)
+            yield from (Failed(job, reason, str(error)) for job in jobs)
+            continue
+        for job, (answer, files) in zip(jobs, answers):
+            if "result" in answer:
+                yield Done(job, answer["result"], files)
             else:
-                for job, (text, files) in zip(jobs, answers):
-                    answer = json.loads(text)
-                    if "result" in answer:
-                        yield Done(job, answer["result"], files)
-                    else:
-                        yield Failed(job, answer["error"], answer["detail"])
-    finally:
-        ray.shutdown()
+                yield Failed(job, answer["error"], answer["detail"])
 
 
-def room(ray: Any, gpus_per_cell: float, threads: int, device: str) -> tuple[int, bool]:
-    """How many tasks the connected cluster runs at once, and whether on GPUs."""
+def room(ray: Any, gpus_per_cell: float, threads: int, device: str) -> tuple[int, int]:
+    """How many tasks the connected cluster runs at once, and on how many GPUs."""
     resources = ray.cluster_resources()
-    gpus = resources.get("GPU", 0) if device != "cpu" and gpus_per_cell > 0 else 0
+    gpus = int(resources.get("GPU", 0)) if device != "cpu" and gpus_per_cell > 0 else 0
     tasks = gpus / gpus_per_cell if gpus else resources.get("CPU", 1) / threads
-    return max(1, int(tasks)), gpus > 0
+    return max(1, int(tasks)), gpus
 
 
-def run_on_node(text: str, sweep: str) -> list[tuple[str, dict[str, bytes]]]:
+def run_on_node(jobs: Sequence[Job], sweep: str) -> list[tuple[dict[str, Any], dict[str, bytes]]]:
     """Run jobs that train together on a node; this is the task.
 
     Args:
-        text: the jobs as JSON.
+        jobs: their folders are replaced by some of the node's.
         sweep: name of the sweep's folder on the node.
 
     Returns:
-        For each job its answer (`answers_of`) as JSON and, if it has a result, what is kept of its
-        run folder, by path.
+        For each job its answer (`answers_of`) and, if it has a result, what is kept of its run
+        folder, by path.
     """
     import ray
 
-    jobs = [Job(**job) for job in json.loads(text)]
     node = ray.get_runtime_context().get_node_id()
     root = Path(tempfile.gettempdir()) / f"retrieval-interp-{os.getuid()}" / sweep / node
     told = []
-    for job, answer in zip(
-        jobs, answers_of([replace(job, folder=str(root / job.cell)) for job in jobs])
-    ):
-        files = {}
+    for answer in answers_of([replace(job, folder=str(root / job.cell)) for job in jobs]):
+        folder, files = root / answer["cell"], {}
         if "result" in answer:
-            folder = root / job.cell
-            tidy(folder, job.checkpoint)
+            tidy(folder, jobs[0].checkpoint)
             files = {
                 str(path.relative_to(folder)): path.read_bytes()
                 for path in sorted(folder.rglob("*"))
                 if path.is_file()
             }
             shutil.rmtree(folder)
-        told.append((json.dumps(answer), files))
+        told.append((answer, files))
     for empty in (root, root.parent, root.parent.parent):
         try:
             empty.rmdir()

@@ -13,13 +13,14 @@ from circuits import parse_circuit
 from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.storage.files import write_whole
 from retrieval_interp.storage.run_folder import RunFolder, watch_path
-from retrieval_interp.sweep.__main__ import SweepOptions, _jobs
-from retrieval_interp.sweep.cells import run_job, tidy
+from retrieval_interp.sweep.__main__ import list_jobs
+from retrieval_interp.sweep.cells import tidy
 from retrieval_interp.sweep.folder import SweepFolder, read_grid
 from retrieval_interp.sweep.grid import make_grid
 from retrieval_interp.training.loop import train_model
 from tests.faults import kill
 from tests.faults.kill import COMMANDS, WAYS, half_written
+from tests.test_cells import run_job
 from tests.test_training import TINY, Stop, metrics, same, state
 
 ROOT = Path(__file__).parent.parent.parent
@@ -213,11 +214,11 @@ def test_config_and_metrics_that_are_deleted_under_a_run_are_written_anew(tmp_pa
 
 def test_a_cell_whose_result_is_removed_is_run_again(tmp_path):
     grid = make_grid("section7-ic", "smoke")
-    folder, options = SweepFolder(tmp_path, grid), SweepOptions(tmp_path, device="cpu", threads=1)
-    job = _jobs(folder, {}, options)[-1]
+    folder = SweepFolder(tmp_path, grid)
+    job = list_jobs(folder, {}, device="cpu")[-1]
     first = run_job(job)
     tidy(Path(job.folder), checkpoint=True)  # as it is when its result is written
-    assert len(_jobs(folder, {}, options)) == len(grid.cells)
+    assert len(list_jobs(folder, {}, device="cpu")) == len(grid.cells)
     again = run_job(job)
     folder.close()
     assert again["validation_loss"] == first["validation_loss"] and again["steps"] == 240
