@@ -21,25 +21,32 @@ def circuit_figure(
 ) -> go.Figure:
     """Draw a circuit: roles across, layers upwards, an arrow for each path.
 
-    Arrows are wider where a path is needed more, dashed where it only enables.
-
-    >>> circuit_figure(circuit, task=task).show()
+    Arrows are dashed where a path only enables, and wider where it is needed more: a path whose
+    ablation gives the loss `necessity[path]` is drawn 1.5 + 4.5 * min(1, necessity[path]) wide.
 
     Args:
         circuit: what to draw.
         n_layers: layers of the model; by default as many as the circuit needs.
-        order: roles from left to right; by default as they stand in the task's sequence, without a
-            task as in a chain's.
-        necessity: loss when each path is ablated.
-        colors: CSS colour of an arrow, by default one per head.
-        notes: short text written beside an arrow.
+        order: roles from left to right; by default their order in the task's sequence, or without
+            a task that of a chain.
+        necessity: the loss with each path ablated.
+        colors: CSS colour of an arrow; by default one colour per head.
+        notes: short text beside an arrow.
         task: names the roles and the loss; without it `circuits.draw.names` does.
 
     Returns:
-        A figure of its own template; `figure.show()` and `figure.write_html(...)` as usual.
+        A figure with a template of its own; use `figure.show()` and `figure.write_html(...)`.
 
     Raises:
-        InputError: a head above the layers, or a path whose role is not in the order.
+        InputError: a head is above the layers, or a path has a role that is not in `order`.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> task = ri.RetrievalTask(steps=3)
+        >>> lines = ["L0.H0 one-hot s4<-s3", "L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
+        >>> figure = ri.circuit_figure(ri.parse_circuit(lines, task), n_layers=5, task=task)
+        >>> len(figure.data)  # one trace per path
+        4
     """
     layout, notes = lay_out(circuit, n_layers, order, necessity, colors, task), notes or {}
     depth, width = len(layout.labels), len(layout.columns)

@@ -153,20 +153,34 @@ class Bench:
     # Supposing
 
     def suppose(self, *lines: str | Circuit) -> View:
-        """Suppose what some heads do, and measure it.
+        """Change what some heads do, and measure the result.
+
+        The loss is that of the model with the whole circuit so far in place, the mean over the
+        workbench's examples and everything asked:
+
+            loss(C) ± s / √n,  with s the sample standard deviation of the n examples' losses
 
         Args:
-            lines: `L3.H0 uniform` (or identity, role-mean, original) replaces a head;
-                `L1.H0 one-hot s0<-s2 s4<-s6` gives it these paths; `L1.H0 s0<-s2` adds a path to
-                those that it has, and where its role has another source, they share. Or a whole
-                circuit.
+            lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, role-mean,
+                original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly these
+                paths; `L1.H0 s0<-s2` adds a path to those it has. If the path's role already has a
+                source, the two share its attention.
 
         Returns:
             A view of what changed; its `data` is the loss.
 
         Raises:
-            InputError: not of that form, or a head, role or path that is not there; then nothing
-                has changed.
+            InputError: a line is malformed, or its head, role or path does not exist; nothing
+                changes then.
+
+        Examples:
+            >>> import retrieval_interp as ri
+            >>> bench = ri.open("small", examples=64)
+            >>> print(f"{bench.suppose('L2.H0 one-hot s0<-s2 s4<-s6').data:.3f}")
+            0.026
+            >>> bench.suppose("L3.H0 uniform")
+            L3.H0: original -> uniform
+            MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0256)
         """
         return self._change(self._supposed.with_lines(lines))
 

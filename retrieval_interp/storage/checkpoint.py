@@ -142,15 +142,25 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 
 
 def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:
-    """Load a model by shipped name, file or run folder.
+    """Load a model with its task, by shipped name, file or run folder.
 
     Args:
         name: `small`, `runs/a/checkpoints/step-001000.safetensors`, `runs/a`, ...
-        device: where to put it.
+        device: where to put the model.
 
     Raises:
-        InputError: not found, damaged, of another task, or with weights that are missing, extra,
-            of the wrong shape or type, NaN or infinite.
+        InputError: the checkpoint is not found, damaged or of another task, or has weights that are
+            missing, unexpected, of the wrong shape or type, NaN or infinite.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> small = ri.load_checkpoint("small")
+        >>> small.model.cfg.n_layers, small.task.steps, small.training["step"]
+        (5, 3, 12000)
+        >>> batch = small.task.sample(64, split="test")
+        >>> loss = small.task.loss(small.model(batch.inputs), batch)
+        >>> print(f"{loss.item():.3f}")
+        0.009
     """
     path = find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")

@@ -83,20 +83,34 @@ def train_model(
     on_step: Callable[[int, dict[str, Any] | None], None] = lambda step, row: None,
     watch: Watcher | None = None,
 ) -> Trained:
-    """Run a recipe, or go on with the run that `out` holds.
+    """Train a model by a recipe, or resume the run that `out` holds.
+
+    A step minimizes the task's loss on a batch of the recipe's training set; with the mean squared
+    error of `RetrievalTask` a model that has learned nothing stays at the plateau 1 - 1/N.
 
     Args:
         recipe: task, model and optimization.
         out: run folder; without one nothing is written.
         device: `auto`, `cpu` or `cuda`.
-        compile: use `torch.compile`; where that fails a warning says why and the run is eager.
+        compile: use `torch.compile`; if that fails, a warning says why and the run is eager.
         on_step: called after each step with the number of steps done and the metrics row that the
             step logged, if any.
-        watch: is shown the model every `log_every` steps, as `ri.Watch(circuit)` is to measure a
-            circuit's paths; training goes the same way.
+        watch: measures a circuit's paths every `log_every` steps; does not change the training.
 
     Raises:
-        InputError: the folder holds another recipe, cannot be written, or the loss is not finite.
+        InputError: the folder holds another recipe or cannot be written, or the loss is not finite.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> recipe = ri.Recipe(
+        ...     task=ri.RetrievalTask(chains=2, steps=1),
+        ...     model=ri.ModelConfig(layers=1, d_model=32),
+        ...     steps=20,
+        ... )
+        >>> trained = ri.train_model(recipe, device="cpu", compile=False)  # a few seconds
+        >>> first, last = trained.metrics[0], trained.metrics[-1]
+        >>> last["step"], last["validation_loss"] < first["validation_loss"]
+        (20, True)
     """
     run = _Run(recipe, out, on_step, watch)
     _train([run], device, compile)
