@@ -1,15 +1,15 @@
 # make demo   install, then find the circuit of the shipped checkpoint (offline after installing)
 # make test   install, then lint, type check and run the tests
-#             (test-all: also what takes half a minute a test;
+#             (test-all: also those that take half a minute each or start a cluster;
 #             BROWSER=install also installs Debian's chromium for the browser tests)
 # make docs   build the pages with the API reference into site/ (offline after installing)
 # make bench  timings in turns with hand-written and naive code, growth, memory (an hour or two)
-# make faults kill, fill, remove, fuzz: what the commands and readers stand (an hour)
+# make faults what commands and readers stand: kills, signals, full disks, damaged input (an hour)
 
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist worksteal -rs
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadgroup -rs
 INSTALLED := $(VENV)/.installed
 
 .PHONY: demo test test-all docs bench faults clean chromium
@@ -22,10 +22,10 @@ test: $(INSTALLED) chromium
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow and not cluster and not faults'
 
 test-all: $(INSTALLED) chromium
-	$(PYTEST)
+	$(PYTEST) -m 'not faults'
 
 # Without it the browser tests are skipped and say so.
 chromium:
@@ -51,9 +51,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/memory.py
 
 faults: $(INSTALLED)
-	$(RUN) faults/kill.py
-	$(RUN) faults/machine.py
-	$(RUN) -m faults.fuzz --seconds 20 --out findings site
+	$(PYTEST) -m faults tests/faults
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
@@ -61,4 +59,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info report.html growth.html findings site
+	rm -rf $(VENV) build dist *.egg-info report.html growth.html site

@@ -1,6 +1,7 @@
 """The wheel alone, in an empty environment and an empty folder, does the main job."""
 
 import json
+import os
 import site
 import subprocess
 import sys
@@ -34,10 +35,12 @@ def test_the_wheel_does_the_main_job(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
 
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
     def run(*arguments):
-        return subprocess.run(
-            [python, *arguments], cwd=empty, capture_output=True, text=True, check=True
-        ).stdout
+        command = [python, *arguments]
+        options = {"capture_output": True, "text": True, "check": True}
+        return subprocess.run(command, cwd=empty, env=environment, **options).stdout
 
     where = run("-c", "import retrieval_interp, circuits, tasks; print(circuits.__file__)")
     assert Path(where.strip()).is_relative_to(target)
