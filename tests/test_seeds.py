@@ -303,10 +303,10 @@ def test_a_cluster_has_room_for_tasks():
         def cluster_resources():
             return {"CPU": 32.0, "GPU": 2.0}
 
-    assert room(Ray, 0.25, 1, "auto") == (8, 2)
-    assert room(Ray, 0.25, 4, "cpu") == (8, 0)
+    assert room(Ray, 0.25, 1, "auto") == (8, True)
+    assert room(Ray, 0.25, 4, "cpu") == (8, False)
     Ray.cluster_resources = staticmethod(lambda: {"CPU": 3.0})
-    assert room(Ray, 0.25, 2, "auto") == (1, 0)
+    assert room(Ray, 0.25, 2, "auto") == (1, False)
 
 
 def test_the_sweep_trains_smoke_cells_in_groups(tmp_path, capsys, monkeypatch):

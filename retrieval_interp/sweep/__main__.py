@@ -136,8 +136,8 @@ def _sweep(grid: "Grid", options: SweepOptions) -> bool:
             ray = connect(options.address)
             stack.callback(ray.shutdown)
             threads = options.threads or 1
-            found, gpus = room(ray, options.gpus_per_cell, threads, options.device)
-            workers = options.workers or found
+            found, on_gpu = room(ray, options.gpus_per_cell, threads, options.device)
+            workers, gpus = options.workers or found, int(on_gpu)
         folder = SweepFolder(options.out, grid)
         stack.callback(folder.close)
         finished = read_results(options.out, grid)

@@ -152,12 +152,12 @@ def run_on_ray(
                 yield Failed(job, answer["error"], answer["detail"])
 
 
-def room(ray: Any, gpus_per_cell: float, threads: int, device: str) -> tuple[int, int]:
-    """How many tasks the connected cluster runs at once, and on how many GPUs."""
+def room(ray: Any, gpus_per_cell: float, threads: int, device: str) -> tuple[int, bool]:
+    """How many tasks the connected cluster runs at once, and whether on GPUs."""
     resources = ray.cluster_resources()
-    gpus = int(resources.get("GPU", 0)) if device != "cpu" and gpus_per_cell > 0 else 0
+    gpus = resources.get("GPU", 0) if device != "cpu" and gpus_per_cell > 0 else 0
     tasks = gpus / gpus_per_cell if gpus else resources.get("CPU", 1) / threads
-    return max(1, int(tasks)), gpus
+    return max(1, int(tasks)), gpus > 0
 
 
 def run_on_node(jobs: Sequence[Job], sweep: str) -> list[tuple[dict[str, Any], dict[str, bytes]]]:
