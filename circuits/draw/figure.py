@@ -61,9 +61,8 @@ def circuit_figure(
             line={"color": "rgba(128, 136, 144, 0.35)"},
             layer="below",
         )
-    for layer, arrows in enumerate(layout.arrows):
-        for arrow in arrows:
-            _add_arrow(figure, arrow, layer, notes.get(arrow.path))
+    for arrow in layout.arrows:
+        _add_arrow(figure, arrow, notes.get(arrow.path))
     figure.update_xaxes(
         title="role, in the order of the sequence",
         tickvals=list(range(width)),
@@ -87,8 +86,8 @@ def circuit_figure(
     )
 
 
-def _add_arrow(figure: go.Figure, arrow: Arrow, layer: int, note: str | None) -> None:
-    path, *about = arrow.about
+def _add_arrow(figure: go.Figure, arrow: Arrow, note: str | None) -> None:
+    layer, (path, *about) = arrow.path.head.layer, arrow.about
     text = [path, *map(_plain, about)]
     # Equal paths of several heads run side by side.
     start, end = (place + 0.08 * arrow.beside for place in (arrow.start, arrow.end))

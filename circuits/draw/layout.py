@@ -72,12 +72,12 @@ class Layout:
     Attributes:
         columns: roles from left to right.
         labels: the lines beside each layer, the lowest layer first.
-        arrows: the paths of each layer.
+        arrows: the paths that carry, then those that only enable.
     """
 
     columns: tuple[Column, ...]
     labels: tuple[tuple[Label, ...], ...]
-    arrows: tuple[tuple[Arrow, ...], ...]
+    arrows: tuple[Arrow, ...]
 
 
 def lay_out(
@@ -114,7 +114,7 @@ def lay_out(
     place = {role: column for column, role in enumerate(order)}
     loss_name = task.loss_name if task else "loss"
     enabling = set(circuit.enabling)
-    arrows: list[list[Arrow]] = [[] for _ in range(n_layers)]
+    arrows = []
     seen: Counter[tuple[int, RolePath]] = Counter()
     for path in (*circuit.paths(), *circuit.enabling):
         head, (dest, src) = path
@@ -127,7 +127,7 @@ def lay_out(
         about = [str(path), f"{names.labels[dest]} from {names.labels[src]}"]
         about += [] if loss is None else [f"{loss_name} {loss:.3f} when ablated"]
         about += ["only enables"] if path in enabling else []
-        arrows[head.layer].append(
+        arrows.append(
             Arrow(
                 path,
                 place[src],
@@ -144,7 +144,7 @@ def lay_out(
     return Layout(
         tuple(Column(role, role_name(role), names.symbols[role]) for role in order),
         tuple(_labels(circuit, layer) for layer in range(n_layers)),
-        tuple(map(tuple, arrows)),
+        tuple(arrows),
     )
 
 

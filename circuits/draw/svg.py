@@ -39,9 +39,10 @@ def draw_circuit(
     widest = max((len(label.text) for row in layout.labels for label in row), default=0)
     left = max(_LEFT, 60 + 7 * widest)
     xs = [left + _COLUMN * place for place in range(len(layout.columns))]
+    busy = {arrow.path.head.layer for arrow in layout.arrows}
     heights = [
-        max(_ROW if arrows else _IDLE_ROW, 8 + _LINE * len(labels))
-        for arrows, labels in zip(layout.arrows, layout.labels)
+        max(_ROW if layer in busy else _IDLE_ROW, 8 + _LINE * len(labels))
+        for layer, labels in enumerate(layout.labels)
     ]
     width, height = left + _COLUMN * len(xs), _TOP + sum(heights) + _FOOT
     floors = [height - _FOOT - sum(heights[:layer]) for layer in range(len(heights) + 1)]
@@ -52,11 +53,11 @@ def draw_circuit(
         text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}
         _add(svg, "text", column.symbol, **text, y=height - 36, font_weight=600)
         _add(svg, "text", column.name, **text, y=height - 18, font_size=11, fill_opacity=0.65)
-    for layer, (labels, arrows) in enumerate(zip(layout.labels, layout.arrows)):
-        bottom, top = floors[layer], floors[layer + 1]
-        _add_labels(svg, labels, (bottom + top) / 2, faint=not arrows)
-        for arrow in arrows:
-            _add_arrow(svg, arrow, xs, bottom, top)
+    for layer, labels in enumerate(layout.labels):
+        _add_labels(svg, labels, (floors[layer] + floors[layer + 1]) / 2, faint=layer not in busy)
+    for arrow in layout.arrows:
+        layer = arrow.path.head.layer
+        _add_arrow(svg, arrow, xs, floors[layer], floors[layer + 1])
     for y in floors:
         for x in xs:
             _add(svg, "circle", cx=x, cy=y, r=3.5, fill="currentColor", fill_opacity=0.6)
