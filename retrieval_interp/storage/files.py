@@ -97,6 +97,29 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(_TEMPORARY)
 
 
+def check_own(path: Path, name: str, whose: str) -> bool:
+    """Whether a folder holds the file by which it is known; without it, it has to be new or empty.
+
+    Args:
+        path: the folder.
+        name: of the file.
+        whose: the folder is then, as in `a run's`.
+
+    Raises:
+        InputError: a file, or a folder with other files.
+    """
+    if (path / name).exists():
+        return True
+    found = "a file" if path.is_file() else ""
+    for child in path.iterdir() if path.is_dir() else ():
+        empty = child.is_dir() and not any(child.iterdir())
+        if child.name != "lock" and not empty and not is_temporary(child):
+            found = f"a folder with other files and no {name}; give another --out"
+    if found:
+        raise InputError(f"{path}: expected a new folder or {whose}, found {found}")
+    return False
+
+
 def lock_folder(path: Path, work: str) -> "BaseFileLock":
     """Hold a folder for this process, creating it if it is missing, until the lock is released.
 
@@ -146,13 +169,7 @@ def read_part(cls: type[T], data: Any, where: str) -> T:
 
 
 def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:
-    """Refuse to go on in a folder with other settings than it was begun with.
-
-    Args:
-        wanted: the settings asked for, as JSON data.
-        found: those of the folder.
-        path: the folder.
-        what: it holds, as in `run`.
+    """Refuse to go on in a folder of a `what` with other settings than it was begun with.
 
     Raises:
         InputError: the first setting that differs is named.

@@ -32,8 +32,8 @@ from retrieval_interp.storage.checkpoint import (
     write_tensors,
 )
 from retrieval_interp.storage.files import (
+    check_own,
     check_same,
-    is_temporary,
     lock_folder,
     read_json_lines,
     read_part,
@@ -83,18 +83,8 @@ class RunFolder:
 
     def __init__(self, path: Path, recipe: Recipe):
         self.path, self.recipe = path, recipe
-        config = path / "config.json"
-        if config.exists():
+        if check_own(path, "config.json", "a run's"):
             check_same(_settings(recipe), _settings(read_recipe(path)), path, "run")
-        elif path.is_dir() and any(
-            child.name != "lock" and (child.name != "checkpoints" or any(child.iterdir()))
-            for child in path.iterdir()
-            if not is_temporary(child)
-        ):
-            raise InputError(
-                f"{path}: expected a new folder or a run's, found a folder with other files and no "
-                "config.json; give another --out"
-            )
         self._lock = lock_folder(path, "a run that no other process is training")
         (path / "checkpoints").mkdir(exist_ok=True)
         self._write_config()
@@ -108,16 +98,8 @@ class RunFolder:
 
     # Metrics
 
-    @property
-    def metrics_path(self) -> Path:
-        return metrics_path(self.path)
-
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows logged so far.
-
-        Raises:
-            InputError: a row lacks a number that every row has.
-        """
+        """The rows logged so far, as `read_metrics`."""
         return read_metrics(self.path)
 
     def log(self, rows: list[dict[str, Any]]) -> None:
@@ -129,13 +111,14 @@ class RunFolder:
         Raises:
             InputError: it cannot be written.
         """
-        new = rows[-1:] if self.metrics_path.exists() else rows
+        path = metrics_path(self.path)
+        new = rows[-1:] if path.exists() else rows
         try:
-            with open(self.metrics_path, "a", encoding="utf-8") as file:
+            with open(path, "a", encoding="utf-8") as file:
                 file.writelines(json.dumps(row) + "\n" for row in new)
         except OSError as error:
             raise InputError(
-                f"{self.metrics_path}: expected to append a line, found: {error.strerror}; "
+                f"{path}: expected to append a line, found: {error.strerror}; "
                 "the last checkpoint is whole, resume from it"
             ) from None
 
@@ -155,8 +138,8 @@ class RunFolder:
             InputError: the disk is full or cannot be written; the previous ones stay whole.
         """
         self._write_config()
-        if self.metrics_path.exists():
-            with open(self.metrics_path, "rb") as file:
+        if (log := metrics_path(self.path)).exists():
+            with open(log, "rb") as file:
                 os.fsync(file.fileno())
         tensors: dict[str, Tensor] = {}
         for name, parameter in model.named_parameters():
@@ -204,9 +187,10 @@ class RunFolder:
                 f"{path}: expected the state that belongs to the checkpoints, found none; put it "
                 "back or give another --out"
             )
-        logged = {self.metrics_path: self.metrics()}
-        logged[watch_path(self.path)] = list(read_json_lines(watch_path(self.path)))
-        for log, rows in logged.items():
+        for log, rows in (
+            (metrics_path(self.path), self.metrics()),
+            (watch_path(self.path), list(read_json_lines(watch_path(self.path)))),
+        ):
             if log.exists():
                 kept = [row for row in rows if not _later(row, state.step)]
                 write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from retrieval_interp.storage.files import (
+    check_own,
     check_same,
-    is_temporary,
     lock_folder,
     read_part,
     read_text,
@@ -55,18 +55,9 @@ def read_grid(path: Path) -> Grid | None:
     Raises:
         InputError: a file, a folder with other content, or a grid.json that is not a grid's.
     """
-    file = path / "grid.json"
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path}: expected a new folder or a sweep's, found a file")
-    if not file.exists():
-        if path.is_dir() and any(
-            child.name != "lock" and not is_temporary(child) for child in path.iterdir()
-        ):
-            raise InputError(
-                f"{path}: expected a new folder or a sweep's, found a folder with other files and "
-                "no grid.json; give another --out"
-            )
+    if not check_own(path, "grid.json", "a sweep's"):
         return None
+    file = path / "grid.json"
     grid: Grid = from_json(Grid, read_text(file, "a sweep's grid"), str(file))
     return grid
 
