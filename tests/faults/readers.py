@@ -24,7 +24,7 @@ from retrieval_interp.emergence.series import read_series
 from retrieval_interp.emergence.text import emergence_csv, emergence_table
 from retrieval_interp.emergence.watch import read_watch
 from retrieval_interp.notebook.display import circuit_html
-from retrieval_interp.reproduce.evidence import _read as read_record
+from retrieval_interp.reproduce.evidence import _read, _record
 from retrieval_interp.storage import checkpoint as files
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.run_folder import checkpoint_files, read_metrics, read_recipe
@@ -236,7 +236,8 @@ RECORD = {"command": "x", "versions": {"torch": "2"}, "date": "2026-01-01"}
 
 @reader("result-record", damaged_json(lambda: [{**RECORD, "record": RECORD}]), "summary.json")
 def use_record(path: Path) -> None:
-    read_record(path), read_record(path, "record")
+    data = _read(path)
+    _record(data, str(path)), _record(data.get("record"), str(path))
 
 
 @reader("inspect-log", damaged_json(log_data), "log.json")
