@@ -130,7 +130,14 @@ def _converter() -> "Converter":
         return tuple(converter.structure(value, kind) for value, kind in zip(data, kinds))
 
     converter.register_structure_hook_func(_is_tuple, read_tuple)
-    converter.register_structure_hook_func(_is_dict, _object)
+
+    def read_dict(data: Any, hint: Any) -> dict[str, Any]:
+        kind = typing.get_args(hint)[1]
+        if kind is Any:
+            return _object(data, hint)
+        return {key: converter.structure(part, kind) for key, part in _object(data, hint).items()}
+
+    converter.register_structure_hook_func(_is_dict, read_dict)
     converter.register_structure_hook_factory(dataclasses.is_dataclass, read_dataclass)
     converter.register_structure_hook_func(_is_named_union, read_named)
     converter.register_unstructure_hook_factory(_is_named_union, write_named)

@@ -234,7 +234,7 @@ def test_damaged_metrics_are_named_and_losses_measured(copied):
     run, circuit = copied
     (run / "metrics.jsonl").write_text('{"step": 1}\n' * 2)
     found = ri.follow_run(run, circuit)
-    assert "metrics.jsonl: expected step, train_loss" in found.notes[0]
+    assert "line 1: expected the key 'train_loss', which is missing" in found.notes[0]
     assert not any(row.logged for row in found.losses)
 
 

@@ -64,8 +64,8 @@ def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
     """With another base of the rotary frequencies.
 
     With the usual base of 10,000 the second frequency of a 4-dimensional encoding turns by 0.15
-    over 16 places and hardly tells them apart; with 100 by 1.5, with 10 by 4.7. A model leaves the
-    plateau the sooner (`benchmarks/plateau.py`).
+    over 16 places and hardly tells them apart; with 100 by 1.5, with 10 by 4.7. A model leaves
+    the plateau sooner.
     """
     return replace(recipe, task=replace(cast(RetrievalTask, recipe.task), base=base), **changes)
 

@@ -1,6 +1,7 @@
 """Files written whole or not at all, folders held by one process, text and JSON lines read."""
 
 import contextlib
+import glob
 import json
 import os
 import secrets
@@ -23,19 +24,24 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name beside it, then rename it into place.
 
     A reader sees the old file or the new one, never half of one; after a failure the old file
-    stands and nothing else is left behind.
+    stands and nothing else is left behind. What a killed process was writing under the same name
+    is removed.
 
     Raises:
         InputError: the folder is missing, not writable, or full.
     """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f"{_TEMPORARY}{path.name[:50]}-{secrets.token_hex(4)}")
+    prefix = f"{_TEMPORARY}{path.name[:50]}-"
+    temporary = path.with_name(f"{prefix}{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        for leftover in path.parent.glob(glob.escape(prefix) + "*"):
+            if not _is_running(leftover.name.removeprefix(prefix).partition("-")[0]):
+                leftover.unlink(missing_ok=True)
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -45,6 +51,19 @@ def write_whole(path: Path, content: bytes | str) -> None:
                 f"{error.strerror or error}; what was there before is unchanged"
             ) from None
         raise
+
+
+def _is_running(process: str) -> bool:
+    """Whether a process is there, by its number as text; where that cannot be asked, it may be."""
+    if os.name != "posix" or not process.isdecimal():
+        return True
+    try:
+        os.kill(int(process), 0)  # no signal, only the question
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def write_json(path: Path, data: Any) -> None:

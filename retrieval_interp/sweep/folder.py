@@ -44,7 +44,7 @@ class _Result:
     seconds: float
     seconds_per_step: float
     device: str
-    versions: dict[str, Any]
+    versions: dict[str, str]
     date: str
     recipe: dict[str, Any]
 

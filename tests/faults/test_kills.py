@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -235,3 +236,18 @@ def test_a_watch_that_is_deleted_under_a_run_is_written_anew(tmp_path):
     train_model(TINY, tmp_path / "run", compile=False, on_step=delete, watch=Watch(circuit))
     written = [watch_path(tmp_path / run).read_text() for run in ("run", "whole")]
     assert written[0] == written[1] and written[0].count("\n") == 1 + 1 + TINY.steps // 5
+
+
+def test_what_a_killed_process_was_writing_is_removed_and_a_running_ones_stays(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    mine = [tmp_path / f".writing-out.json-{gone.pid}-1", tmp_path / ".writing-out.json-x"]
+    others = [
+        tmp_path / f".writing-out.json-{os.getpid()}-2",
+        tmp_path / f".writing-b-{gone.pid}-3",
+    ]
+    for path in (*mine, *others):
+        path.write_text("half")
+    write_whole(tmp_path / "out.json", "{}")
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"out.json", mine[1].name, *(path.name for path in others)}
