@@ -119,6 +119,7 @@ def test_a_killed_worker_is_started_once_more(tmp_path):
     assert events == [Progress(job(tmp_path), 3), Done(job(tmp_path), {"loss": 1}, {})]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_twice_is_reported_and_the_rest_goes_on(tmp_path):
     jobs = [job(tmp_path, Cell(1, seed)) for seed in range(4)]
     events = list(run_local([[one] for one in jobs], [{"GPU": "0"}, {"GPU": "1"}], killed_always))

@@ -11,7 +11,7 @@ from circuits import discover, parse_circuit, score_circuit
 from circuits.runs.hook_runs import HookRuns, make_runs
 from circuits.runs.role_runs import RoleRuns
 from retrieval_interp import train
-from retrieval_interp.cli.command import parse_options
+from retrieval_interp.cli.train_options import train_options
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
@@ -390,8 +390,8 @@ def test_bad_tasks_in_recipes_are_refused_by_key(task, text):
 
 def test_the_command_line_takes_the_task_of_the_preset():
     def parsed(preset, *words):
-        default = train.TrainOptions(PRESETS[preset], preset)
-        return parse_options(train.TrainOptions, words, train.PROG, default).recipe.task
+        options = train_options(["--preset", preset, *words], train.PROG)
+        return options.recipe.task
 
     assert parsed("small", "--task.steps", "2").steps == 2
     task = parsed("conditional", "--task.graph", "a; x <- a", "--task.tables", "chains")

@@ -58,6 +58,7 @@ def test_the_circuit_found_holds_on_other_examples(small):
     assert sum(bool(mechanism.paths) for mechanism in circuit.mechanisms.values()) == 3
 
 
+@pytest.mark.slow
 def test_without_shared_sources_paths_are_one_hot_alone():
     small = load_checkpoint("small")
     circuit = discover(small.model, small.task, examples=256, restarts=1, shared=False)

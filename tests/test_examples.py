@@ -285,6 +285,7 @@ def test_the_notebook_with_a_model_of_ones_own(executed):
     assert "Sufficient" in shown["bridge-score"][0]
 
 
+@pytest.mark.slow
 def test_the_notebook_on_a_language_model(executed):
     shown = executed("language_model")
     assert shown["open"][0].count("= ?") == 4

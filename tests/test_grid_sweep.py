@@ -189,6 +189,7 @@ def test_an_interrupted_sweep_says_so_in_one_line_and_goes_on(whole, tmp_path):
     assert not list(out.rglob("*.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_failing_cell_is_reported_and_the_rest_goes_on(whole, tmp_path):
     out, name = tmp_path / "failing", "layers-2-seed-1"
     copy_without(whole[0], out, name, "layers-1-seed-1")

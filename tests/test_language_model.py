@@ -183,7 +183,7 @@ def test_training_saving_and_loading(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "equations with 3 chains of 2 steps" in printed and "cross entropy" in printed
     assert "MSE" not in printed
-    assert "1.1 the plateau before anything is learned" in printed
+    assert "1.1 is the plateau before anything is learned" in printed
     assert "cross entropy" in (tmp_path / "r.html").read_text()
 
 

@@ -130,6 +130,7 @@ def test_a_model_that_is_right_is_asked_once(tmp_path):
     assert ask(task, right, tmp_path, temperature=0.3)[1][0][1].temperature == 0.3
 
 
+@pytest.mark.slow
 def test_a_model_that_guesses_is_right_as_often_as_by_chance(tmp_path):
     for make, chance in ((benchmark.equations, 1 / 4), (benchmark.relatives, 1 / 16)):
         log, _ = ask(make(questions=200), blind, tmp_path, log_realtime=False)

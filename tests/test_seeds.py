@@ -236,6 +236,7 @@ def killed_after_one(jobs, on_step):
     yield {"cell": cells[1], "error": "why", "detail": "trace "}
 
 
+@pytest.mark.slow
 def test_a_group_that_is_killed_is_started_again_with_what_is_left(tmp_path):
     first, second, third = group = jobs(tmp_path)
     events = list(run_local([group], [{}], killed_after_one))

@@ -177,6 +177,7 @@ def test_checkpoints_hold_the_weights_of_their_step_and_the_record(tmp_path):
     assert trained.metrics[-1]["validation_loss"] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_compiled_training_follows_eager_training():
     """In a process of its own: the run-time type checks of these tests cannot be compiled."""
     script = """
