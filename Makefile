@@ -9,7 +9,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadgroup -rs
+PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile -rs
 INSTALLED := $(VENV)/.installed
 
 .PHONY: demo test test-all docs bench faults clean chromium

@@ -20,21 +20,6 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    """Tests that share what their module makes once run in one process, and first."""
-    for item in items:
-        made = {
-            definition.func.__name__
-            for definitions in item._fixtureinfo.name2fixturedefs.values()
-            for definition in definitions
-            if definition.scope == "module" and definition.func.__module__ == item.module.__name__
-        }
-        if made:
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
-
-
 @pytest.fixture
 def task():
     from tasks import RetrievalTask
