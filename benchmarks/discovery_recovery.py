@@ -10,7 +10,7 @@ how many circuits were found exactly; how many of the others are equivalent (the
 answer by information flow and hold the loss on other examples); and seconds a model.
 
 Where a head is halved, two heads share its work and the truth is not unique: either half can be cut
-in the living model without harm. Those models have a row of their own.
+in the intact model without harm. Those models have a row of their own.
 """
 
 import time

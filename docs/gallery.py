@@ -17,8 +17,8 @@ DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS.parent / "benchmarks")]
 
 from growth import figure as growth_figure  # noqa: E402
-from retrieval_interp.files import write_whole  # noqa: E402
-from retrieval_interp.reproduce.figures import figures as paper_figures  # noqa: E402
+from retrieval_interp.storage.files import write_whole  # noqa: E402
+from retrieval_interp.reproduce.gallery import figures as paper_figures  # noqa: E402
 
 import retrieval_interp as ri  # noqa: E402
 from retrieval_interp.reproduce.evidence import Evidence  # noqa: E402

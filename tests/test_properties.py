@@ -90,7 +90,7 @@ def test_chains_that_change_places_change_places_in_the_outputs_alone(known):
     expected = outputs.gather(1, places[..., None].expand_as(outputs))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     scores = [losses(task, model, circuit, each) for each in (batch, swapped)]
-    held = 1 + len(list(circuit.paths()))  # before that come scores of the living model
+    held = 1 + len(list(circuit.paths()))  # before that come scores of the intact model
     torch.testing.assert_close(scores[0][held:], scores[1][held:], atol=ROUNDING, rtol=ROUNDING)
 
 

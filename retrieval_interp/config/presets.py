@@ -71,7 +71,7 @@ def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
 
 
 PRESETS: dict[str, Recipe] = {
-    # The shipped default: what gave the cleanest circuit of the sizes and seeds tried (README).
+    # The shipped default: what gave the cleanest circuit of the sizes and seeds tried.
     # Seeds differ: 1 leaves the plateau of 0.75 before step 1,000, 3 never does. At a constant
     # learning rate the loss spikes late, hence cosine.
     "small": _with_base(
