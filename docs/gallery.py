@@ -17,11 +17,11 @@ DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS.parent / "benchmarks")]
 
 from growth import figure as growth_figure  # noqa: E402
-from retrieval_interp.storage.files import write_whole  # noqa: E402
-from retrieval_interp.reproduce.gallery import figures as paper_figures  # noqa: E402
 
 import retrieval_interp as ri  # noqa: E402
 from retrieval_interp.reproduce.evidence import Evidence  # noqa: E402
+from retrieval_interp.reproduce.gallery import figures as paper_figures  # noqa: E402
+from retrieval_interp.storage.files import write_whole  # noqa: E402
 from tests.browser import jupyter_lab, page_in_chromium, run_cell  # noqa: E402
 
 LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L1.H0 identity", "L3.H0 identity", "L4.H0 s0<-s4"]
