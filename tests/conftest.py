@@ -15,6 +15,12 @@ from hypothesis import HealthCheck, settings
 # versions look for them only after this file.
 torch.set_num_threads(1)
 
+# Processes started by tests must react to signals also where the tests run under nohup or in the
+# background, which ignore some.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 # A machine under load is slow, and no example is to be refused for that.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
