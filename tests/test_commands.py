@@ -217,7 +217,9 @@ def test_a_path_that_can_go_is_not_said_to_carry(done, capsys, tmp_path):
         [line + " s6<-s6" if line.startswith("L2") else line for line in lines], RetrievalTask()
     )
     (tmp_path / "richer.json").write_text(richer.to_json())
-    ablate(["--circuit", str(tmp_path / "richer.json"), "--json", str(tmp_path / "out.json")])
+    ablate(
+        [*QUICK, "--circuit", str(tmp_path / "richer.json"), "--json", str(tmp_path / "out.json")]
+    )
     printed = capsys.readouterr().out
     (row,) = [row for row in printed.splitlines() if row.startswith("L2.H0 s6<-s6 ")]
     assert "carries" not in row and "Not minimal, as L2.H0 s6<-s6 can go" in printed
@@ -227,7 +229,9 @@ def test_a_path_that_can_go_is_not_said_to_carry(done, capsys, tmp_path):
 
 def test_a_circuit_of_nothing_is_not_sufficient(capsys, tmp_path):
     (tmp_path / "empty.json").write_text('{"heads": []}')
-    ablate(["--circuit", str(tmp_path / "empty.json"), "--json", str(tmp_path / "out.json")])
+    ablate(
+        [*QUICK, "--circuit", str(tmp_path / "empty.json"), "--json", str(tmp_path / "out.json")]
+    )
     assert "No circuit: no replacement" in capsys.readouterr().out
     data = json.loads((tmp_path / "out.json").read_text())
     assert not data["sufficient"] and not data["minimal"]
