@@ -6,6 +6,7 @@ from circuits import Mechanism as Mechanism
 from circuits import RolePath as RolePath
 from circuits import ablated as ablated
 from circuits import ablation_sweep as ablation_sweep
+from circuits import attribute as attribute
 from circuits import discover as discover
 from circuits import enabled_by as enabled_by
 from circuits import mean_attention as mean_attention

@@ -70,6 +70,10 @@ def task():
 
 @pytest.fixture(scope="module")
 def hooked():
+    return hooked_model()
+
+
+def hooked_model():
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
         model = HookedTransformer(HookedTransformerConfig(**SIZES, seed=0, device="cpu"))
@@ -78,6 +82,10 @@ def hooked():
 
 @pytest.fixture(scope="module")
 def bridge(hooked):
+    return bridge_of(hooked)
+
+
+def bridge_of(hooked):
     cfg = TransformerBridgeConfig(**SIZES, positional_embedding_type="standard")
     bridge = TransformerBridge.boot_native(cfg)
     bridge.load_state_dict(bridge_weights(hooked), strict=True)

@@ -5,7 +5,7 @@ There are two ways with the same interface: `HookRuns`, here, for any hooked mod
 a role.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,8 +26,12 @@ KEPT = 500_000_000  # bytes of queries, keys and values
 
 def parts_of(model: Any, batch: Batch) -> list[Batch]:
     """Split a large batch, unless the model has hooks, which may be made for this batch."""
-    hooked = any(point.has_hooks() for point in model.hook_dict.values())
-    return [batch] if hooked or len(batch) <= WHOLE else list(batch.parts(PART))
+    return [batch] if has_hooks(model) or len(batch) <= WHOLE else list(batch.parts(PART))
+
+
+def has_hooks(model: Any) -> bool:
+    """Whether somebody has set a hook on the model."""
+    return any(point.has_hooks() for point in model.hook_dict.values())
 
 
 def make_runs(model: Any, batch: Batch, task: Task) -> "Runs":
@@ -98,17 +102,7 @@ class HookRuns:
             and model.cfg.positional_embedding_type != "shortformer"
             and not hooked
         )
-        positions = batch.roles[:, :, list(answer_roles)].flatten(1)
-        example = torch.arange(len(batch), device=positions.device)[:, None]
-
-        def at_answers(residual: Tensor, hook: Any) -> Tensor:
-            return residual[example, positions]
-
-        # A bridge needs whole sequences up to its last layer norm.
-        bridged = "unembed.hook_in" in model.hook_dict
-        last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
-        name = "unembed.hook_in" if bridged else last
-        self.reading = [(name, at_answers)] if answer_roles else []
+        self.reading = answer_hooks(model, batch, answer_roles)
         self.rebase(circuit)
 
     @torch.no_grad()
@@ -164,3 +158,19 @@ class HookRuns:
 
 
 Runs = HookRuns | RoleRuns | PartedRuns
+
+
+def answer_hooks(
+    model: Any, batch: Batch, answer_roles: tuple[int, ...]
+) -> list[tuple[str, Callable[..., Tensor]]]:
+    """Hooks that keep only the answer roles' positions before logits are computed."""
+    positions = batch.roles[:, :, list(answer_roles)].flatten(1)
+    example = torch.arange(len(batch), device=positions.device)[:, None]
+
+    def at_answers(residual: Tensor, hook: Any) -> Tensor:
+        return residual[example, positions]
+
+    # A bridge needs whole sequences up to its last layer norm.
+    bridged = "unembed.hook_in" in model.hook_dict
+    last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
+    return [("unembed.hook_in" if bridged else last, at_answers)] if answer_roles else []

@@ -1,0 +1,219 @@
+"""Estimates against the exact change where they are exact, finite differences, and a bridge."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformer_lens import HookedTransformerConfig
+
+import retrieval_interp as ri
+from circuits.attribution import gradients
+from circuits.attribution.estimates import attribute
+from circuits.attribution.gradients import pattern_gradients
+from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, Circuit, Head, HeadPath, RolePath
+from circuits.models.vector_transformer import VectorTransformer
+from circuits.notation import parse_circuit
+from circuits.scores.scorer import Scorer
+from retrieval_interp.training.model import ModelConfig, build_model
+from tasks import InputError, RetrievalTask
+from tests.test_ablation import hooks_left
+from tests.test_model import randomize
+from tests.test_own_model import Lookup, bridge_of, hooked_model
+
+TASK = RetrievalTask(chains=1, steps=2, dim=4)
+EMPTY = Circuit({}, 5)
+
+
+def linear_in_patterns(heads=2):
+    """One layer without norms: the outputs are linear in the patterns of its heads."""
+    cfg = HookedTransformerConfig(
+        n_layers=1, n_heads=heads, d_model=16, d_head=8, n_ctx=5, d_vocab=8, d_vocab_out=8,
+        attn_only=True, act_fn="gelu_new", normalization_type=None, device="cpu", seed=0,
+    )  # fmt: skip
+    return randomize(VectorTransformer(cfg))
+
+
+TRIALS = [
+    EMPTY.cut(HeadPath(Head(0, 0), RolePath(0, 2))),
+    EMPTY.replace(Head(0, 1), UNIFORM),
+    EMPTY.replace(Head(0, 1), IDENTITY),
+    parse_circuit(["L0.H0 one-hot s0<-s2 s2<-s1", "L0.H1 shared s0<-s4 s0<-s2"], TASK),
+    parse_circuit(["L0.H0 uniform", "L0.H1 uniform"], TASK),
+    EMPTY,
+]
+
+
+def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
+    """Rows of a Hadamard matrix are as many draws of signs as give the expectation exactly."""
+    model, batch = linear_in_patterns(), TASK.sample(6, seed=1)
+    rows = torch.tensor([[1.0]])
+    for _ in range(3):
+        rows = torch.cat([torch.cat([rows, rows], 1), torch.cat([rows, -rows], 1)])
+    used = []
+
+    def signs(shape, generator):
+        drawn = torch.ones(shape)
+        drawn[:, -1] = rows[len(used) % 8]
+        used.append(drawn)
+        return drawn
+
+    monkeypatch.setattr(gradients, "random_signs", signs)
+    attribution = attribute(model, TASK, batch, draws=8)
+    assert attribution.has_curvature
+    scorer = Scorer(model, TASK, batch)
+    for trial in TRIALS:
+        exact = (scorer.losses(trial) - scorer.losses(EMPTY)).mean(dim=1)
+        found = attribution.estimate(trial)
+        assert found.effect == pytest.approx(float(exact.mean()), abs=1e-5)
+    assert attribution.estimate(EMPTY).effect == 0
+    assert attribution.estimate(TRIALS[1]).curvature > 0.001
+
+
+def test_the_curvature_is_unbiased_and_has_its_standard_error():
+    model, batch = linear_in_patterns(), TASK.sample(100, seed=2)
+    scorer = Scorer(model, TASK, batch)
+    few, many = (attribute(model, TASK, batch, draws=draws) for draws in (1, 200))
+    for trial in TRIALS[:-1]:
+        exact = float((scorer.losses(trial) - scorer.losses(EMPTY)).mean())
+        one, mean = few.estimate(trial), many.estimate(trial)
+        assert mean.effect == pytest.approx(exact, abs=0.1 * mean.curvature)
+        assert abs(one.curvature - mean.curvature) < 4 * one.curvature_se
+        assert one.first == pytest.approx(mean.first, abs=1e-6)
+        assert one.first_se > 0
+
+
+def in_precision(model, dtype):
+    for module in model.modules():
+        if hasattr(module, "cfg"):
+            module.cfg.dtype = dtype
+    return model.to(dtype).eval()
+
+
+@pytest.mark.parametrize("mlp", [True, False])
+@pytest.mark.parametrize(
+    "base", [[], ["L0.H1 uniform", "L1.H0 one-hot s0<-s2", "L1.H1 cut s0<-s1"]]
+)
+def test_first_order_equals_finite_differences(mlp, base):
+    """Each head's pattern is moved a little towards another circuit's, by a hook set by hand."""
+    task = RetrievalTask(chains=3, steps=2, dim=4)
+    model = in_precision(
+        randomize(build_model(ModelConfig(3, 2, 16, mlp=mlp), task)), torch.float64
+    )
+    batch = task.sample(4, seed=1)
+    batch = ri.Batch(batch.inputs.double(), batch.targets.double(), batch.roles)
+    circuit = parse_circuit(base, task)
+    found = pattern_gradients(model, task, batch, circuit, draws=0)
+    for trial in (
+        circuit.replace(Head(1, 0), UNIFORM),
+        circuit.replace(Head(1, 0), ORIGINAL if base else IDENTITY),
+        circuit.cut(HeadPath(Head(2, 1), RolePath(0, 2))),
+        circuit.replace(Head(0, 1), parse_circuit(["L0.H1 one-hot s2<-s1"], task)[0, 1]),
+    ):
+        (head,) = (
+            h for h in trial.mechanisms.keys() | circuit.mechanisms.keys() if trial[h] != circuit[h]
+        )
+        step = found._pattern(head, trial[head]) - found.used[head.layer][:, head.head]
+        losses = {}
+        for size in (1e-4, -1e-4):
+
+            def moved(pattern, hook, size=size, head=head, step=step):
+                pattern = pattern.clone()
+                pattern[:, head.head] += size * step
+                return pattern
+
+            with (
+                torch.no_grad(),
+                ri.ablated(model, circuit, batch),
+                model.hooks(fwd_hooks=[(f"blocks.{head.layer}.attn.hook_pattern", moved)]),
+            ):
+                losses[size] = task.example_losses(model(batch.inputs), batch).mean(dim=1)
+        slope = (losses[1e-4] - losses[-1e-4]) / 2e-4
+        assert torch.allclose(found.projections(trial)[0].double(), slope, atol=1e-5, rtol=1e-3)
+
+
+def test_the_model_is_left_as_it_was(model, task):
+    frozen = next(model.parameters())
+    frozen.requires_grad_(False)
+    before = {name: (p.requires_grad, p.clone()) for name, p in model.named_parameters()}
+    attribute(model, task, task.sample(3), EMPTY.replace(Head(0, 0), UNIFORM))
+    assert hooks_left(model) == 0
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None and parameter.requires_grad == before[name][0]
+        assert bool((parameter == before[name][1]).all())
+
+
+def test_parts_give_what_the_whole_gives(model, task):
+    batch = task.sample(150, seed=4)
+    parts = attribute(model, task, batch)
+    assert len(parts.parts) == 2
+    whole = pattern_gradients(model, task, batch, EMPTY, draws=0)
+    trial = EMPTY.cut(HeadPath(Head(1, 0), RolePath(0, 2)))
+    mean = float(whole.projections(trial)[0].mean())
+    assert parts.estimate(trial).first == pytest.approx(mean, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def hooked():
+    return hooked_model()
+
+
+def test_a_bridge_gets_the_estimates_of_the_same_weights_hooked(hooked):
+    task = Lookup()
+    batch = task.sample(6, seed=1)
+    base = parse_circuit(["L0.H1 uniform"], task)
+    ours, theirs = (attribute(model, task, batch, base) for model in (hooked, bridge_of(hooked)))
+    for lines in (
+        ["L0.H1 uniform", "L1.H0 cut s0<-s2 s0<-s1"],
+        ["L0.H1 identity", "L0.H0 one-hot s2<-s1"],
+        [],
+    ):
+        trial = parse_circuit(lines, task)
+        expected = ours.estimate(trial)
+        assert expected.first != 0
+        assert theirs.estimate(trial).first == pytest.approx(expected.first, abs=1e-5)
+
+
+def test_a_cross_entropy_has_no_curvature_term(hooked):
+    attribution = attribute(hooked, Lookup(), Lookup().sample(6))
+    found = attribution.estimate(parse_circuit(["L1.H0 uniform"], Lookup()))
+    assert not attribution.has_curvature and found.curvature == found.curvature_se == 0
+    assert found.effect == found.first != 0
+
+
+class Accuracy(Lookup):
+    loss_name = "share of wrong answers"
+
+    def example_losses(self, outputs, batch):
+        return (outputs[:, -4:].argmax(-1) != batch.targets).float().mean(dim=1, keepdim=True)
+
+
+def test_what_cannot_be_differentiated_is_said(hooked, model, task):
+    with pytest.raises(InputError, match="share of wrong answers has none; score exactly"):
+        attribute(hooked, Accuracy(), Lookup().sample(4))
+    one = attribute(model, task, task.sample(1)).estimate(EMPTY.replace(Head(0, 0), UNIFORM))
+    assert one.first_se == one.curvature_se == 0
+    with pytest.raises(InputError, match="for the task's 5 roles, found one for 7"):
+        attribute(model, task, task.sample(1), Circuit({}, 7))
+    model.W_U.data[0, 0] = torch.nan
+    with pytest.raises(InputError, match="finite gradients, found NaN"):
+        attribute(model, task, task.sample(2))
+    assert hooks_left(model) == 0
+
+
+def test_half_precision_gives_about_the_same(model, task):
+    batch = task.sample(32)
+    trial = EMPTY.replace(Head(2, 0), UNIFORM)
+    expected = attribute(model, task, batch).estimate(trial)
+    half = ri.Batch(batch.inputs.bfloat16(), batch.targets, batch.roles)
+    found = attribute(in_precision(model, torch.bfloat16), task, half).estimate(trial)
+    assert found.effect == pytest.approx(expected.effect, rel=0.2)
+
+
+def test_a_mean_loss_of_tokens_and_of_vectors_differ(hooked):
+    """What has a curvature is decided by the loss's second derivative, not by its name."""
+
+    class Squared(Lookup):
+        def example_losses(self, outputs, batch):
+            wanted = F.one_hot(batch.targets, outputs.shape[-1])
+            return (outputs[:, -4:] - wanted).square().mean(dim=(1, 2))[:, None]
+
+    assert attribute(hooked, Squared(), Lookup().sample(4)).has_curvature
