@@ -1,7 +1,7 @@
-"""What a grid says: figure 4 and section 7.2 as tables and as JSON.
+"""What a grid shows: figure 4 and section 7.2 as tables and as JSON.
 
-1. Figure 4, left: the final validation loss by depth, mean and extremes over the seeds, and the
-   share of runs that end above 0.7, which without curriculum is every run of the paper's (C3).
+1. Figure 4, left: the final validation loss by depth, with mean and range over the seeds, and the
+   share of runs that end above 0.7, which in the paper is every run without curriculum (C3).
 2. Figure 4, right: the partial losses by depth and place in the chain (C4).
 3. Section 7.2: in how many runs the partial losses fell below 0.5 in the order x_1, x_2, ... (C5).
 """
@@ -26,14 +26,14 @@ def summarize(
     """The numbers of a grid as JSON data.
 
     Args:
-        grid: which cells there should be.
-        results: of the finished ones.
-        failed: reasons of those that failed.
-        command: what made them.
+        grid: all cells.
+        results: of the finished cells.
+        failed: why cells failed.
+        command: what made the results.
 
     Returns:
-        Counts, one row per depth, the order of the partial losses, the paper's numbers, and how it
-        was made: command, settings, devices, versions, dates, and seconds of training in all.
+        Counts, one row per depth, the order of the partial losses, the paper's numbers, and how
+        ours were made: command, settings, devices, versions, dates, and total seconds of training.
     """
     rows = list(results.values())
     return {
@@ -59,7 +59,7 @@ def summarize(
 
 
 def _order(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """In how many runs the order held; two losses that fell at the same step are in no order."""
+    """In how many runs the order held; losses that fell at the same step are in no order."""
     undecided = [row for row in rows if row["order_held"] is None]
     tied = [row for row in undecided if sum(at is not None for at in row["below_half"]) > 1]
     return {
@@ -99,7 +99,7 @@ def _versions(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def summary_text(summary: dict[str, Any]) -> str:
-    """A summary for people: two tables and the sentences that section 7.2 draws from them."""
+    """The summary as two tables and the conclusions of section 7.2."""
     done, cells, failed = summary["finished"], summary["cells"], summary["failed"]
     lines = [
         f"{summary['grid']} at scale {summary['scale']}: {done} of {cells} cells finished"
