@@ -38,31 +38,18 @@ _ABC = ("transformer-a", "transformer-b", "transformer-c")
 
 @dataclass(frozen=True)
 class Row:
-    """A claim beside our number.
+    """A claim beside our number."""
 
-    Attributes:
-        id: of the claim, C2 to C11.
-        claim: what is claimed.
-        where: where the paper says it.
-        paper: the paper's number.
-        ours: our number; empty if nothing was run.
-        scale: how our run's size compares.
-        command: what makes our number.
-        verdict: whether both agree.
-        source: what the number was computed or read from.
-        rule: how the verdict is reached, where the paper's number does not say it.
-    """
-
-    id: str
+    id: str  # C2 to C11
     claim: str
-    where: str
-    paper: str
-    ours: str
-    scale: str
-    command: str
+    where: str  # in the paper
+    paper: str  # the paper's number
+    ours: str  # our number; empty if nothing was run
+    scale: str  # how our run's size compares with the paper's
+    command: str  # makes our number
     verdict: Verdict
-    source: str
-    rule: str = ""
+    source: str  # what our number was computed or read from
+    rule: str = ""  # how the verdict is reached, if the paper's number does not say it
 
 
 class Finding(NamedTuple):

@@ -41,30 +41,19 @@ def results_folder() -> Path:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a circuit is worth: the part of `score_circuit` that takes seconds.
+    """What a circuit is worth: the losses of `score_circuit` that take seconds."""
 
-    Attributes:
-        combined_loss: with the circuit in place.
-        ablated: with the circuit in place except for one path, by path.
-    """
-
-    combined_loss: float
-    ablated: dict[HeadPath, float]
+    combined_loss: float  # with the circuit in place
+    ablated: dict[HeadPath, float]  # with the circuit in place except for one path
 
 
 @dataclass(frozen=True)
 class Record:
-    """How a result file was made.
-
-    Attributes:
-        command: the command line.
-        versions: of libraries, by name.
-        date: in ISO format.
-    """
+    """How a result file was made."""
 
     command: str
-    versions: dict[str, Any]
-    date: str
+    versions: dict[str, Any]  # of libraries by name
+    date: str  # ISO format
 
 
 class Trained:

@@ -30,7 +30,7 @@ def table_text(rows: Sequence[Row], width: int = 100) -> str:
             lines += _item(f"{row.scale}: ", row.ours or "-", width)
             lines += _item("", f"{row.verdict}  [{row.command}]", width)
         lines.append("")
-    return "\n".join([*lines, counts(rows)])
+    return "\n".join([*lines, _counts(rows)])
 
 
 def _item(label: str, text: str, width: int) -> list[str]:
@@ -45,7 +45,7 @@ def _item(label: str, text: str, width: int) -> list[str]:
     )
 
 
-def counts(rows: Sequence[Row]) -> str:
+def _counts(rows: Sequence[Row]) -> str:
     """How many rows have which verdict."""
     found = Counter(row.verdict for row in rows)
     listed = ", ".join(f"{found[v]} {v}" for v in get_args(Verdict) if found[v])

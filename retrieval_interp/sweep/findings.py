@@ -52,7 +52,10 @@ def summarize(
         "paper": PAPER.get(grid.grid),
         "seconds": sum(row["seconds"] for row in rows),
         "devices": sorted({row["device"] for row in rows}),
-        "versions": _versions(rows),
+        "versions": {
+            name: sorted({row["versions"][name] for row in rows if name in row["versions"]})
+            for name in dict.fromkeys(name for row in rows for name in row["versions"])
+        },
         "first_date": min((row["date"] for row in rows), default=None),
         "date": max((row["date"] for row in rows), default=None),
     }
@@ -88,14 +91,6 @@ def _depth(layers: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
         ],
         "seconds_per_step": statistics.median(row["seconds_per_step"] for row in rows),
     }
-
-
-def _versions(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
-    for row in rows:
-        for name, version in row["versions"].items():
-            found.setdefault(name, set()).add(str(version))
-    return {name: sorted(versions) for name, versions in found.items()}
 
 
 def summary_text(summary: dict[str, Any]) -> str:
@@ -136,23 +131,20 @@ def summary_text(summary: dict[str, Any]) -> str:
 
 
 def _sentences(summary: dict[str, Any]) -> list[str]:
-    done, share = summary["finished"], summary["share_above_0.7"]
+    done, order = summary["finished"], summary["order"]
     paper = summary["paper"] or {}
-    above = f"{round(share * done)} of {done} runs end above 0.7"
+    above = f"{round(summary['share_above_0.7'] * done)} of {done} runs end above 0.7"
     if "share_above_0.7" in paper:
         above += f" (paper: {paper['share_above_0.7']:.0%})"
-    lines = [above + "."]
-    order = summary["order"]
-    if order is not None:
-        judged = order["held"] + len(order["broken"])
-        held = f"Below 0.5 in the order x_1, x_2, ...: {order['held']} of {judged} runs"
-        if "order_held" in paper:
-            held += f" (paper: {paper['order_held']:.0%})"
-        if order["fewer_than_two_fell"]:
-            held += f"; in {order['fewer_than_two_fell']} more, fewer than two fell below"
-        if order.get("tied"):
-            held += f"; in {len(order['tied'])} more, two fell below at the same step"
-        lines.append(held + ".")
-        if order["broken"]:
-            lines.append(f"Another order: {', '.join(order['broken'])}.")
-    return lines
+    if order is None:
+        return [f"{above}."]
+    judged = order["held"] + len(order["broken"])
+    held = f"Below 0.5 in the order x_1, x_2, ...: {order['held']} of {judged} runs"
+    if "order_held" in paper:
+        held += f" (paper: {paper['order_held']:.0%})"
+    if order["fewer_than_two_fell"]:
+        held += f"; in {order['fewer_than_two_fell']} more, fewer than two fell below"
+    if order.get("tied"):
+        held += f"; in {len(order['tied'])} more, two fell below at the same step"
+    broken = [f"Another order: {', '.join(order['broken'])}."] if order["broken"] else []
+    return [f"{above}.", f"{held}.", *broken]

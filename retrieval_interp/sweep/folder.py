@@ -126,15 +126,11 @@ def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
     Raises:
         InputError: a result is damaged, or is of another cell or recipe.
     """
-    results = {}
-    for cell in grid.cells:
-        file = _result_file(path, cell)
-        if file.exists():
-            try:
-                results[cell] = _read_result(file, grid, cell)
-            except InputError as error:
-                raise InputError(f"{error}; remove that file to have the cell run again") from None
-    return results
+    files = {cell: _result_file(path, cell) for cell in grid.cells}
+    try:
+        return {c: _read_result(file, grid, c) for c, file in files.items() if file.exists()}
+    except InputError as error:
+        raise InputError(f"{error}; remove that file to have the cell run again") from None
 
 
 def read_failed(path: Path, grid: Grid) -> dict[Cell, str]:
@@ -159,9 +155,8 @@ def _read_result(file: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
     result = read_part(_Result, data, str(file))
     for losses in (result.partial_losses, result.below_half):
         if len(losses) != len(grid.asked):
-            raise InputError(
-                f"{file}: expected numbers for {', '.join(grid.asked)}, found {len(losses)}"
-            )
+            asked = ", ".join(grid.asked)
+            raise InputError(f"{file}: expected numbers for {asked}, found {len(losses)}")
     if result.recipe != to_data(grid.cell_recipe(cell)) or result.cell != cell.name:
         raise InputError(
             f"{file}: expected the result of {cell.name} of this grid, found one of another recipe"
