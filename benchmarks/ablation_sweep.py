@@ -2,16 +2,16 @@
 
     python benchmarks/ablation_sweep.py [--presets small transformer-a ...] [--examples 128]
 
-In one run, in turn, round after round:
+In turns, round after round:
 (ours)   `circuits.scores.hypotheses` on all hypotheses: each head alone, each path cut live;
-(naive)  one `run_with_hooks` of the whole model a hypothesis, on a sample of the same ones;
+(naive)  one `run_with_hooks` of the whole model per hypothesis, on a sample of them;
 (patch)  transformer-lens's `get_act_patch_attn_head_pattern_dest_src_pos`, patching zeros, on a
          sample of single entries of the pattern (it cannot patch the four chains of a role path at
          once, so an entry is less than a hypothesis).
-(frozen) ours and naive again, with all other heads replaced, as a search does it.
-The table gives milliseconds a hypothesis and the medians of the ratios, round by round;
-`difference` is the largest between ours and the naive numbers. Weights are those of a shipped
-checkpoint of that name, else untrained ones: the work is the same.
+(frozen) ours and naive again, with all other heads replaced, as in a search.
+The table gives milliseconds per hypothesis and the median ratios over the rounds; `difference` is
+the largest one between our numbers and the naive ones. Weights are those of a shipped checkpoint of
+that name, else untrained, which makes no difference to the work.
 """
 
 import io
@@ -58,14 +58,14 @@ def naive_loss(model: Any, task: RetrievalTask, batch: Batch, circuit: Circuit) 
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds and the result; every contender ends with numbers on the CPU."""
+    """Seconds and result; there is no need to synchronize, as results are numbers on the CPU."""
     start = time.perf_counter()
     result = function()
     return time.perf_counter() - start, result
 
 
 def frozen_hypotheses(model: Any, batch: Batch, empty: Circuit) -> list[Circuit]:
-    """A whole circuit, and what differs from it by one head or one path."""
+    """A circuit of all heads, and those that differ from it in one head or one path."""
     attention = mean_attention(model, batch)
     heads = [Head(la, h) for la in range(attention.shape[0]) for h in range(attention.shape[1])]
     mechanisms = {head: propose(attention[head], "one-hot", 0.1) for head in heads}
@@ -76,7 +76,7 @@ def frozen_hypotheses(model: Any, batch: Batch, empty: Circuit) -> list[Circuit]
 
 @torch.no_grad()
 def patch(model: Any, task: RetrievalTask, batch: Batch, paths: list[HeadPath]) -> None:
-    """transformer-lens's own patching, an entry of the pattern a path."""
+    """transformer-lens's own patching, with one entry of the pattern for each path."""
     n = batch.inputs.shape[1]
     roles = batch.roles[0, 0]
     zeros = batch.inputs.new_zeros(len(batch), model.cfg.n_heads, n, n)
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--presets", nargs="+", default=names)
     parser.add_argument("--examples", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--sample", type=int, default=24, help="hypotheses a round run naively")
+    parser.add_argument("--sample", type=int, default=24, help="hypotheses run naively per round")
     options = parser.parse_args(argv)
     if options.quick:
         options.presets, options.examples, options.rounds, options.sample = ["small"], 8, 1, 2

@@ -1,15 +1,15 @@
-"""A shipped checkpoint in a TransformerBridge, and what its shipped circuit is worth there.
+"""Scores a shipped circuit on its checkpoint loaded into a TransformerBridge.
 
     python benchmarks/bridge_worker.py small transformer-a --examples 64
 
 Runs with TransformerLens 4, which has no HookedTransformer, and prints one JSON object;
-`versions.py --bridge` makes the environment, runs this and shows the numbers beside those of the
+`versions.py --bridge` makes the environment, runs this and compares the numbers with those of the
 HookedTransformer.
 
-1. TransformerLens's own `convert_tl_checkpoint` turns the file's weights into a native bridge's.
-2. A bridge takes floats for embeddings; `VectorBridge` multiplies the task's vectors by the read-in
-   before, as HookedTransformer's subclass here does.
-3. `ri.open(bridge, task)` reads the circuit, which is scored as for any model.
+1. TransformerLens's own `convert_tl_checkpoint` converts the weights to those of a native bridge.
+2. A bridge takes floats as embeddings; `VectorBridge` first multiplies the task's vectors by the
+   read-in, as the subclass of HookedTransformer here does.
+3. `ri.open(bridge, task)` loads the circuit, which is scored as for any model.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import retrieval_interp as ri
 
 
 def load_bridge(path: Path) -> tuple[Any, ri.RetrievalTask]:
-    """The model of a checkpoint of the retrieval task, and the task."""
+    """The model and task of a checkpoint of the retrieval task."""
     from transformer_lens.config import TransformerBridgeConfig
     from transformer_lens.model_bridge import TransformerBridge
     from transformer_lens.utilities.tl_checkpoint_conversion import convert_tl_checkpoint
@@ -65,7 +65,7 @@ def load_bridge(path: Path) -> tuple[Any, ri.RetrievalTask]:
 
 
 def numbers(bench: ri.Workbench) -> dict[str, float]:
-    """The MSE of the intact model, of the circuit and of each ablation, by what was done."""
+    """The MSE of the intact model, of the circuit and of each ablation, by name."""
     score = ri.score_circuit(bench.model, bench.task, bench.circuit, bench.batch, controls=0)
     found = {"intact": score.baseline_loss, "circuit": score.combined_loss}
     found |= {f"{row.head} alone": row.loss for row in score.heads}

@@ -3,14 +3,14 @@
     python benchmarks/discovery_recovery.py [--models 60] [--json FILE]
 
 Every model is compiled from random matching rules (`circuits.known.rules.random_rules`): D from 1
-to 6, up to 12 layers, one or two heads a layer, with idle, halved and distracting heads among them.
-What the output depends on is known from the rules. A row gives, over all models of one D, precision
-and recall of the carrying paths, of the paths that only enable, and of heads without any of either;
-how many circuits were found exactly; how many of the others are equivalent (they deliver every
-answer by information flow and hold the loss on other examples); and seconds a model.
+to 6, up to 12 layers, one or two heads per layer, some of them idle, halved or distracting. The
+rules tell what the output depends on. A row gives, over all models of one D, precision and recall
+of the carrying paths, of the paths that only enable, and of the idle heads, which have neither; how
+many circuits were found exactly; how many of the others are equivalent (they deliver every answer
+by information flow and keep the loss low on other examples); and seconds per model.
 
-Where a head is halved, two heads share its work and the truth is not unique: either half can be cut
-in the intact model without harm. Those models have a row of their own.
+If a head is halved, two heads share its work and the true circuit is not unique: either half can be
+cut from the intact model without harm. Those models have their own row.
 """
 
 import time
@@ -69,12 +69,12 @@ def one_model(index: int, examples: int) -> dict[str, Any]:
 
 
 def counts(found: set[Any], true: set[Any]) -> list[int]:
-    """How many are right, found, and true."""
+    """How many are both found and true, found, and true."""
     return [len(found & true), len(found), len(true)]
 
 
 def equivalent(model: Any, task: RetrievalTask, found: Circuit, layers: int, seed: int) -> bool:
-    """Whether a circuit can deliver everything and holds the loss on examples of its own."""
+    """Whether a circuit delivers every answer and keeps the loss low on other examples."""
     scorer = Scorer(model, task, task.sample(256, seed, split="test"))
     all_steps = tuple(range(1, task.steps + 1))
     return delivered(found, layers) == all_steps and scorer.loss(found) < TOLERANCE

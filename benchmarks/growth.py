@@ -2,24 +2,25 @@
 
     python benchmarks/growth.py [--out growth.html] [--quick]
 
-One size varies at a time, layers, steps D, chains N and examples; the others stay 5, 3, 4 and 128.
-(sweep) `circuits.scores.hypotheses` on an untrained GPT-2 of width 64, one head a layer;
-(discover) `circuits.discover` on a model compiled from doubling rules, whose circuit is the truth.
-Layers without a rule are idle there, and its width follows from D.
-A cost is the least of some runs, all sizes in turn. `exponent` is the slope of a line through the
-logarithms: 1 is linear, 2 quadratic. A sweep asks more questions of a larger problem; `each` is the
-exponent of the cost of one. `exact` says whether discovery found the true paths.
+One size varies at a time: layers, steps D, chains N or examples; the others stay 5, 3, 4 and 128.
+(sweep) `circuits.scores.hypotheses` on an untrained GPT-2 of width 64 with one head per layer;
+(discovery) `circuits.discover` on a model compiled from doubling rules, so the true circuit is
+known. Layers without a rule are idle, and the width follows from D.
+A cost is the minimum over several runs, all sizes in turn. `exponent` is the slope of a line
+through the logarithms: 1 is linear, 2 quadratic. A sweep tests more hypotheses on a larger problem;
+`each` is the exponent of the cost of one. `exact` says whether discovery found the true paths.
 """
 
 import argparse
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import plotly.express as px
 import plotly.graph_objects as go
 import torch
-from measure import arguments, exponent, machine, prepare, report, seconds
-from plotly.subplots import make_subplots
+from measure import arguments, exponent, machine, prepare, report
 from tqdm import tqdm
 
 from circuits import ablation_sweep, discover
@@ -46,72 +47,62 @@ VARIED = {
 }
 QUICK = {"layers": (3, 4), "steps": (1, 2), "chains": (2, 3), "examples": (8, 16)}
 LABELS = {"layers": "layers", "steps": "steps D", "chains": "chains N", "examples": "examples"}
+STYLES = {"sweep": ("#2f6fbe", "circle"), "discovery": ("#e0862b", "diamond")}
+Run = Callable[[], dict[str, Any]]
 
 
-class Sweep:
-    """The sweep at a size, ready to run."""
+def sweep(size: Size, device: torch.device) -> Run:
+    """The sweep at a size, ready to run; gives how many hypotheses it has tested."""
+    task = RetrievalTask(steps=size.steps, chains=size.chains)
+    config = ModelConfig(layers=size.layers, heads=1, d_model=64)
+    model = build_model(config, task, 0, device).eval()
+    batch = task.sample(size.examples, 0, device, split="test")
 
-    def __init__(self, size: Size, device: torch.device):
-        self.task = RetrievalTask(steps=size.steps, chains=size.chains)
-        config = ModelConfig(layers=size.layers, heads=1, d_model=64)
-        self.model = build_model(config, self.task, 0, device).eval()
-        self.batch = self.task.sample(size.examples, 0, device, split="test")
+    def run() -> dict[str, Any]:
+        found = ablation_sweep(model, task, batch)
+        return {"questions": len(found.heads) + len(found.paths)}
 
-    def __call__(self) -> None:
-        self.found = ablation_sweep(self.model, self.task, self.batch)
-
-    def outcome(self) -> dict[str, Any]:
-        return {"questions": len(self.found.heads) + len(self.found.paths)}
+    return run
 
 
-class Discovery:
-    """Discovery at a size, ready to run."""
+def discovery(size: Size, device: torch.device) -> Run:
+    """Discovery at a size, ready to run; says whether it has found the true paths."""
+    task = RetrievalTask(steps=size.steps, chains=size.chains, dim=6, tokens="unit", base=100.0)
+    built = compile_circuit(doubling_rules(task), task, size.layers)
+    built.model.to(device, print_details=False)
 
-    def __init__(self, size: Size, device: torch.device):
-        self.task = RetrievalTask(
-            steps=size.steps, chains=size.chains, dim=6, tokens="unit", base=100.0
-        )
-        self.built = compile_circuit(doubling_rules(self.task), self.task, size.layers)
-        self.model, self.examples = self.built.model, size.examples
-        self.model.to(device, print_details=False)
+    def run() -> dict[str, Any]:
+        # Unit tokens have variance 1 / dim per component; the paper's 0.05 is for variance 1.
+        found = discover(built.model, task, 0.05 / task.dim, size.examples)
+        return {"exact": set(found.paths()) == set(built.carrying)}
 
-    def __call__(self) -> None:
-        # Unit tokens have a variance of 1 / dim a component: the paper's 0.05 of a variance of 1.
-        self.found = discover(self.model, self.task, 0.05 / self.task.dim, self.examples)
-
-    def outcome(self) -> dict[str, Any]:
-        return {"exact": set(self.found.paths()) == set(self.built.carrying)}
+    return run
 
 
 def measure(
     varied: dict[str, tuple[int, ...]], start: Size, rounds: int, device: torch.device
 ) -> list[dict[str, Any]]:
-    """A row for each of both and every size, the cost in seconds."""
+    """One row per kind of work and size, with the cost in seconds."""
+    sizes = [(name, value) for name, values in varied.items() for value in values]
     rows = []
-    for kind in (Sweep, Discovery):
-        sizes = {start._replace(**{name: v}) for name, values in varied.items() for v in values}
-        runs = {size: kind(size, device) for size in sorted(sizes)}
-        costs = dict.fromkeys(runs, float("inf"))
+    for kind in (sweep, discovery):
+        each = sorted({start._replace(**{name: value}) for name, value in sizes})
+        runs = {size: kind(size, device) for size in each}
+        costs, outcomes = dict.fromkeys(runs, float("inf")), {}
         for _ in tqdm(range(rounds), kind.__name__, leave=False, disable=None):
             for size, run in runs.items():
-                costs[size] = min(costs[size], seconds(run, 1, device))
-        rows += [
-            {
-                "cost of": kind.__name__.lower(),
-                "varied": name,
-                "size": value,
-                "seconds": costs[size],
-                **runs[size].outcome(),
-            }
-            for name, values in varied.items()
-            for value in values
-            for size in [start._replace(**{name: value})]
-        ]
+                begun = time.perf_counter()
+                outcomes[size] = run()
+                costs[size] = min(costs[size], time.perf_counter() - begun)
+        for name, value in sizes:
+            size = start._replace(**{name: value})
+            row = {"cost of": kind.__name__, "varied": name, "size": value}
+            rows.append({**row, "seconds": costs[size], **outcomes[size]})
     return rows
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each of both and every size varied: the sizes, the costs and their exponents."""
+    """One row per kind of work and varied size: the sizes, the costs and their exponents."""
     lines = []
     for kind, name in dict.fromkeys((row["cost of"], row["varied"]) for row in rows):
         group = [row for row in rows if (row["cost of"], row["varied"]) == (kind, name)]
@@ -133,34 +124,35 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> go.Figure:
-    """Seconds against every size, on logarithmic axes, a line for each of both."""
-    shown = make_subplots(1, len(LABELS), shared_yaxes=True)
-    for line in summary(rows):
-        kind = line["cost of"]
-        column = list(LABELS.values()).index(line["against"]) + 1
-        group = [
-            row
-            for row in rows
-            if row["cost of"] == kind and LABELS[row["varied"]] == line["against"]
-        ]
-        shown.add_trace(
-            go.Scatter(
-                x=[row["size"] for row in group],
-                y=[row["seconds"] for row in group],
-                name=f"{kind} in {line['against']}: exponent {line['exponent']:.2f}",
-                mode="lines+markers",
-                line={"color": {"sweep": "#2f6fbe", "discovery": "#e0862b"}[kind]},
-                marker={"symbol": {"sweep": "circle", "discovery": "diamond"}[kind]},
-            ),
-            row=1,
-            col=column,
-        )
-        values = sorted({row["size"] for row in group})
-        shown.update_xaxes(type="log", title=line["against"], tickvals=values, row=1, col=column)
-    shown.update_yaxes(type="log", tickvals=[0.1, 0.3, 1, 3, 10, 30, 100])
-    shown.update_yaxes(title="seconds", col=1)
+    """Seconds against every size, on logarithmic axes, one line per kind of work."""
+    exponents = {(line["cost of"], line["against"]): line["exponent"] for line in summary(rows)}
+    points = []
+    for row in rows:
+        kind, against = row["cost of"], LABELS[row["varied"]]
+        line = f"{kind} in {against}: exponent {exponents[kind, against]:.2f}"
+        points.append({**row, "against": against, "line": line})
+    lines = {point["line"]: point["cost of"] for point in points}
+    shown = px.line(
+        points,
+        x="size",
+        y="seconds",
+        color="line",
+        symbol="line",
+        facet_col="against",
+        markers=True,
+        log_x=True,
+        log_y=True,
+        color_discrete_map={line: STYLES[kind][0] for line, kind in lines.items()},
+        symbol_map={line: STYLES[kind][1] for line, kind in lines.items()},
+        template="plotly_white",
+    )
+    for column, name in enumerate(LABELS, start=1):
+        values = sorted({row["size"] for row in rows if row["varied"] == name})
+        shown.update_xaxes(matches=None, title=LABELS[name], tickvals=values, col=column)
+    shown.update_yaxes(tickvals=[0.1, 0.3, 1, 3, 10, 30, 100])
+    shown.layout.annotations = ()  # names of the columns, which the axes have
     return shown.update_layout(
-        template="plotly_white", legend={"y": -0.3, "orientation": "h"}, margin={"t": 20}
+        legend={"y": -0.3, "orientation": "h", "title": None}, margin={"t": 20}
     )
 
 

@@ -1,7 +1,7 @@
-"""How fast the notebook side answers: python benchmarks/interactive.py [CKPT]
+"""How fast the notebook side responds: python benchmarks/interactive.py [CKPT]
 
-From `import` to the first attention view, a click in the explorer until the new loss is sent (and
-until the other choices' losses are), and what pages weigh.
+Times from `import` to the first attention view, and from a click in the explorer until the new loss
+is sent and until the losses of the other choices are; and the sizes of pages.
 """
 
 import statistics

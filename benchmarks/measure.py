@@ -18,12 +18,12 @@ from typing import Any
 from retrieval_interp.storage.provenance import provenance
 from retrieval_interp.views.tables import text_table
 
-# This module is read by processes that measure others' memory, so it loads nothing heavy: a process
-# begins with the peak memory of the one that started it.
+# Loads nothing heavy, as a process starts with the peak memory of the one that started it, and this
+# module starts those whose memory is measured.
 
 
 def arguments(description: str | None, device: bool = True) -> argparse.ArgumentParser:
-    """A parser with the options that all benchmarks have, or those with tensors of their own."""
+    """A parser with the options that benchmarks share; `device` adds those for tensors."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
     parser.add_argument("--json", type=Path, help="write the rows here too")
@@ -34,11 +34,7 @@ def arguments(description: str | None, device: bool = True) -> argparse.Argument
 
 
 def prepare(options: argparse.Namespace) -> Any:
-    """The device asked for, with the threads and matrix products that training uses there.
-
-    Returns:
-        A torch.device.
-    """
+    """Set threads and matrix products as for training; returns the torch.device asked for."""
     import torch
 
     from retrieval_interp.training.device import choose_device
@@ -52,7 +48,7 @@ def prepare(options: argparse.Namespace) -> Any:
 
 
 def machine(device: Any) -> str:
-    """What a table was measured on, in a line."""
+    """What a table was measured on, in one line."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
@@ -60,7 +56,7 @@ def machine(device: Any) -> str:
 
 
 def seconds(function: Callable[[], object], times: int, device: Any = None) -> float:
-    """Seconds a call, all that it queued on a CUDA device included."""
+    """Seconds per call, including all that it queued on a CUDA device."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(times):
@@ -79,9 +75,10 @@ def synchronize(device: Any) -> None:
 def in_turns(
     contenders: Mapping[str, Callable[[], object]], rounds: int, times: int, device: Any = None
 ) -> dict[str, list[float]]:
-    """Seconds a call of every contender, round after round.
+    """Seconds per call of every contender in every round.
 
-    A drift of the machine's speed meets all alike; who begins changes with the round.
+    They take turns, so that changes of the machine's speed affect all alike, and the order is
+    reversed after each round.
     """
     order = list(contenders)
     found: dict[str, list[float]] = {name: [] for name in order}
@@ -93,7 +90,7 @@ def in_turns(
 
 
 def ratios(times: Sequence[float], to: Sequence[float]) -> tuple[float, float, float]:
-    """The median and the quartiles of the ratios round by round."""
+    """The median and the quartiles of the ratios over the rounds."""
     each = [a / b for a, b in zip(times, to)]
     alone = len(each) == 1
     low, middle, high = 3 * each if alone else statistics.quantiles(each, method="inclusive")
@@ -101,7 +98,7 @@ def ratios(times: Sequence[float], to: Sequence[float]) -> tuple[float, float, f
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """The power of the size that a cost grows with: the slope of a line through the logarithms."""
+    """The power of the size with which a cost grows: the slope of a line through the logarithms."""
     x, y = ([math.log(value) for value in values] for values in (sizes, costs))
     return statistics.linear_regression(x, y).slope
 
@@ -113,7 +110,7 @@ def report(
     shown: Sequence[Mapping[str, Any]] | None = None,
     **more: Any,
 ) -> None:
-    """Print rows (or others, `shown`) as a table, and write them where `--json` asks for it."""
+    """Print `shown`, by default the rows, as a table, and write the rows to the `--json` file."""
     printed = rows if shown is None else shown
     numbers = [place for place, value in enumerate(printed[0].values()) if type(value) is not str]
     cells = [[_cell(value) for value in row.values()] for row in printed]
@@ -133,25 +130,17 @@ def _cell(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Finished:
-    """A process that has ended.
-
-    Attributes:
-        status: its exit status.
-        first: seconds until it first wrote to standard output, or standard error, or ended.
-        seconds: until it ended.
-        peak: its greatest resident memory in bytes (Linux), or that of a process it waited for.
-        output: what it wrote to standard output and standard error.
-    """
+    """A process that has ended."""
 
     status: int
-    first: float
-    seconds: float
-    peak: int
-    output: str
+    first: float  # seconds until it first wrote to standard output or error, or ended
+    seconds: float  # until it ended
+    peak: int  # peak resident memory in bytes, of it or of a process it waited for
+    output: str  # standard output and error
 
 
 def run_process(command: Sequence[str], cwd: Path, **environment: str) -> Finished:
-    """Run a command by itself and measure it from outside."""
+    """Run a command and measure it from outside."""
     start = time.perf_counter()
     process = subprocess.Popen(
         command,
@@ -173,6 +162,6 @@ def run_process(command: Sequence[str], cwd: Path, **environment: str) -> Finish
 
 
 def peak_bytes(usage: Any = None) -> int:
-    """The greatest resident memory of a resource usage, by default of this process."""
+    """The peak resident memory of a resource usage, by default of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF) if usage is None else usage
     return int(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)

@@ -1,19 +1,19 @@
-"""Peak memory of training, discovery and scoring, each in a process of its own.
+"""Peak memory of training, discovery and scoring, each in its own process.
 
     python benchmarks/memory.py [--cases train discover score] [--examples 4096]
 
-(train) a few steps of `train_model` with a preset of the depth experiment, compiled, 512 examples a
-step; (discover), (score) `circuits.discover`, and `score_circuit` on the circuit kept with a
-shipped checkpoint, on as many examples as asked. `peak` is the greatest resident memory of the
-process, compiler and libraries included, `loaded` that before the work starts, with model and
-libraries; on CUDA `device` is the most that tensors took there.
+(train) a few steps of `train_model` with a preset of the depth experiment, compiled, with 512
+examples per step; (discover) `circuits.discover`; (score) `score_circuit` on the circuit of a
+shipped checkpoint, with as many examples as asked. `peak` is the peak resident memory of the
+process, including compiler and libraries, `loaded` that before the work starts, including model and
+libraries, and `device` the peak memory of tensors on CUDA.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,63 +21,62 @@ from typing import Any
 from measure import arguments, peak_bytes, prepare, report, run_process
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "retrieval_interp" / "results"
 GIGABYTE = 1e9
+Case = tuple[str, Callable[[], object]]  # what is measured, in words, and the work, all loaded
 
 
-def train(options: argparse.Namespace, device: Any) -> tuple[str, int]:
-
+def train(options: argparse.Namespace, device: Any) -> Case:
     from retrieval_interp.config.presets import PRESETS
     from retrieval_interp.training.loop import train_model
 
     recipe = replace(PRESETS[options.preset], steps=options.steps)
     if options.quick:
         recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=16)
-    before = peak_bytes()
-    train_model(recipe, None, str(device), compile=not options.no_compile)
     size = f"{options.preset}, {recipe.batch} examples a step, {recipe.precision}"
-    return size, before
+    return size, lambda: train_model(recipe, None, str(device), compile=not options.no_compile)
 
 
-def discover(options: argparse.Namespace, device: Any) -> tuple[str, int]:
+def discover(options: argparse.Namespace, device: Any) -> Case:
     from circuits import discover
     from retrieval_interp.storage.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(options.ckpt, device)
-    before = peak_bytes()
-    discover(checkpoint.model, checkpoint.task, examples=options.examples)
-    return f"{options.ckpt}, {options.examples} examples", before
+    size = f"{options.ckpt}, {options.examples} examples"
+    return size, lambda: discover(checkpoint.model, checkpoint.task, examples=options.examples)
 
 
-def score(options: argparse.Namespace, device: Any) -> tuple[str, int]:
+def score(options: argparse.Namespace, device: Any) -> Case:
     from circuits import score_circuit
     from retrieval_interp.storage.checkpoint import load_checkpoint
     from retrieval_interp.storage.circuit_file import read_circuit
 
     checkpoint = load_checkpoint(options.ckpt, device)
     model, task = checkpoint.model, checkpoint.task
-    file = RESULTS / f"{options.ckpt}.circuit.json"
+    file = ROOT / "retrieval_interp" / "results" / f"{options.ckpt}.circuit.json"
     circuit = read_circuit(file, task, model.cfg.n_layers, model.cfg.n_heads, "it is for")
-    before = peak_bytes()
-    score_circuit(model, task, circuit, task.sample(options.examples, 0, device, split="test"))
-    return f"{options.ckpt}, {options.examples} examples", before
+    size = f"{options.ckpt}, {options.examples} examples"
+    return size, lambda: score_circuit(
+        model, task, circuit, task.sample(options.examples, 0, device, split="test")
+    )
 
 
 CASES = {"train": train, "discover": discover, "score": score}
 
 
 def run_case(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """What this process needs for a case, less the peak, which is seen from outside."""
+    """What a case takes in this process; the peak is seen from outside."""
     import torch
 
     device = prepare(options)
     start = time.perf_counter()
-    size, before = CASES[name](options, device)
+    size, work = CASES[name](options, device)
+    loaded = peak_bytes()
+    work()
     cuda = device.type == "cuda"
     return {
         "size": size,
         "seconds": time.perf_counter() - start,
-        "loaded GB": before / GIGABYTE,
+        "loaded GB": loaded / GIGABYTE,
         "device GB": torch.cuda.max_memory_allocated(device) / GIGABYTE if cuda else None,
     }
 

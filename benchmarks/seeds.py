@@ -1,10 +1,10 @@
-"""Seconds a training step and seed: several seeds in one step against one after the other.
+"""Seconds per training step and seed: several seeds in one step against one after the other.
 
     python benchmarks/seeds.py [--quick] [--device auto] [--groups 2 4 8] [--sizes laptop ...]
 
-A ratio is the time of a common step over (seeds x the time of a single model's step): below 1 it
-pays. Both take steps in turn, round after round, with as many seeds' steps each; the table gives
-medians of the ratios and their quartiles. Sizes are those of a sweep's scales and some in between.
+A ratio is the time of a common step over (seeds x the time of a single model's step); below 1 it
+pays off. Both take turns, round after round, with equally many seeds' steps; the table gives the
+medians and quartiles of the ratios. Sizes are those of a sweep's scales and some in between.
 Numbers are a step's batch x positions x d_model, which `retrieval_interp.sweep.groups` decides by.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from measure import arguments, machine, prepare, ratios, report, seconds
+from measure import arguments, in_turns, machine, prepare, ratios, report, seconds
 from tqdm import tqdm
 from training_step import stepper
 
@@ -40,7 +40,7 @@ SIZES = {
     "width-32": resized(32, 32),
     "width-64": resized(32, 64),
     "laptop": resized(128, 64),
-    # One layer of the paper's sizes, for gpu-hour and full alike: on a CPU a step takes long.
+    # One layer of the paper's sizes (gpu-hour and full), as a step takes long on a CPU.
     "full": make_grid("section7-ic", "full").cell_recipe(Cell(1, 0)),
     "full-deep": make_grid("section7-ic", "full").cell_recipe(Cell(8, 0)),
 }
@@ -63,8 +63,6 @@ def grouped_stepper(
         optimizer.zero_grad()
         torch.stack(losses).sum().backward()
         optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
 
     return step
 
@@ -76,22 +74,22 @@ def compare(
     recipe = SIZES[name]
     model = build_model(recipe.model, recipe.task, 0, device)
     single = stepper(recipe, model, device, compile)
-    grouped = grouped_stepper(recipe, seeds, device, compile)
-    seconds(single, 3)
-    seconds(grouped, 3)
-    alone, together = [], []
-    for _ in tqdm(range(rounds), desc=name, leave=False, disable=None):
-        alone.append(seconds(single, seeds * steps))
-        together.append(seconds(grouped, steps) / seeds)
-    middle, low, high = ratios(together, alone)
+    contenders = {
+        "alone": lambda: [single() for _ in range(seeds)],
+        "shared": grouped_stepper(recipe, seeds, device, compile),
+    }
+    for contender in contenders.values():
+        seconds(contender, 3, device)  # compiles
+    times = in_turns(contenders, rounds, steps, device)
+    middle, low, high = ratios(times["shared"], times["alone"])
     return {
         "size": name,
         "step": "compiled" if compile else "eager",
         "numbers": numbers(recipe),
         "layers": recipe.model.layers,
         "seeds": seeds,
-        "alone s": statistics.median(alone),
-        "shared s": statistics.median(together),
+        "alone s": statistics.median(times["alone"]) / seeds,
+        "shared s": statistics.median(times["shared"]) / seeds,
         "ratio": middle,
         "25%": low,
         "75%": high,
@@ -114,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         options.rounds, options.steps = 2, 1
     print(machine(device))
     rows = []
-    for name in sizes:
+    for name in tqdm(sizes, leave=False, disable=None):
         for seeds in options.groups:
             compile = not options.eager and name != "smoke"  # as the sweep does
             rows.append(compare(name, seeds, compile, options.rounds, options.steps, device))

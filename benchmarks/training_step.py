@@ -1,14 +1,14 @@
-"""Seconds a training step: this project's compiled hooked model against hand-written PyTorch.
+"""Seconds per training step: this project's compiled hooked model against hand-written PyTorch.
 
     python benchmarks/training_step.py [--presets transformer-a ...] [--precision ...] [--stock]
 
-Both are compiled and take a step in turn, round after round, so that a drift of the machine's
-speed meets both alike. A step is what training does: forward in the preset's precision, loss,
-backward, AdamW. The table gives medians, the ratio (the median round by round and the quartiles),
-the speed against TransformerLens's own HookedTransformer, which runs uncompiled, the share that
-drawing a batch would take, and the share of the device's limit: the FLOPs of a step, as torch
-counts them, over its seconds, against the rate of a large matrix product measured in the same call.
-The process keeps freed memory, as that of `retrieval_interp.train` does.
+Both are compiled and take steps in turn, round after round, so that changes of the machine's speed
+affect both alike. A step is what training does: forward in the preset's precision, loss, backward,
+AdamW. The table gives median times; the ratio, with quartiles over the rounds; the speedup over
+TransformerLens's own HookedTransformer, which runs uncompiled; the share of a step that drawing a
+batch would take; and the share of the device's limit, that is the FLOPs per second of a step, as
+torch counts them, over those of a large matrix product measured in the same call. The process keeps
+freed memory, as `retrieval_interp.train` does.
 """
 
 import argparse
@@ -18,9 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from contenders import PlainTransformer, StockTransformer
 from measure import arguments, in_turns, machine, prepare, ratios, report, seconds
-from plain_transformer import PlainTransformer
-from stock_transformer import StockTransformer
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
@@ -60,20 +59,18 @@ def stepper(
 
 
 def step_flops(recipe: Recipe, device: torch.device) -> int:
-    """Of forward and backward pass of one uncompiled step."""
-    model, batch = (
-        build_model(recipe.model, recipe.task, 0, device),
-        recipe.task.sample(1, 0, device),
-    )
+    """FLOPs of the forward and backward pass of one uncompiled step."""
+    model = build_model(recipe.model, recipe.task, 0, device)
+    batch = recipe.task.sample(1, 0, device)
     with FlopCounterMode(display=False) as counter:
         recipe.task.loss(model(batch.inputs), batch).backward()
     return recipe.batch * int(counter.get_total_flops())
 
 
 def matmul_rate(device: torch.device, precision: str) -> float:
-    """FLOPs a second of a large square product, the best of ten, in a recipe's precision.
+    """FLOPs per second of a large square matrix product, the best of ten, as in training.
 
-    In float32 on CUDA it is TensorFloat-32 where training asks for that.
+    On CUDA, float32 means TensorFloat-32.
     """
     size = 8192 if device.type == "cuda" else 1024
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -97,7 +94,7 @@ def compare(
         model = StockTransformer(build_model(recipe.model, task, 0, device))
         contenders["stock"] = stepper(recipe, model, device, False)
     for contender in contenders.values():
-        seconds(contender, 3, device)  # compiles, and records where there are CUDA graphs
+        seconds(contender, 3, device)  # compiles, and records CUDA graphs
     times = in_turns(contenders, options.rounds, options.steps, device)
     hooked = statistics.median(times["hooked"])
     ratio, low, high = ratios(times["hooked"], times["plain"])

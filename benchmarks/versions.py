@@ -4,15 +4,15 @@
     python benchmarks/versions.py --only lowest --tests tests/test_model.py
     python benchmarks/versions.py --bridge                        TransformerLens 4
 
-1. uv, which is installed into the folder, reads pyproject.toml and resolves it twice, with the
-   extra [test] and so with all extras: `lowest-direct` takes the lowest version of every direct
-   dependency that the index has within its bound (for `>=6`, one of 6.*, else it is an error),
-   `highest` the newest. Indirect dependencies are the newest that fit. In `newest`, torch stays at
-   the version of constraints.txt, as a newer one brings gigabytes of CUDA.
-2. A copy of the working tree is tested in an environment of each. Warnings are errors with the
-   newest versions; with the lowest they are printed: what old versions say about new ones is not
-   this project's to mend.
-3. `--bridge` instead asks for a TransformerLens beyond the bound, runs `bridge_worker.py` with it
+1. uv, which is installed into the folder, resolves pyproject.toml twice, with the extra [test] and
+   so with all extras: `lowest-direct` takes the lowest version of every direct dependency within
+   its bound (for `>=6`, one of 6.*, else it is an error), `highest` the newest. Indirect
+   dependencies are the newest that fit. In `newest`, torch stays at the version of constraints.txt,
+   as a newer one brings gigabytes of CUDA packages.
+2. A copy of the working tree is tested in both environments. Warnings are errors with the newest
+   versions, and printed with the lowest, as what old versions say about newer ones cannot be fixed
+   here.
+3. `--bridge` instead installs a TransformerLens beyond the bound, runs `bridge_worker.py` with it
    and compares every number with those of the HookedTransformer in this environment.
 """
 
@@ -39,7 +39,7 @@ TOLERANCE = 1e-5  # between the MSEs of the same weights in two classes, all bel
 
 
 def requirements(extras: bool) -> list[Requirement]:
-    """The direct dependencies, as pyproject.toml states them."""
+    """The direct dependencies in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = list(project["dependencies"])
     if extras:
@@ -49,7 +49,7 @@ def requirements(extras: bool) -> list[Requirement]:
 
 
 def at_bounds(asked: list[Requirement]) -> list[str]:
-    """Constraints to the stated lower bounds: uv alone may raise one to fit a new indirect one."""
+    """Constraints to the lower bounds, which uv otherwise may exceed to fit indirect ones."""
     return [
         f"{wanted.name}=={bound.version}.*"
         for wanted in asked
@@ -68,7 +68,7 @@ def pinned_torch() -> str:
 
 
 def make_environment(folder: Path, name: str, *installs: list[str]) -> Path:
-    """An environment after these calls of `uv pip install`; returns its Python."""
+    """Make an environment by these calls of `uv pip install`; returns its Python."""
     uv = folder / "uv" / "bin" / "uv"
     if not uv.exists():
         venv.create(folder / "uv", with_pip=True)
@@ -82,7 +82,7 @@ def make_environment(folder: Path, name: str, *installs: list[str]) -> Path:
 
 
 def versions(python: Path, names: list[str]) -> dict[str, str]:
-    """What is installed there."""
+    """The installed versions by name."""
     code = (
         "import json, sys; from importlib.metadata import version; "
         "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
@@ -92,7 +92,7 @@ def versions(python: Path, names: list[str]) -> dict[str, str]:
 
 
 def run_tests(python: Path, source: Path, name: str, tests: list[str]) -> dict[str, int]:
-    """Test the copy; returns how many tests ended how."""
+    """Test the copy; returns how many tests passed, failed and were skipped."""
     report = source.parent / f"{name}.xml"
     chosen = tests or ["-m", "not slow and not faults"]
     command = ["-m", "pytest", "-n", "2", "--dist", "worksteal", f"--junitxml={report}", *chosen]
@@ -111,7 +111,7 @@ def run_tests(python: Path, source: Path, name: str, tests: list[str]) -> dict[s
 
 
 def compare_versions(folder: Path, only: str | None, tests: list[str]) -> bool:
-    """Test with both; prints the table and returns whether all passed."""
+    """Test with both resolutions, print the table and return whether all tests passed."""
     source = folder / "source"
     left = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
     top = {"runs", "site"}
@@ -147,7 +147,7 @@ def compare_versions(folder: Path, only: str | None, tests: list[str]) -> bool:
 
 
 def compare_bridge(folder: Path, checkpoints: list[str], examples: int) -> bool:
-    """TransformerLens 4 beside this environment; prints the tables, returns whether they agree."""
+    """Compare TransformerLens 4 with this environment; returns whether the numbers agree."""
     others = [wanted for wanted in requirements(extras=False) if wanted.name != "transformer-lens"]
     wanted = [*map(str, others), "transformer-lens>=4,<5", pinned_torch()]
     python = make_environment(folder, "bridge", wanted)
@@ -178,9 +178,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, help="for the environments (default: temporary)")
+    parser.add_argument("--folder", type=Path, help="for environments (default: temporary)")
     parser.add_argument("--only", choices=RESOLUTION)
-    parser.add_argument("--tests", nargs="*", default=[], help="for pytest, instead of all")
+    parser.add_argument("--tests", nargs="*", default=[], help="tests to run instead of all")
     parser.add_argument("--bridge", action="store_true")
     parser.add_argument("--checkpoints", nargs="+", default=["small", "transformer-a"])
     parser.add_argument("--examples", type=int, default=64)

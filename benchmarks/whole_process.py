@@ -1,10 +1,10 @@
-"""What commands cost as a user meets them, each run a process of its own.
+"""What commands cost a user, each run in a new process.
 
     python benchmarks/whole_process.py [--runs 3] [--quick]
 
-Seconds until the first character of output and until the end (medians), the greatest resident
-memory, and, from one more run, how many modules are loaded when the first character is written and
-which of the heavy ones. `ablate` prints when all is measured, so both times are nearly one there.
+Seconds until the first character of output and until the end (medians), peak resident memory, and,
+from one more run, how many modules are loaded when the first character is written, and which of the
+heavy ones. `ablate` prints when everything is measured, so both times are nearly the same there.
 """
 
 import json
@@ -23,20 +23,12 @@ HEAVY = (
     *("datasets", "pandas", "numpy", "scipy", "sklearn", "matplotlib", "plotly", "circuitsvis"),
     *("IPython", "anywidget", "ipywidgets", "wandb", "sympy", "tyro", "ray", "inspect_ai"),
 )
-COMMANDS = {
-    "ablate --ckpt small": ("ablate", "--ckpt", "small"),
-    "ablate --help": ("ablate", "--help"),
-    "ablate --ckpt missing": ("ablate", "--ckpt", "missing"),
-    "train --help": ("train", "--help"),
-    "train --preset missing": ("train", "--preset", "missing"),
-    "emergence --help": ("emergence", "--help"),
-    "emergence --run missing": ("emergence", "--run", "missing"),
-    "sweep --help": ("sweep", "--help"),
-    "reproduce --help": ("reproduce", "--help"),
-    "bound --help": ("bound", "--help"),
-    "llm --help": ("llm", "--help"),
-}
-# Runs a command as `python -m` does and keeps what was loaded when it first wrote something.
+COMMANDS = (
+    *("ablate --ckpt small", "ablate --help", "ablate --ckpt missing"),
+    *("train --help", "train --preset missing", "emergence --help", "emergence --run missing"),
+    *("sweep --help", "reproduce --help", "bound --help", "llm --help"),
+)
+# Runs a command as `python -m` does and saves which modules were loaded when it first wrote.
 PROBE = """
 import json, runpy, sys
 file, module, *given = sys.argv[1:]
@@ -56,19 +48,18 @@ finally:
 
 
 def loaded_at_first_output(command: Sequence[str]) -> set[str]:
-    """The modules that a command has loaded when it first writes."""
+    """The modules that a command has loaded when it first writes something."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "loaded.json"
         run_process([sys.executable, "-c", PROBE, str(file), *command], ROOT)
         return set(json.loads(file.read_text()))
 
 
-def measure(name: str, arguments: Sequence[str], runs: int) -> dict[str, Any]:
+def measure(name: str, runs: int) -> dict[str, Any]:
     """A row of the table."""
-    module = f"retrieval_interp.{arguments[0]}"
-    command = [sys.executable, "-m", module, *arguments[1:]]
-    done = [run_process(command, ROOT) for _ in range(runs)]
-    loaded = loaded_at_first_output([module, *arguments[1:]])
+    command = f"retrieval_interp.{name}".split()
+    done = [run_process([sys.executable, "-m", *command], ROOT) for _ in range(runs)]
+    loaded = loaded_at_first_output(command)
     return {
         "command": name,
         "status": done[0].status,
@@ -83,13 +74,11 @@ def measure(name: str, arguments: Sequence[str], runs: int) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__, device=False)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--commands", nargs="+", default=list(COMMANDS), choices=list(COMMANDS))
+    parser.add_argument("--commands", nargs="+", default=COMMANDS, choices=COMMANDS)
     options = parser.parse_args(argv)
-    rows = [
-        measure(name, COMMANDS[name], 1 if options.quick else options.runs)
-        for name in (options.commands[:1] if options.quick else options.commands)
-    ]
-    report(rows, options, argv)
+    if options.quick:
+        options.commands, options.runs = options.commands[:1], 1
+    report([measure(name, options.runs) for name in options.commands], options, argv)
 
 
 if __name__ == "__main__":

@@ -56,8 +56,9 @@ def test_the_contenders_of_a_training_step_are_alike(benchmark, mlp):
     task = RetrievalTask(steps=2)
     config = ModelConfig(layers=2, heads=2, d_model=16, mlp=mlp)
     model = build_model(config, task)
-    stock = benchmark("stock_transformer").StockTransformer(model)
-    plain = benchmark("plain_transformer").PlainTransformer(config, task)
+    contenders = benchmark("contenders")
+    stock = contenders.StockTransformer(model)
+    plain = contenders.PlainTransformer(config, task)
     inputs = task.sample(4, 0).inputs
     assert type(stock.hooked) is HookedTransformer
     assert torch.allclose(stock(inputs), model(inputs), atol=1e-5)

@@ -5,8 +5,9 @@ import pytest
 
 from retrieval_interp.config.presets import PAPER
 from retrieval_interp.sweep.findings import summarize, summary_text
-from retrieval_interp.sweep.grid import GRIDS, SCALES, Cell, grid_from_dict, make_grid
+from retrieval_interp.sweep.grid import GRIDS, SCALES, Cell, Grid, make_grid
 from tasks import InputError
+from tasks.structured import from_data
 
 
 @pytest.mark.parametrize("name", GRIDS)
@@ -22,7 +23,7 @@ def test_the_full_grid_is_the_papers(name):
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_grid_survives_its_file(name, scale):
     grid = make_grid(name, scale)
-    assert grid_from_dict(json.loads(json.dumps(grid.to_dict())), "grid.json") == grid
+    assert from_data(Grid, json.loads(json.dumps(grid.to_dict())), "grid.json") == grid
     assert len({cell.name for cell in grid.cells}) == len(grid.cells)
 
 
@@ -58,7 +59,7 @@ def test_unknown_names_are_refused_with_the_known_ones(name, scale, text):
 )
 def test_a_damaged_grid_is_refused(change, text):
     with pytest.raises(InputError, match=text):
-        grid_from_dict({**make_grid("section7-ic", "smoke").to_dict(), **change}, "grid.json")
+        from_data(Grid, {**make_grid("section7-ic", "smoke").to_dict(), **change}, "grid.json")
 
 
 def result(cell, loss, partial, held):

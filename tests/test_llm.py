@@ -348,7 +348,7 @@ def test_the_figure_shows_every_row_with_its_error_and_chance(logs):
     assert (left.x, left.y) == ((0.5, 5.5, None), (0.25, 0.25, None))
     assert right_side.y == (0.25, 0.25, None) * 3 + (0.0625, 0.0625, None)
     titles = [axis.title.text for axis in [*figure.select_xaxes(), *figure.select_yaxes()]]
-    assert titles == ["D, equations a chain", "formulation", "accuracy", None]
+    assert titles == ["D, equations per chain", "formulation", "accuracy", None]
     shown = [trace.name for trace in figure.data if trace.showlegend]
     assert sorted(shown) == sorted({trace.name for trace in figure.data})
     assert len(accuracy_figure([row for row in rows if row.steps is None]).data) == 3
@@ -432,7 +432,7 @@ def test_two_logs_of_the_same_are_refused(run, logs, tmp_path):
     (tmp_path / "again.eval").write_bytes(first.read_bytes())
     status, out, err = run("plot", first, tmp_path)
     assert (status, out) == (2, "")
-    assert "expected one log a model, formulation and D, found mockllm/babbling, kingdoms" in err
+    assert "expected one log per model, formulation and D, found mockllm/babbling, kingdoms" in err
     assert "leave one out" in err
 
 

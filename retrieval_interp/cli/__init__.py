@@ -1,5 +1,5 @@
-"""The command line: `retrieval-interp` and what every command shares.
+"""The command line: `retrieval-interp`, and what all commands share.
 
-That is options, errors in one line, signals, progress. Nothing heavy is loaded before the options
-are read.
+Commands share options, one-line errors, signals and progress bars. Nothing heavy is loaded before
+the options are read.
 """

@@ -1,6 +1,6 @@
-"""What every command shares: options from a dataclass, one-line errors, signals, progress bars.
+"""What all commands share: options from a dataclass, one-line errors, signals, progress bars.
 
-Heavy libraries are imported by the commands after their options are read.
+Commands import heavy libraries only after their options are read.
 """
 
 import atexit
@@ -27,8 +27,8 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
     """Read a dataclass from the command line.
 
     Raises:
-        InputError: an option is unknown, missing or of the wrong form.
-        SystemExit: help was asked for and printed.
+        InputError: an option is unknown, missing or malformed.
+        SystemExit: help was requested and printed.
     """
     import tyro
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec
@@ -37,7 +37,7 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
 
     @registry.primitive_rule
     def as_text(info: Any) -> Any:
-        """A class that reads itself from text, such as a retrieval graph."""
+        """A class with a `parse` method, such as a retrieval graph."""
         if not hasattr(info.type, "parse"):
             return None
         return PrimitiveConstructorSpec(
@@ -49,15 +49,15 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
         )
 
     errors = io.StringIO()
-    # A default says which of several classes a field is of.
+    given: Any = tyro.MISSING_NONPROP if default is None else default
+    # If a field may be of several classes, the default decides which.
     conf = (tyro.conf.AvoidSubcommands,)
     try:
         with contextlib.redirect_stderr(errors):
-            given: Any = tyro.MISSING_NONPROP if default is None else default
             options: T = tyro.cli(
                 cls, args=argv, prog=prog, default=given, config=conf, registry=registry
             )
-            return options
+        return options
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -80,10 +80,10 @@ def _one_line(box: str, prog: str) -> str:
 
 
 def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:
-    """Refuse examples, a seed or a tolerance (None: the task's) that no measurement can use.
+    """Check the number of examples, the seed and the tolerance (None for the task's own).
 
     Raises:
-        InputError: out of range; the option is named.
+        InputError: an option is out of range.
     """
     if not 2 <= examples <= 1_000_000:
         raise InputError(f"--examples: expected 2 to 1000000, found {examples}")
@@ -94,14 +94,14 @@ def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
-    """Refuse output files before the work starts rather than after.
+    """Check output files before the work starts.
 
     Args:
-        outputs: what each option names, if anything.
-        inputs: files that are read and must not be replaced.
+        outputs: the file that each option names, if any.
+        inputs: files that are read and must not be overwritten.
 
     Raises:
-        InputError: a file cannot be written, is named twice, or is read.
+        InputError: a file cannot be written, is named twice, or is an input.
     """
     from retrieval_interp.storage.files import check_writable
 
@@ -117,7 +117,7 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
 
 
 def tell_files(**files: Path | None) -> None:
-    """Say which files were written, one line each."""
+    """Print which files were written, one per line."""
     for what, path in files.items():
         if path is not None:
             print(f"{what + ':':<8} {path}")
@@ -132,12 +132,12 @@ def run_command(
 
     Args:
         main: the command.
-        prog: what was typed before its options.
+        prog: how it was called, without options.
         argv: its options; by default those of this process.
     """
     name = prog.rpartition(".")[2] if prog.startswith("python -m ") else prog
-    # Before torch is loaded: its threads then sleep while they wait. By default they spin, and
-    # where another process wants the same cores, many small steps take thirty times as long.
+    # Before torch is loaded: its threads then sleep while they wait. By default they spin, which
+    # makes many small steps thirty times as slow if another process wants the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.showwarning = _warn_in_one_line  # type: ignore[assignment]
     came: list[int] = []
@@ -147,21 +147,21 @@ def run_command(
         raise KeyboardInterrupt
 
     _on_signals(interrupt)
-    # The interpreter takes a second to end, and has no more to say.
+    # Shutting down takes a second, in which an interrupt would only print a traceback.
     atexit.register(_on_signals, signal.SIG_IGN)
     try:
         main(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:
             sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
-        # Foreign code may have turned the interrupt into another exception.
+        # Libraries may have turned the interrupt into another exception.
         if came or isinstance(error, KeyboardInterrupt):
             _on_signals(signal.SIG_IGN)
             said = str(error) if isinstance(error, KeyboardInterrupt) else ""
             with contextlib.suppress(OSError):
                 message = said or "interrupted; no file is half written"
                 print(f"\n{name}: {message}", file=sys.stderr, flush=True)
-            # At once: after an interrupt in code made from text Python ends by SIGINT.
+            # At once, as after an interrupt in exec'd code Python would end itself by SIGINT.
             os._exit(SIGNALLED + (came[0] if came else signal.SIGINT))
         if isinstance(error, BrokenPipeError):
             sys.stderr.close()
@@ -171,7 +171,7 @@ def run_command(
 
 
 def _said(error: BaseException) -> str:
-    """An error of the input or of the machine in one line; others are raised again."""
+    """An error of the input or the machine in one line; any other is raised again."""
     text = " ".join(str(error).split())
     if isinstance(error, InputError):
         return text
@@ -183,7 +183,7 @@ def _said(error: BaseException) -> str:
 
 
 def _on_signals(handler: Any) -> None:
-    """Handle Ctrl-C, `kill` and a closed terminal; what nohup has ignored stays ignored."""
+    """Handle Ctrl-C, `kill` and a closed terminal; signals that nohup ignores stay ignored."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
@@ -191,16 +191,16 @@ def _on_signals(handler: Any) -> None:
 
 
 def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) -> None:
-    # Libraries' own warnings are for developers; a command shows what this project has to say.
+    # Warnings of libraries are for developers; commands show this project's own only.
     if category is UserWarning and str(message).startswith("torch.compile failed"):
         print(f"note: {message}", file=sys.stderr)
 
 
 def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
-    """Show a bar on a terminal and in a notebook, nothing elsewhere."""
+    """Show a bar on a terminal or in a notebook, and nothing elsewhere."""
     from tqdm.auto import tqdm
 
-    # In a notebook the output is no terminal, and yet someone is looking.
+    # In a notebook stderr is no terminal, but a bar can be seen.
     hidden = False if "ipykernel.zmqshell" in sys.modules else None
     bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=hidden, dynamic_ncols=True)
     return bar

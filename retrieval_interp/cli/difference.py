@@ -1,4 +1,4 @@
-"""What changed between two circuit files: `retrieval-interp diff A B`."""
+"""Shows what changed between two circuit files: `retrieval-interp diff A B`."""
 
 import re
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from retrieval_interp.cli.command import parse_options
 
 @dataclass(frozen=True)
 class DiffOptions:
-    """Say what changed between two circuits, one line per change.
+    """Show what changed between two circuits, one change per line.
 
     Attributes:
         old: a circuit file.
-        new: another one.
+        new: the circuit file to compare it with.
     """
 
     old: Positional[Path]
@@ -40,10 +40,10 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp diff") -> None:
             raise InputError(f"{path}: {error}") from None
 
     old, new = read(options.old), read(options.new)
-    tasks = [flatten(circuit.task) for circuit in (old, new)]
+    before, after = flatten(old.task), flatten(new.task)
     changed = [
-        f"task: {key}: {tasks[0].get(key)} -> {tasks[1].get(key)}"
-        for key in dict.fromkeys([*tasks[0], *tasks[1]])
-        if tasks[0].get(key) != tasks[1].get(key)
+        f"task: {key}: {before.get(key)} -> {after.get(key)}"
+        for key in before | after
+        if before.get(key) != after.get(key)
     ]
     print("\n".join([*changed, *circuit_diff(old, new)]) or "no difference")

@@ -1,14 +1,13 @@
-"""What there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`.
+"""Lists what there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`.
 
-Without torch, which takes seconds to load: checkpoints are read by their headers, and presets and
-tasks, which are made with torch, stand here by name (a test compares).
+It does not load torch, which takes seconds: only the headers of checkpoints are read, and presets
+and tasks, which need torch, are repeated here by name (a test compares).
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tyro
 
@@ -41,7 +40,7 @@ class ListOptions:
     """List shipped checkpoints, presets, grids and tasks.
 
     Attributes:
-        kind: only these.
+        kind: what to list; default all.
     """
 
     kind: tyro.conf.Positional[Literal["all", "checkpoints", "presets", "grids", "tasks"]] = "all"
@@ -49,14 +48,15 @@ class ListOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
     kind = parse_options(ListOptions, argv, prog).kind
-    tables = {
-        "checkpoints": (["checkpoint", "task", "layers x heads", "loss"], _checkpoints),
-        "presets": (["preset", "what train --preset trains"], PRESETS.items),
-        "grids": (["grid or scale", "what sweep --grid and --scale run"], _grids),
-        "tasks": (["task", "what is asked"], TASKS.items),
+    scales = {name: scale.about for name, scale in SCALES.items()}
+    tables: dict[str, tuple[list[str], Iterable[Sequence[str]]]] = {
+        "checkpoints": (["checkpoint", "task", "layers x heads", "loss"], _checkpoints()),
+        "presets": (["preset", "what train --preset trains"], PRESETS.items()),
+        "grids": (["grid or scale", "what sweep --grid and --scale run"], (GRIDS | scales).items()),
+        "tasks": (["task", "what is asked"], TASKS.items()),
     }
     texts = [
-        "\n".join(text_table(header, list(rows())))
+        "\n".join(text_table(header, list(rows)))
         for name, (header, rows) in tables.items()
         if kind in ("all", name)
     ]
@@ -64,28 +64,16 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
 
 
 def _checkpoints() -> Iterator[list[str]]:
+    from safetensors import safe_open
+
     for name, path in shipped_checkpoints().items():
-        content = _record(path)
-        model, task = content["model"], content["task"]
+        with safe_open(path, framework="numpy") as file:
+            record = json.loads(file.metadata()["retrieval_interp"])
+        model, task = record["model"], record["task"]
         asked = f"D = {task['steps']}" if "steps" in task else task["graph"]
         yield [
             name,
             f"{task['name']}, {asked}",
             f"{model['layers']} x {model['heads']}",
-            f"{content['training']['validation_loss']:.4f}",
+            f"{record['training']['validation_loss']:.4f}",
         ]
-
-
-def _record(path: Path) -> dict[str, Any]:
-    """The metadata of a checkpoint of ours, without its weights."""
-    from safetensors import safe_open
-
-    with safe_open(path, framework="numpy") as file:
-        record: dict[str, Any] = json.loads(file.metadata()["retrieval_interp"])
-    return record
-
-
-def _grids() -> Iterator[tuple[str, str]]:
-    yield from GRIDS.items()
-    for name, scale in SCALES.items():
-        yield name, scale.about

@@ -1,4 +1,4 @@
-"""The options of `train`, which are the fields of a recipe: making its tasks takes torch."""
+"""The options of `train`. They include the fields of a recipe, whose tasks need torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +17,17 @@ from tasks.errors import InputError
 class TrainOptions:
     """Train a transformer on the retrieval problem.
 
-    Give a preset, change what you like, and run the same command again to go on where a stopped run
-    was.
+    Choose a preset and change what you like. To resume a stopped run, run the same command again.
 
     Attributes:
-        recipe: every number of the preset can be changed.
-        preset: where the numbers come from: a preset that `retrieval-interp list` names.
+        recipe: any number of the preset can be changed.
+        preset: name of a preset, as shown by `retrieval-interp list`.
         out: run folder; default runs/<preset>.
         device: auto, cpu or cuda.
         compile: use torch.compile.
         threads: CPU threads; default all.
-        watch: a circuit file, whose paths are measured at every log step and written to the run
-            folder's watch.jsonl, for emergence to read.
+        watch: a circuit file. Its paths are measured at every log step and written to watch.jsonl
+            in the run folder, for emergence to read.
     """
 
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]

@@ -1,4 +1,4 @@
-"""What a training run is made of: sizes of a model, recipes, and the presets by name.
+"""The settings of training runs: model sizes, recipes and named presets.
 
-Frozen dataclasses, checked on construction, without I/O.
+Frozen dataclasses that are checked on construction; no I/O.
 """

@@ -1,4 +1,4 @@
-"""How large a transformer is; read without loading TransformerLens."""
+"""Sizes of a transformer; does not load TransformerLens."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,13 +14,13 @@ class ModelConfig:
 
     Attributes:
         layers: number of blocks.
-        heads: attention heads a block.
+        heads: attention heads per block.
         d_model: width of the residual stream.
-        d_head: width of a head; by default d_model / heads.
+        d_head: width of a head; default d_model / heads.
         mlp: whether blocks have an MLP (transformer D has none, section 9.1).
 
     Raises:
-        InputError: a size is out of range, or heads do not divide d_model and d_head is not given.
+        InputError: a size is out of range, or heads does not divide d_model without a d_head.
     """
 
     layers: int = 6
@@ -34,7 +34,7 @@ class ModelConfig:
             value = getattr(self, name)
             if name == "d_head" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 65536:
+            if type(value) is not int or not 1 <= value <= 65536:
                 raise InputError(
                     f"model: expected {name} to be an integer from 1 to 65536, found {value!r}"
                 )

@@ -1,9 +1,9 @@
-"""The paper's recipes, and ours by name (`train --preset`).
+"""The paper's recipes, and our presets (`train --preset`).
 
-`PAPER` holds what the paper states (sections 7.1, 8.1 and 9.1). It is silent on the base of the
-rotary encoding, warm-up, schedule and precision; there a recipe's defaults stand. `PRESETS` are
-what `train` runs and what the shipped checkpoints were made with; `departures` says how they
-differ.
+`PAPER` holds what the paper states (sections 7.1, 8.1 and 9.1). It does not state the base of the
+rotary encoding, warm-up, schedule, precision and initialization, for which the defaults of `Recipe`
+are used. `PRESETS` are what `train` runs and what the shipped checkpoints were made with;
+`departures` tells how they differ.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ _PRIVATE = ("seed", "log_every", "checkpoint_every", "validation_examples")
 def _section7(curriculum: bool, layers: int) -> Recipe:
     """Section 7.1: 8 heads, width 128, 10,000 steps of 512 out of 2^20 examples.
 
-    D = 5 with the implicit curriculum, D = 3 without (section 7). Eight seeds a depth.
+    D = 5 with the implicit curriculum, D = 3 without; the paper has eight seeds per depth.
     """
     return Recipe(
         task=RetrievalTask(steps=5 if curriculum else 3, curriculum=curriculum),
@@ -61,19 +61,19 @@ PAPER: dict[str, Recipe] = {
 
 
 def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
-    """With another base of the rotary frequencies.
+    """A recipe with another base of the rotary encoding.
 
-    With the usual base of 10,000 the second frequency of a 4-dimensional encoding turns by 0.15
-    over 16 places and hardly tells them apart; with 100 by 1.5, with 10 by 4.7. A model leaves
-    the plateau sooner.
+    With the usual base of 10,000, the second angle of a 4-dimensional encoding turns by only 0.15
+    over 16 positions, which can hardly be told apart; with 100 it turns by 1.5 and with 10 by 4.7,
+    and models leave the plateau sooner.
     """
     return replace(recipe, task=replace(cast(RetrievalTask, recipe.task), base=base), **changes)
 
 
 PRESETS: dict[str, Recipe] = {
-    # The shipped default: what gave the cleanest circuit of the sizes and seeds tried.
-    # Seeds differ: 1 leaves the plateau of 0.75 before step 1,000, 3 never does. At a constant
-    # learning rate the loss spikes late, hence cosine.
+    # The shipped default, with the cleanest circuit of all sizes and seeds tried. Seed 1 leaves the
+    # plateau of 0.75 before step 1,000, seed 3 never does. At a constant learning rate the loss
+    # spikes late, hence cosine.
     "small": _with_base(
         _ABC,
         100.0,
@@ -84,7 +84,7 @@ PRESETS: dict[str, Recipe] = {
     ),
     **PAPER,
     # At a constant learning rate the loss spikes to the end, hence the cooldown and fewer steps
-    # than the paper's. In bfloat16 a step takes 0.24 s on one CPU core that has it, else 0.67 s.
+    # than in the paper. A step takes 0.24 s on a CPU core that supports bfloat16, else 0.67 s.
     **{
         name: _with_base(
             PAPER[name],
@@ -115,8 +115,8 @@ PRESETS: dict[str, Recipe] = {
         precision="bfloat16",
         init="linear",
     ),
-    # A language model of whole words. With D = 3 (seed 0) it had not learned x_3 after 10,000
-    # steps; with seed 0 and D = 2 it learns, but its heads attend across chains.
+    # A language model of whole words. With D = 3 and seed 0 it had not learned x_3 after 10,000
+    # steps; with D = 2 and seed 0 it learns, but its heads attend across chains.
     "equations": Recipe(
         task=EquationsTask(steps=2),
         model=ModelConfig(layers=6, heads=1, d_model=64, mlp=False),
@@ -132,15 +132,15 @@ PRESETS: dict[str, Recipe] = {
 
 
 def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Where a recipe differs from one of the paper's.
+    """How a recipe differs from one of the paper's.
 
     Args:
         recipe: ours.
         paper: one of `PAPER`.
 
     Returns:
-        Ours and the paper's value by name, None for what the paper does not state. Seeds and what
-        is measured on the way are left out.
+        Our value and the paper's by name; the paper's is None if it states none. Seeds and what is
+        only measured are left out.
     """
     ours, theirs = _flat(recipe), _flat(paper)
     return {
@@ -153,7 +153,7 @@ def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
 def _flat(recipe: Recipe) -> dict[str, Any]:
     parts = to_data(recipe)
     task, model = parts.pop("task"), parts.pop("model")
-    # A width that follows from others says nothing of its own.
+    # A derived width is no setting of its own.
     model["d_head"] = recipe.model.d_head
     if "steps" in task:
         task["D"] = task.pop("steps")

@@ -1,36 +1,39 @@
-"""Recipes: everything that decides what a run ends with (paper, sections 7.1, 8.1 and 9.1)."""
+"""Recipes: everything that determines the result of a run (paper, sections 7.1, 8.1, 9.1)."""
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from retrieval_interp.config.model_config import Init, ModelConfig
 from tasks import ConditionalRetrievalTask, EquationsTask, InputError, RetrievalTask
 
+Schedule = Literal["constant", "cosine", "cooldown"]
+Precision = Literal["float32", "bfloat16"]
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training run. The same recipe gives the same weights, on one kind of machine.
+    """A training run. On one kind of machine, the same recipe gives the same weights.
 
     Attributes:
         task: what is learned.
-        model: what learns it.
+        model: sizes of the transformer.
         steps: optimizer steps.
-        batch: examples a step.
-        examples: size of the training set, gone through in a fresh order every epoch.
-        learning_rate: Adam's, at its highest.
+        batch: examples per step.
+        examples: size of the training set, which is shuffled anew every epoch.
+        learning_rate: peak learning rate of AdamW.
         weight_decay: decoupled, on every parameter.
         warmup: steps of linear warm-up.
-        schedule: `constant`; `cosine` from learning_rate down to 0 at the last step; or `cooldown`,
-            constant and then linearly down to 0.
-        cooldown: the share of the steps, the last ones, over which schedule `cooldown` goes down.
-        precision: of the matrix products in training: `float32`, or `bfloat16` (torch.autocast; the
-            weights and all that is measured stay float32).
-        init: of the weights, `gpt2` (TransformerLens's) or `linear` (PyTorch's of linear layers).
-        seed: of the weights and of the examples.
-        log_every: steps between two lines of metrics; the last 100 steps each have one.
+        schedule: `constant`; `cosine`, from learning_rate to 0 at the last step; or `cooldown`,
+            constant and then linear to 0.
+        cooldown: the final share of the steps over which schedule `cooldown` decays.
+        precision: of the matrix products in training: `float32`, or `bfloat16` (torch.autocast;
+            weights and measurements stay float32).
+        init: of the weights: `gpt2` (TransformerLens's) or `linear` (PyTorch's for linear layers).
+        seed: of the weights and the examples.
+        log_every: steps between two lines of metrics; each of the last 100 steps has one.
         checkpoint_every: steps between two checkpoints, a multiple of log_every.
-        validation_examples: fresh examples that the validation loss is measured on.
+        validation_examples: fresh examples on which the validation loss is measured.
 
     Raises:
         InputError: a value is out of range.
@@ -46,9 +49,9 @@ class Recipe:
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     warmup: int = 0
-    schedule: Literal["constant", "cosine", "cooldown"] = "constant"
+    schedule: Schedule = "constant"
     cooldown: float = 0.2
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     init: Init = "gpt2"
     seed: int = 0
     log_every: int = 50
@@ -56,18 +59,11 @@ class Recipe:
     validation_examples: int = 512
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("steps", 1),
-            ("batch", 1),
-            ("examples", 1),
-            ("warmup", 0),
-            ("seed", 0),
-            ("log_every", 1),
-            ("checkpoint_every", 1),
-            ("validation_examples", 1),
-        ):
+        positive = ("steps", "batch", "examples", "log_every", "checkpoint_every")
+        for name in (*positive, "validation_examples", "warmup", "seed"):
+            least = 0 if name in ("warmup", "seed") else 1
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
+            if type(value) is not int or not least <= value < 2**63:
                 raise InputError(
                     f"recipe: expected {name} to be an integer of at least {least}, found {value!r}"
                 )
@@ -82,13 +78,9 @@ class Recipe:
                 f"recipe: expected cooldown to be a share above 0 and up to 1, found "
                 f"{self.cooldown!r}"
             )
-        for name, known in (
-            ("schedule", ("constant", "cosine", "cooldown")),
-            ("precision", ("float32", "bfloat16")),
-            ("init", ("gpt2", "linear")),
-        ):
-            if (value := getattr(self, name)) not in known:
-                expected = " or ".join(map(repr, known))
+        for name, known in (("schedule", Schedule), ("precision", Precision), ("init", Init)):
+            if (value := getattr(self, name)) not in get_args(known):
+                expected = " or ".join(map(repr, get_args(known)))
                 raise InputError(f"recipe: expected {name} {expected}, found {value!r}")
         if self.examples < self.batch:
             raise InputError(

@@ -1,4 +1,4 @@
-"""The retrieval problem in words, asked of language models (paper, section 4, figure 2).
+"""Asks language models the retrieval problem in words (paper, section 4, figure 2).
 
-Needs the extra [llm]. Importing this package alone does not load Inspect.
+Needs the extra [llm]; importing this package alone does not load Inspect.
 """

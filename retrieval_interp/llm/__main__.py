@@ -1,6 +1,6 @@
-"""Figure 2 from the logs of Inspect: `python -m retrieval_interp.llm plot logs --out figure.html`.
+"""Figure 2 from Inspect's logs: `python -m retrieval_interp.llm plot logs --out figure.html`.
 
-The questions are asked by Inspect itself: `inspect eval retrieval_interp/equations --model ...`.
+Inspect itself asks the questions: `inspect eval retrieval_interp/equations --model ...`.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ PROG = "python -m retrieval_interp.llm"
 
 @dataclass(frozen=True)
 class LlmOptions:
-    """Say how well language models solve the retrieval problem in words (paper, figure 2).
+    """Show how well language models solve the retrieval problem in words (paper, figure 2).
 
     Attributes:
         command: plot prints a table and draws figure 2.
         logs: Inspect's log files, or folders of them.
-        out: write the figure as a page that needs no network to this file.
+        out: write the figure as an HTML page that works offline to this file.
         json: write the numbers to this file.
     """
 

@@ -2,11 +2,11 @@
 
     inspect eval retrieval_interp/equations --model openai/gpt-4o -T steps=1,2,5
 
-Every task asks `questions` questions drawn with `seed`, 500 as the paper, of every number of steps
-D. The question, the answers, D and the accuracy of guessing (`chance`) are in the log.
+Every task asks `questions` questions (500, as in the paper) drawn with `seed` for every number of
+steps D. The log holds the question, the answers, D and the accuracy of guessing (`chance`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from inspect_ai import Task, task
@@ -44,20 +44,24 @@ def equations(
     seed: int = 0,
     attempts: int = ATTEMPTS,
 ) -> Task:
-    """Which number a variable holds that was set to a variable ... (section 4, F1).
+    """Which number is a variable set to, via a chain of other variables? (section 4, F1)
 
     Args:
-        steps: equations a chain, D, at least 1; several, as in `1,2,5`, for several D.
-        chains: chains a question, at least 1; guessing is right once in so many questions.
-        questions: how many for every D, at least 1.
+        steps: equations per chain, D, at least 1; several, as in `1,2,5`, for several D.
+        chains: chains per question, at least 1; guessing is right once in so many questions.
+        questions: number for every D, at least 1.
         seed: which questions, in [0, 2^64).
-        attempts: the most a question may be asked until an acceptable answer comes, at least 1.
+        attempts: how often a question is asked at most to get an acceptable answer, at least 1.
 
     Raises:
         TaskRefused: a parameter is out of range, or the temperature is 0.
     """
-    prompts = (EquationsPrompt(count, chains) for count in _each(steps))
-    return _benchmark(prompts, questions, seed, attempts)
+    return _benchmark(
+        lambda: [EquationsPrompt(n, chains) for n in _each(steps)],
+        questions,
+        seed,
+        attempts,
+    )
 
 
 @task
@@ -68,50 +72,54 @@ def lives_with(
     seed: int = 0,
     attempts: int = ATTEMPTS,
 ) -> Task:
-    """In which city somebody lives who lives with somebody ... (section 4, F2).
+    """In which city does somebody live who lives with somebody who ...? (section 4, F2)
 
-    Args and errors: as for `equations`; steps are statements a chain.
+    Args and errors: as for `equations`; steps are statements per chain.
     """
-    prompts = (LivesWithPrompt(count, chains) for count in _each(steps))
-    return _benchmark(prompts, questions, seed, attempts)
+    return _benchmark(
+        lambda: [LivesWithPrompt(n, chains) for n in _each(steps)],
+        questions,
+        seed,
+        attempts,
+    )
 
 
 @task
 def kingdoms(
     chains: int = 4, questions: int = QUESTIONS, seed: int = 0, attempts: int = ATTEMPTS
 ) -> Task:
-    """Who has a disease that a substance causes that a food contains ... (section 4, F3; D = 5).
+    """Who has a disease caused by a substance that is in a food ...? (section 4, F3; D = 5)
 
     Args and errors: as for `equations`.
     """
-    return _benchmark((KingdomsPrompt(count) for count in (chains,)), questions, seed, attempts)
+    return _benchmark(lambda: [KingdomsPrompt(chains)], questions, seed, attempts)
 
 
 @task
 def functions(
     chains: int = 4, questions: int = QUESTIONS, seed: int = 0, attempts: int = ATTEMPTS
 ) -> Task:
-    """Which value an alias of a function takes at a variable (section 4, F4).
+    """Which value does an alias of a function take at a variable? (section 4, F4)
 
     Args and errors: as for `equations`; chains is the number of functions, aliases and variables.
     """
-    return _benchmark((FunctionsPrompt(count) for count in (chains,)), questions, seed, attempts)
+    return _benchmark(lambda: [FunctionsPrompt(chains)], questions, seed, attempts)
 
 
 @task
 def relatives(
     chains: int = 4, questions: int = QUESTIONS, seed: int = 0, attempts: int = ATTEMPTS
 ) -> Task:
-    """In which country somebody lives who lives with a relative ... (section 4, F5).
+    """In which country does somebody live who lives with a relative ...? (section 4, F5)
 
     Args and errors: as for `equations`; chains is the number of people, at most 12, and guessing is
     right once in chains * chains questions.
     """
-    return _benchmark((RelativesPrompt(count) for count in (chains,)), questions, seed, attempts)
+    return _benchmark(lambda: [RelativesPrompt(chains)], questions, seed, attempts)
 
 
-def _each(steps: object) -> Iterator[int]:
-    """The numbers of steps; Inspect hands `1,2,5` over as a list of texts."""
+def _each(steps: object) -> list[int]:
+    """The numbers of steps; Inspect passes `1,2,5` as a list of strings."""
     listed = list(steps) if isinstance(steps, list | tuple) else [steps]
     counts: list[Any] = [
         int(count) if isinstance(count, str) and count.isdecimal() else count for count in listed
@@ -120,20 +128,22 @@ def _each(steps: object) -> Iterator[int]:
         expect_count("steps", "every number", count)
     if not counts or len(set(counts)) < len(counts):
         raise InputError(f"steps: expected different numbers, at least one, found {listed}")
-    yield from counts
+    return counts
 
 
-def _benchmark(prompts: Iterable[Prompt], questions: int, seed: int, attempts: int) -> Task:
-    """The task of these formulations; they are made, and so checked, in here."""
+def _benchmark(
+    make: Callable[[], Sequence[Prompt]], questions: int, seed: int, attempts: int
+) -> Task:
+    """The task of the prompts that `make` makes; what it refuses is shown in one line."""
     expect_temperature()
     try:
-        made = list(prompts)
+        made = make()
         name = made[0].name
         expect_count(name, "questions", questions)
         expect_count(name, "attempts", attempts)
         if not isinstance(seed, int):
             raise InputError(f"{name}: expected seed to be an integer, found {seed!r}")
-        # D by D for every index, so that --limit shortens all alike.
+        # Each index for every D before the next one, so that --limit shortens all D alike.
         samples = [_sample(prompt, index, seed) for index in range(questions) for prompt in made]
     except InputError as error:
         raise TaskRefused(str(error)) from None

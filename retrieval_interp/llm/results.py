@@ -1,4 +1,4 @@
-"""What the logs of the benchmark say: a row a log and number of steps, and a table of them."""
+"""The results in logs of the benchmark: one row per log and number of steps, and their table."""
 
 import math
 import statistics
@@ -11,9 +11,8 @@ from retrieval_interp.views.tables import text_table
 from tasks.errors import InputError, printable
 
 FORMULATIONS = ("equations", "lives-with", "kingdoms", "functions", "relatives")  # F1 to F5
-# What no number here needs is left on the disk.
 _LETTERS = ("C", "I")  # Inspect's correct and incorrect
-_UNREAD = {"messages", "events", "store", "attachments", "output"}
+_UNREAD = {"messages", "events", "store", "attachments", "output"}  # no number here needs them
 
 
 @dataclass(frozen=True)
@@ -22,15 +21,16 @@ class Result:
 
     Attributes:
         log: the file it was read from.
-        model: as Inspect names it.
+        model: Inspect's name of the model.
         formulation: its name in the paper.
         steps: D; None for the formulations of conditional retrieval.
-        questions: how many have a score.
-        accuracy: the share of right answers; with several epochs, of a question's mean score.
-        stderr: the standard error of the accuracy over the questions, as Inspect computes it.
-        chance: the accuracy of picking one of the acceptable answers blindly.
-        attempts: how often a question was asked, on average.
-        unanswered: to how many no acceptable answer came (in an epoch each); they count as wrong.
+        questions: number of questions with a score.
+        accuracy: share of correct answers, averaged over epochs first if there are several.
+        stderr: standard error of the accuracy over the questions, as Inspect computes it.
+        chance: accuracy of picking one of the acceptable answers at random.
+        attempts: how often a question was asked on average.
+        unanswered: number of questions (counted in each epoch) that never got an acceptable answer;
+            they count as wrong.
     """
 
     log: str
@@ -49,24 +49,24 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
     """The results in these logs, by formulation, D and model.
 
     Args:
-        paths: Inspect's log files, or folders of such.
+        paths: Inspect's log files, or folders of them.
 
     Raises:
-        InputError: a file is no log of this benchmark, unfinished, or has no scores; a folder has
-            no logs; or two logs hold the same model, formulation and D.
+        InputError: a file is not a log of this benchmark, is unfinished or has no scores; a folder
+            has no logs; or two logs have the same model, formulation and D.
     """
-    results = [result for path in _log_files(paths) for result in _read_log(path)]
     found: dict[tuple[Any, ...], Result] = {}
-    for result in results:
+    for result in (result for path in _log_files(paths) for result in _read_log(path)):
         first = found.setdefault((result.model, result.formulation, result.steps), result)
         if first is not result:
             steps = "" if result.steps is None else f", D = {result.steps}"
             raise InputError(
-                f"{result.log}: expected one log a model, formulation and D, found "
+                f"{result.log}: expected one log per model, formulation and D, found "
                 f"{result.model}, {result.formulation}{steps} in {first.log} too; leave one out"
             )
     return sorted(
-        results, key=lambda row: (FORMULATIONS.index(row.formulation), row.steps or 0, row.model)
+        found.values(),
+        key=lambda row: (FORMULATIONS.index(row.formulation), row.steps or 0, row.model),
     )
 
 
@@ -112,33 +112,30 @@ def _read_log(path: Path) -> Iterator[Result]:
             f"{path}: expected a finished log, found the status {log.status!r}; finish it with "
             "inspect eval-retry, or leave it out"
         )
-    by_steps: dict[int | None, list[Any]] = {}
-    for sample in log.samples or []:
-        if _score(sample) is not None:
-            steps = sample.metadata.get("steps")
-            by_steps.setdefault(steps if type(steps) is int else None, []).append(sample)
-    if not by_steps:
+    scored = [sample for sample in log.samples or [] if _score(sample) is not None]
+    if not scored:
         raise InputError(
             f"{path}: expected a log with scored samples, found none; run without --no-log-samples "
             "and --no-score"
         )
-    if not all(_is_own(sample) for samples in by_steps.values() for sample in samples):
+    if not all(map(_is_own, scored)):
         raise InputError(
             f"{path}: expected samples with the steps, chance, attempts and value that this "
             "benchmark gives them, found others; give the files that inspect eval wrote"
         )
-    for steps, samples in by_steps.items():
+    for steps in dict.fromkeys(sample.metadata.get("steps") for sample in scored):
+        samples = [sample for sample in scored if sample.metadata.get("steps") == steps]
         yield _result(str(path), log.eval.model, formulation, steps, samples)
 
 
 def _score(sample: Any) -> Any:
     scores = sample.scores or {}
-    # Of a task that is not installed the scorer has no package in its name.
+    # The scorer's name has a package only if the task was installed.
     return scores.get("exact_answer", scores.get("retrieval_interp/exact_answer"))
 
 
 def _is_own(sample: Any) -> bool:
-    """Whether a sample has what the rows are made of."""
+    """Whether a sample has the metadata and score that this benchmark gives."""
     score = _score(sample)
     known = score.metadata or {}
     steps, chance = sample.metadata.get("steps"), sample.metadata.get("chance")
@@ -177,9 +174,9 @@ def _result(
 
 
 def results_table(results: Sequence[Result]) -> str:
-    """The rows as a table for people."""
-    header = ["model", "formulation", "D", "questions", "accuracy", "chance", "attempts"]
-    header += ["unanswered"]
+    """The rows as a text table."""
+    header = ["model", "formulation", "D", "questions", "accuracy", "chance"]
+    header += ["attempts", "unanswered"]
     rows = [
         [
             printable(row.model),

@@ -1,34 +1,25 @@
-"""What a model's words are taken for, and whether that is right.
+"""Reads the answer from a model's output and scores it.
 
-1. Blanks around the text and one full stop at its end are dropped, then one pair of quotation marks
-   around the rest, and inside them once more blanks and a full stop.
-2. What is left must be one of the acceptable answers, capitals aside. Nothing else is an answer: no
-   sentence around it, no `s = 1`, no `1.0`, no emphasis.
+1. White space around the text and one full stop at its end are dropped, then one pair of quotation
+   marks around the rest, and inside them white space and a full stop again.
+2. What is left must be one of the acceptable answers, ignoring case. Anything else is no answer: a
+   sentence around it, `s = 1`, `1.0`, or emphasis.
 """
 
 from collections.abc import Iterable
 
-from inspect_ai.scorer import (
-    CORRECT,
-    INCORRECT,
-    Score,
-    Scorer,
-    Target,
-    accuracy,
-    scorer,
-    stderr,
-)
+from inspect_ai.scorer import CORRECT, INCORRECT, Score, Scorer, Target, accuracy, scorer, stderr
 from inspect_ai.solver import TaskState
 
 _QUOTES = ('""', "''", "``", "“”", "‘’", "«»")
 
 
 def read_answer(text: str, acceptable: Iterable[str]) -> str | None:
-    """The acceptable answer that a text is, as the question writes it; None if it is none.
+    """The acceptable answer that a text stands for, as the question writes it, or None.
 
     Args:
-        text: all that the model said.
-        acceptable: the answers of `Question.acceptable`.
+        text: the whole output of the model.
+        acceptable: as `Question.acceptable`.
     """
     bare = _without_stop(text)
     if len(bare) > 1 and bare[0] + bare[-1] in _QUOTES:
@@ -44,8 +35,8 @@ def _without_stop(text: str) -> str:
 def exact_answer() -> Scorer:
     """Correct if the last output is the correct answer (paper, section 4).
 
-    An output that is no acceptable answer, so that the solver has given up, is wrong; the score's
-    metadata then has `unanswered` set. `attempts` there says how often the model was asked.
+    If the solver has given up and the output is no acceptable answer, it is wrong, and `unanswered`
+    is set in the score's metadata; `attempts` there says how often the model was asked.
     """
 
     async def score(state: TaskState, target: Target) -> Score:

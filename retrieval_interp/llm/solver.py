@@ -1,11 +1,11 @@
-"""Asking until an acceptable answer comes (paper, section 4: "I repeat sampling until ...").
+"""Asks until an acceptable answer comes (paper, section 4: "I repeat sampling until ...").
 
-1. Every attempt asks the model afresh: it reads the question alone, never what it said before.
-2. Inspect's cache is off, or else every attempt would bring the first one's answer. For the same
-   reason a temperature of 0 is refused, and a `--seed` grows by 1 with each attempt.
+1. Every attempt is a new conversation: the model sees the question only, not its earlier outputs.
+2. Inspect's cache is off, since it would repeat the first output. For the same reason a temperature
+   of 0 is refused, and `--seed` grows by 1 with each attempt.
 3. After `attempts` attempts the last output stands, and the scorer finds no answer in it.
 
-The paper gives neither a temperature nor a cap.
+The paper states neither a temperature nor a maximum number of attempts.
 """
 
 from inspect_ai._util.error import PrerequisiteError
@@ -21,21 +21,21 @@ ATTEMPTS = 20
 
 
 class TaskRefused(InputError, PrerequisiteError):
-    """Bad input that `inspect eval` shows as a line rather than as a traceback."""
+    """Bad input that `inspect eval` shows as one line instead of a traceback."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.message = text.replace("[", r"\[")  # is shown with rich's markup
+        self.message = text.replace("[", r"\[")  # shown as rich markup
 
 
 @solver
 def resample(attempts: int = ATTEMPTS) -> Solver:
     """Ask until the output is an acceptable answer.
 
-    How often the model was asked is kept in the sample's store as `attempts`.
+    The number of times the model was asked is kept in the sample's store as `attempts`.
 
     Args:
-        attempts: the most attempts a question, at least 1.
+        attempts: maximum per question, at least 1.
     """
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -63,6 +63,6 @@ def expect_temperature() -> None:
     temperature = active_generate_config().temperature
     if temperature is not None and temperature <= 0:
         raise TaskRefused(
-            f"--temperature: expected a number above 0, found {temperature}; an answer that is not "
-            "acceptable is sampled again, and at 0 it would come again"
+            f"--temperature: expected a number above 0, found {temperature}; answers that are not "
+            "acceptable are sampled again, and at 0 they would always be the same"
         )

@@ -1,7 +1,7 @@
 """The paper's claims beside ours: `python -m retrieval_interp.reproduce`.
 
-Recomputes from shipped checkpoints what takes seconds and reads the rest from result files that say
-how they were made.
+Whatever takes seconds is recomputed from shipped checkpoints; the rest is read from result files
+that say how they were made.
 """
 
 import shlex
@@ -24,14 +24,14 @@ PROG = "python -m retrieval_interp.reproduce"
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Print what the paper claims, its numbers, ours, at which scale, and what made them.
+    """Print the paper's claims and numbers beside ours, with their scale and command.
 
     Attributes:
-        only: claims to look at, such as C6 C7; default all.
+        only: claims to check, such as C6 C7; default all.
         json: write the numbers to this file.
-        markdown: write the rows as a table for a page to this file.
+        markdown: write the rows as a Markdown table to this file.
         figures: write the figures that there are numbers for to this folder, as HTML and JSON.
-        runs: where finished runs are looked for beside the package's own results.
+        runs: folder of finished runs, used beside the package's own results.
         run: run what is missing, into the folder of runs (hours to days).
     """
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     evidence = Evidence(options.runs, progress_bar)
     rows = judge(evidence, options.only)
     if options.run:
-        run_missing(rows)
+        _run_missing(rows)
         evidence = Evidence(options.runs, progress_bar)
         rows = judge(evidence, options.only)
     if options.json is not None:
@@ -78,12 +78,8 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
             print(f"figure:  {path}")
 
 
-def run_missing(rows: "Sequence[Row]") -> None:
-    """Run the commands of the rows that have no number, one after the other.
-
-    Raises:
-        InputError: one of them failed.
-    """
+def _run_missing(rows: "Sequence[Row]") -> None:
+    """Run the commands of the rows that have no number, one after the other."""
     for command in dict.fromkeys(row.command for row in rows if row.verdict == "not run"):
         print(f"running: {command}", flush=True)
         arguments = shlex.split(command)

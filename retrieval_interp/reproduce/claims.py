@@ -1,13 +1,15 @@
-"""What the paper claims, and what the evidence says to it.
+"""What the paper claims, and what the evidence says about it.
 
-The paper's numbers are its own (`ranges`), ours come from `Evidence`. A claim gives one row for
-each thing it speaks of, such as a transformer; a row at a smaller scale stands beside the paper's,
-never instead of it.
+The paper's numbers come from `retrieval_interp.reproduce.paper`, ours from `Evidence`. A claim
+gives one row for each thing it is about, such as a transformer. Rows at a smaller scale stand
+beside those at the paper's, never instead of them.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, cast
 
 from circuits import Circuit, HeadPath
 from circuits.flow import causal_depth, least_depth, paper_bound
@@ -15,7 +17,7 @@ from retrieval_interp.config.presets import PAPER, departures
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
 from retrieval_interp.reproduce.heads import head_order, joins_pair, order_text
-from retrieval_interp.reproduce.ranges import (
+from retrieval_interp.reproduce.paper import (
     D_LEARNED,
     D_SUFFICIENT,
     FIRST_LAYER,
@@ -36,62 +38,55 @@ _ABC = ("transformer-a", "transformer-b", "transformer-c")
 
 @dataclass(frozen=True)
 class Row:
-    """A claim beside our number.
+    """A claim beside our number."""
 
-    Attributes:
-        id: of the claim, C2 to C11.
-        claim: what is claimed.
-        where: where the paper says it.
-        paper: its number.
-        ours: ours, or why there is none.
-        scale: how our run's size compares.
-        command: what makes our number.
-        verdict: whether both agree.
-        source: what the number was computed or read from.
-        rule: how the verdict is reached, where the paper's number does not say it.
-    """
-
-    id: str
+    id: str  # C2 to C11
     claim: str
-    where: str
-    paper: str
+    where: str  # in the paper
+    paper: str  # the paper's number
+    ours: str  # our number; empty if nothing was run
+    scale: str  # how our run's size compares with the paper's
+    command: str  # makes our number
+    verdict: Verdict
+    source: str  # what our number was computed or read from
+    rule: str = ""  # how the verdict is reached, if the paper's number does not say it
+
+
+class Finding(NamedTuple):
+    """Our half of a row."""
+
     ours: str
     scale: str
     command: str
     verdict: Verdict
     source: str
-    rule: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One claim and how to judge it.
+Find = Callable[[Evidence], Iterator[Finding]]
+Answer = tuple[str, bool]  # our number in words, and whether it agrees with the paper's
+CLAIMS: dict[str, Callable[[Evidence], list[Row]]] = {}
 
-    Attributes:
-        id: C2 to C11.
-        text: what is claimed.
-        where: where the paper says it.
-        paper: its number.
-        judge: rows from evidence.
-        rule: how the verdict is reached, where the paper's number does not say it.
+
+def judge(evidence: Evidence, only: Sequence[str] = ()) -> list[Row]:
+    """The table of claims.
+
+    Args:
+        evidence: what to judge by.
+        only: ids of claims; default all.
     """
+    return [row for name in (only or CLAIMS) for row in CLAIMS[name](evidence)]
 
-    id: str
-    text: str
-    where: str
-    paper: str
-    judge: Callable[["Claim", Evidence], Iterator[Row]]
-    rule: str = ""
 
-    def row(self, ours: str, scale: str, command: str, verdict: Verdict, source: str) -> Row:
-        about = self.id, self.text, self.where, self.paper
-        return Row(*about, ours, scale, command, verdict, source, self.rule)
+def _claim(id: str, text: str, where: str, paper: str, rule: str = "") -> Callable[[Find], Find]:
+    """Register the function that judges a claim."""
 
-    def not_run(self, scale: str, command: str) -> Row:
-        return self.row("", scale, command, "not run", "")
+    def register(find: Find) -> Find:
+        CLAIMS[id] = lambda evidence: [
+            Row(id, text, where, paper, *found, rule) for found in find(evidence)
+        ]
+        return find
+
+    return register
 
 
 def _verdict(agrees: bool, smaller: bool) -> Verdict:
@@ -100,19 +95,26 @@ def _verdict(agrees: bool, smaller: bool) -> Verdict:
     return "reproduced at smaller scale" if smaller else "reproduced"
 
 
+def _not_run(scale: str, command: str) -> Finding:
+    return Finding("", scale, command, "not run", "")
+
+
 # Depth
 
 
-def _depth_bound(claim: Claim, evidence: Evidence) -> Iterator[Row]:
+@_claim("C2", "depth is at least log3(2D)", "section 5, appendix B", "proof")
+def _depth_bound(evidence: Evidence) -> Iterator[Finding]:
     steps = range(1, 17)
     holds = all(
         least_depth(d, causal=mask) >= paper_bound(d) for d in steps for mask in (False, True)
     )
-    sharper = [(d, paper_bound(d), least_depth(d, causal=True)) for d in (1, 3, 4, 16)]
     same = all(least_depth(d, causal=True) == causal_depth(d) for d in steps)
-    ours = "; ".join(f"D = {d}: bound {bound}, least {least}" for d, bound, least in sharper)
-    yield claim.row(
-        f"holds for D = 1..16, and is not tight: {ours} with the causal mask",
+    sharper = "; ".join(
+        f"D = {d}: bound {paper_bound(d)}, least {least_depth(d, causal=True)}"
+        for d in (1, 3, 4, 16)
+    )
+    yield Finding(
+        f"holds for D = 1..16, and is not tight: {sharper} with the causal mask",
         "simulated for D = 1..16; proofs in docs/depth.md",
         "python -m retrieval_interp.bound --steps 1 3 4 16",
         _verdict(holds and same, smaller=False),
@@ -123,105 +125,118 @@ def _depth_bound(claim: Claim, evidence: Evidence) -> Iterator[Row]:
 # Section 7
 
 
-def _grid_row(
-    claim: Claim,
-    evidence: Evidence,
-    grid: str,
-    say: Callable[[dict[str, Any]], tuple[str, bool]],
-) -> Iterator[Row]:
-    command = f"python -m retrieval_interp.sweep --grid {grid} --out {evidence.runs / grid}"
-    found = evidence.grid(grid)
-    if found is None:
-        yield claim.not_run(PAPER_SCALE, command)
+def _from_grid(name: str) -> Callable[[Callable[[dict[str, Any]], Answer]], Find]:
+    """Judge a claim by the summary of a grid."""
+    return lambda say: partial(_find_in_grid, name, say)
+
+
+def _find_in_grid(
+    name: str, say: Callable[[dict[str, Any]], Answer], evidence: Evidence
+) -> Iterator[Finding]:
+    summary = evidence.grid(name)
+    if summary is None:
+        out = evidence.runs / name
+        yield _not_run(PAPER_SCALE, f"python -m retrieval_interp.sweep --grid {name} --out {out}")
         return
-    ours, agrees = say(found)
-    full = found["scale"] == "full" and found["finished"] == found["cells"]
-    scale = PAPER_SCALE if full else (
-        f"{found['scale']}: {found['finished']} of {found['cells']} runs, {_size(found)}"
-    )  # fmt: skip
-    yield claim.row(ours, scale, found["command"], _verdict(agrees, not full), f"{grid}.json")
+    ours, agrees = say(summary)
+    full = summary["scale"] == "full" and summary["finished"] == summary["cells"]
+    scale = PAPER_SCALE if full else _grid_scale(summary)
+    yield Finding(ours, scale, summary["command"], _verdict(agrees, not full), f"{name}.json")
 
 
-def _size(summary: dict[str, Any]) -> str:
+def _grid_scale(summary: dict[str, Any]) -> str:
     recipe = summary["recipe"]
     task, model = recipe["task"], recipe["model"]
     return (
+        f"{summary['scale']}: {summary['finished']} of {summary['cells']} runs, "
         f"D = {task['steps']}, {recipe['steps']} steps of {recipe['batch']}, d_model "
         f"{model['d_model']}, {model['heads']} head{'s' if model['heads'] > 1 else ''}, MLPs "
         f"{'on' if model['mlp'] else 'off'}, base {task['base']:g}"
     )
 
 
-def _nonic_never_learns(claim: Claim, evidence: Evidence) -> Iterator[Row]:
-    def say(summary: dict[str, Any]) -> tuple[str, bool]:
-        share = summary["share_above_0.7"]
-        runs = round(share * summary["finished"])
-        return f"{runs} of {summary['finished']} runs end above {UNLEARNED:g}", share == 1.0
-
-    yield from _grid_row(claim, evidence, "section7-nonic", say)
-
-
-def _later_needs_depth(claim: Claim, evidence: Evidence) -> Iterator[Row]:
-    def say(summary: dict[str, Any]) -> tuple[str, bool]:
-        least = [
-            next(
-                (row["layers"] for row in summary["depths"] if row["partial_losses"][place] < 0.5),
-                None,
-            )
-            for place in range(len(summary["asked"]))
-        ]
-        said = ", ".join(
-            f"{name} {'at no depth' if layers is None else f'from {layers} layers'}"
-            for name, layers in zip(summary["asked"], least)
-        )
-        known = [layers if layers is not None else 10**6 for layers in least]
-        reached = [layers for layers in least if layers is not None]
-        rises = known == sorted(known) and len(set(known)) > 1 and len(reached) > 1
-        return f"mean partial loss below 0.5: {said}", rises
-
-    yield from _grid_row(claim, evidence, "section7-ic", say)
+@_claim(
+    "C3",
+    "without curriculum nothing is learned, even at D = 3",
+    "section 7.2, figure 4 left",
+    f"100% of runs end above {UNLEARNED:g}",
+)
+@_from_grid("section7-nonic")
+def _nothing_learned(summary: dict[str, Any]) -> Answer:
+    share, finished = summary["share_above_0.7"], summary["finished"]
+    return f"{round(share * finished)} of {finished} runs end above {UNLEARNED:g}", share == 1.0
 
 
-def _losses_fall_in_order(claim: Claim, evidence: Evidence) -> Iterator[Row]:
-    def say(summary: dict[str, Any]) -> tuple[str, bool]:
-        order = summary["order"]
-        judged = order["held"] + len(order["broken"])
-        fewer = order["fewer_than_two_fell"]
-        more = f"; in {fewer} more fewer than two fell below 0.5" if fewer else ""
-        if tied := order.get("tied"):
-            more += f"; in {len(tied)} more two fell at the same step"
-        return f"{order['held']} of {judged} runs{more}", judged > 0 and order["held"] == judged
+@_claim(
+    "C4",
+    "later places of the chain need more layers",
+    "section 7.2, figure 4 right",
+    "partial losses by depth (a figure)",
+)
+@_from_grid("section7-ic")
+def _later_needs_depth(summary: dict[str, Any]) -> Answer:
+    least = [
+        min((r["layers"] for r in summary["depths"] if r["partial_losses"][i] < 0.5), default=None)
+        for i in range(len(summary["asked"]))
+    ]
+    said = ", ".join(
+        f"{name} {'at no depth' if layers is None else f'from {layers} layers'}"
+        for name, layers in zip(summary["asked"], least)
+    )
+    known = [math.inf if layers is None else layers for layers in least]
+    reached = [layers for layers in least if layers is not None]
+    rises = known == sorted(known) and len(set(known)) > 1 and len(reached) > 1
+    return f"mean partial loss below 0.5: {said}", rises
 
-    yield from _grid_row(claim, evidence, "section7-ic", say)
+
+@_claim(
+    "C5",
+    "partial losses fall below 0.5 in the order x_1, x_2, ...",
+    "section 7.2",
+    "100% of runs",
+)
+@_from_grid("section7-ic")
+def _losses_fall_in_order(summary: dict[str, Any]) -> Answer:
+    order = summary["order"]
+    judged = order["held"] + len(order["broken"])
+    ours = f"{order['held']} of {judged} runs"
+    if fewer := order["fewer_than_two_fell"]:
+        ours += f"; in {fewer} more fewer than two fell below 0.5"
+    if tied := order.get("tied"):
+        ours += f"; in {len(tied)} more two fell at the same step"
+    return ours, judged > 0 and order["held"] == judged
 
 
 # Sections 8 and 9
 
 
-def _each(
-    claim: Claim,
-    evidence: Evidence,
-    names: Sequence[str],
-    say: Callable[[Trained], tuple[str, bool]],
-    smaller: str | None,
-    circuits: bool = True,
-) -> Iterator[Row]:
-    """One row per transformer, and one for its smaller stand-in."""
-    for name in (*names, *([smaller] if smaller else [])):
-        trained = evidence.trained(name)
-        command = f"python -m retrieval_interp.train --preset {name} --out {evidence.runs / name}"
-        if trained is None:
-            yield claim.not_run(name, command)
-            continue
-        paper = PAPER[names[0] if name == smaller else name]
-        ours, agrees = say(trained)
-        yield claim.row(
-            ours,
-            f"{name}: {_scale(trained, paper)}",
-            trained.ablate_command if circuits else trained.command,
-            _verdict(agrees, _is_smaller(trained, paper)),
-            f"checkpoint {trained.where}",
-        )
+def _from_transformers(
+    *names: str, smaller: str | None = None, circuits: bool = True
+) -> Callable[[Callable[[Trained], Answer]], Find]:
+    """Judge a claim by some of the paper's transformers and a smaller one of ours.
+
+    The command of a row finds the circuit; it trains the transformer if `circuits` is false.
+    """
+
+    def by(say: Callable[[Trained], Answer], evidence: Evidence) -> Iterator[Finding]:
+        for name in (*names, *([smaller] if smaller else [])):
+            trained = evidence.trained(name)
+            if trained is None:
+                out = evidence.runs / name
+                command = f"python -m retrieval_interp.train --preset {name} --out {out}"
+                yield _not_run(name, command)
+                continue
+            paper = PAPER[names[0] if name == smaller else name]
+            ours, agrees = say(trained)
+            yield Finding(
+                ours,
+                f"{name}: {_scale(trained, paper)}",
+                trained.ablate_command if circuits else trained.command,
+                _verdict(agrees, _is_smaller(trained, paper)),
+                f"checkpoint {trained.where}",
+            )
+
+    return lambda say: partial(by, say)
 
 
 def _scale(trained: Trained, paper: Recipe) -> str:
@@ -239,32 +254,33 @@ def _number(value: Any) -> str:
 
 
 def _is_smaller(trained: Trained, paper: Recipe) -> bool:
-    """Whether task, model or training set are others than the paper's; fewer steps may suffice."""
+    """Whether task, model or training set differ from the paper's; fewer steps may suffice."""
     differ = departures(trained.recipe, paper)
     return any(theirs is not None for name, (_, theirs) in differ.items() if name != "steps")
 
 
-def _learned(claim: Claim, evidence: Evidence) -> Iterator[Row]:
-    yield from _each(claim, evidence, _ABC, _say_learned(LEARNED), "small", circuits=False)
+@_claim("C6", "A, B and C learn", "section 8.2", f"validation MSE below {LEARNED:g}")
+@_from_transformers(*_ABC, smaller="small", circuits=False)
+def _learned(trained: Trained) -> Answer:
+    return _fresh_loss(trained, LEARNED)
 
 
-def _say_learned(bound: float) -> Callable[[Trained], tuple[str, bool]]:
-    def say(trained: Trained) -> tuple[str, bool]:
-        recorded, (fresh, error) = trained.validation_loss, trained.fresh_loss
-        step = trained.checkpoint.training.get("step")
-        record = "" if recorded is None else f", {recorded:.4f} recorded at step {step}"
-        return f"{fresh:.4f} +- {error:.4f} on {LOSS_EXAMPLES} fresh examples{record}", (
-            fresh <= bound
-        )
-
-    return say
+def _fresh_loss(trained: Trained, bound: float) -> Answer:
+    recorded, (fresh, error) = trained.validation_loss, trained.fresh_loss
+    ours = f"{fresh:.4f} +- {error:.4f} on {LOSS_EXAMPLES} fresh examples"
+    if recorded is not None:
+        ours += f", {recorded:.4f} recorded at step {trained.checkpoint.training.get('step')}"
+    return ours, fresh <= bound
 
 
-def _sufficient(claim: Claim, evidence: Evidence) -> Iterator[Row]:
-    yield from _each(claim, evidence, _ABC, _say_sufficient, "small")
-
-
-def _say_sufficient(trained: Trained) -> tuple[str, bool]:
+@_claim(
+    "C7",
+    "a few heads as one-hot maps, all others uniform or identity, do it all",
+    "appendix E",
+    f"combined MSE below {SUFFICIENT:g}",
+)
+@_from_transformers(*_ABC, smaller="small")
+def _sufficient(trained: Trained) -> Answer:
     mechanisms, config = trained.circuit.mechanisms, trained.checkpoint.config
     loss, heads = trained.worth.combined_loss, config.layers * config.heads
     kinds = sorted({mechanism.kind for mechanism in mechanisms.values()})
@@ -275,11 +291,19 @@ def _say_sufficient(trained: Trained) -> tuple[str, bool]:
     )
 
 
-def _necessary(claim: Claim, evidence: Evidence) -> Iterator[Row]:
-    yield from _each(claim, evidence, _ABC, lambda trained: costs_of_paths(trained.worth), "small")
+@_claim(
+    "C8",
+    "every path is necessary",
+    "appendix E",
+    f"{range_text(PATHS)} without it (first useful layer: {range_text(FIRST_LAYER)})",
+    "reproduced if every path of the circuit lies inside its range, to two decimals",
+)
+@_from_transformers(*_ABC, smaller="small")
+def _necessary(trained: Trained) -> Answer:
+    return costs_of_paths(trained.worth)
 
 
-def costs_of_paths(worth: Worth) -> tuple[str, bool]:
+def costs_of_paths(worth: Worth) -> Answer:
     """Which paths cost as much as the paper's, and whether all do in a circuit that holds.
 
     The first useful layer, the lowest with a path, has a range of its own.
@@ -295,31 +319,38 @@ def costs_of_paths(worth: Worth) -> tuple[str, bool]:
     return "; ".join(text for text, _ in parts), agrees
 
 
-def _inside(name: str, costs: list[tuple[HeadPath, float]], within: Range) -> tuple[str, bool]:
-    """Which of some paths cost as much as the paper's, and whether there are any and all do."""
+def _inside(name: str, costs: list[tuple[HeadPath, float]], within: Range) -> Answer:
+    """Which paths cost as much as the paper's, and whether there are any and all do."""
     if not costs:
         return f"{name}: no path", False
-    there: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
+    found: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
     for path, cost in costs:
-        there[side(cost, within)].append(f"{path} {cost:.2f}")
-    listed = {place: f" ({', '.join(paths)})" if paths else "" for place, paths in there.items()}
-    text = f"{name}: {len(there['inside'])} of {len(costs)} paths inside {range_text(within)}"
-    others = (f", {len(there[p])} {p}{listed[p]}" for p in ("below", "above") if there[p])
-    return text + listed["inside"] + "".join(others), len(there["inside"]) == len(costs)
+        found[side(cost, within)].append(f"{path} {cost:.2f}")
+    text = f"{name}: {len(found['inside'])} of {len(costs)} paths inside {range_text(within)}"
+    if found["inside"]:
+        text += f" ({', '.join(found['inside'])})"
+    for place in ("below", "above"):
+        if found[place]:
+            text += f", {len(found[place])} {place} ({', '.join(found[place])})"
+    return text, len(found["inside"]) == len(costs)
 
 
-def _useful_heads(claim: Claim, evidence: Evidence) -> Iterator[Row]:
-    def say(trained: Trained) -> tuple[str, bool]:
-        useful = useful_heads(trained.circuit)
-        least = causal_depth(cast(RetrievalTask, trained.checkpoint.task).steps)
-        joins = first_joins(trained.circuit)
-        text = f"{useful} useful heads (least possible {least})"
-        # Four in the paper; fewer is what it says would do.
-        return f"{text}, the first {'joins' if joins else 'does not join'} pairs", (
-            joins and least <= useful <= 4
-        )
-
-    yield from _each(claim, evidence, _ABC, say, "small")
+@_claim(
+    "C9",
+    "the first useful head joins pairs; four heads, where three would do",
+    "section 8.2",
+    "4 useful heads",
+)
+@_from_transformers(*_ABC, smaller="small")
+def _useful_heads(trained: Trained) -> Answer:
+    useful, joins = useful_heads(trained.circuit), first_joins(trained.circuit)
+    least = causal_depth(cast(RetrievalTask, trained.checkpoint.task).steps)
+    return (
+        f"{useful} useful heads (least possible {least}), the first "
+        f"{'joins' if joins else 'does not join'} pairs",
+        # The paper has four and says that fewer would do.
+        joins and least <= useful <= 4,
+    )
 
 
 def useful_heads(circuit: Circuit) -> int:
@@ -334,113 +365,38 @@ def first_joins(circuit: Circuit) -> bool:
     return any(joins_pair(path.path) for path in paths if path.head == first)
 
 
-def _transformer_d(claim: Claim, evidence: Evidence) -> Iterator[Row]:
-    def say(trained: Trained) -> tuple[str, bool]:
-        said, learned = _say_learned(D_LEARNED)(trained)
-        after = trained.worth.combined_loss
-        return (
-            f"{said}; {after:.4f} with the circuit, which was searched for a loss below "
-            f"{trained.tolerance:g}",
-            learned and after <= D_SUFFICIENT,
-        )
+@_claim(
+    "C10",
+    "D learns, and its circuit holds",
+    "section 9.2",
+    f"MSE {D_LEARNED:g}, with the circuit {D_SUFFICIENT:g}",
+)
+@_from_transformers("transformer-d")
+def _transformer_d(trained: Trained) -> Answer:
+    said, learned = _fresh_loss(trained, D_LEARNED)
+    loss = trained.worth.combined_loss
+    return (
+        f"{said}; {loss:.4f} with the circuit, which was searched for a loss below "
+        f"{trained.tolerance:g}",
+        learned and loss <= D_SUFFICIENT,
+    )
 
-    yield from _each(claim, evidence, ("transformer-d",), say, None)
 
-
-def _heads_emerge(claim: Claim, evidence: Evidence) -> Iterator[Row]:
+@_claim(
+    "C11",
+    "heads emerge one after the other",
+    "section 9.2, figures 6 and 7, appendix D",
+    "an induction head first (epoch 450), then one head per further token, in order",
+    "reproduced if all four conditions hold (docs/emergence.md)",
+)
+def _heads_emerge(evidence: Evidence) -> Iterator[Finding]:
     for name, smaller in (("transformer-d", False), ("small", True)):
         scale = f"{name}: {'smaller' if smaller else PAPER_SCALE}"
         found = evidence.series(name)
         if found is None:
             run, out = evidence.runs / name, evidence.runs / f"{name}.emergence.json"
-            command = f"python -m retrieval_interp.emergence --run {run} --json {out}"
-            yield claim.not_run(scale, command)
+            yield _not_run(scale, f"python -m retrieval_interp.emergence --run {run} --json {out}")
             continue
         series, record = found
-        yield claim.row(
-            order_text(series),
-            scale,
-            record.command,
-            _verdict(head_order(series).holds, smaller),
-            f"{name}.emergence.json",
-        )
-
-
-CLAIMS: dict[str, Claim] = {
-    claim.id: claim
-    for claim in (
-        Claim("C2", "depth is at least log3(2D)", "section 5, appendix B", "proof", _depth_bound),
-        Claim(
-            "C3",
-            "without curriculum nothing is learned, even at D = 3",
-            "section 7.2, figure 4 left",
-            f"100% of runs end above {UNLEARNED:g}",
-            _nonic_never_learns,
-        ),
-        Claim(
-            "C4",
-            "later places of the chain need more layers",
-            "section 7.2, figure 4 right",
-            "partial losses by depth (a figure)",
-            _later_needs_depth,
-        ),
-        Claim(
-            "C5",
-            "partial losses fall below 0.5 in the order x_1, x_2, ...",
-            "section 7.2",
-            "100% of runs",
-            _losses_fall_in_order,
-        ),
-        Claim(
-            "C6", "A, B and C learn", "section 8.2", f"validation MSE below {LEARNED:g}", _learned
-        ),
-        Claim(
-            "C7",
-            "a few heads as one-hot maps, all others uniform or identity, do it all",
-            "appendix E",
-            f"combined MSE below {SUFFICIENT:g}",
-            _sufficient,
-        ),
-        Claim(
-            "C8",
-            "every path is necessary",
-            "appendix E",
-            f"{range_text(PATHS)} without it (first useful layer: {range_text(FIRST_LAYER)})",
-            _necessary,
-            "reproduced if every path of the circuit lies inside its range, to two decimals",
-        ),
-        Claim(
-            "C9",
-            "the first useful head joins pairs; four heads, where three would do",
-            "section 8.2",
-            "4 useful heads",
-            _useful_heads,
-        ),
-        Claim(
-            "C10",
-            "D learns, and its circuit holds",
-            "section 9.2",
-            f"MSE {D_LEARNED:g}, with the circuit {D_SUFFICIENT:g}",
-            _transformer_d,
-        ),
-        Claim(
-            "C11",
-            "heads emerge one after the other",
-            "section 9.2, figures 6 and 7, appendix D",
-            "an induction head first (epoch 450), then one head per further token, in order",
-            _heads_emerge,
-            "reproduced if all four conditions hold (docs/emergence.md)",
-        ),
-    )
-}  # fmt: skip
-
-
-def judge(evidence: Evidence, only: Sequence[str] = ()) -> list[Row]:
-    """The table of claims.
-
-    Args:
-        evidence: what to judge by.
-        only: ids; default all.
-    """
-    chosen = [CLAIMS[name] for name in (only or CLAIMS)]
-    return [row for claim in chosen for row in claim.judge(claim, evidence)]
+        verdict = _verdict(head_order(series).holds, smaller)
+        yield Finding(order_text(series), scale, record.command, verdict, f"{name}.emergence.json")

@@ -1,8 +1,8 @@
 """Where the numbers of the reproduction come from.
 
-Nothing is typed in by hand: a number is computed here from a checkpoint, or read from a result file
-that carries its own command, versions and date. Each is looked for in the package first
-(`checkpoints/`, `results/`), then among the finished runs of a folder.
+No number is typed in by hand: each is computed from a checkpoint, or read from a result file that
+records its own command, versions and date. Both are looked up in the package first (`checkpoints/`,
+`results/`), then in a folder of finished runs.
 
     results/<checkpoint>.circuit.json     a circuit, as `ablate --one-hot --save-circuit` writes it
     results/<checkpoint>.emergence.json   a series, as `emergence --json` writes it
@@ -10,7 +10,7 @@ that carries its own command, versions and date. Each is looked for in the packa
 """
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -26,12 +26,12 @@ from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
 from retrieval_interp.storage.circuit_file import read_circuit
-from retrieval_interp.storage.files import read_text
+from retrieval_interp.storage.files import read_part, read_text
 from tasks import InputError
 from tasks.structured import from_data, read_json
 
 EXAMPLES = 512
-LOSS_EXAMPLES = 4096  # single examples differ: on 512 the mean is uncertain by a quarter
+LOSS_EXAMPLES = 4096  # examples differ a lot: on 512 the mean is uncertain by a quarter
 
 
 def results_folder() -> Path:
@@ -41,58 +41,47 @@ def results_folder() -> Path:
 
 @dataclass(frozen=True)
 class Worth:
-    """What a circuit is worth with all of it in place: of `score_circuit` what takes seconds.
+    """What a circuit is worth: the losses of `score_circuit` that take seconds."""
 
-    Attributes:
-        combined_loss: with the circuit in place.
-        ablated: the loss with the circuit in place less a path, by path.
-    """
-
-    combined_loss: float
-    ablated: dict[HeadPath, float]
+    combined_loss: float  # with the circuit in place
+    ablated: dict[HeadPath, float]  # with the circuit in place except for one path
 
 
 @dataclass(frozen=True)
 class Record:
-    """How a result file was made.
-
-    Attributes:
-        command: what was typed.
-        versions: of the libraries that matter, by name.
-        date: when.
-    """
+    """How a result file was made."""
 
     command: str
-    versions: dict[str, Any]
-    date: str
+    versions: dict[str, Any]  # of libraries by name
+    date: str  # ISO format
 
 
 class Trained:
-    """A trained transformer: its checkpoint, its circuit, and what both are worth."""
+    """A trained transformer, its circuit, and the losses of both."""
 
     def __init__(self, name: str, where: str, circuit: Path | None, progress: Progress):
         self.name, self.where = name, where
         self._circuit_file, self._progress = circuit, progress
-
-    @property
-    def recipe(self) -> Recipe:
-        """What the checkpoint's training record says it was made with."""
-        recorded = self.checkpoint.training.get("recipe")
-        recipe: Recipe = from_data(Recipe, recorded, f"{self.where}: recipe")
-        return recipe
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
         return load_checkpoint(self.where)
 
     @property
+    def recipe(self) -> Recipe:
+        """The recipe in the checkpoint's training record."""
+        recorded = self.checkpoint.training.get("recipe")
+        recipe: Recipe = from_data(Recipe, recorded, f"{self.where}: recipe")
+        return recipe
+
+    @property
     def command(self) -> str:
-        """What makes the checkpoint."""
+        """Makes the checkpoint."""
         return f"python -m retrieval_interp.train --preset {self.name}"
 
     @property
     def ablate_command(self) -> str:
-        """What finds the circuit and prints its numbers."""
+        """Finds the circuit and prints its numbers."""
         if self._circuit_file is not None:
             file = self._circuit_file
             return _record(_read(file).get("record"), f"{file}: record").command
@@ -100,13 +89,13 @@ class Trained:
 
     @property
     def tolerance(self) -> float:
-        """The loss below which the circuit was searched: its command's, else the task's."""
+        """The loss that the circuit had to stay below: the command's, else the task's."""
         given = re.search(r"--tolerance[= ]([0-9.]+)", self.ablate_command)
         return float(given[1]) if given else self.checkpoint.task.tolerance
 
     @cached_property
     def circuit(self) -> Circuit:
-        """Of one-hot paths alone, as the paper's; from the result file, or found now."""
+        """Made of one-hot paths, as in the paper; read from the result file, or found now."""
         checkpoint = self.checkpoint
         if self._circuit_file is not None:
             trained = f"{self.name} was trained on"
@@ -122,7 +111,7 @@ class Trained:
 
     @cached_property
     def worth(self) -> Worth:
-        """Of the circuit, on fresh examples."""
+        """What the circuit is worth on fresh examples."""
         checkpoint, circuit = self.checkpoint, self.circuit
         batch = checkpoint.task.sample(EXAMPLES, split="test")
         scorer = Scorer(checkpoint.model, checkpoint.task, batch)
@@ -146,16 +135,16 @@ class Trained:
 
     @property
     def validation_loss(self) -> float | None:
-        """The mean over the run's last 100 steps, from its training record (section 7.1)."""
+        """The mean over the run's last 100 steps (section 7.1), from its training record."""
         loss = self.checkpoint.training.get("validation_loss")
         return float(loss) if loss is not None else None
 
 
 class Evidence:
-    """Everything there is to judge the claims by.
+    """Everything the claims are judged by.
 
     Args:
-        runs: where finished runs are looked for after the package's own files.
+        runs: folder of finished runs, searched after the package's own files.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
 
@@ -164,21 +153,17 @@ class Evidence:
         self._trained: dict[str, Trained | None] = {}
 
     def trained(self, name: str) -> Trained | None:
-        """A transformer by its preset's name; None where it has not been trained."""
+        """A transformer by its preset's name; None if it has not been trained."""
         if name not in self._trained:
-            where = self._checkpoint(name)
+            run = self.runs / name
+            last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
             circuit = self._file(f"{name}.circuit.json")
-            self._trained[name] = (
-                Trained(name, where, circuit, self.progress) if where is not None else None
-            )
+            self._trained[name] = None
+            if name in shipped_checkpoints():
+                self._trained[name] = Trained(name, name, circuit, self.progress)
+            elif last.is_file():
+                self._trained[name] = Trained(name, str(run), circuit, self.progress)
         return self._trained[name]
-
-    def _checkpoint(self, name: str) -> str | None:
-        if name in shipped_checkpoints():
-            return name
-        run = self.runs / name
-        last = f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
-        return str(run) if (run / last).is_file() else None
 
     def series(self, name: str) -> tuple[Series, Record] | None:
         """A transformer's series through training, and how it was made."""
@@ -186,7 +171,7 @@ class Evidence:
         return (read_series(path), _record(_read(path), str(path))) if path is not None else None
 
     def grid(self, name: str) -> dict[str, Any] | None:
-        """A grid's summary, the package's or that of a finished sweep."""
+        """The summary of a grid, shipped or of a finished sweep."""
         path = self._file(f"{name}.json", f"{name}/summary.json")
         if path is None:
             return None
@@ -211,8 +196,4 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _record(data: Any, where: str) -> Record:
     """The part of a result file that says how it was made."""
-    known = {field.name for field in fields(Record)}
-    if isinstance(data, dict):
-        data = {key: value for key, value in data.items() if key in known}
-    record: Record = from_data(Record, data, f"{where}: how it was made")
-    return record
+    return read_part(Record, data, f"{where}: how it was made")

@@ -1,7 +1,7 @@
 """The paper's figures from our own numbers, as Plotly HTML and JSON.
 
-Figure 4 from the grids, 5 from the circuits, 6, 7 and appendix D from the series, appendix C as
-circuitsvis pages. A figure without numbers is not made.
+Figure 4 comes from the grids, figure 5 from the circuits, figures 6 and 7 and appendix D from the
+series, and appendix C is a set of circuitsvis pages. Figures without numbers are left out.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ import plotly.graph_objects as go
 
 from circuits.draw.figure import circuit_figure
 from retrieval_interp.emergence.curves import attention_figure, crossing_figure, loss_figure
-from retrieval_interp.reproduce.evidence import Evidence, Trained
+from retrieval_interp.reproduce.evidence import Evidence
+from retrieval_interp.reproduce.paper import UNLEARNED
 from retrieval_interp.storage.files import write_whole
 from retrieval_interp.views.attention import attention_view
 
 _TRANSFORMERS = ("transformer-a", "transformer-b", "transformer-c", "transformer-d", "small")
-_PLATEAU = 0.7
 
 
 def final_loss_figure(grids: dict[str, dict[str, Any]]) -> go.Figure:
@@ -27,57 +27,46 @@ def final_loss_figure(grids: dict[str, dict[str, Any]]) -> go.Figure:
     Args:
         grids: summaries of grids by name.
     """
-    figure = go.Figure()
+    figure = _loss_by_depth("final validation MSE")
     for name, summary in grids.items():
         rows = summary["depths"]
-        means = [row["mean"] for row in rows]
-        figure.add_trace(
-            go.Scatter(
-                x=[row["layers"] for row in rows],
-                y=means,
-                error_y={
-                    "type": "data",
-                    "array": [row["max"] - row["mean"] for row in rows],
-                    "arrayminus": [row["mean"] - row["min"] for row in rows],
-                },
-                name=_plain(f"{name} ({summary['scale']})"),
-            )
+        error = {
+            "type": "data",
+            "array": [row["max"] - row["mean"] for row in rows],
+            "arrayminus": [row["mean"] - row["min"] for row in rows],
+        }
+        figure.add_scatter(
+            x=[row["layers"] for row in rows],
+            y=[row["mean"] for row in rows],
+            error_y=error,
+            name=_plain(f"{name} ({summary['scale']})"),
         )
-    figure.add_hline(_PLATEAU, line_dash="dot", annotation_text="0.7: nothing learned")
-    figure.update_xaxes(title="layers")
-    figure.update_yaxes(title="final validation MSE", rangemode="tozero")
-    figure.update_layout(template="plotly_white")
-    return figure
+    return figure.add_hline(UNLEARNED, line_dash="dot", annotation_text="0.7: nothing learned")
 
 
 def partial_loss_figure(summary: dict[str, Any]) -> go.Figure:
-    """Figure 4, right: the partial losses by depth, one line per place of the chain."""
+    """Figure 4, right: the partial losses by depth, one line per place in the chain."""
     rows = summary["depths"]
-    figure = go.Figure()
+    figure = _loss_by_depth("final partial MSE, mean of the runs")
     for place, name in enumerate(summary["asked"]):
         losses = [row["partial_losses"][place] for row in rows]
-        figure.add_trace(go.Scatter(x=[row["layers"] for row in rows], y=losses, name=_plain(name)))
+        figure.add_scatter(x=[row["layers"] for row in rows], y=losses, name=_plain(name))
+    return figure.update_layout(title=_plain(f"{summary['grid']}, {summary['scale']}"))
+
+
+def _loss_by_depth(loss: str) -> go.Figure:
+    figure = go.Figure(layout={"template": "plotly_white"})
     figure.update_xaxes(title="layers")
-    figure.update_yaxes(title="final partial MSE, mean of the runs", rangemode="tozero")
-    figure.update_layout(
-        template="plotly_white", title=_plain(f"{summary['grid']}, {summary['scale']}")
-    )
-    return figure
+    return figure.update_yaxes(title=loss, rangemode="tozero")
 
 
 def _plain(text: str) -> str:
-    """Plotly takes tags in its texts for markup."""
+    """Plotly reads tags in its texts as markup."""
     return escape(text, quote=False)
 
 
-def trained_circuit_figure(trained: Trained) -> go.Figure:
-    """Figure 5: a transformer's circuit, arrows as wide as they are necessary."""
-    layers, task = trained.checkpoint.config.layers, trained.checkpoint.task
-    return circuit_figure(trained.circuit, layers, necessity=trained.worth.ablated, task=task)
-
-
 def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:
-    """Name and figure of all that there are numbers for."""
+    """Name and figure, for all that there are numbers for."""
     grids = {name: evidence.grid(name) for name in ("section7-ic", "section7-nonic")}
     known = {name: summary for name, summary in grids.items() if summary is not None}
     if known:
@@ -87,7 +76,15 @@ def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:
     for name in _TRANSFORMERS:
         trained = evidence.trained(name)
         if trained is not None:
-            yield f"figure-5-{name}", trained_circuit_figure(trained)
+            yield (
+                f"figure-5-{name}",
+                circuit_figure(
+                    trained.circuit,
+                    trained.checkpoint.config.layers,
+                    necessity=trained.worth.ablated,
+                    task=trained.checkpoint.task,
+                ),
+            )
         found = evidence.series(name)
         if found is not None:
             series = found[0]
@@ -97,14 +94,14 @@ def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:
 
 
 def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
-    """Write every figure as a page that needs no network and as Plotly's JSON.
+    """Write every figure as a page that works offline and as Plotly's JSON.
 
     Args:
         evidence: where the numbers come from.
-        folder: made if it does not exist.
+        folder: created if missing.
 
     Returns:
-        The files, with a circuitsvis page per transformer (appendix C).
+        The files, including one circuitsvis page per transformer (appendix C).
 
     Raises:
         InputError: a file cannot be written.
@@ -112,9 +109,10 @@ def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, figure in figures(evidence):
-        write_whole(folder / f"{name}.html", figure.to_html(include_plotlyjs=True))
-        write_whole(folder / f"{name}.json", figure.to_json())
-        written += [folder / f"{name}.html", folder / f"{name}.json"]
+        page, data = folder / f"{name}.html", folder / f"{name}.json"
+        write_whole(page, figure.to_html(include_plotlyjs=True))
+        write_whole(data, figure.to_json())
+        written += [page, data]
     for name in _TRANSFORMERS:
         trained = evidence.trained(name)
         if trained is not None:

@@ -1,20 +1,20 @@
 """Do heads emerge one at a time, starting with an induction head (paper, section 9.2; C11)?
 
-The paper sees "an induction head that can retrieve token B" first, in two layers: one joins pairs,
-the other lets the query find x_1 (B) behind its own token. One more head of the query follows for
-each further token, each driving down the next partial loss. A series shows this if
+The paper first sees "an induction head that can retrieve token B", in two layers: one joins pairs,
+the other lets the query find x_1 (B) behind its own token. Then one more head of the query follows
+for each further token and drives down the next partial loss. A series shows this if
 
 1. *induction first*: `s0<-s2`, by which the query finds x_1, is the first path whose attention
-   passes 0.5. Paths that join a pair (`s2<-s1`, `s4<-s3`, ...), the other half of an induction
-   head, may come earlier; so may a position that attends to itself, which moves nothing and is
-   named beside the verdict;
-2. *a head each*: the query finds every symbol by a head of its own: of the paths from it to a
-   position that holds x_d, the first to pass 0.5 is in another head for every d;
-3. *in order*: these pass 0.5 in the order x_1, x_2, ...;
+   passes 0.5. Two kinds of path may come earlier: those that join a pair (`s2<-s1`, `s4<-s3`, ...),
+   which are the other half of an induction head, and positions that attend to themselves, which
+   move nothing and are named beside the verdict;
+2. *a head each*: the query finds every symbol with a different head: for each d, the head of the
+   first path to pass 0.5 from the query to a position that holds x_d;
+3. *in order*: these paths pass 0.5 in the order x_1, x_2, ...;
 4. *losses in order*: the partial losses fall below 0.5 in that order.
 
-Steps are compared as in `retrieval_interp.emergence.crossing`. That the first condition passes over
-positions that attend to themselves was decided after transformer D's series had been seen.
+Steps are compared as in `retrieval_interp.emergence.crossing`. The decision to ignore positions
+that attend to themselves in the first condition was made after seeing transformer D's series.
 """
 
 import itertools
@@ -37,18 +37,18 @@ Passed = tuple[HeadPath, Crossing]
 
 @dataclass(frozen=True)
 class HeadOrder:
-    """In what order a series shows heads to emerge.
+    """The order in which heads emerge in a series.
 
     Attributes:
         first: the first path to pass 0.5 that neither joins a pair nor leads from a position to
             itself; several if they pass at the same step.
-        joined: the first that joins the pair of x_0 and x_1; None if none does.
-        before: positions that attend to themselves before all others.
-        finders: the first path by which the query finds each symbol, None if no path does.
-        heads_in_order: whether these pass in the order of the symbols; None if it cannot be told.
+        joined: the first path that joins the pair of x_0 and x_1, if any.
+        before: positions that attend to themselves before any other path passes 0.5.
+        finders: the first path by which the query finds each symbol, None if there is none.
+        heads_in_order: whether the finders pass in the order of the symbols; None if undecided.
         interpolated: pairs of symbols whose finders are ordered by interpolation alone.
         losses: when each partial loss falls below 0.5.
-        losses_in_order: whether in the order of the symbols; None if it cannot be told.
+        losses_in_order: whether they fall in the order of the symbols; None if undecided.
     """
 
     first: tuple[Passed, ...]
@@ -84,7 +84,7 @@ class HeadOrder:
 
 
 def head_order(series: Series) -> HeadOrder:
-    """Read the order of emergence off a series of a chain's retrieval."""
+    """The order of emergence in a series of a model of `RetrievalTask`."""
     rows = path_emergence(series)
     passed = [(row.path, row.above) for row in rows if row.above is not None]
     passed.sort(key=lambda one: (one[1].step, one[0]))
@@ -110,7 +110,7 @@ def head_order(series: Series) -> HeadOrder:
 
 
 def order_text(series: Series) -> str:
-    """What is so and what is not, condition by condition, with steps."""
+    """Whether each condition holds, with the steps that decide it."""
     order = head_order(series)
     first = " and ".join(map(_text, order.first)) or "no path does"
     if order.first and paper_epochs(series.recipe):
@@ -143,8 +143,8 @@ def joins_pair(path: RolePath) -> bool:
 def _finds(path: RolePath, place: int) -> bool:
     """Whether the query attends to a position that holds x_place.
 
-    That symbol is second in pair `place` and first in the next pair, which stands earlier in the
-    sequence. There the query cannot find x_1: nothing brings x_0 to that position.
+    That symbol is second in pair `place` and first in the next pair, which comes earlier in the
+    sequence. The query cannot find x_1 there, as nothing brings x_0 to that position.
     """
     holders = (2,) if place == 1 else (2 * place, 2 * place + 1)
     return path.dest == 0 and path.src in holders

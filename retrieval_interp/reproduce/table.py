@@ -2,11 +2,13 @@
 
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import get_args
 
-from retrieval_interp.reproduce.claims import CLAIMS, Row
-
-_VERDICTS = ("reproduced", "reproduced at smaller scale", "not reproduced", "not run")
+from retrieval_interp.reproduce.claims import Row, Verdict
 
 
 def table_text(rows: Sequence[Row], width: int = 100) -> str:
@@ -17,40 +19,37 @@ def table_text(rows: Sequence[Row], width: int = 100) -> str:
         width: columns of the terminal.
     """
     lines: list[str] = []
-    for name, claim in CLAIMS.items():
-        own = [row for row in rows if row.id == name]
-        if not own:
-            continue
-        lines.append(f"{name}  {claim.text} ({claim.where})")
-        lines += _item("paper", claim.paper, width)
-        lines += _item("judged", claim.rule, width)
+    for _, group in groupby(rows, key=lambda row: row.id):
+        own = list(group)
+        claim = own[0]
+        lines.append(f"{claim.id}  {claim.claim} ({claim.where})")
+        lines += _item("paper: ", claim.paper, width)
+        if claim.rule:
+            lines += _item("judged: ", claim.rule, width)
         for row in own:
-            lines += _item(row.scale, row.ours or "-", width)
+            lines += _item(f"{row.scale}: ", row.ours or "-", width)
             lines += _item("", f"{row.verdict}  [{row.command}]", width)
         lines.append("")
-    return "\n".join([*lines, counts(rows)])
+    return "\n".join([*lines, _counts(rows)])
 
 
 def _item(label: str, text: str, width: int) -> list[str]:
-    """Wrapped lines; none without a text."""
-    if not text:
-        return []
-    first = f"    {label + ': ' if label else ''}"
     # A command breaks at spaces alone, so that it can be copied.
     return textwrap.wrap(
         text,
         width,
-        initial_indent=first,
+        initial_indent=f"    {label}",
         subsequent_indent=" " * 8,
         break_on_hyphens=False,
         break_long_words=False,
     )
 
 
-def counts(rows: Sequence[Row]) -> str:
+def _counts(rows: Sequence[Row]) -> str:
     """How many rows have which verdict."""
-    found = [(sum(row.verdict == verdict for row in rows), verdict) for verdict in _VERDICTS]
-    return f"{len(rows)} rows: " + ", ".join(f"{n} {verdict}" for n, verdict in found if n)
+    found = Counter(row.verdict for row in rows)
+    listed = ", ".join(f"{found[v]} {v}" for v in get_args(Verdict) if found[v])
+    return f"{len(rows)} rows: {listed}"
 
 
 def table_markdown(rows: Sequence[Row]) -> str:
@@ -69,5 +68,5 @@ def table_markdown(rows: Sequence[Row]) -> str:
 
 def table_json(rows: Sequence[Row]) -> str:
     """A list of rows, one per line."""
-    lines = ",\n".join("  " + json.dumps(row.to_dict(), ensure_ascii=False) for row in rows)
+    lines = ",\n".join("  " + json.dumps(asdict(row), ensure_ascii=False) for row in rows)
     return f"[\n{lines}\n]\n"

@@ -1,8 +1,8 @@
 """Run a grid of training runs: `python -m retrieval_interp.sweep --grid section7-ic --out DIR`.
 
-The depth experiments of section 7, cell by cell: (layers, seed). A finished cell is never run
-again, an unfinished one goes on from its last checkpoint, one that fails is reported while the
-others go on. On this machine in worker processes, or on a Ray cluster (`--address`); seeds of one
+The depth experiments of section 7, one cell per (layers, seed). Finished cells are never run again,
+unfinished ones resume from their last checkpoint, and one that fails is reported while the others
+go on. Cells run in worker processes of this machine or on a Ray cluster (`--address`); seeds of one
 depth train in common steps where that is faster (`--group`).
 """
 
@@ -33,24 +33,24 @@ MOST_GROUP = 64
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """Run a grid of training runs (paper, section 7), or go on with one.
+    """Run a grid of training runs (paper, section 7), or resume one.
 
     Attributes:
         out: folder of the sweep.
-        grid: section7-ic or section7-nonic; needed for a new folder.
+        grid: section7-ic or section7-nonic; required for a new folder.
         scale: full (the paper's), gpu-hour, laptop or smoke; full for a new folder.
-        workers: processes at once; on CPUs 1 by default, on GPUs as many as --gpus-per-cell
-            allows, on a cluster as many as it has room for.
-        threads: CPU threads of each process; by default the cores divided by the workers, on a
-            cluster 1.
+        workers: processes at once; by default 1 on CPUs, as many as --gpus-per-cell allows on GPUs,
+            and as many as there is room for on a cluster.
+        threads: CPU threads per process; by default the cores divided by the workers, 1 on a
+            cluster.
         address: run on a Ray cluster: host:port of its head node, or auto.
         device: auto, cpu or cuda.
-        gpus_per_cell: share of a GPU that a process takes.
-        group: seeds of one depth that train in common steps, in one process: a number, or auto:
-            up to 8 on a GPU, and on a CPU if the model is tiny, else 1. The losses are those of
+        gpus_per_cell: share of a GPU per process.
+        group: seeds of one depth that train in common steps, in one process: a number, or auto for
+            up to 8 on a GPU, or on a CPU if the model is tiny, else 1. Losses equal those of
             single runs up to rounding.
         keep_checkpoints: keep the last checkpoint of every cell (230 MB per grid at full scale).
-        summary: run nothing; print what the finished cells say and write it to summary.json.
+        summary: run nothing; summarize the finished cells and write summary.json.
     """
 
     out: Path
@@ -78,7 +78,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
 
 
 def _check_options(options: SweepOptions) -> None:
-    # Whether a device is there is another question, and on a cluster one for its nodes.
+    # Whether the device exists is checked later; on a cluster its nodes decide.
     if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", options.device) is None:
         raise InputError(f"--device: expected auto, cpu or cuda, found {options.device!r:.40}")
     group = None if options.group == "auto" else options.group
@@ -97,14 +97,11 @@ def _check_options(options: SweepOptions) -> None:
 
 
 def _choose_grid(options: SweepOptions) -> "Grid":
-    """The grid that is asked for, or the one that the folder holds; both, if they are the same."""
+    """The grid that the folder holds, which must match the options, else the one asked for."""
     from retrieval_interp.storage.files import check_same
     from retrieval_interp.sweep.folder import read_grid
-    from retrieval_interp.sweep.grid import GRIDS, SCALES, make_grid
+    from retrieval_interp.sweep.grid import GRIDS, make_grid
 
-    # Names first: they may be wrong whatever the folder holds.
-    if options.grid is not None or options.scale is not None:
-        make_grid(options.grid or next(iter(GRIDS)), options.scale or next(iter(SCALES)))
     found = read_grid(options.out)
     if found is None:
         if options.summary:
@@ -120,7 +117,7 @@ def _choose_grid(options: SweepOptions) -> "Grid":
 
 
 def _sweep(grid: "Grid", options: SweepOptions) -> bool:
-    """Run the cells that are left, here or on a cluster; whether one failed."""
+    """Run the cells that are left, here or on a cluster. Returns whether one failed."""
     from retrieval_interp.sweep.folder import SweepFolder, read_results
     from retrieval_interp.sweep.groups import in_groups, seeds_together
     from retrieval_interp.training.device import choose_device
@@ -157,7 +154,7 @@ def _sweep(grid: "Grid", options: SweepOptions) -> bool:
 
 
 def _local_share(options: SweepOptions) -> tuple[int, int, int]:
-    """Workers, threads of each, and GPUs used, on this machine."""
+    """The number of workers, of threads per worker and of GPUs to use on this machine."""
     import torch
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -175,7 +172,7 @@ def list_jobs(
     threads: int = 1,
     checkpoint: bool = True,
 ) -> "list[Job]":
-    """What is left to do; what killed sweeps left in finished cells is cleared away."""
+    """The cells that are left to train; finished cells are tidied, as a kill may have cut in."""
     from retrieval_interp.sweep.cells import Job, tidy
     from tasks.structured import to_data
 
@@ -186,7 +183,7 @@ def list_jobs(
             tidy(path, checkpoint)
             continue
         if not (path / "state.safetensors").exists():
-            # Its result was removed, to have it run again.
+            # The result was removed to have the cell run again.
             tidy(path, checkpoint=False)
         jobs.append(
             Job(
@@ -208,7 +205,7 @@ def list_jobs(
 def _write_down(
     folder: "SweepFolder", jobs: "list[Job]", events: "Iterator[Event]", options: SweepOptions
 ) -> bool:
-    """Write down and show what happens; whether a cell failed."""
+    """Save results and errors and show progress. Returns whether a cell failed."""
     from retrieval_interp.sweep.local import Done, Failed
     from retrieval_interp.sweep.progress import SweepProgress
 

@@ -1,13 +1,13 @@
-"""Cells of a grid: train each in its run folder and say how it ended.
+"""Cells of a grid: train each in its run folder and read off the result.
 
-1. `run_jobs` trains recipes that differ in their seed alone in common steps, or a single one, each
-   in its run folder, or goes on with what the folders hold.
-2. Its result is read off the run's metrics (paper, section 7.2): the final validation loss and
+1. `run_jobs` trains one cell, or in common steps several that differ only in their seed, each in
+   its run folder, and resumes what the folders hold.
+2. The result comes from the run's metrics (paper, section 7.2): the final validation loss and
    partial losses (means over the last 100 steps), the first step at which each partial loss is
    below 0.5, and whether these steps come in the order x_1, x_2, ...
    (`retrieval_interp.emergence.crossing`).
-3. `answers_of` is what a worker process (`retrieval_interp.sweep.local`) or a node of a cluster
-   does: it runs jobs that train together and says of each what became of it.
+3. `answers_of` is what worker processes (`retrieval_interp.sweep.local`) and cluster nodes call: it
+   also turns errors into answers.
 """
 
 import contextlib
@@ -32,46 +32,32 @@ CHECKPOINTS = "checkpoints/step-*.safetensors"
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to run a cell, anywhere.
+    """What any worker needs to run a cell."""
 
-    Attributes:
-        cell: its name.
-        grid: name of its grid.
-        scale: name of its scale.
-        layers: its depth.
-        recipe: what it trains, as JSON data.
-        folder: its run folder.
-        device: auto, cpu or cuda.
-        threads: CPU threads.
-        compile: use torch.compile.
-        checkpoint: keep the last checkpoint.
-    """
-
-    cell: str
+    cell: str  # names of the cell, its grid and its scale
     grid: str
     scale: str
     layers: int
-    recipe: dict[str, Any]
-    folder: str
+    recipe: dict[str, Any]  # as JSON data, which needs no torch to be unpickled
+    folder: str  # run folder
     device: str = "auto"
-    threads: int = 1
-    compile: bool = True
-    checkpoint: bool = True
+    threads: int = 1  # on the CPU
+    compile: bool = True  # use torch.compile
+    checkpoint: bool = True  # keep the last one
 
 
 def run_jobs(
     jobs: Sequence[Job], on_step: Callable[[str, int], None] = lambda cell, done: None
 ) -> list[dict[str, Any] | InputError]:
-    """Train cells that differ in their seed alone in common steps
-    (`retrieval_interp.training.seeds`).
+    """Train cells that differ only in their seed in common steps.
 
     Args:
-        jobs: one or more, alike in all but cell, seed and folder.
+        jobs: one or more, which differ only in cell, seed and folder.
         on_step: called with a cell's name and its number of steps done.
 
     Returns:
-        The result of each as JSON data, or why it failed, which stops no other. The run folders are
-        left as they are; see `tidy`.
+        The result of each cell as JSON data, or why it failed, which does not stop the others. Run
+        folders keep everything; see `tidy`.
 
     Raises:
         InputError: as `train_seeds`.
@@ -139,10 +125,10 @@ def _result(job: Job, trained: "Trained") -> dict[str, Any] | InputError:
 
 
 def tidy(folder: Path, checkpoint: bool) -> None:
-    """Delete what only an unfinished run needs, once a cell's result is written.
+    """Delete what only an unfinished run needs, once the cell's result is written.
 
-    Its config and metrics stay, and on request its last checkpoint; the state to resume from (three
-    times the weights) and the other checkpoints go. Doing it again does nothing.
+    Config and metrics stay, and if `checkpoint` is true the last checkpoint; the state to resume
+    from (three times the weights) and other checkpoints go. It may be called again.
     """
     kept = sorted(folder.glob(CHECKPOINTS))[-1:] if checkpoint else []
     for path in [folder / "state.safetensors", folder / "lock", *folder.glob(CHECKPOINTS)]:
@@ -164,23 +150,22 @@ def reason_of(error: BaseException) -> str:
 def answers_of(
     jobs: Sequence[Job], on_step: Callable[[str, int], None] = lambda cell, done: None
 ) -> list[dict[str, Any]]:
-    """Run jobs that train together; what became of each, as JSON data.
+    """Run jobs that train together, as `run_jobs`, and catch errors.
 
     Returns:
-        With the cell's name its `result`, or its `error` in one line and all `detail`.
+        For each job JSON data with the name of its `cell` and its `result`, or the `error` in one
+        line and in `detail`.
     """
     ended: Sequence[dict[str, Any] | Exception]
     try:
         ended = run_jobs(jobs, on_step)
     except Exception as error:
         ended = [error] * len(jobs)
-    return [
-        {"cell": job.cell, "result": one}
-        if isinstance(one, dict)
-        else {
-            "cell": job.cell,
-            "error": reason_of(one),
-            "detail": "".join(traceback.format_exception(one)),
-        }
-        for job, one in zip(jobs, ended)
-    ]
+    answers = []
+    for job, one in zip(jobs, ended):
+        if isinstance(one, dict):
+            answers.append({"cell": job.cell, "result": one})
+        else:
+            detail = "".join(traceback.format_exception(one))
+            answers.append({"cell": job.cell, "error": reason_of(one), "detail": detail})
+    return answers

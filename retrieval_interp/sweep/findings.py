@@ -1,7 +1,7 @@
-"""What a grid says: figure 4 and section 7.2 as tables and as JSON.
+"""What a grid shows: figure 4 and section 7.2 as tables and as JSON.
 
-1. Figure 4, left: the final validation loss by depth, mean and extremes over the seeds, and the
-   share of runs that end above 0.7, which without curriculum is every run of the paper's (C3).
+1. Figure 4, left: the final validation loss by depth, with mean and range over the seeds, and the
+   share of runs that end above 0.7, which in the paper is every run without curriculum (C3).
 2. Figure 4, right: the partial losses by depth and place in the chain (C4).
 3. Section 7.2: in how many runs the partial losses fell below 0.5 in the order x_1, x_2, ... (C5).
 """
@@ -26,14 +26,14 @@ def summarize(
     """The numbers of a grid as JSON data.
 
     Args:
-        grid: which cells there should be.
-        results: of the finished ones.
-        failed: reasons of those that failed.
-        command: what made them.
+        grid: all cells.
+        results: of the finished cells.
+        failed: why cells failed.
+        command: what made the results.
 
     Returns:
-        Counts, one row per depth, the order of the partial losses, the paper's numbers, and how it
-        was made: command, settings, devices, versions, dates, and seconds of training in all.
+        Counts, one row per depth, the order of the partial losses, the paper's numbers, and how
+        ours were made: command, settings, devices, versions, dates, and total seconds of training.
     """
     rows = list(results.values())
     return {
@@ -52,14 +52,17 @@ def summarize(
         "paper": PAPER.get(grid.grid),
         "seconds": sum(row["seconds"] for row in rows),
         "devices": sorted({row["device"] for row in rows}),
-        "versions": _versions(rows),
+        "versions": {
+            name: sorted({row["versions"][name] for row in rows if name in row["versions"]})
+            for name in dict.fromkeys(name for row in rows for name in row["versions"])
+        },
         "first_date": min((row["date"] for row in rows), default=None),
         "date": max((row["date"] for row in rows), default=None),
     }
 
 
 def _order(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """In how many runs the order held; two losses that fell at the same step are in no order."""
+    """In how many runs the order held; losses that fell at the same step are in no order."""
     undecided = [row for row in rows if row["order_held"] is None]
     tied = [row for row in undecided if sum(at is not None for at in row["below_half"]) > 1]
     return {
@@ -90,16 +93,8 @@ def _depth(layers: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _versions(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
-    for row in rows:
-        for name, version in row["versions"].items():
-            found.setdefault(name, set()).add(str(version))
-    return {name: sorted(versions) for name, versions in found.items()}
-
-
 def summary_text(summary: dict[str, Any]) -> str:
-    """A summary for people: two tables and the sentences that section 7.2 draws from them."""
+    """The summary as two tables and the conclusions of section 7.2."""
     done, cells, failed = summary["finished"], summary["cells"], summary["failed"]
     lines = [
         f"{summary['grid']} at scale {summary['scale']}: {done} of {cells} cells finished"
@@ -136,23 +131,20 @@ def summary_text(summary: dict[str, Any]) -> str:
 
 
 def _sentences(summary: dict[str, Any]) -> list[str]:
-    done, share = summary["finished"], summary["share_above_0.7"]
+    done, order = summary["finished"], summary["order"]
     paper = summary["paper"] or {}
-    above = f"{round(share * done)} of {done} runs end above 0.7"
+    above = f"{round(summary['share_above_0.7'] * done)} of {done} runs end above 0.7"
     if "share_above_0.7" in paper:
         above += f" (paper: {paper['share_above_0.7']:.0%})"
-    lines = [above + "."]
-    order = summary["order"]
-    if order is not None:
-        judged = order["held"] + len(order["broken"])
-        held = f"Below 0.5 in the order x_1, x_2, ...: {order['held']} of {judged} runs"
-        if "order_held" in paper:
-            held += f" (paper: {paper['order_held']:.0%})"
-        if order["fewer_than_two_fell"]:
-            held += f"; in {order['fewer_than_two_fell']} more, fewer than two fell below"
-        if order.get("tied"):
-            held += f"; in {len(order['tied'])} more, two fell below at the same step"
-        lines.append(held + ".")
-        if order["broken"]:
-            lines.append(f"Another order: {', '.join(order['broken'])}.")
-    return lines
+    if order is None:
+        return [f"{above}."]
+    judged = order["held"] + len(order["broken"])
+    held = f"Below 0.5 in the order x_1, x_2, ...: {order['held']} of {judged} runs"
+    if "order_held" in paper:
+        held += f" (paper: {paper['order_held']:.0%})"
+    if order["fewer_than_two_fell"]:
+        held += f"; in {order['fewer_than_two_fell']} more, fewer than two fell below"
+    if order.get("tied"):
+        held += f"; in {len(order['tied'])} more, two fell below at the same step"
+    broken = [f"Another order: {', '.join(order['broken'])}."] if order["broken"] else []
+    return [f"{above}.", f"{held}.", *broken]

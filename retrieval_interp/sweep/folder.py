@@ -1,14 +1,14 @@
-"""A sweep on disk: which grid it is, one run folder per cell, one result per finished cell.
+"""A sweep on disk: its grid, one run folder per cell and one result per finished cell.
 
     grid.json                            grid, scale and settings
     cells/layers-4-seed-0/               run folder (retrieval_interp.storage.run_folder)
-    results/layers-4-seed-0.json         the result: a cell that has one is finished
-    errors/layers-4-seed-0.txt           why a cell failed; goes when it succeeds
+    results/layers-4-seed-0.json         its result; a cell that has one is finished
+    errors/layers-4-seed-0.txt           why a cell failed; deleted when it succeeds
     summary.json                         what all results say
 
-Of a finished cell config.json, metrics.jsonl (75 kB at full scale) and, unless it is not wanted,
-the last checkpoint are kept (1 to 6 MB per cell at full scale); the rest is deleted. Every file is
-written whole or not at all.
+A finished cell keeps config.json, metrics.jsonl (75 kB at full scale) and, unless told otherwise,
+its last checkpoint (1 to 6 MB at full scale); the rest is deleted. Every file is written whole or
+not at all.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from retrieval_interp.storage.files import (
     check_own,
-    check_same,
     lock_folder,
     read_part,
     read_text,
@@ -32,7 +31,7 @@ from tasks.structured import from_json, read_json, to_data
 
 @dataclass(frozen=True)
 class _Result:
-    """What is read of a cell's result; it may say more."""
+    """The part of a cell's result that is read and checked."""
 
     format: Literal[1]
     status: Literal["done"]
@@ -53,7 +52,7 @@ def read_grid(path: Path) -> Grid | None:
     """The grid that a folder holds; None if the folder is new or empty.
 
     Raises:
-        InputError: a file, a folder with other content, or a grid.json that is not a grid's.
+        InputError: it is a file or a folder with other content, or grid.json is damaged.
     """
     if not check_own(path, "grid.json", "a sweep's"):
         return None
@@ -67,21 +66,17 @@ class SweepFolder:
 
     Args:
         path: created if missing.
-        grid: must be the one that the folder holds, if it holds one.
+        grid: the one that the folder holds, if it holds one (see `read_grid`).
 
     Raises:
-        InputError: the folder holds another grid or other files, another process sweeps in it, or
-            it cannot be written.
+        InputError: another process sweeps in the folder, or it cannot be written.
     """
 
     def __init__(self, path: Path, grid: Grid):
         self.path, self.grid = path, grid
-        found = read_grid(path)
-        if found is not None:
-            check_same(grid.to_dict(), found.to_dict(), path, "sweep")
         self._lock = lock_folder(path, "a sweep that no other process is running")
-        # First: by this file a folder is known as a sweep's, should the process be killed.
-        if found is None:
+        # First, as this file marks the folder as a sweep's should the process be killed.
+        if not (path / "grid.json").exists():
             write_json(path / "grid.json", grid.to_dict())
         for name in ("cells", "results", "errors"):
             (path / name).mkdir(exist_ok=True)
@@ -96,12 +91,12 @@ class SweepFolder:
     def write_result(
         self, cell: Cell, result: dict[str, Any], files: dict[str, bytes], checkpoint: bool
     ) -> None:
-        """Write the result of a cell, once; after that it is finished.
+        """Write the result of a cell, which then is finished; does nothing if it has one.
 
         Args:
             cell: which one.
-            result: of `run_job`.
-            files: what its run folder holds, where that is on another disk.
+            result: as `run_jobs` gives it.
+            files: content of its run folder by path, if that is on another disk.
             checkpoint: keep its last checkpoint.
 
         Raises:
@@ -119,7 +114,7 @@ class SweepFolder:
         tidy(folder, checkpoint)
 
     def write_error(self, cell: Cell, reason: str, detail: str) -> Path:
-        """Write why a cell failed: the reason in the first line. Returns the file."""
+        """Write why a cell failed, with the reason in the first line. Returns the file."""
         file = _error_file(self.path, cell)
         write_whole(file, f"{reason}\n\n{detail}")
         return file
@@ -129,21 +124,17 @@ def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
     """The results of the finished cells.
 
     Raises:
-        InputError: a result is not one, or is of another cell or recipe.
+        InputError: a result is damaged, or is of another cell or recipe.
     """
-    results = {}
-    for cell in grid.cells:
-        file = _result_file(path, cell)
-        if file.exists():
-            try:
-                results[cell] = _read_result(file, grid, cell)
-            except InputError as error:
-                raise InputError(f"{error}; remove that file to have the cell run again") from None
-    return results
+    files = {cell: _result_file(path, cell) for cell in grid.cells}
+    try:
+        return {c: _read_result(file, grid, c) for c, file in files.items() if file.exists()}
+    except InputError as error:
+        raise InputError(f"{error}; remove that file to have the cell run again") from None
 
 
 def read_failed(path: Path, grid: Grid) -> dict[Cell, str]:
-    """Why cells failed, in a line each."""
+    """Why cells failed, in one line each."""
     return {
         cell: (read_text(file, "an error").splitlines() or ["unknown"])[0]
         for cell in grid.cells
@@ -164,9 +155,8 @@ def _read_result(file: Path, grid: Grid, cell: Cell) -> dict[str, Any]:
     result = read_part(_Result, data, str(file))
     for losses in (result.partial_losses, result.below_half):
         if len(losses) != len(grid.asked):
-            raise InputError(
-                f"{file}: expected numbers for {', '.join(grid.asked)}, found {len(losses)}"
-            )
+            asked = ", ".join(grid.asked)
+            raise InputError(f"{file}: expected numbers for {asked}, found {len(losses)}")
     if result.recipe != to_data(grid.cell_recipe(cell)) or result.cell != cell.name:
         raise InputError(
             f"{file}: expected the result of {cell.name} of this grid, found one of another recipe"

@@ -14,7 +14,7 @@ from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.sweep.scales import GRIDS as GRIDS
 from retrieval_interp.sweep.scales import SCALES as SCALES
 from tasks import InputError
-from tasks.structured import from_data, to_data
+from tasks.structured import to_data
 
 
 class Cell(NamedTuple):
@@ -32,26 +32,17 @@ class Cell(NamedTuple):
 class Grid:
     """A grid at a scale, as grid.json holds it.
 
-    Attributes:
-        format: of the file.
-        grid: one of `GRIDS`.
-        scale: one of `SCALES`.
-        layers: depths.
-        seeds: seeds per depth.
-        compile: use torch.compile.
-        recipe: that of the first cell; the others differ in layers and seed alone.
-
     Raises:
         InputError: no depth or no seed.
     """
 
     format: Literal[1] = 1
-    grid: str
-    scale: str
+    grid: str  # one of GRIDS
+    scale: str  # one of SCALES
     layers: tuple[int, ...]
-    seeds: tuple[int, ...]
-    compile: bool
-    recipe: Recipe
+    seeds: tuple[int, ...]  # per depth
+    compile: bool  # use torch.compile
+    recipe: Recipe  # of the first cell; the others differ only in layers and seed
 
     def __post_init__(self) -> None:
         if not (self.layers and self.seeds):
@@ -61,7 +52,7 @@ class Grid:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Every cell, seed by seed, the deepest first: what is left at the end is short."""
+        """Every cell, seed by seed, deepest first, so that the last ones to end are short."""
         depths = sorted(self.layers, reverse=True)
         return tuple(Cell(layers, seed) for seed in self.seeds for layers in depths)
 
@@ -72,11 +63,11 @@ class Grid:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The symbols that partial losses are of: x_1..x_D, or x_D alone."""
+        """The symbols that have partial losses: x_1..x_D, or x_D alone."""
         return self.recipe.task.asked
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data: what grid.json holds."""
+        """The JSON data in grid.json."""
         data: dict[str, Any] = to_data(self)
         return data
 
@@ -85,7 +76,7 @@ def make_grid(name: str, scale: str) -> Grid:
     """A grid by the names of its experiment and scale.
 
     Raises:
-        InputError: one of them is unknown; the known ones are listed.
+        InputError: a name is unknown; the known ones are listed.
     """
     if name not in GRIDS:
         raise InputError(f"grid {name!r:.60}: expected one of: {', '.join(GRIDS)}")
@@ -108,17 +99,3 @@ def make_grid(name: str, scale: str) -> Grid:
         compile=chosen.compile,
         recipe=recipe,
     )
-
-
-def grid_from_dict(data: Any, where: str) -> Grid:
-    """Read what `Grid.to_dict` gave.
-
-    Args:
-        data: JSON data.
-        where: what to call it in errors.
-
-    Raises:
-        InputError: a key is missing, unknown or of the wrong type.
-    """
-    grid: Grid = from_data(Grid, data, where)
-    return grid

@@ -1,14 +1,13 @@
-"""Running the cells of a grid: as tasks of a Ray cluster (optional extra `[cluster]`).
+"""Run the cells of a grid as tasks of a Ray cluster (optional extra `[cluster]`).
 
-1. The address is tried in a process of its own, with a time limit, before this process connects:
-   Ray itself waits for minutes, and ends the process that waits.
+1. The address is first tried in another process with a time limit, as Ray itself would wait for
+   minutes and then end the process that waits.
 2. Every group of cells that train together (often a single cell) is a task with a share of a GPU,
-   or one CPU where the cluster has no GPU. A task whose node dies runs again on another.
-3. Nodes share no disk: a task trains in folders of its node's temporary directory and returns its
-   results and what is kept of these folders through Ray. A task that comes back to a node that it
-   was on before goes on from there; elsewhere it starts over.
+   or with CPUs if the cluster has no GPU. A task whose node dies runs again on another one.
+3. Nodes share no disk: a task trains in its node's temporary directory and returns results and kept
+   files through Ray. If it runs again on the same node it resumes, elsewhere it starts over.
 
-Every node needs this package. Nothing is sent to Ray's makers, and no dashboard is started.
+Every node needs this package. No usage statistics are sent, and no dashboard is started.
 """
 
 import hashlib
@@ -35,10 +34,10 @@ _HEALTH_SECONDS = 40
 
 
 def import_ray() -> Any:
-    """The Ray library, told to send nothing anywhere.
+    """The Ray library, without usage statistics.
 
     Raises:
-        InputError: it is not installed; the command that installs it is named.
+        InputError: it is not installed; the message says how to install it.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
@@ -60,49 +59,47 @@ def connect(address: str) -> Any:
         The Ray library, connected.
 
     Raises:
-        InputError: Ray is not installed, the address has another form, or nothing answers there
-            (within 30 seconds).
+        InputError: Ray is not installed, the address is malformed, or no cluster answers there
+            within 45 seconds.
     """
     ray = import_ray()
-    if address != "auto":
-        _try_socket(address)
-    _try_health(address)
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:
-        raise _unanswered(address, reason_of(error)) from None
-    return ray
-
-
-def _unanswered(address: str, found: str) -> InputError:
-    return InputError(
-        f"--address {address:.80}: expected a Ray cluster that answers, found {found:.200}; start "
-        "one with `ray start --head`, or leave --address away"
+    fault = (address != "auto" and _socket_fault(address)) or _health_fault(address)
+    if not fault:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            return ray
+        except Exception as error:
+            fault = reason_of(error)
+    raise InputError(
+        f"--address {address:.80}: expected a Ray cluster that answers, found {fault:.200}; start "
+        "one with `ray start --head`, or leave out --address"
     )
 
 
-def _try_socket(address: str) -> None:
+def _socket_fault(address: str) -> str:
+    """Why no connection can be made; empty if it can."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not (port.isdecimal() and 0 < int(port) < 65536):
         raise InputError(f"--address: expected auto or host:port, found {address!r:.80}")
     try:
         with closing(socket.create_connection((host.strip("[]"), int(port)), _SOCKET_SECONDS)):
-            pass
+            return ""
     except (OSError, UnicodeError) as error:
-        raise _unanswered(address, str(getattr(error, "strerror", None) or error)) from None
+        return str(getattr(error, "strerror", None) or error)
 
 
-def _try_health(address: str) -> None:
+def _health_fault(address: str) -> str:
+    """Why no cluster answers, asked in a process of its own; empty if one does."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check"]
     if address != "auto":
         command += ["--address", address]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_HEALTH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise _unanswered(address, f"no answer in {_HEALTH_SECONDS} seconds") from None
-    if done.returncode:
-        found = "none on this machine" if address == "auto" else "something else there"
-        raise _unanswered(address, found)
+        return f"no answer in {_HEALTH_SECONDS} seconds"
+    if not done.returncode:
+        return ""
+    return "none on this machine" if address == "auto" else "something else there"
 
 
 def run_on_ray(
@@ -116,15 +113,15 @@ def run_on_ray(
 
     Args:
         ray: what `connect` returned.
-        groups: jobs that are one task; started in this order; their `folder` is replaced by one of
-            the node's.
-        where: folder of the sweep: with this machine's name it tells its nodes' folders from those
-            of other sweeps.
-        gpus_per_cell: share of a GPU per task; 0 where the cluster has none.
+        groups: the jobs of each task; started in this order. Their `folder` is replaced by one on
+            the node.
+        where: folder of the sweep; with this machine's name it distinguishes the sweep's folders on
+            the nodes from those of other sweeps.
+        gpus_per_cell: share of a GPU per task; 0 if the cluster has none.
         at_most: tasks at once; by default as many as the cluster has room for.
 
     Yields:
-        Done or Failed once per job. Whatever still runs ends with the connection.
+        Done or Failed once per job. Tasks that still run end with the connection.
     """
     sweep = hashlib.sha256(f"{socket.gethostname()}:{where.resolve()}".encode()).hexdigest()[:16]
     waiting = list(groups)
@@ -153,7 +150,7 @@ def run_on_ray(
 
 
 def room(ray: Any, gpus_per_cell: float, threads: int, device: str) -> tuple[int, bool]:
-    """How many tasks the connected cluster runs at once, and whether on GPUs."""
+    """How many tasks the connected cluster can run at once, and whether on GPUs."""
     resources = ray.cluster_resources()
     gpus = resources.get("GPU", 0) if device != "cpu" and gpus_per_cell > 0 else 0
     tasks = gpus / gpus_per_cell if gpus else resources.get("CPU", 1) / threads
@@ -161,15 +158,15 @@ def room(ray: Any, gpus_per_cell: float, threads: int, device: str) -> tuple[int
 
 
 def run_on_node(jobs: Sequence[Job], sweep: str) -> list[tuple[dict[str, Any], dict[str, bytes]]]:
-    """Run jobs that train together on a node; this is the task.
+    """The task: run jobs that train together on a node.
 
     Args:
-        jobs: their folders are replaced by some of the node's.
+        jobs: their `folder` is replaced by one on the node.
         sweep: name of the sweep's folder on the node.
 
     Returns:
-        For each job its answer (`answers_of`) and, if it has a result, what is kept of its run
-        folder, by path.
+        For each job its answer (`answers_of`) and, if it has a result, the kept files of its run
+        folder by path.
     """
     import ray
 

@@ -3,20 +3,18 @@
 `full` is the paper's: 8 depths, 8 seeds, 10,000 steps.
 
 `gpu-hour` has all 64 + 64 cells and cuts only the steps, to 3,000: as the learning rate is
-constant, each of its cells is the beginning of the same cell at full scale. Reasoned, not measured:
-a layer has 12 * 128^2 weights and a step 512 * 44 (without curriculum 512 * 28) positions, which is
-27 (17) GFLOP per layer and step, but a width of 128 is bound by memory: about 1 GB moved per layer
-and step, 0.3 ms of an H200, so 1.5 ms (1 ms) at the mean depth of 4.5. 64 * 3,000 steps are then 5
-(3) minutes of a busy GPU, twice that with the gaps between processes. What one process cannot hide,
-3 ms per step on its CPU and 25 s to start and compile, four to eight cells at once do, be it eight
-seeds in one step (`retrieval_interp.sweep.groups`). In all 15 to 25 minutes.
+constant, each of its cells is the beginning of the same cell at full scale. An estimate, not a
+measurement: a width of 128 is bound by memory, with about 1 GB moved per layer and step (0.3 ms on
+an H200), so 1.5 ms per step with the curriculum and 1 ms without at the mean depth of 4.5. The
+64 * 3,000 steps then keep a GPU busy for 5 and 3 minutes, twice that with the gaps between
+processes, if four to eight cells at once (or eight seeds in one step) hide the 3 ms per step on the
+CPU and the 25 s to start and compile. In all 15 to 25 minutes.
 
 `laptop` is for 2 CPU cores: 16 cells in 23 minutes of training, one cell at a time on one core
 (0.016 s per step with one layer, 0.092 s with eight). Departures from the paper: D = 3 for both
 grids, 2 seeds, 1,500 steps of 128 out of 2^18 examples, d_model 64, one head, no MLPs, base 10 of
-the rotary encoding and PyTorch's initialization of linear layers. Of what was tried at D = 5
-nothing learned more than x_1 in 800 to 2,800 steps (4 or 6 layers; one, four and eight heads; bases
-10, 15 and 100).
+the rotary encoding and PyTorch's initialization of linear layers. At D = 5 nothing that was tried
+learned more than x_1 in 800 to 2,800 steps (4 or 6 layers; 1, 4 or 8 heads; base 10, 15 or 100).
 
 `smoke` is for tests: seconds, on one chain of two steps, which is no retrieval problem.
 """
@@ -32,25 +30,15 @@ GRIDS = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the paper's grid is run.
+    """How much of the paper's grid is run, and how its recipe, model and task are changed."""
 
-    Attributes:
-        about: what it is, in a line.
-        layers: depths.
-        seeds: seeds per depth.
-        recipe: what differs from the paper's recipe.
-        model: what differs in its model.
-        task: what differs in its task.
-        compile: use torch.compile.
-    """
-
-    about: str
+    about: str  # one line
     layers: tuple[int, ...] = tuple(range(1, 9))
-    seeds: tuple[int, ...] = tuple(range(8))
+    seeds: tuple[int, ...] = tuple(range(8))  # per depth
     recipe: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     task: dict[str, Any] = field(default_factory=dict)
-    compile: bool = True
+    compile: bool = True  # use torch.compile
 
 
 SCALES: dict[str, Scale] = {

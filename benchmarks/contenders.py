@@ -1,10 +1,11 @@
-"""A hand-written transformer in plain PyTorch, nanoGPT style, to time the hooked model against.
+"""Transformers that this project's hooked model is timed against."""
 
-The same sizes and blocks as `retrieval_interp.training.model`, fused attention, no hook points.
-"""
+import copy
+import warnings
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformer_lens import HookedTransformer
 
 from retrieval_interp.training.model import ModelConfig
 from tasks import RetrievalTask
@@ -39,6 +40,11 @@ class PlainBlock(nn.Module):
 
 
 class PlainTransformer(nn.Module):
+    """Plain PyTorch written by hand, nanoGPT style: fused attention, no hook points.
+
+    The same sizes and blocks as `retrieval_interp.training.model`.
+    """
+
     def __init__(self, config: ModelConfig, task: RetrievalTask):
         super().__init__()
         self.read = nn.Linear(task.d_in, config.d_model, bias=False)
@@ -49,3 +55,27 @@ class PlainTransformer(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.write(self.blocks(self.read(inputs)))  # type: ignore[no-any-return]
+
+
+class StockTransformer(nn.Module):
+    """TransformerLens's own HookedTransformer, with another model's weights.
+
+    It reads vectors through `W_E`; blocks and GELU are TransformerLens's for GPT-2.
+
+    Args:
+        model: gives sizes and weights; must be of a task in vectors.
+    """
+
+    def __init__(self, model: HookedTransformer):
+        super().__init__()
+        cfg = copy.deepcopy(model.cfg)
+        cfg.act_fn = "gelu_new"
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+            self.hooked = HookedTransformer(cfg)
+        self.hooked.load_state_dict(model.state_dict())
+        self.hooked.pos_embed.W_pos.requires_grad_(False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.hooked(inputs @ self.hooked.W_E, start_at_layer=0)
+        return outputs
