@@ -1,4 +1,4 @@
-"""What is supposed of a model, step by step: circuits, each with its loss, and the way back."""
+"""The circuits supposed of a model, one after another, each with its loss; with undo."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,7 +18,7 @@ from tasks import Batch, InputError, Task
 
 
 class Step(NamedTuple):
-    """A circuit that was supposed, its loss and the loss's standard error."""
+    """A supposed circuit, its loss and the standard error of the loss."""
 
     circuit: Circuit
     loss: float
@@ -30,21 +30,20 @@ class Suppositions:
 
     Attributes:
         model: the hooked model.
-        task: what it is asked.
         batch: the examples that losses are measured on.
-        scorer: measures; it keeps what the next circuit, which will differ little, can reuse.
-        steps: from the intact model to the circuit so far.
+        scorer: measures losses; keeps what the next, similar circuit can reuse.
+        steps: from the intact model to the current circuit.
     """
 
     def __init__(self, model: Any, task: Task, batch: Batch):
-        self.model, self.task, self.batch = model, task, batch
+        self.model, self.batch = model, batch
         self.scorer = Scorer(model, task, batch)
         self.steps = [self._measured(self.scorer.empty_circuit)]
         self._model_as_opened = self._fingerprint()
 
     @property
     def last(self) -> Step:
-        """The circuit so far."""
+        """The current circuit."""
         return self.steps[-1]
 
     @property
@@ -58,13 +57,11 @@ class Suppositions:
         """Mean attention by role of the intact model, on the CPU."""
         return mean_attention(self.model, self.batch).cpu()
 
-    # From one circuit to the next
-
     def with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
-        """The circuit so far with some lines supposed, too; nothing is taken.
+        """The current circuit changed by some lines, not yet taken.
 
         Raises:
-            InputError: not a line, or a head, role or path that is not there.
+            InputError: not a line, or a head, role or path that does not exist.
         """
         circuit = self.last.circuit
         for line in lines:
@@ -74,7 +71,7 @@ class Suppositions:
         return circuit
 
     def without(self, path: str | HeadPath) -> Circuit:
-        """The circuit so far less one path; a head's last leaves it original.
+        """The current circuit without one path; a head without paths becomes original.
 
         Raises:
             InputError: the circuit has no such path.
@@ -90,10 +87,10 @@ class Suppositions:
         return smaller.replace(head, kept)
 
     def take(self, circuit: Circuit) -> Step:
-        """Take a circuit as the one so far, and return the step before.
+        """Make a circuit the current one, and return the step before.
 
         Raises:
-            InputError: it does not fit; then nothing has changed.
+            InputError: it does not fit; then nothing changes.
         """
         self.check_unchanged()
         before = self.last
@@ -115,10 +112,10 @@ class Suppositions:
         return undone
 
     def check_unchanged(self) -> None:
-        """Refuse to measure a model that is not the one that was opened.
+        """Refuse to measure a model that has changed since it was opened.
 
         Raises:
-            InputError: a weight was written to, or a hook came or went.
+            InputError: a weight was written to, or a hook was added or removed.
         """
         if self._fingerprint() != self._model_as_opened:
             raise InputError(
@@ -136,13 +133,12 @@ class Suppositions:
 
     def _with_line(self, circuit: Circuit, line: str) -> Circuit:
         words = line.split()
-        if words[1:] == ["role-mean"]:  # the one mechanism that has to be measured
+        if words[1:] == ["role-mean"]:  # the only mechanism that has to be measured
             head = self._checked(Head.parse(words[0]))
             return circuit.replace(head, role_mean(self.intact_attention[head]))
         supposed = suppose(circuit, line)
         head = self._checked(Head.parse(words[0]))
-        paths = supposed[head].paths
-        check_paths(paths, self.batch.roles, is_causal(self.model), f"{head}: ")
+        check_paths(supposed[head].paths, self.batch.roles, is_causal(self.model), f"{head}: ")
         return supposed
 
     def _checked(self, head: Head) -> Head:

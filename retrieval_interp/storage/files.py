@@ -1,11 +1,11 @@
-"""Files written whole or not at all, folders held by one process, text and JSON lines read."""
+"""Atomic writes, folders locked by one process, and reading of text and JSON lines."""
 
 import contextlib
 import glob
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,9 +23,9 @@ _TEMPORARY = ".writing-"
 def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name beside it, then rename it into place.
 
-    A reader sees the old file or the new one, never half of one; after a failure the old file
-    stands and nothing else is left behind. What a killed process was writing under the same name
-    is removed.
+    A reader sees the old file or the new one, never half of one; after a failure the old file is
+    still there and nothing else. Temporary files that killed processes left for the same name are
+    removed.
 
     Raises:
         InputError: the folder is missing, not writable, or full.
@@ -54,11 +54,11 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 def _is_running(process: str) -> bool:
-    """Whether a process is there, by its number as text; where that cannot be asked, it may be."""
+    """Whether a process, named by its id, may still be running."""
     if os.name != "posix" or not process.isdecimal():
         return True
     try:
-        os.kill(int(process), 0)  # no signal, only the question
+        os.kill(int(process), 0)  # sends nothing
     except ProcessLookupError:
         return False
     except OSError:
@@ -67,11 +67,7 @@ def _is_running(process: str) -> bool:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON data for people and programs, whole or not at all.
-
-    Raises:
-        InputError: as `write_whole`.
-    """
+    """Write indented JSON with `write_whole`, which see for its errors."""
     write_whole(path, json.dumps(data, indent=2) + "\n")
 
 
@@ -102,27 +98,27 @@ def check_writable(path: Path | None) -> None:
 
 
 def check_run_folder(run: Path) -> None:
-    """Refuse what is no folder before anything is loaded.
+    """Refuse a run that is not a folder, before anything is loaded.
 
     Raises:
-        InputError: with what was expected.
+        InputError: it is not a folder.
     """
     if not run.is_dir():
         raise InputError(f"{run}: expected a run folder, as train writes it, found no folder")
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file is being written, or was when its process was killed."""
+    """Whether `write_whole` is writing this file, or was when its process was killed."""
     return path.name.startswith(_TEMPORARY)
 
 
 def check_own(path: Path, name: str, whose: str) -> bool:
-    """Whether a folder holds the file by which it is known; without it, it has to be new or empty.
+    """Whether a folder holds the file that marks it as ours; otherwise it must be new or empty.
 
     Args:
         path: the folder.
         name: of the file.
-        whose: the folder is then, as in `a run's`.
+        whose: completes an error's "expected a new folder or", as in `a run's`.
 
     Raises:
         InputError: a file, or a folder with other files.
@@ -140,13 +136,11 @@ def check_own(path: Path, name: str, whose: str) -> bool:
 
 
 def lock_folder(path: Path, work: str) -> "BaseFileLock":
-    """Hold a folder for this process, creating it if it is missing, until the lock is released.
-
-    What an earlier process was writing when it was killed is deleted.
+    """Lock a folder for this process, creating it if missing; deletes a killed process's leftovers.
 
     Args:
         path: the folder.
-        work: what is done in it, as in `a run that no other process is training`.
+        work: what the folder should be, as in `a run that no other process is training`.
 
     Raises:
         InputError: it cannot be written, or another process holds it.
@@ -169,14 +163,14 @@ def lock_folder(path: Path, work: str) -> "BaseFileLock":
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what an earlier process was writing when it was killed."""
+    """Delete the temporary files of killed processes."""
     for leftover in folder.rglob(_TEMPORARY + "*"):
         if leftover.is_file():
             leftover.unlink(missing_ok=True)
 
 
 def read_part(cls: type[T], data: Any, where: str) -> T:
-    """Read the keys of JSON data that a dataclass has, and pass over all others.
+    """Read the keys of JSON data that a dataclass has, and ignore all others.
 
     Raises:
         InputError: as `from_data`.
@@ -188,7 +182,7 @@ def read_part(cls: type[T], data: Any, where: str) -> T:
 
 
 def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:
-    """Refuse to go on in a folder of a `what` with other settings than it was begun with.
+    """Refuse to resume a `what` (run, sweep) with other settings than it was started with.
 
     Raises:
         InputError: the first setting that differs is named.
@@ -206,9 +200,8 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested JSON data as one level, with keys such as `model.layers`."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
+        nested = isinstance(value, dict)
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {prefix + key: value}
     return flat
 
 
@@ -232,10 +225,10 @@ def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a JSON-lines file, less a last one that a killed process left unfinished.
+    """The rows of a JSON-lines file, without a last line that a killed process left unfinished.
 
     Raises:
-        InputError: another line is not a JSON object.
+        InputError: any other line is not a JSON object.
     """
     if not path.exists():
         return
@@ -253,3 +246,19 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
                 "remove that line"
             )
         yield row
+
+
+def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Append one line of JSON per row to a run's log.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    except OSError as error:
+        raise InputError(
+            f"{path}: expected to append a line, found: {error.strerror}; the last checkpoint is "
+            "whole, resume from it"
+        ) from None
