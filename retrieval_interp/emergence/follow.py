@@ -89,12 +89,12 @@ def follow_run(
             model = _load(files[step], step, recipe, device).model
             snapshots[step] = probe.measure(model, step)
         except InputError as error:
-            notes.append(f"passed over: {error}")
+            notes.append(f"skipped: {error}")
     if watched is not None and same_circuit(watched[0], circuit):
         snapshots |= {row.step: row for row in watched[1] if row.step not in snapshots}
     elif watched is not None:
         notes.append(
-            f"passed over: {watch_path(run)}, as it follows another circuit; leave out --circuit "
+            f"skipped: {watch_path(run)}, which follows another circuit; leave out --circuit "
             "to follow that one"
         )
     if not snapshots:
@@ -119,7 +119,7 @@ def _watched(run: Path, recipe: Recipe, notes: list[str]) -> tuple[Circuit, list
     try:
         return read_watch(watch_path(run), len(recipe.task.role_names))
     except InputError as error:
-        notes.append(f"passed over: {error}")
+        notes.append(f"skipped: {error}")
         return None
 
 
@@ -195,7 +195,7 @@ def _losses(
             loss, train_loss = float(row["validation_loss"]), float(row["train_loss"])
             logged[step] = Losses(step, loss, partial, train_loss, True)
     except InputError as error:
-        notes.append(f"passed over: {error}")
+        notes.append(f"skipped: {error}")
         logged = {}
     found = measured | logged
     return tuple(found[step] for step in sorted(found))

@@ -133,11 +133,7 @@ def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
 
 
 def check_has_paths(circuit: Circuit) -> None:
-    """Refuse a circuit that has no paths to follow.
-
-    Raises:
-        InputError: no head has paths, and none is listed as enabling.
-    """
+    """Refuse a circuit that has no paths to follow."""
     if not paths_of(circuit):
         raise InputError(
             "circuit: expected at least one path to follow through training (of a one-hot or "
@@ -150,9 +146,9 @@ class Probe:
 
     Args:
         task: what the models are trained on.
-        circuit: its one-hot, shared and enabling paths are followed.
-        examples: how many sequences (paper: 32).
-        seed: which ones, of the test split.
+        circuit: whose one-hot, shared and enabling paths are followed.
+        examples: how many sequences of the test split (paper: 32).
+        seed: of these sequences.
         device: where the models are.
 
     Raises:
@@ -219,12 +215,7 @@ def _rounded(value: Any) -> Any:
 
 
 def snapshot_from_dict(data: Any, circuit: Circuit, where: str) -> Snapshot:
-    """Read what `Snapshot.to_dict` gave.
-
-    Args:
-        data: JSON data.
-        circuit: whose paths were measured.
-        where: what to call it in errors.
+    """Read what `Snapshot.to_dict` gave for a circuit; `where` names the data in errors.
 
     Raises:
         InputError: a number is missing or not finite, or the paths are not the circuit's.

@@ -42,8 +42,8 @@ LEGEND = (
     "frozen is the same if it is left out of the circuit, all other attention being replaced. Each",
     "is given at the last step, with the step at which it is first above 0.5 or above half of its",
     "final value, interpolated between measured steps (never: also where cutting the path costs no",
-    "more than the tolerance at the end). First: attention or necessity, whichever is half there",
-    "first; unresolved if both come between the same two measured steps. ~ marks paths that only",
+    "more than the tolerance at the end). First: attention or necessity, whichever reaches half",
+    "first; unresolved if both do between the same two measured steps. ~ marks paths that only",
     "enable.",
 )
 
@@ -86,9 +86,9 @@ def emergence_sentences(series: Series) -> list[str]:
     if led:
         counts = {name: led.count(name) for name in ("attention", "necessity", "unresolved")}
         lines.append(
-            f"Of {len(led)} paths that have attention and are necessary at the end, attention is "
-            f"half there first in {counts['attention']}, necessity in {counts['necessity']}; in "
-            f"{counts['unresolved']} both come between the same two measured steps."
+            f"Of {len(led)} paths that have attention and are necessary at the end, attention "
+            f"reaches half first in {counts['attention']}, necessity in {counts['necessity']}; in "
+            f"{counts['unresolved']} both do between the same two measured steps."
         )
     return lines
 
@@ -118,7 +118,7 @@ def _order_of_losses(series: Series) -> str:
     }[in_order(losses, pairs)]
     if close := interpolated_pairs(losses, pairs):
         named = ", ".join(f"{first} and {second}" for first, second in close)
-        order += f" (by interpolation alone: {named} come between the same two measured steps)"
+        order += f" (by interpolation alone: {named} cross between the same two measured steps)"
     threshold = THRESHOLD * series.recipe.task.loss_scale
     measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
     return f"Partial losses{measured} first below {threshold:g}: {listed}{order}."
@@ -128,7 +128,7 @@ def emergence_json(series: Series, command: str, examples: int, seed: int) -> st
     """A series and what follows from it, as JSON text with one line per measured step.
 
     Args:
-        series: what was measured; `series_from_dict` reads it back.
+        series: what was measured; `read_series` reads it back.
         command: what was typed.
         examples: how many examples checkpoints were measured on.
         seed: of the examples.
@@ -147,11 +147,11 @@ def emergence_json(series: Series, command: str, examples: int, seed: int) -> st
     }
     parts = []
     for key, value in data.items():
+        text = json.dumps(value)
         if key in ("paths", "snapshots", "losses"):
-            rows = ",\n".join("    " + json.dumps(row) for row in value)
-            parts.append(f'  "{key}": [\n{rows}\n  ]')
-        else:
-            parts.append(f'  "{key}": {json.dumps(value)}')
+            rows = ",\n".join(f"    {json.dumps(row)}" for row in value)
+            text = f"[\n{rows}\n  ]"
+        parts.append(f'  "{key}": {text}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

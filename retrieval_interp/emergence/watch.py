@@ -62,7 +62,7 @@ class Watch:
         self._path: Path | None = None
 
     def check(self, folder: Path, recipe: Recipe) -> None:
-        """Refuse a run folder that was watched with another circuit, before anything is changed.
+        """Refuse a run folder that was watched with another circuit, before it is changed.
 
         Raises:
             InputError: it was, or its watch.jsonl is damaged.
@@ -103,11 +103,7 @@ class Watch:
 
     @torch.no_grad()
     def measure(self, step: int, model: Transformer) -> None:
-        """Measure the model of a step and append a line.
-
-        Raises:
-            InputError: the line cannot be written.
-        """
+        """Measure the model after a step and append a line to watch.jsonl."""
         weights = dict(model.named_parameters())
         for name, parameter in self._copy.named_parameters():
             parameter.copy_(weights[name])
@@ -124,14 +120,10 @@ class Watch:
 
 
 def read_watch(path: Path, n_roles: int) -> tuple[Circuit, list[Snapshot]] | None:
-    """Read a run folder's watch.jsonl.
-
-    Args:
-        path: the file.
-        n_roles: how many roles the run's task has.
+    """Read a run folder's watch.jsonl; `n_roles` is the number of roles of the run's task.
 
     Returns:
-        The circuit and what was measured, by rising step; None if there is no such file.
+        The circuit and the snapshots by rising step; None if there is no such file.
 
     Raises:
         InputError: a line is damaged; its number is named.

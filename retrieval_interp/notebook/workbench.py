@@ -11,23 +11,27 @@ import math
 import textwrap
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
 from circuits import Circuit, CircuitScore, Head, HeadPath, Scorer, mean_attention, score_circuit
 from circuits import discover as discover_circuit
+from circuits.attention import check_paths
+from circuits.circuit import ORIGINAL, tidy
+from circuits.discovery.candidates import role_mean
 from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
 from circuits.hooks.ablated import ablated
 from circuits.hooks.points import is_causal
 from circuits.notation import circuit_diff, circuit_text
-from circuits.scores.scorer import Progress, is_unlearned
+from circuits.notation import suppose as suppose_line
+from circuits.scores.scorer import Progress, is_unlearned, standard_error
 from retrieval_interp.cli.command import progress_bar
 from retrieval_interp.notebook.display import register_displays
-from retrieval_interp.notebook.history import Step, Suppositions
 from retrieval_interp.reproduce.paper import paper_reports
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
@@ -103,6 +107,14 @@ def open(
     return Workbench(what, task, name, training, examples, seed, tolerance, progress)
 
 
+class _Step(NamedTuple):
+    """A supposed circuit, its loss and the standard error of the loss."""
+
+    circuit: Circuit
+    loss: float
+    se: float
+
+
 class Workbench:
     """A model and the circuit supposed so far: change it, measure it, draw it, keep it.
 
@@ -111,7 +123,9 @@ class Workbench:
         task: what it was trained on.
         name: what it is called.
         training: its training record, possibly empty.
+        heads: all heads of the model.
         batch: the examples of the `test` split that everything is measured on.
+        scorer: measures the loss of any circuit on the batch.
         tolerance: the loss that a working circuit stays below.
         seed: of the examples.
         watchers: widgets that show this workbench; each is told to `refresh` after a change.
@@ -140,10 +154,13 @@ class Workbench:
             raise InputError(f"tolerance: expected a number above 0, found {tolerance!r:.40}")
         self.model, self.task, self.name, self.training = model, task, name, training
         self.tolerance, self.seed, self.progress = tolerance, seed, progress
-        device = next(model.parameters()).device
+        cfg, device = model.cfg, next(model.parameters()).device
+        self.heads = [Head(layer, i) for layer in range(cfg.n_layers) for i in range(cfg.n_heads)]
         self.batch = task.sample(examples, seed, device, split="test")
         self.order = role_order(self.batch)
-        self._supposed = Suppositions(model, task, self.batch)
+        self.scorer = Scorer(model, task, self.batch)
+        self._steps = [self._measured(self.scorer.empty_circuit)]
+        self._model_as_opened = self._fingerprint()
         register_displays()
         self.watchers: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -151,42 +168,32 @@ class Workbench:
     def circuit(self) -> Circuit:
         """The circuit supposed so far; notebooks draw it."""
         register_displays()
-        return self._supposed.last.circuit
+        return self._steps[-1].circuit
 
-    @property
-    def scorer(self) -> Scorer:
-        """Measures the loss of any circuit on the batch."""
-        return self._supposed.scorer
-
-    @property
-    def heads(self) -> list[Head]:
-        """All heads of the model."""
-        return self._supposed.heads
-
-    @property
+    @cached_property
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model, on the CPU."""
-        return self._supposed.intact_attention
+        return mean_attention(self.model, self.batch).cpu()
 
     @property
     def loss(self) -> float:
         """The loss with the current circuit in place."""
-        return self._supposed.last.loss
+        return self._steps[-1].loss
 
     @property
     def intact_loss(self) -> float:
         """The loss of the intact model."""
-        return self._supposed.steps[0].loss
+        return self._steps[0].loss
 
     @property
     def undoable(self) -> bool:
         """Whether there is a change to undo."""
-        return len(self._supposed.steps) > 1
+        return len(self._steps) > 1
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if these lines, or another circuit, were supposed; nothing changes."""
-        self._supposed.check_unchanged()
-        return self.scorer.loss(self._supposed.with_lines(lines))
+        self._check_unchanged()
+        return self.scorer.loss(self._with_lines(lines))
 
     def __repr__(self) -> str:
         return (
@@ -195,10 +202,10 @@ class Workbench:
         )
 
     def _repr_html_(self) -> str:
-        return View(self.name, self._card(), "")._repr_html_()
+        return View(self.name, self._html(), "")._repr_html_()
 
-    def _card(self, missing: str = "", roles: str = "") -> str:
-        """This workbench as HTML: what cannot be shown on top, heat maps of the roles below."""
+    def _html(self, missing: str = "", roles: str = "") -> str:
+        """This workbench: what cannot be shown on top, heat maps of the roles below."""
         return render(
             "bench.html",
             name=self.name,
@@ -210,7 +217,7 @@ class Workbench:
         )
 
     def _state(self) -> str:
-        _, loss, se = self._supposed.last
+        _, loss, se = self._steps[-1]
         if not self.circuit.mechanisms:
             return f"nothing supposed yet; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
         below = "below" if loss < self.tolerance else "not below"
@@ -255,7 +262,7 @@ class Workbench:
             L3.H0: original -> uniform
             MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0256)
         """
-        return self._change(self._supposed.with_lines(lines))
+        return self._change(self._with_lines(lines))
 
     def remove(self, path: str | HeadPath) -> View:
         """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again.
@@ -263,7 +270,15 @@ class Workbench:
         Raises:
             InputError: the circuit has no such path.
         """
-        return self._change(self._supposed.without(path))
+        paths = {str(other): other for other in self.circuit.paths()}
+        key = " ".join(str(path).split())
+        if key not in paths:
+            known = ", ".join(paths) or "none"
+            raise InputError(f"expected a path of the circuit ({known}), found {key!r:.60}")
+        head = paths[key].head
+        smaller = self.circuit.without(paths[key])
+        kept = tidy(smaller[head]) if smaller[head].paths else ORIGINAL
+        return self._change(smaller.replace(head, kept))
 
     def undo(self) -> View:
         """Go back to the circuit before the last change.
@@ -271,7 +286,10 @@ class Workbench:
         Raises:
             InputError: there is nothing to undo.
         """
-        return self._changed_from(self._supposed.undo())
+        if not self.undoable:
+            raise InputError("undo: expected a change to take back, found none")
+        self.scorer.rebase(self._steps[-2].circuit)
+        return self._changed_from(self._steps.pop())
 
     def discover(self, progress: Progress | None = None) -> View:
         """Search for a circuit, on examples of another split, and make it the current one.
@@ -293,10 +311,55 @@ class Workbench:
         unlearned = is_unlearned(self.intact_loss, self.task)
         return self._change(found, unlearned_text(self.intact_loss, self.task) if unlearned else "")
 
-    def _change(self, circuit: Circuit, said: str = "") -> View:
-        return self._changed_from(self._supposed.take(circuit), said)
+    def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
+        """The current circuit changed by some lines."""
+        circuit, cfg = self.circuit, self.model.cfg
+        for line in lines:
+            if isinstance(line, Circuit):
+                circuit = line
+                continue
+            if not isinstance(line, str):
+                raise InputError(f"expected lines such as L1.H0 s0<-s2, found {line!r:.60}")
+            words = line.split()
+            measured = words[1:] == ["role-mean"]  # the only mechanism that has to be measured
+            supposed = circuit if measured else suppose_line(circuit, line)
+            head = Head.parse(words[0])
+            if not (head.layer < cfg.n_layers and head.head < cfg.n_heads):
+                raise InputError(
+                    f"expected a head from {self.heads[0]} to {self.heads[-1]}, found {head}"
+                )
+            if measured:
+                supposed = circuit.replace(head, role_mean(self.intact_attention[head]))
+            else:
+                paths, causal = supposed[head].paths, is_causal(self.model)
+                check_paths(paths, self.batch.roles, causal, f"{head}: ")
+            circuit = supposed
+        return circuit
 
-    def _changed_from(self, before: Step, said: str = "") -> View:
+    def _measured(self, circuit: Circuit) -> _Step:
+        loss = self.scorer.rebase(circuit)
+        return _Step(circuit, loss, standard_error(self.scorer.base_losses.mean(dim=1)))
+
+    def _check_unchanged(self) -> None:
+        if self._fingerprint() != self._model_as_opened:
+            raise InputError(
+                "expected the model as it was opened, found other weights or hooks; open it again"
+            )
+
+    def _fingerprint(self) -> tuple[Any, ...]:
+        """The model's hooks, and counters that change when a weight is written to."""
+        points = getattr(self.model, "hook_dict", {}).values()
+        hooked = tuple(id(point) for point in points if point.has_hooks())
+        return hooked, tuple(weight._version for weight in self.model.parameters())
+
+    def _change(self, circuit: Circuit, said: str = "") -> View:
+        self._check_unchanged()
+        before = self._steps[-1]
+        if circuit != before.circuit:
+            self._steps.append(self._measured(circuit))
+        return self._changed_from(before, said)
+
+    def _changed_from(self, before: _Step, said: str = "") -> View:
         for watcher in list(self.watchers):
             watcher.refresh()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
@@ -418,7 +481,7 @@ class Workbench:
         return View(f"Circuit of {self.name}", html, text, score)
 
     def _scored(self) -> CircuitScore:
-        self._supposed.check_unchanged()
+        self._check_unchanged()
         asked = (self.circuit, self.tolerance)
         if self._score is None or (self._score.circuit, self._score.tolerance) != asked:
             self._score = score_circuit(
@@ -473,11 +536,8 @@ class Workbench:
                 "'retrieval-interp[notebook]'; until then suppose() and undo() do the same"
             )
             roles = self.roles()
-            return View(
-                f"Circuit of {self.name}",
-                self._card(word, roles.html),
-                f"{word}\n{self!r}\n{roles.text}",
-            )
+            text = f"{word}\n{self!r}\n{roles.text}"
+            return View(f"Circuit of {self.name}", self._html(word, roles.html), text)
         return Explorer(self)
 
     # Files

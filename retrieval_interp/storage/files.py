@@ -1,6 +1,5 @@
 """Atomic writes, folders locked by one process, and reading of text and JSON lines."""
 
-import contextlib
 import glob
 import json
 import os
@@ -34,23 +33,22 @@ def write_whole(path: Path, content: bytes | str) -> None:
     prefix = f"{_TEMPORARY}{path.name[:50]}-"
     temporary = path.with_name(f"{prefix}{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
         for leftover in path.parent.glob(glob.escape(prefix) + "*"):
             if not _is_running(leftover.name.removeprefix(prefix).partition("-")[0]):
                 leftover.unlink(missing_ok=True)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(
-                f"{path}: expected to write a file of {len(data)} bytes, found: "
-                f"{error.strerror or error}; what was there before is unchanged"
-            ) from None
-        raise
+    except OSError as error:
+        raise InputError(
+            f"{path}: expected to write a file of {len(data)} bytes, found: "
+            f"{error.strerror or error}; what was there before is unchanged"
+        ) from None
 
 
 def _is_running(process: str) -> bool:
@@ -61,8 +59,8 @@ def _is_running(process: str) -> bool:
         os.kill(int(process), 0)  # sends nothing
     except ProcessLookupError:
         return False
-    except OSError:
-        return True
+    except OSError:  # another user's
+        pass
     return True
 
 
@@ -72,11 +70,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse an output path before the work starts rather than after.
-
-    Raises:
-        InputError: its folder does not exist or cannot be written, or it is a folder itself.
-    """
+    """Refuse an output path that cannot be written before the work starts rather than after."""
     if path is None:
         return
     try:
@@ -98,11 +92,7 @@ def check_writable(path: Path | None) -> None:
 
 
 def check_run_folder(run: Path) -> None:
-    """Refuse a run that is not a folder, before anything is loaded.
-
-    Raises:
-        InputError: it is not a folder.
-    """
+    """Refuse a run that is not a folder before anything is loaded."""
     if not run.is_dir():
         raise InputError(f"{run}: expected a run folder, as train writes it, found no folder")
 
@@ -170,11 +160,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def read_part(cls: type[T], data: Any, where: str) -> T:
-    """Read the keys of JSON data that a dataclass has, and ignore all others.
-
-    Raises:
-        InputError: as `from_data`.
-    """
+    """`from_data` of the keys that a dataclass has; others are ignored."""
     if isinstance(data, dict):
         data = {field.name: data[field.name] for field in fields(cls) if field.name in data}  # type: ignore[arg-type]
     part: T = from_data(cls, data, where)
@@ -182,17 +168,13 @@ def read_part(cls: type[T], data: Any, where: str) -> T:
 
 
 def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:
-    """Refuse to resume a `what` (run, sweep) with other settings than it was started with.
-
-    Raises:
-        InputError: the first setting that differs is named.
-    """
+    """Refuse to resume a run or sweep with other settings; names the first that differs."""
     old = flatten(found)
     for key, value in flatten(wanted).items():
         if value != old.get(key):
             raise InputError(
                 f"{path}: expected a {what} with {key} = {value}, found one with {key} = "
-                f"{old.get(key)}; give another --out, or the same settings to go on"
+                f"{old.get(key)}; give another --out, or the same settings to resume"
             )
 
 
@@ -213,9 +195,9 @@ def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:
     """
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path}: expected {what}, found what is not a regular file")
+            raise OSError("not a regular file")
         if path.stat().st_size > largest:
-            raise InputError(f"{path}: expected {what} of at most {largest} bytes, found more")
+            raise OSError(f"more than {largest} bytes")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path}: expected {what} in UTF-8 text, found other bytes") from None

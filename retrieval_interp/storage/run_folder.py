@@ -98,11 +98,7 @@ class RunFolder:
         self._lock.release()
 
     def log(self, rows: list[dict[str, Any]]) -> None:
-        """Append the last of all metrics rows so far.
-
-        Raises:
-            InputError: it cannot be written.
-        """
+        """Append the last of all metrics rows so far."""
         path = metrics_path(self.path)
         append_json_lines(path, rows[-1:] if path.exists() else rows)
 
@@ -135,11 +131,7 @@ class RunFolder:
         self.save_checkpoint(step, model, training)
 
     def save_checkpoint(self, step: int, model: Transformer, training: dict[str, Any]) -> None:
-        """Write the checkpoint of a step.
-
-        Raises:
-            InputError: it cannot be written.
-        """
+        """Write the checkpoint of a step."""
         path = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
         save_checkpoint(path, model, self.recipe.task, self.recipe.model, training)
 
@@ -153,17 +145,18 @@ class RunFolder:
         if path.exists():
             tensors, content = read_tensors(path, "a run's state")
             state = from_data(_State, content, f"{path}: a run's state")
-            groups: dict[str, dict[str, Tensor]] = {"weight": {}, "exp_avg": {}, "exp_avg_sq": {}}
-            for name, tensor in tensors.items():
-                key, _, parameter_name = name.partition(".")
-                groups.setdefault(key, {})[parameter_name] = tensor
-            load_weights(model, groups["weight"], str(path))
+            weights = {
+                name.removeprefix("weight."): tensor
+                for name, tensor in tensors.items()
+                if name.startswith("weight.")
+            }
+            load_weights(model, weights, str(path))
             for name, parameter in model.named_parameters():
-                if name in groups["exp_avg"]:
+                if f"exp_avg.{name}" in tensors:
                     optimizer.state[parameter] = {
                         "step": torch.tensor(float(state.step), device=parameter.device),
-                        "exp_avg": groups["exp_avg"][name].to(parameter.device),
-                        "exp_avg_sq": groups["exp_avg_sq"][name].to(parameter.device),
+                        "exp_avg": tensors[f"exp_avg.{name}"].to(parameter.device),
+                        "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(parameter.device),
                     }
         elif last_step(self.path):
             raise InputError(
@@ -186,12 +179,12 @@ def _later(row: dict[str, Any], step: int) -> bool:
 
 
 def metrics_path(path: Path) -> Path:
-    """Where a run folder keeps its metrics."""
+    """The log of losses in a run folder."""
     return path / "metrics.jsonl"
 
 
 def watch_path(path: Path) -> Path:
-    """Where a run folder keeps the measurements of `--watch`."""
+    """The log of `train --watch` in a run folder."""
     return path / "watch.jsonl"
 
 

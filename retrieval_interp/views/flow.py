@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
@@ -14,13 +15,12 @@ from retrieval_interp.views.tables import text_table
 from tasks import role_letters, role_name, symbol_letter
 
 _CELL = 6  # characters per role
-_COLUMNS = {
-    "steps": "D",
-    "paper": "paper's bound",
-    "unmasked": "no mask",
-    "causal": "causal mask",
-    "simulated_unmasked": "simulated, no mask",
-    "simulated_causal": "simulated, causal",
+_BOUNDS: dict[str, tuple[str, Callable[[int], int]]] = {
+    "paper": ("paper's bound", paper_bound),
+    "unmasked": ("no mask", unmasked_depth),
+    "causal": ("causal mask", causal_depth),
+    "simulated_unmasked": ("simulated, no mask", partial(least_depth, causal=False)),
+    "simulated_causal": ("simulated, causal", partial(least_depth, causal=True)),
 }
 
 
@@ -30,20 +30,14 @@ def bound_row(steps: int) -> dict[str, int]:
     Raises:
         InputError: steps below 1.
     """
-    return {
-        "steps": steps,
-        "paper": paper_bound(steps),
-        "unmasked": unmasked_depth(steps),
-        "causal": causal_depth(steps),
-        "simulated_unmasked": least_depth(steps, causal=False),
-        "simulated_causal": least_depth(steps, causal=True),
-    }
+    return {"steps": steps} | {key: bound(steps) for key, (_, bound) in _BOUNDS.items()}
 
 
 def bound_table(rows: Sequence[dict[str, int]]) -> str:
-    """The rows as a table for people."""
-    cells = [[str(row[key]) for key in _COLUMNS] for row in rows]
-    lines = text_table(list(_COLUMNS.values()), cells, right=range(len(_COLUMNS)))
+    """The rows of `bound_row` as text."""
+    header = ["D", *(title for title, _ in _BOUNDS.values())]
+    cells = [[str(row[key]) for key in ("steps", *_BOUNDS)] for row in rows]
+    lines = text_table(header, cells, right=range(len(header)))
     return "\n".join(["Layers needed before the query can hold x_D", "", *lines])
 
 
