@@ -31,7 +31,7 @@ class EmergenceOptions:
         circuit: follow the paths of this circuit; default: the one that the run was watched with,
             else one found in its last checkpoint.
         examples: how many examples to measure each checkpoint on.
-        seed: seed of the examples.
+        seed: which examples.
         json: write the numbers to this file.
         csv: write the series in long form (step, quantity, path, value) to this file.
         report: write an HTML page that needs no network to this file.

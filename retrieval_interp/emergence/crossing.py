@@ -77,13 +77,7 @@ def first_below(steps: Sequence[int], values: Sequence[float], threshold: float)
 
 
 def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
-    """The first step at which a curve goes above half its last value.
-
-    Args:
-        steps: measured steps, rising.
-        values: what was measured at each.
-        least: a curve that does not end above this has not risen and has no such step.
-    """
+    """The first step above half of the last value, or None if that is not above `least`."""
     if not values or values[-1] <= least:
         return None
     return first_above(steps, values, values[-1] / 2)

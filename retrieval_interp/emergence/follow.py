@@ -109,7 +109,7 @@ def follow_run(
         notes.append(
             f"the circuit does not hold: with all of it in place the {recipe.task.loss_name} at "
             f"step {last.step} is {last.combined_loss:.4f}, not below {tolerance:g} (intact: "
-            f"{last.baseline_loss:.4f}); what its paths are worth frozen says little"
+            f"{last.baseline_loss:.4f}); the frozen losses of its paths say little"
         )
     losses = _losses(run, recipe, ordered, notes)
     return Series(str(run), recipe, circuit, circuit_from, tolerance, ordered, losses, tuple(notes))

@@ -57,11 +57,7 @@ _FIGURES: tuple[tuple[str, Callable[[Series], go.Figure], str], ...] = (
 def render_emergence(series: Series, command: str, examples: int, seed: int) -> str:
     """The report as one HTML page of about 5 MB, nearly all of it Plotly's script.
 
-    Args:
-        series: what was measured.
-        command: what was typed, shown at the end.
-        examples: how many examples checkpoints were measured on.
-        seed: of the examples.
+    `command` is what was typed; `examples` and their `seed` are those of the checkpoints.
     """
     recipe, figures = series.recipe, []
     for number, (heading, draw, caption) in enumerate(_FIGURES):

@@ -127,11 +127,8 @@ def _order_of_losses(series: Series) -> str:
 def emergence_json(series: Series, command: str, examples: int, seed: int) -> str:
     """A series and what follows from it, as JSON text with one line per measured step.
 
-    Args:
-        series: what was measured; `read_series` reads it back.
-        command: what was typed.
-        examples: how many examples checkpoints were measured on.
-        seed: of the examples.
+    `command` is what was typed; `examples` and their `seed` are those of the checkpoints.
+    `read_series` reads the text back.
     """
     losses = loss_emergence(series)
     data = {

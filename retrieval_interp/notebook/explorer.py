@@ -13,7 +13,7 @@ import anywidget
 import torch
 import traitlets
 
-from circuits import Circuit, Head, Mechanism, ablated, mean_attention
+from circuits import Circuit, Head, Mechanism, ablated
 from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
 from circuits.discovery.candidates import propose, role_mean
 from circuits.hooks.points import pattern_hook_name
@@ -109,10 +109,7 @@ class Explorer(anywidget.AnyWidget):
         name = pattern_hook_name(layer)
         with ablated(bench.model, circuit, one):
             _, cache = bench.model.run_with_cache(one.inputs, names_filter=name)
-        attention = bench.intact_attention
-        if self.with_circuit:
-            with ablated(bench.model, circuit, bench.batch):
-                attention = mean_attention(bench.model, bench.batch).cpu()
+        by_role = bench.mean_attention(self.with_circuit)
         return {
             "layer": layer,
             "head": head,
@@ -121,7 +118,7 @@ class Explorer(anywidget.AnyWidget):
             "tokens": bench.task.position_labels(one, 0),
             "chains": one.roles[0].tolist(),
             "pattern": cache[name][0, head].float().cpu().mul(1000).round().int().tolist(),
-            "by_role": attention.mul(1000).round().int().tolist(),
+            "by_role": by_role.mul(1000).round().int().tolist(),
             "choices": self._choices(),
         }
 
@@ -169,10 +166,7 @@ class Explorer(anywidget.AnyWidget):
         bench, what = self.bench, asked.get("do")
         if what == "show":
             head, example = Head(asked["layer"], asked["head"]), asked["example"]
-            if head not in bench.heads:
-                raise InputError(
-                    f"expected a head from {bench.heads[0]} to {bench.heads[-1]}, found {head}"
-                )
+            bench.check_head(head)
             if type(example) is not int or not 0 <= example < len(bench.batch):
                 raise InputError(
                     f"example: expected 0 to {len(bench.batch) - 1}, found {example!r:.40}"

@@ -313,28 +313,33 @@ class Workbench:
 
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
         """The current circuit changed by some lines."""
-        circuit, cfg = self.circuit, self.model.cfg
+        circuit = self.circuit
         for line in lines:
             if isinstance(line, Circuit):
                 circuit = line
-                continue
-            if not isinstance(line, str):
-                raise InputError(f"expected lines such as L1.H0 s0<-s2, found {line!r:.60}")
-            words = line.split()
-            measured = words[1:] == ["role-mean"]  # the only mechanism that has to be measured
-            supposed = circuit if measured else suppose_line(circuit, line)
-            head = Head.parse(words[0])
-            if not (head.layer < cfg.n_layers and head.head < cfg.n_heads):
-                raise InputError(
-                    f"expected a head from {self.heads[0]} to {self.heads[-1]}, found {head}"
-                )
-            if measured:
-                supposed = circuit.replace(head, role_mean(self.intact_attention[head]))
+            elif isinstance(line, str):
+                circuit = self._with_line(circuit, line)
             else:
-                paths, causal = supposed[head].paths, is_causal(self.model)
-                check_paths(paths, self.batch.roles, causal, f"{head}: ")
-            circuit = supposed
+                raise InputError(f"expected lines such as L1.H0 s0<-s2, found {line!r:.60}")
         return circuit
+
+    def _with_line(self, circuit: Circuit, line: str) -> Circuit:
+        words = line.split()
+        if words[1:] == ["role-mean"]:  # the only mechanism that has to be measured
+            head = self.check_head(Head.parse(words[0]))
+            return circuit.replace(head, role_mean(self.intact_attention[head]))
+        supposed = suppose_line(circuit, line)
+        head = self.check_head(Head.parse(words[0]))
+        check_paths(supposed[head].paths, self.batch.roles, is_causal(self.model), f"{head}: ")
+        return supposed
+
+    def check_head(self, head: Head) -> Head:
+        """Refuse a head that the model does not have."""
+        if head not in self.heads:
+            raise InputError(
+                f"expected a head from {self.heads[0]} to {self.heads[-1]}, found {head}"
+            )
+        return head
 
     def _measured(self, circuit: Circuit) -> _Step:
         loss = self.scorer.rebase(circuit)
@@ -422,15 +427,19 @@ class Workbench:
         n_layers = self.model.cfg.n_layers
         if layer is not None and (type(layer) is not int or not 0 <= layer < n_layers):
             raise InputError(f"layer: expected 0 to {n_layers - 1}, found {layer!r:.40}")
-        attention, caption = self.intact_attention, ""
-        if with_circuit:
-            with ablated(self.model, self.circuit, self.batch):
-                attention = mean_attention(self.model, self.batch).cpu()
-            caption = " with the circuit in place"
-        paths = [*self.circuit.paths(), *self.circuit.enabling]
+        attention = self.mean_attention(with_circuit)
         if layer is not None:
             attention = attention[layer : layer + 1]
+        caption = " with the circuit in place" if with_circuit else ""
+        paths = [*self.circuit.paths(), *self.circuit.enabling]
         return role_maps(attention, self.task, self.order, paths, caption, layer or 0)
+
+    def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
+        """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
+        if not with_circuit:
+            return self.intact_attention
+        with ablated(self.model, self.circuit, self.batch):
+            return mean_attention(self.model, self.batch).cpu()
 
     # Scoring
 

@@ -103,15 +103,10 @@ def is_temporary(path: Path) -> bool:
 
 
 def check_own(path: Path, name: str, whose: str) -> bool:
-    """Whether a folder holds the file that marks it as ours; otherwise it must be new or empty.
-
-    Args:
-        path: the folder.
-        name: of the file.
-        whose: completes an error's "expected a new folder or", as in `a run's`.
+    """Whether a folder holds the file that marks it as `whose`, such as `a run's`.
 
     Raises:
-        InputError: a file, or a folder with other files.
+        InputError: it does not, and is a file or a folder with other files.
     """
     if (path / name).exists():
         return True
@@ -128,12 +123,9 @@ def check_own(path: Path, name: str, whose: str) -> bool:
 def lock_folder(path: Path, work: str) -> "BaseFileLock":
     """Lock a folder for this process, creating it if missing; deletes a killed process's leftovers.
 
-    Args:
-        path: the folder.
-        work: what the folder should be, as in `a run that no other process is training`.
-
     Raises:
-        InputError: it cannot be written, or another process holds it.
+        InputError: it cannot be written, or another process holds it, and it is not `work`, such as
+            `a run that no other process is training`.
     """
     from filelock import FileLock, Timeout
 

@@ -55,19 +55,14 @@ def build_model(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _transformer(cfg, task)
+        if isinstance(task, EquationsTask):
+            model = Transformer(cfg, word_tokenizer(task.vocabulary, BEGIN))
+            model.pos_embed.W_pos.data.copy_(task.position_encoding(cfg.d_model))
+        else:
+            model = VectorTransformer(cfg)
         if init == "linear":
             _init_as_linear_layers(model)
     model.to(device, print_details=False)
-    return model
-
-
-def _transformer(cfg: HookedTransformerConfig, task: TrainingTask) -> Transformer:
-    if not isinstance(task, EquationsTask):
-        return VectorTransformer(cfg)
-    model = Transformer(cfg, word_tokenizer(task.vocabulary, BEGIN))
-    with torch.no_grad():
-        model.pos_embed.W_pos.copy_(task.position_encoding(cfg.d_model))
     return model
 
 
