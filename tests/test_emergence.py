@@ -219,7 +219,7 @@ def test_damaged_missing_and_foreign_checkpoints_are_named_and_passed_over(copie
     assert found.steps == [100, 200, 600]
     assert found.snapshots == tuple(s for s in series.snapshots if s.step in found.steps)
     notes = "\n".join(found.notes)
-    assert re.search(r"passed over: \S*step-000300.safetensors: expected a checkpoint", notes)
+    assert re.search(r"skipped: \S*step-000300.safetensors: expected a checkpoint", notes)
     assert re.search(r"step-000500.\S+ expected a checkpoint of this run, found .* 2 layers", notes)
     assert re.search(r"step-000700.\S+ expected the weights of step 700, found step 600", notes)
     assert "gap: nothing measured at steps 300, 400, 500; what happens there is inter" in notes
@@ -485,7 +485,7 @@ def test_the_command_prints_the_table_and_its_notes(copied, known, capsys):
     emergence(["--run", str(run), "--circuit", str(known[0] / "circuit.json"), "--examples", "8"])
     printed = capsys.readouterr().out
     assert "5 steps measured, 100 to 600; 8 examples, seed 0" in printed
-    assert re.search(r"note: passed over: \S+step-000300.safetensors", printed)
+    assert re.search(r"note: skipped: \S+step-000300.safetensors", printed)
     assert re.search(r"note: gap: nothing measured at step 300;", printed)
     (row,) = [line for line in printed.splitlines() if line.startswith("L4.H0 s0<-s4")]
     assert re.search(r"query A <- C of B->C\s+[01]\.\d\d\s+4\d\d ", row)

@@ -194,7 +194,7 @@ def test_a_loss_that_is_not_finite_ends_its_seed_alone(tmp_path, monkeypatch):
 
 
 def test_recipes_that_differ_in_more_than_the_seed_are_refused(tmp_path):
-    with pytest.raises(InputError, match="expected recipes that differ in their seeds alone"):
+    with pytest.raises(InputError, match="expected recipes that differ only in their seeds"):
         train_seeds([RECIPES[0], replace(RECIPES[1], batch=4)], folders(tmp_path, 2), "cpu")
     assert not list(tmp_path.iterdir())
 

@@ -143,7 +143,7 @@ def test_steps_whose_checkpoint_is_gone_come_from_the_log(tmp_path):
     assert re.match(r"the circuit does not hold: .* at step 60 is \d", found.notes[1])
     other = ri.follow_run(tmp_path, OTHER, examples=8)
     assert other.steps == [60]
-    assert re.search(r"passed over: \S+watch.jsonl, as it follows another circuit", other.notes[1])
+    assert re.search(r"skipped: \S+watch.jsonl, which follows another circuit", other.notes[1])
     assert "gap: nothing measured at steps 20, 40" in other.notes[2]
 
 

@@ -40,7 +40,7 @@ def test_what_is_supposed_is_measured_exactly(bench):
         assert view.data == bench.loss
         assert bench.loss == pytest.approx(naive_loss(bench, bench.circuit), abs=1e-5)
         assert f"{bench.loss:.4f}" in repr(view) and f"{bench.loss:.4f}" in view.html
-        assert len(bench._supposed.steps) == number + 1
+        assert len(bench._steps) == number + 1
     assert str(bench.circuit[1, 0]) == "shared s0<-s2 s0<-s4"
     assert bench.intact_loss == pytest.approx(intact, abs=1e-5)
     before = bench.circuit

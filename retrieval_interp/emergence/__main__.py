@@ -1,14 +1,13 @@
 """When attention paths appear in training: `python -m retrieval_interp.emergence --run runs/d`.
 
 Measures a circuit's paths at every checkpoint of a run: how much attention each gets, what each is
-worth, when it appears, and which of both comes first (paper, section 9 and appendix D).
+worth, when both appear, and which comes first (paper, section 9 and appendix D).
 """
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from retrieval_interp.cli.command import (
     check_outputs,
@@ -20,9 +19,6 @@ from retrieval_interp.cli.command import (
 )
 from retrieval_interp.storage.files import check_run_folder
 
-if TYPE_CHECKING:
-    from retrieval_interp.emergence.probe import Snapshot
-
 PROG = "python -m retrieval_interp.emergence"
 
 
@@ -33,15 +29,15 @@ class EmergenceOptions:
     Attributes:
         run: a run folder with checkpoints.
         circuit: follow the paths of this circuit; default: the one that the run was watched with,
-            else the one found in its last checkpoint.
-        examples: how many examples to measure every checkpoint on.
+            else one found in its last checkpoint.
+        examples: how many examples to measure each checkpoint on.
         seed: which examples.
         json: write the numbers to this file.
         csv: write the series in long form (step, quantity, path, value) to this file.
         report: write an HTML page that needs no network to this file.
-        tolerance: the loss that a working circuit stays below, and that cutting a path must cost
-            at the last step to count it as necessary; by default the task's own, which for vectors
-            is 0.05 of a symbol's variance.
+        tolerance: the loss that a working circuit stays below; a path is necessary if cutting it
+            at the last step costs more. Default: the task's own, for vectors 0.05 of a symbol's
+            variance.
         device: auto, cpu or cuda.
     """
 
@@ -91,7 +87,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         f"read from {options.circuit}",
     )
     command = " ".join([prog, shlex.join(argv)])
-    # Files first: whoever reads what is printed may stop listening.
+    # Files first: a pipe may close while the table is printed.
     if options.json is not None:
         text = emergence_json(series, command, options.examples, options.seed)
         write_whole(options.json, text)
@@ -103,26 +99,22 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         page = render_emergence(series, command, options.examples, options.seed)
         write_whole(options.report, page)
     steps = series.steps
-    watched = [row for row in series.snapshots if row.source == "watch"]
+    measured = (
+        f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}; {options.examples} examples, "
+        f"seed {options.seed}"
+    )
+    if watched := [row for row in series.snapshots if row.source == "watch"]:
+        measured += (
+            f"; {len(watched)} of them while training, in watch.jsonl ({watched[0].examples} "
+            f"examples, seed {watched[0].seed})"
+        )
     print(f"{options.run}: {describe_config(series.recipe.model, series.recipe.task)}")
     print(f"circuit {series.circuit_from}, {len(series.paths)} paths")
-    print(
-        f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}"
-        + f"; {options.examples} examples, seed {options.seed}"
-        + (f"; {_while_training(watched)}" if watched else "")
-    )
+    print(measured)
     for note in series.notes:
         print(f"note: {note}")
     print(f"\n{emergence_table(series)}")
     tell_files(numbers=options.json, series=options.csv, report=options.report)
-
-
-def _while_training(watched: "Sequence[Snapshot]") -> str:
-    one = watched[0]
-    return (
-        f"{len(watched)} of them while training, in watch.jsonl ({one.examples} examples, "
-        f"seed {one.seed})"
-    )
 
 
 if __name__ == "__main__":

@@ -1,25 +1,23 @@
-"""When a measured curve first passes a threshold, and in what order several do (paper, sections 7.2
-and 9.2).
+"""When a measured curve first passes a threshold, and in what order several curves do (paper,
+sections 7.2 and 9.2).
 
-1. Between two measured steps a curve is taken to be a straight line, as the paper does. All that
-   was really seen is that it lay on one side at one measured step and on the other at the next; a
-   `Crossing` holds both, so that nobody reads more into the interpolated step than there is in it.
-   The first time counts, whether or not the curve falls back later.
-2. Curves are ordered by their interpolated steps, and one that never passes comes last
-   (`in_order`). Two at the very same step are in no order, neither the expected one nor another.
-   Where two pass between the same two measured steps, the interpolation alone orders them;
-   `interpolated_pairs` names such pairs, so that whoever states an order can say so.
+1. Between two measured steps a curve is taken as a straight line, as in the paper. What was really
+   observed is only that it crossed between them; a `Crossing` keeps both steps. The first crossing
+   counts, even if the curve falls back later.
+2. Curves are ordered by their interpolated steps; one that never crosses comes last (`in_order`).
+   Two that cross at exactly the same step are in no order. Where two cross between the same two
+   measured steps, interpolation alone orders them; `interpolated_pairs` names such pairs.
 """
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from tasks.errors import InputError
 
-THRESHOLD = 0.5  # of attention; of a loss in units of a symbol's variance, which the paper has as 1
+THRESHOLD = 0.5  # of attention, and of losses in units of a symbol's variance (1 in the paper)
 Leader = Literal["attention", "necessity", "unresolved"]
 
 
@@ -28,9 +26,9 @@ class Crossing:
     """Where a curve first passes a threshold.
 
     Attributes:
-        step: the training step, interpolated; the first measured one if it is past already.
-        after: the last measured step before it is past, None if the first one is past already.
-        by: the first measured step at which it is past.
+        step: the training step, interpolated; the first measured one if already past there.
+        after: the last measured step before the crossing, None if there is none.
+        by: the first measured step past the threshold.
     """
 
     step: float
@@ -40,24 +38,20 @@ class Crossing:
     def __str__(self) -> str:
         return f"<= {self.by}" if self.after is None else f"{self.step:.0f}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
-
 
 def first_above(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
     """The first step at which a curve goes above a threshold.
 
     Args:
         steps: measured steps, rising.
-        values: what was measured at each.
-        threshold: has to be passed, not only reached.
+        values: one per step.
+        threshold: must be exceeded, not only reached.
 
     Returns:
         None if no value is above.
 
     Raises:
-        InputError: another number of steps than of values, or steps that do not rise.
+        InputError: the numbers of steps and values differ, or steps do not rise.
     """
     if len(steps) != len(values):
         raise InputError(
@@ -83,24 +77,17 @@ def first_below(steps: Sequence[int], values: Sequence[float], threshold: float)
 
 
 def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
-    """The first step at which a curve goes above half its last value.
-
-    Args:
-        steps: measured steps, rising.
-        values: what was measured at each.
-        least: a curve that does not end above this has not risen, and has no such step.
-    """
+    """The first step above half of the last value, or None if that is not above `least`."""
     if not values or values[-1] <= least:
         return None
     return first_above(steps, values, values[-1] / 2)
 
 
 def who_leads(attention: Crossing | None, necessity: Crossing | None) -> Leader | None:
-    """Which of two curves is past its threshold at a measured step at which the other is not.
+    """Which of two curves crosses at an earlier measured step.
 
     Returns:
-        `unresolved` if both pass between the same two measured steps, where only the interpolation
-        could tell; None if one never does.
+        `unresolved` if both cross between the same two measured steps; None if one never crosses.
     """
     if attention is None or necessity is None:
         return None
@@ -112,16 +99,16 @@ def who_leads(attention: Crossing | None, necessity: Crossing | None) -> Leader 
 def in_order(
     crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
 ) -> bool | None:
-    """Whether curves pass in the expected order, as partial losses should (section 7.2).
+    """Whether curves cross in the expected order, as partial losses should (section 7.2).
 
     Args:
-        crossings: when each passes, by name; None for one that never does, which comes last.
-        pairs: names of which the first is expected to pass before the second, such as
+        crossings: when each curve crosses, by name; None if never, which counts as last.
+        pairs: names of curves, the first of which should cross before the second, such as
             `task.steps_between`.
 
     Returns:
-        False if a pair passes the other way round. None if there is nothing to tell by: fewer than
-        two passed, or two of a pair passed at the same step. True otherwise.
+        False if a pair crosses in the opposite order. None if that cannot be decided: fewer than
+        two cross, or both of a pair at the same step. True otherwise.
     """
     steps = {name: math.inf if at is None else at.step for name, at in crossings.items()}
     found = [(steps[first], steps[second]) for first, second in pairs]
@@ -134,12 +121,7 @@ def in_order(
 def interpolated_pairs(
     crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """The pairs that pass between the same two measured steps, ordered by interpolation alone.
-
-    Args:
-        crossings: when each passes, by name.
-        pairs: of names.
-    """
+    """The pairs of names that cross between the same two measured steps."""
     return [
         (first, second)
         for first, second in pairs

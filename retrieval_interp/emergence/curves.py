@@ -1,73 +1,61 @@
 """Figures of how a circuit's paths appear in training (paper, figures 6 and 7, appendix D).
 
-Each function takes a series and returns a Plotly figure of its own template; nothing global is
-changed. A path has the same colour and dashes in all of them.
+Each function takes a series and returns a Plotly figure with a template of its own. A path has the
+same colour and dashes in all of them.
 """
 
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from circuits import HeadPath
 from circuits.draw.figure import circuit_figure
 from retrieval_interp.emergence.crossing import THRESHOLD
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import step_text
-from retrieval_interp.emergence.times import (
-    PathEmergence,
-    paper_epochs,
-    path_emergence,
-    symbols,
-)
+from retrieval_interp.emergence.times import paper_epochs, path_emergence, symbols
 
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#8a9099")
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _EARLY_TO_LATE = ["#4c78a8", "#54a24b", "#f2b701", "#e45756"]  # on white and on black
 _GREY = "#8a9099"
+_DOTTED = {"color": _GREY, "width": 1, "dash": "dot"}
 
 
 def attention_figure(series: Series) -> go.Figure:
     """Mean attention of every path over training, with its first step above 0.5 (appendix D).
 
-    Diamonds mark the crossings, interpolated as in the paper; an open one stands where the first
-    measured step is past it already.
+    Diamonds mark the crossings, interpolated as in the paper; an open one means that the first
+    measured step is already past it.
     """
     figure = go.Figure()
-    for row, line in zip(path_emergence(series), _lines(series)):
-        name, values = _name(row), series.attention(row.path)
-        figure.add_trace(
-            go.Scatter(
-                x=series.steps,
-                y=values,
-                mode="lines+markers",
-                marker={"size": 4},
-                line=line,
-                name=name,
-                legendgroup=name,
-                hovertemplate=f"{name}, {series.recipe.task.path_label(*row.path.path)}<br>"
-                "step %{x}: attention %{y:.3f}<extra></extra>",
-            )
+    for place, row in enumerate(path_emergence(series)):
+        line, values = _style(place), series.attention(row.path)
+        figure.add_scatter(
+            x=series.steps,
+            y=values,
+            mode="lines+markers",
+            marker={"size": 4},
+            line=line,
+            name=row.name,
+            legendgroup=row.name,
+            hovertemplate=f"{row.name}, {series.recipe.task.path_label(*row.path.path)}<br>"
+            "step %{x}: attention %{y:.3f}<extra></extra>",
         )
-        if row.above is not None:
-            past = row.above.after is None
-            figure.add_trace(
-                go.Scatter(
-                    x=[row.above.step],
-                    y=[values[0] if past else THRESHOLD],
-                    mode="markers",
-                    marker={
-                        "size": 10,
-                        "symbol": "diamond-open" if past else "diamond",
-                        "color": line["color"],
-                    },
-                    name=f"{name} above {THRESHOLD:g}",
-                    legendgroup=name,
-                    showlegend=False,
-                    hovertemplate=f"{name}<br>above {THRESHOLD:g} at step {row.above}"
-                    "<extra></extra>",
-                )
-            )
-    figure.add_hline(y=THRESHOLD, line={"color": _GREY, "width": 1, "dash": "dot"})
+        if row.above is None:
+            continue
+        past = row.above.after is None
+        symbol = "diamond-open" if past else "diamond"
+        figure.add_scatter(
+            x=[row.above.step],
+            y=[values[0] if past else THRESHOLD],
+            mode="markers",
+            marker={"size": 10, "symbol": symbol, "color": line["color"]},
+            name=f"{row.name} above {THRESHOLD:g}",
+            legendgroup=row.name,
+            showlegend=False,
+            hovertemplate=f"{row.name}<br>above {THRESHOLD:g} at step {row.above}<extra></extra>",
+        )
+    figure.add_hline(y=THRESHOLD, line=_DOTTED)
     figure.update_xaxes(title=_step_title(series))
     figure.update_yaxes(title="mean attention", range=[-0.02, 1.03])
     return _styled(figure, 480)
@@ -80,63 +68,45 @@ def loss_figure(series: Series) -> go.Figure:
     triangle for each path on top.
     """
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    above, below = {"row": 1, "col": 1}, {"row": 2, "col": 1}
     steps = [row.step for row in series.losses]
-    validation = [row.validation_loss for row in series.losses]
     trained = [row for row in series.losses if row.train_loss is not None]
     if trained:
-        figure.add_trace(
-            go.Scatter(
-                x=[row.step for row in trained],
-                y=[row.train_loss for row in trained],
-                name="training",
-                line={"color": _GREY, "width": 1.5},
-            ),
-            row=1,
-            col=1,
+        figure.add_scatter(
+            x=[row.step for row in trained],
+            y=[row.train_loss for row in trained],
+            name="training",
+            line={"color": _GREY, "width": 1.5},
+            **above,
         )
-    figure.add_trace(
-        go.Scatter(x=steps, y=validation, name="validation", line={"color": "#f58518"}),
-        row=1,
-        col=1,
+    figure.add_scatter(
+        x=steps,
+        y=[row.validation_loss for row in series.losses],
+        name="validation",
+        line={"color": "#f58518"},
+        **above,
     )
     for i, symbol in enumerate(symbols(series.recipe)):
         losses = [row.partial_losses[i] for row in series.losses]
-        figure.add_trace(
-            go.Scatter(
-                x=steps,
-                y=losses,
-                name=f"partial, {symbol}",
-                line={"color": _COLORS[i % len(_COLORS)], "dash": _DASHES[i // len(_COLORS) % 4]},
-            ),
-            row=2,
-            col=1,
-        )
+        figure.add_scatter(x=steps, y=losses, name=f"partial, {symbol}", line=_style(i), **below)
     top = 1.05 * max(max(row.partial_losses) for row in series.losses)
-    for row, line in zip(path_emergence(series), _lines(series)):
-        if row.above is not None:
-            figure.add_trace(
-                go.Scatter(
-                    x=[row.above.step],
-                    y=[top],
-                    mode="markers",
-                    marker={"size": 9, "symbol": "triangle-down", "color": line["color"]},
-                    name=f"{_name(row)} {row.above}",
-                    hovertemplate=f"{_name(row)}: attention above {THRESHOLD:g} at step "
-                    f"{row.above}<extra></extra>",
-                ),
-                row=2,
-                col=1,
-            )
-            figure.add_vline(
-                x=row.above.step, line={"color": line["color"], "width": 0.7, "dash": "dot"}
-            )
-    figure.add_hline(
-        y=THRESHOLD * series.recipe.task.loss_scale,
-        line={"color": _GREY, "width": 1, "dash": "dot"},
-        row=2,
-        col=1,
-    )
-    figure.update_xaxes(title=_step_title(series), row=2, col=1)
+    for place, row in enumerate(path_emergence(series)):
+        if row.above is None:
+            continue
+        color = _style(place)["color"]
+        figure.add_scatter(
+            x=[row.above.step],
+            y=[top],
+            mode="markers",
+            marker={"size": 9, "symbol": "triangle-down", "color": color},
+            name=f"{row.name} {row.above}",
+            hovertemplate=f"{row.name}: attention above {THRESHOLD:g} at step {row.above}"
+            "<extra></extra>",
+            **below,
+        )
+        figure.add_vline(x=row.above.step, line={"color": color, "width": 0.7, "dash": "dot"})
+    figure.add_hline(y=THRESHOLD * series.recipe.task.loss_scale, line=_DOTTED, **below)
+    figure.update_xaxes(title=_step_title(series), **below)
     figure.update_yaxes(title=series.recipe.task.loss_name, rangemode="tozero")
     return _styled(figure, 620)
 
@@ -148,13 +118,12 @@ def crossing_figure(series: Series) -> go.Figure:
     at the last step.
     """
     rows = path_emergence(series)
-    come = [row.above.step for row in rows if row.above is not None]
-    first, last = min(come, default=0.0), max(come, default=1.0)
-    colors = {row.path: _GREY for row in rows}
-    for row in rows:
-        if row.above is not None:
-            share = (row.above.step - first) / max(1.0, last - first)
-            (colors[row.path],) = sample_colorscale(_EARLY_TO_LATE, [share])
+    crossed = {row.path: row.above.step for row in rows if row.above is not None}
+    first, last = min(crossed.values(), default=0.0), max(crossed.values(), default=1.0)
+    colors = dict.fromkeys(series.paths, _GREY)
+    for path, step in crossed.items():
+        share = (step - first) / max(1.0, last - first)
+        (colors[path],) = sample_colorscale(_EARLY_TO_LATE, [share])
     final = series.snapshots[-1].paths
     figure = circuit_figure(
         series.circuit,
@@ -164,25 +133,22 @@ def crossing_figure(series: Series) -> go.Figure:
         notes={row.path: step_text(row.above) for row in rows},
         task=series.recipe.task,
     )
-    figure.add_trace(
-        go.Scatter(
-            x=[None],
-            y=[None],
-            mode="markers",
-            marker={
-                "colorscale": _EARLY_TO_LATE,
-                "cmin": first,
-                "cmax": max(last, first + 1.0),
-                "color": [first],
-                "showscale": True,
-                "colorbar": {"title": {"text": "step"}, "thickness": 12},
-            },
-            hoverinfo="skip",
-            showlegend=False,
-        )
+    figure.add_scatter(  # nothing but the colour bar
+        x=[None],
+        y=[None],
+        mode="markers",
+        marker={
+            "colorscale": _EARLY_TO_LATE,
+            "cmin": first,
+            "cmax": max(last, first + 1.0),
+            "color": [first],
+            "showscale": True,
+            "colorbar": {"title": {"text": "step"}, "thickness": 12},
+        },
+        hoverinfo="skip",
+        showlegend=False,
     )
-    width = figure.layout.width + 90
-    return figure.update_layout(width=width)
+    return figure.update_layout(width=figure.layout.width + 90)
 
 
 def necessity_figure(series: Series) -> go.Figure:
@@ -192,13 +158,13 @@ def necessity_figure(series: Series) -> go.Figure:
     (`Series.necessity`), in the intact model and in the frozen circuit.
     """
     rows = path_emergence(series)
-    n_rows = (len(rows) + 1) // 2
+    n_rows, n_columns = (len(rows) + 1) // 2, min(2, len(rows))
     figure = make_subplots(
         rows=n_rows,
-        cols=min(2, len(rows)),
+        cols=n_columns,
         shared_xaxes=True,
         shared_yaxes=True,
-        subplot_titles=[_name(row) for row in rows],
+        subplot_titles=[row.name for row in rows],
         horizontal_spacing=0.05,
         vertical_spacing=min(0.08, 0.25 / n_rows),
     )
@@ -211,48 +177,34 @@ def necessity_figure(series: Series) -> go.Figure:
         for name, (values, color, dash) in curves.items():
             if values is None:
                 continue
-            figure.add_trace(
-                go.Scatter(
-                    x=series.steps,
-                    y=values,
-                    name=name,
-                    legendgroup=name,
-                    showlegend=place == 0,
-                    line={"color": color, "dash": dash, "width": 2},
-                    hovertemplate=f"{name} %{{y:.3f}} at step %{{x}}<extra></extra>",
-                ),
+            figure.add_scatter(
+                x=series.steps,
+                y=values,
+                name=name,
+                legendgroup=name,
+                showlegend=place == 0,
+                line={"color": color, "dash": dash, "width": 2},
+                hovertemplate=f"{name} %{{y:.3f}} at step %{{x}}<extra></extra>",
                 row=place // 2 + 1,
                 col=place % 2 + 1,
             )
     figure.update_yaxes(range=[-0.08, 1.08])
     figure.update_annotations(font={"size": 12})
-    for column in range(1, 1 + min(2, len(rows))):
-        figure.update_xaxes(title=_step_title(series), row=n_rows, col=column)
+    figure.update_xaxes(title=_step_title(series), row=n_rows)
     figure = _styled(figure, 130 + 150 * n_rows)
     top = {"yref": "container", "y": 1, "yanchor": "top", "xref": "paper", "x": 0}
     return figure.update_layout(margin={"t": 60}, legend=top)
 
 
-def _name(row: PathEmergence) -> str:
-    return f"{row.path}{'' if row.carries else ' ~'}"
-
-
-def _lines(series: Series) -> list[dict[str, str]]:
-    """A colour and dashes for each path."""
-    paths: tuple[HeadPath, ...] = series.paths
-    return [
-        {
-            "color": _COLORS[place % len(_COLORS)],
-            "dash": _DASHES[place // len(_COLORS) % len(_DASHES)],
-        }
-        for place in range(len(paths))
-    ]
+def _style(place: int) -> dict[str, str]:
+    """The colour and dashes of a curve."""
+    dash = _DASHES[place // len(_COLORS) % len(_DASHES)]
+    return {"color": _COLORS[place % len(_COLORS)], "dash": dash}
 
 
 def _step_title(series: Series) -> str:
-    return "training step" + (
-        " (8 make one of the paper's epochs)" if paper_epochs(series.recipe) else ""
-    )
+    epochs = " (8 make one of the paper's epochs)" if paper_epochs(series.recipe) else ""
+    return f"training step{epochs}"
 
 
 def _styled(figure: go.Figure, height: int) -> go.Figure:

@@ -1,14 +1,13 @@
 """Following a circuit's paths through the checkpoints of a run folder (paper, section 9.2).
 
-1. Every checkpoint is measured in turn. One that is damaged or of another run is named in a note
-   and passed over, and so are steps at which a checkpoint is missing.
-2. Steps without a checkpoint are taken from watch.jsonl, where the run was watched with the same
+1. Every checkpoint is measured in turn. Damaged checkpoints, those of another run, and steps
+   without one are skipped with a note.
+2. Steps without a checkpoint are taken from watch.jsonl if the run was watched with the same
    circuit.
-3. Losses are the run's own, from metrics.jsonl; where it has none, those on the examples measured.
+3. Losses are the run's own, from metrics.jsonl; where it has none, those on the measured examples.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -48,19 +47,19 @@ def follow_run(
 
     Args:
         run: a run folder.
-        circuit: whose paths to follow; by default the one that the run was watched with, else the
-            one that `discover` finds in the last checkpoint.
+        circuit: whose paths to follow; by default the one that the run was watched with, else one
+            that `discover` finds in the last checkpoint.
         examples: how many sequences of the test split (paper: 32).
-        seed: which ones.
-        tolerance: loss that a discovered circuit stays below, and that cutting a path must cost at
-            the last step to count it as necessary; by default the task's.
+        seed: of these sequences.
+        tolerance: the loss that a discovered circuit stays below; a path is necessary if cutting
+            it at the last step costs more. By default the task's.
         device: where the models run.
         progress: wraps an iterable to show a bar, as `(items, text)`.
         circuit_from: where a given circuit comes from, in words.
 
     Raises:
-        InputError: no run folder, nothing measured in it that can be read, a circuit that does not
-            fit, or none found in a model that has not learned the task.
+        InputError: not a run folder, nothing readable in it, a circuit that does not fit, or none
+            found because the model has not learned the task.
     """
     run = Path(run)
     check_run_folder(run)
@@ -83,20 +82,19 @@ def follow_run(
             f"tolerance {tolerance:g}"
         )
     circuit.check_fits(recipe.model.layers, recipe.model.heads)
-    snapshots, damaged = dict[int, Snapshot](), list[str]()
+    snapshots: dict[int, Snapshot] = {}
     probe = Probe(recipe.task, circuit, examples, seed, device)
     for step in progress(list(files), "checkpoints"):
         try:
             model = _load(files[step], step, recipe, device).model
             snapshots[step] = probe.measure(model, step)
         except InputError as error:
-            damaged.append(f"passed over: {error}")
-    notes += damaged
+            notes.append(f"skipped: {error}")
     if watched is not None and same_circuit(watched[0], circuit):
         snapshots |= {row.step: row for row in watched[1] if row.step not in snapshots}
     elif watched is not None:
         notes.append(
-            f"passed over: {watch_path(run)}, as it follows another circuit; leave out --circuit "
+            f"skipped: {watch_path(run)}, which follows another circuit; leave out --circuit "
             "to follow that one"
         )
     if not snapshots:
@@ -109,11 +107,9 @@ def follow_run(
     last = ordered[-1]
     if last.combined_loss > tolerance:
         notes.append(
-            "the circuit does not hold: with all of it in place the "
-            f"{recipe.task.loss_name} at step "
-            f"{last.step} is {last.combined_loss:.4f}, not below {tolerance:g} (intact: "
-            f"{last.baseline_loss:.4f}); "
-            "what its paths are worth frozen says little"
+            f"the circuit does not hold: with all of it in place the {recipe.task.loss_name} at "
+            f"step {last.step} is {last.combined_loss:.4f}, not below {tolerance:g} (intact: "
+            f"{last.baseline_loss:.4f}); the frozen losses of its paths say little"
         )
     losses = _losses(run, recipe, ordered, notes)
     return Series(str(run), recipe, circuit, circuit_from, tolerance, ordered, losses, tuple(notes))
@@ -121,22 +117,14 @@ def follow_run(
 
 def _watched(run: Path, recipe: Recipe, notes: list[str]) -> tuple[Circuit, list[Snapshot]] | None:
     try:
-        found = read_watch(watch_path(run), len(recipe.task.role_names))
+        return read_watch(watch_path(run), len(recipe.task.role_names))
     except InputError as error:
-        notes.append(f"passed over: {error}")
+        notes.append(f"skipped: {error}")
         return None
-    if found is None:
-        return None
-    circuit, rows = found
-    return circuit, [replace(row, source="watch") for row in rows]
 
 
 def _load(file: Path, step: int, recipe: Recipe, device: str | torch.device) -> Checkpoint:
-    """A checkpoint of a run.
-
-    Raises:
-        InputError: damaged, or of another task, model or step.
-    """
+    """A checkpoint of a run; refuses one of another task, model or step."""
     checkpoint = load_checkpoint(file, device)
     if (checkpoint.task, checkpoint.config) != (recipe.task, recipe.model):
         raise InputError(
@@ -162,14 +150,8 @@ def _last_readable(
 
 
 def _discovered(checkpoint: Checkpoint, tolerance: float, seed: int, progress: Progress) -> Circuit:
-    found = discover(
-        checkpoint.model,
-        checkpoint.task,
-        tolerance,
-        DISCOVERY_EXAMPLES,
-        seed,
-        progress=progress,
-    )
+    model, task = checkpoint.model, checkpoint.task
+    found = discover(model, task, tolerance, DISCOVERY_EXAMPLES, seed, progress=progress)
     if not any(found.paths()) and not found.enabling:
         raise InputError(
             f"{checkpoint.name}: expected a model in which a circuit can be found, found one that "
@@ -179,40 +161,41 @@ def _discovered(checkpoint: Checkpoint, tolerance: float, seed: int, progress: P
 
 
 def _gaps(recipe: Recipe, snapshots: Mapping[int, Snapshot]) -> list[str]:
-    """Steps at which the run writes a checkpoint, and nothing was measured, up to the last one."""
+    """A note on the checkpoint steps up to the last one at which nothing was measured, if any."""
     last, every = max(snapshots), recipe.checkpoint_every
     missing = [step for step in range(every, last, every) if step not in snapshots]
     if not missing:
         return []
-    listed = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
-    word = "step" if len(missing) == 1 else "steps"
+    listed = ", ".join(map(str, missing[:_NAMED]))
+    if len(missing) > _NAMED:
+        listed += f", ... ({len(missing)} in all)"
     return [
-        f"gap: nothing measured at {word} {listed}"
-        + (f" ({len(missing)} in all)" if len(missing) > _NAMED else "")
-        + "; what happens there is interpolated from the neighbours"
+        f"gap: nothing measured at {'step' if len(missing) == 1 else 'steps'} {listed}; what "
+        "happens there is interpolated from the neighbours"
     ]
 
 
 def _losses(
     run: Path, recipe: Recipe, snapshots: tuple[Snapshot, ...], notes: list[str]
 ) -> tuple[Losses, ...]:
-    """The run's own losses, and those measured where it logged none."""
-    found: dict[int, Losses] = {}
+    """The run's own losses, and measured ones where it logged none."""
+    measured = {
+        at.step: Losses(at.step, at.baseline_loss, at.partial_losses, None, False)
+        for at in snapshots
+    }
+    logged: dict[int, Losses] = {}
     try:
         for row in read_metrics(run):
-            partial = tuple(map(float, row["partial_losses"]))
+            step, partial = row["step"], tuple(map(float, row["partial_losses"]))
             if len(partial) != recipe.task.n_targets:
                 raise InputError(
                     f"{run}/metrics.jsonl: expected {recipe.task.n_targets} partial losses a line, "
-                    f"found {len(partial)} at step {row['step']}"
+                    f"found {len(partial)} at step {step}"
                 )
-            found[row["step"]] = Losses(
-                row["step"], float(row["validation_loss"]), partial, float(row["train_loss"]), True
-            )
+            loss, train_loss = float(row["validation_loss"]), float(row["train_loss"])
+            logged[step] = Losses(step, loss, partial, train_loss, True)
     except InputError as error:
-        notes.append(f"passed over: {error}")
-        found = {}
-    for at in snapshots:
-        if at.step not in found:
-            found[at.step] = Losses(at.step, at.baseline_loss, at.partial_losses, None, False)
+        notes.append(f"skipped: {error}")
+        logged = {}
+    found = measured | logged
     return tuple(found[step] for step in sorted(found))

@@ -2,15 +2,14 @@
 
 1. A `Probe` measures one model after another on the same examples: the mean attention of every path
    of the circuit, and what each path is worth at that step.
-2. A path is worth what the loss rises by without it. *Live*: the path is cut in the intact model
-   and later attention computed anew. *Frozen*: the whole circuit is in place, and the path is left
-   out of it, as the paper does with the trained model (appendix E).
+2. A path is worth the rise of the loss without it. *Live*: the path is cut in the intact model and
+   later attention is recomputed. *Frozen*: the path is left out of the circuit with all the rest
+   in place, as the paper does with the trained model (appendix E).
 
-The paper measures attention alone. A path may have its attention before anything reads what it
-brings, and be worth something before it has most of the attention.
+The paper measures attention alone. A path may have attention before anything reads what it brings,
+and be worth something before it has most of the attention.
 """
 
-import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from tasks.structured import from_data
 
 Source = Literal["checkpoint", "watch"]
 EXAMPLES = 32  # sequences, as in section 9.1
-_DIGITS = 7  # after the point, in files
+_DIGITS = 7  # decimal places in files
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,10 @@ class PathAtStep:
 
     Attributes:
         attention: its mean attention, in [0, 1].
-        live_losses: the loss of each asked symbol when it is cut in the intact model, later
-            attention computed anew.
-        frozen_losses: the same with the whole circuit in place but for this path; None for a path
-            that only enables, which the circuit does without.
+        live_losses: the loss of each asked symbol when the path is cut in the intact model and
+            later attention is recomputed.
+        frozen_losses: the loss of each asked symbol with the circuit in place except for this
+            path; None for a path that only enables, which is not part of the circuit.
     """
 
     attention: float
@@ -51,12 +50,12 @@ class PathAtStep:
 
     @property
     def live_loss(self) -> float:
-        """The loss when it is cut in the intact model."""
+        """Mean of `live_losses`."""
         return fmean(self.live_losses)
 
     @property
     def frozen_loss(self) -> float | None:
-        """The loss with the circuit in place but for this path; None if it only enables."""
+        """Mean of `frozen_losses`; None if the path only enables."""
         return None if self.frozen_losses is None else fmean(self.frozen_losses)
 
 
@@ -68,10 +67,10 @@ class Snapshot:
         step: optimizer steps done.
         examples: how many examples of the test split were measured on.
         seed: of the examples.
-        partial_losses: the intact model's loss on them, for each asked symbol.
+        partial_losses: the intact model's loss of each asked symbol.
         combined_losses: the same with the whole circuit in place.
         paths: carrying paths first, then enabling ones, in the circuit's order.
-        source: a checkpoint, or the log that `train --watch` wrote.
+        source: a checkpoint, or the log of `train --watch`.
 
     Raises:
         InputError: a number is not finite, or there is not one loss per asked symbol.
@@ -96,20 +95,20 @@ class Snapshot:
         return fmean(self.combined_losses)
 
     def __post_init__(self) -> None:
-        asked, losses = len(self.partial_losses), [self.partial_losses, self.combined_losses]
+        losses = [self.partial_losses, self.combined_losses]
+        numbers = [at.attention for at in self.paths.values()]
         for at in self.paths.values():
-            losses += [
-                at.live_losses,
-                at.live_losses if at.frozen_losses is None else at.frozen_losses,
-            ]
-        numbers = [*(at.attention for at in self.paths.values()), *itertools.chain(*losses)]
-        if {len(row) for row in losses} != {asked} or not all(map(math.isfinite, numbers)):
+            losses.append(at.live_losses)
+            if at.frozen_losses is not None:
+                losses.append(at.frozen_losses)
+        numbers += [loss for row in losses for loss in row]
+        if len({len(row) for row in losses}) > 1 or not all(map(math.isfinite, numbers)):
             raise InputError(
                 f"step {self.step}: expected finite numbers everywhere, one loss per asked symbol"
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data, to 7 decimal places; `snapshot_from_dict` reads it back."""
+        """As JSON data with 7 decimal places; `snapshot_from_dict` reads it back."""
         paths = {str(path): vars(at) for path, at in self.paths.items()}
         data: dict[str, Any] = _rounded({**vars(self), "paths": paths})
         return data
@@ -117,7 +116,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class _Row:
-    """A snapshot as it is on disk: each path by its name."""
+    """A snapshot on disk, where paths are named by text."""
 
     step: int
     examples: int
@@ -129,16 +128,12 @@ class _Row:
 
 
 def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
-    """The paths of a circuit that are followed: carrying ones, then those that only enable."""
+    """The paths to follow: carrying ones, then those that only enable."""
     return (*circuit.paths(), *circuit.enabling)
 
 
 def check_has_paths(circuit: Circuit) -> None:
-    """Refuse a circuit in which there is nothing to follow.
-
-    Raises:
-        InputError: no head has paths, and none is listed as enabling.
-    """
+    """Refuse a circuit that has no paths to follow."""
     if not paths_of(circuit):
         raise InputError(
             "circuit: expected at least one path to follow through training (of a one-hot or "
@@ -151,13 +146,13 @@ class Probe:
 
     Args:
         task: what the models are trained on.
-        circuit: its one-hot, shared and enabling paths are followed.
-        examples: how many sequences (paper: 32).
-        seed: which ones, of the test split.
+        circuit: whose one-hot, shared and enabling paths are followed.
+        examples: how many sequences of the test split (paper: 32).
+        seed: of these sequences.
         device: where the models are.
 
     Raises:
-        InputError: a circuit without paths, or with paths that the task or a causal model lacks.
+        InputError: the circuit has no paths, or paths that the task or a causal model lacks.
     """
 
     def __init__(
@@ -176,7 +171,7 @@ class Probe:
 
     @torch.no_grad()
     def measure(self, model: Any, step: int) -> Snapshot:
-        """What every path gets and is worth in a model.
+        """The attention of every path in a model, and what the path is worth.
 
         Args:
             model: a hooked model, unchanged afterwards.
@@ -199,17 +194,11 @@ class Probe:
         frozen = {
             path: _by_symbol(scorer.losses(circuit.without(path))) for path in circuit.paths()
         }
-        return Snapshot(
-            step,
-            len(self.batch),
-            self.seed,
-            intact,
-            combined,
-            {
-                path: PathAtStep(float(attention[path.head][path.path]), losses, frozen.get(path))
-                for path, losses in live.items()
-            },
-        )
+        paths = {
+            path: PathAtStep(float(attention[path.head][path.path]), losses, frozen.get(path))
+            for path, losses in live.items()
+        }
+        return Snapshot(step, len(self.batch), self.seed, intact, combined, paths)
 
 
 def _by_symbol(losses: Float[Tensor, "batch target"]) -> tuple[float, ...]:
@@ -217,7 +206,7 @@ def _by_symbol(losses: Float[Tensor, "batch target"]) -> tuple[float, ...]:
 
 
 def _rounded(value: Any) -> Any:
-    """JSON data with its numbers rounded, less what is None."""
+    """JSON data with rounded numbers, without keys that are None."""
     if isinstance(value, dict):
         return {key: _rounded(part) for key, part in value.items() if part is not None}
     if isinstance(value, tuple):
@@ -226,12 +215,7 @@ def _rounded(value: Any) -> Any:
 
 
 def snapshot_from_dict(data: Any, circuit: Circuit, where: str) -> Snapshot:
-    """Read what `Snapshot.to_dict` gave.
-
-    Args:
-        data: JSON data.
-        circuit: whose paths were measured.
-        where: what to call it in errors.
+    """Read what `Snapshot.to_dict` gave for a circuit; `where` names the data in errors.
 
     Raises:
         InputError: a number is missing or not finite, or the paths are not the circuit's.
@@ -254,7 +238,7 @@ def snapshot_from_dict(data: Any, circuit: Circuit, where: str) -> Snapshot:
 
 @contextmanager
 def named(where: str) -> Iterator[None]:
-    """Begin an error with the place that it is about."""
+    """Put the place before the message of an error."""
     try:
         yield
     except InputError as error:

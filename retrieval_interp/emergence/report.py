@@ -1,8 +1,7 @@
-"""The HTML report of `emergence`: one file with its figures and their script, no network."""
+"""The HTML report of `emergence`: one file with figures and their script, no network needed."""
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
@@ -22,19 +21,16 @@ from retrieval_interp.emergence.text import (
     emergence_sentences,
 )
 from retrieval_interp.storage.provenance import provenance
-from retrieval_interp.views.render import render, unescaped
+from retrieval_interp.views.page import render, unescaped
 from retrieval_interp.views.score_text import describe_config
 from tasks.structured import to_data
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 _FIGURES: tuple[tuple[str, Callable[[Series], go.Figure], str], ...] = (
     (
         "Attention of each path (the paper's appendix D)",
         attention_figure,
         "Mean attention over training. Diamonds: first step above 0.5, interpolated between "
-        "measured steps; open where the first measured step is past it already.",
+        "measured steps; open where the first measured step is already past it.",
     ),
     (
         "Losses (figure 6)",
@@ -61,17 +57,17 @@ _FIGURES: tuple[tuple[str, Callable[[Series], go.Figure], str], ...] = (
 def render_emergence(series: Series, command: str, examples: int, seed: int) -> str:
     """The report as one HTML page of about 5 MB, nearly all of it Plotly's script.
 
-    Args:
-        series: what was measured.
-        command: what was typed, shown at the end.
-        examples: how many examples checkpoints were measured on.
-        seed: of the examples.
+    `command` is what was typed; `examples` and their `seed` are those of the checkpoints.
     """
-    recipe = series.recipe
-    figures = [
-        {"heading": heading, "html": _figure_html(draw(series), number), "caption": caption}
-        for number, (heading, draw, caption) in enumerate(_FIGURES)
-    ]
+    recipe, figures = series.recipe, []
+    for number, (heading, draw, caption) in enumerate(_FIGURES):
+        html = draw(series).to_html(
+            full_html=False,
+            include_plotlyjs=False,
+            div_id=f"figure-{number}",
+            config={"responsive": True, "displayModeBar": False},
+        )
+        figures.append({"heading": heading, "html": unescaped(html), "caption": caption})
     page = render(
         "emergence.html",
         title=f"Emergence of attention paths in {series.run}",
@@ -89,20 +85,9 @@ def render_emergence(series: Series, command: str, examples: int, seed: int) -> 
     return str(page)
 
 
-def _figure_html(figure: go.Figure, number: int) -> "Markup":
-    html = figure.to_html(
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=f"figure-{number}",
-        config={"responsive": True, "displayModeBar": False},
-    )
-    return unescaped(html)
-
-
 def _record(series: Series, command: str, examples: int, seed: int) -> list[list[str]]:
-    """How the numbers came about, one thing per row."""
-    record = provenance(command)
-    steps = series.steps
+    """How the numbers were computed, one fact per row."""
+    record, steps = provenance(command), series.steps
     return [
         ["command", command],
         ["date", record["date"]],

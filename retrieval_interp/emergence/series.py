@@ -1,12 +1,12 @@
 """The paths of a circuit along a training run (paper, section 9.2 and appendix D).
 
-A `Series` holds what was measured at every step. It is data: from its JSON every table and figure
-can be made again without the checkpoints.
+A `Series` holds what was measured at every step. From its JSON every table and figure can be made
+again without the checkpoints.
 """
 
 import itertools
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 from circuits import Circuit, HeadPath
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import Snapshot, named, paths_of, snapshot_from_dict
-from retrieval_interp.storage.files import read_text
+from retrieval_interp.storage.files import read_part, read_text
 from tasks import InputError
-from tasks.structured import from_data, read_json, to_data
+from tasks.structured import read_json, to_data
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Losses:
         step: optimizer steps done.
         validation_loss: loss over all that is asked.
         partial_losses: loss of each asked symbol.
-        train_loss: mean since the log line before; None where not logged.
-        logged: from the run's metrics, else measured on the examples of the snapshot.
+        train_loss: mean since the previous log line; None where not logged.
+        logged: whether from the run's metrics, or measured on the snapshot's examples.
     """
 
     step: int
@@ -44,13 +44,13 @@ class Series:
 
     Attributes:
         run: the run folder's name.
-        recipe: how the run was made.
+        recipe: of the run.
         circuit: whose paths were followed.
         circuit_from: where the circuit comes from, in words.
-        tolerance: the loss that cutting a path must cost at the last step to count it as necessary.
+        tolerance: a path is necessary if cutting it at the last step costs more than this loss.
         snapshots: by rising step, at least one.
-        losses: by rising step; every logged step, and those of the snapshots.
-        notes: what was passed over, one sentence each.
+        losses: by rising step; those of every logged step and of the snapshots.
+        notes: what was skipped, one sentence each.
 
     Raises:
         InputError: no steps, steps that do not rise, or not one finite loss per asked symbol.
@@ -71,12 +71,14 @@ class Series:
             if not steps or steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
                 raise InputError(f"expected {what} of rising steps, at least one")
         n_targets = self.recipe.task.n_targets
-        partial = [row.partial_losses for row in self.snapshots]
-        partial += [row.partial_losses for row in self.losses]
-        numbers = [
-            number for row in self.losses for number in (row.validation_loss, *row.partial_losses)
-        ]
-        if {len(row) for row in partial} != {n_targets} or not all(map(math.isfinite, numbers)):
+        counts = {len(row.partial_losses) for row in self.snapshots}
+        counts |= {len(row.partial_losses) for row in self.losses}
+        finite = all(
+            math.isfinite(loss)
+            for row in self.losses
+            for loss in (row.validation_loss, *row.partial_losses)
+        )
+        if counts != {n_targets} or not finite:
             raise InputError(
                 f"expected {n_targets} finite losses, one per asked symbol, everywhere"
             )
@@ -99,21 +101,21 @@ class Series:
         """The share of what is learned that is lost without a path, at every measured step.
 
         1. What is learned of a symbol is how far its loss is below the plateau.
-        2. What is lost is how far it rises when the path is cut in the intact model, at most back
-           to the plateau: how far beyond it a cut model goes astray says nothing.
-        3. Both are averaged over the asked symbols and divided, by the tolerance at least, so that
-           noise on the plateau counts for little.
+        2. What is lost is how far that loss rises when the path is cut in the intact model, at most
+           back to the plateau: a rise beyond it says nothing.
+        3. Both are averaged over the asked symbols and divided; the divisor is at least the
+           tolerance, so that noise on the plateau counts for little.
 
-        1 means that without the path the model is where it began.
+        1 means that without the path the model is back where it began.
         """
         return [
             self._lost(row.paths[path].live_losses, row.partial_losses) for row in self.snapshots
         ]
 
     def frozen_necessity(self, path: HeadPath) -> list[float] | None:
-        """The same with the whole circuit in place, then without the path; None if it only enables.
+        """The same in the frozen circuit; None if the path only enables.
 
-        It tells when the weights around a path can use it if all attention is as it will be.
+        It tells when the other weights can use the path, given the final attention.
         """
         lost = []
         for row in self.snapshots:
@@ -124,7 +126,7 @@ class Series:
         return lost
 
     def least_necessity(self, frozen: bool = False) -> float:
-        """The part that costs the tolerance at the last step."""
+        """The necessity that costs the tolerance at the last step."""
         last = self.snapshots[-1]
         losses = last.combined_losses if frozen else last.partial_losses
         return self.tolerance / self._learned(losses)
@@ -158,7 +160,7 @@ class Series:
 
 @dataclass(frozen=True)
 class _File:
-    """The keys of a series file that are read back; the others follow from them."""
+    """The keys of a series file that are read; the others follow from them."""
 
     run: str
     recipe: Recipe
@@ -181,15 +183,12 @@ def read_series(path: Path | str) -> Series:
 
 
 def series_from_dict(data: Any, where: str = "series") -> Series:
-    """Read what `Series.to_dict` gave; other keys are left alone.
+    """Read what `Series.to_dict` gave; other keys are ignored.
 
     Raises:
         InputError: a part is missing or of another form.
     """
-    known = {field.name for field in fields(_File)}
-    if isinstance(data, dict):
-        data = {key: value for key, value in data.items() if key in known}
-    file: _File = from_data(_File, data, where)
+    file = read_part(_File, data, where)
     with named(where):
         circuit = Circuit.from_dict(file.circuit, len(file.recipe.task.role_names))
     snapshots = tuple(snapshot_from_dict(row, circuit, where) for row in file.snapshots)

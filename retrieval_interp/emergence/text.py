@@ -1,10 +1,10 @@
-"""What an emergence series says: as a table, in sentences, as JSON and as CSV."""
+"""An emergence series as a table, in sentences, as JSON and as CSV."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator
 
+from circuits import HeadPath
 from retrieval_interp.emergence.crossing import (
     THRESHOLD,
     Crossing,
@@ -21,6 +21,7 @@ from retrieval_interp.emergence.times import (
 )
 from retrieval_interp.storage.provenance import provenance
 from retrieval_interp.views.tables import text_table
+from tasks.structured import to_data
 
 HEADER = [
     "path",
@@ -41,8 +42,8 @@ LEGEND = (
     "frozen is the same if it is left out of the circuit, all other attention being replaced. Each",
     "is given at the last step, with the step at which it is first above 0.5 or above half of its",
     "final value, interpolated between measured steps (never: also where cutting the path costs no",
-    "more than the tolerance at the end). First: attention or necessity, whichever is half there",
-    "first; unresolved if both come between the same two measured steps. ~ marks paths that only",
+    "more than the tolerance at the end). First: attention or necessity, whichever reaches half",
+    "first; unresolved if both do between the same two measured steps. ~ marks paths that only",
     "enable.",
 )
 
@@ -57,7 +58,7 @@ def emergence_rows(series: Series) -> list[list[str]]:
     """One row per path; `HEADER` names the columns."""
     return [
         [
-            f"{row.path}{'' if row.carries else ' ~'}",
+            row.name,
             series.recipe.task.path_label(*row.path.path),
             f"{row.attention:.2f}",
             step_text(row.above),
@@ -73,21 +74,21 @@ def emergence_rows(series: Series) -> list[list[str]]:
 
 
 def step_text(crossing: Crossing | None) -> str:
-    """A step, `<= 1000` if it was past at the first measured one, `never`."""
+    """A step, `<= 1000` if the first measured one is already past, or `never`."""
     return "never" if crossing is None else str(crossing)
 
 
 def emergence_sentences(series: Series) -> list[str]:
-    """The order in which things appear, and what leads."""
+    """The order in which paths and losses appear, and what leads."""
     rows = path_emergence(series)
     lines = [_order_of_paths(rows, paper_epochs(series.recipe)), _order_of_losses(series)]
     led = [row.leads for row in rows if row.leads is not None]
     if led:
         counts = {name: led.count(name) for name in ("attention", "necessity", "unresolved")}
         lines.append(
-            f"Of {len(led)} paths that have attention and are necessary at the end, attention is "
-            f"half there first in {counts['attention']}, necessity in {counts['necessity']}; in "
-            f"{counts['unresolved']} both come between the same two measured steps."
+            f"Of {len(led)} paths that have attention and are necessary at the end, attention "
+            f"reaches half first in {counts['attention']}, necessity in {counts['necessity']}; in "
+            f"{counts['unresolved']} both do between the same two measured steps."
         )
     return lines
 
@@ -117,20 +118,17 @@ def _order_of_losses(series: Series) -> str:
     }[in_order(losses, pairs)]
     if close := interpolated_pairs(losses, pairs):
         named = ", ".join(f"{first} and {second}" for first, second in close)
-        order += f" (by interpolation alone: {named} come between the same two measured steps)"
+        order += f" (by interpolation alone: {named} cross between the same two measured steps)"
     threshold = THRESHOLD * series.recipe.task.loss_scale
     measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
     return f"Partial losses{measured} first below {threshold:g}: {listed}{order}."
 
 
 def emergence_json(series: Series, command: str, examples: int, seed: int) -> str:
-    """A series with all that follows from it, as JSON text; one line per measured step.
+    """A series and what follows from it, as JSON text with one line per measured step.
 
-    Args:
-        series: what was measured; `series_from_dict` reads it back.
-        command: what was typed.
-        examples: how many examples checkpoints were measured on.
-        seed: of the examples.
+    `command` is what was typed; `examples` and their `seed` are those of the checkpoints.
+    `read_series` reads the text back.
     """
     losses = loss_emergence(series)
     data = {
@@ -140,50 +138,45 @@ def emergence_json(series: Series, command: str, examples: int, seed: int) -> st
         "attention_threshold": THRESHOLD,
         "loss_threshold": THRESHOLD * series.recipe.task.loss_scale,
         "paths": [row.to_dict() for row in path_emergence(series)],
-        "partial_losses": {
-            symbol: None if crossing is None else crossing.to_dict()
-            for symbol, crossing in losses.items()
-        },
+        "partial_losses": to_data(losses),
         "in_order": in_order(losses, series.recipe.task.steps_between),
         **series.to_dict(),
     }
     parts = []
     for key, value in data.items():
+        text = json.dumps(value)
         if key in ("paths", "snapshots", "losses"):
-            rows = ",\n".join("    " + json.dumps(row) for row in value)
-            parts.append(f'  "{key}": [\n{rows}\n  ]')
-        else:
-            parts.append(f'  "{key}": {json.dumps(value)}')
+            rows = ",\n".join(f"    {json.dumps(row)}" for row in value)
+            text = f"[\n{rows}\n  ]"
+        parts.append(f'  "{key}": {text}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def emergence_csv(series: Series) -> str:
-    """Everything measured in long form: step, quantity, path (empty where there is none), value."""
+    """Everything measured in long form: step, quantity, path (possibly empty), value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["step", "quantity", "path", "value"])
-    for step, quantity, path, value in _long_form(series):
-        writer.writerow([step, quantity, path, f"{value:.7g}"])
-    return text.getvalue()
 
+    def write(step: int, quantity: str, value: float | None, path: HeadPath | str = "") -> None:
+        if value is not None:
+            writer.writerow([step, quantity, path, f"{value:.7g}"])
 
-def _long_form(series: Series) -> Iterator[tuple[int, str, str, float]]:
     for row in series.losses:
-        if row.train_loss is not None:
-            yield row.step, "train_loss", "", row.train_loss
-        yield row.step, "validation_loss", "", row.validation_loss
+        write(row.step, "train_loss", row.train_loss)
+        write(row.step, "validation_loss", row.validation_loss)
         for symbol, loss in zip(symbols(series.recipe), row.partial_losses):
-            yield row.step, f"partial_loss_{symbol}", "", loss
+            write(row.step, f"partial_loss_{symbol}", loss)
     for at in series.snapshots:
-        yield at.step, "baseline_loss", "", at.baseline_loss
-        yield at.step, "combined_loss", "", at.combined_loss
+        write(at.step, "baseline_loss", at.baseline_loss)
+        write(at.step, "combined_loss", at.combined_loss)
         for path, measured in at.paths.items():
-            yield at.step, "attention", str(path), measured.attention
-            yield at.step, "live_loss", str(path), measured.live_loss
-            if measured.frozen_loss is not None:
-                yield at.step, "frozen_loss", str(path), measured.frozen_loss
+            write(at.step, "attention", measured.attention, path)
+            write(at.step, "live_loss", measured.live_loss, path)
+            write(at.step, "frozen_loss", measured.frozen_loss, path)
     for path in series.paths:
         for step, value in zip(series.steps, series.necessity(path)):
-            yield step, "necessity", str(path), value
+            write(step, "necessity", value, path)
         for step, value in zip(series.steps, series.frozen_necessity(path) or ()):
-            yield step, "frozen_necessity", str(path), value
+            write(step, "frozen_necessity", value, path)
+    return text.getvalue()

@@ -4,12 +4,10 @@
 2. *Necessity*, in [0, 1]: the share of what the model has learned by a step that is lost if the
    path is cut there (`Series.necessity`); the first step at which it is above half of its last
    value. Only paths that cost more than the tolerance at the last step have such a step.
-3. To say which of the two leads, like is compared with like: the step of necessity with the first
-   step at which attention is above half of its own last value, since a path that shares a role's
-   attention may never reach 0.5.
-4. *Losses*: the first step at which each partial loss is below 0.5 (section 7.2; the paper finds
-   x_1, x_2, ... in this order in all runs), in units of a symbol's variance, which is 1 in the
-   paper.
+3. To say which of the two leads, necessity is compared with attention above half of its own last
+   value, since a path that shares a role's attention may never reach 0.5.
+4. *Losses*: the first step at which each partial loss is below 0.5, in units of a symbol's variance
+   (section 7.2; in the paper always in the order x_1, x_2, ...).
 
 All steps are interpolated between measured ones (`retrieval_interp.emergence.crossing`).
 """
@@ -31,8 +29,9 @@ from retrieval_interp.emergence.crossing import (
 )
 from retrieval_interp.emergence.series import Series
 from tasks import role_name
+from tasks.structured import to_data
 
-LEAST_ATTENTION = 0.05  # a path that ends below has not got attention at all
+LEAST_ATTENTION = 0.05  # a path that ends below this has no attention
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,15 @@ class PathEmergence:
     """When a path appears.
 
     Attributes:
-        path: which.
-        carries: whether it is one of the circuit's, or only enables.
+        path: the path.
+        carries: whether it carries, or only enables.
         attention: its mean attention at the last measured step.
         above: first step with attention above 0.5.
         attention_half: first step with attention above half of its last value.
         necessity: the share of what is learned that is lost at the last step if it is cut.
-        necessity_half: first step at which that is above half of its last value.
-        frozen_necessity: the same in the frozen circuit; None if it only enables.
-        frozen_half: first step at which that is above half of its last value.
+        necessity_half: first step with necessity above half of its last value.
+        frozen_necessity: necessity in the frozen circuit; None if it only enables.
+        frozen_half: first step with that above half of its last value.
     """
 
     path: HeadPath
@@ -62,8 +61,13 @@ class PathEmergence:
     frozen_half: Crossing | None
 
     @property
+    def name(self) -> str:
+        """The path, with ~ if it only enables."""
+        return f"{self.path}{'' if self.carries else ' ~'}"
+
+    @property
     def leads(self) -> Leader | None:
-        """Whether attention or necessity is half there first."""
+        """Whether attention or necessity reaches half of its last value first."""
         return who_leads(self.attention_half, self.necessity_half)
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,12 +78,12 @@ class PathEmergence:
             "src": role_name(self.path.path.src),
             "carries": self.carries,
             "attention": self.attention,
-            "attention_above_half": _or_none(self.above),
-            "attention_half_of_final": _or_none(self.attention_half),
+            "attention_above_half": to_data(self.above),
+            "attention_half_of_final": to_data(self.attention_half),
             "necessity": self.necessity,
-            "necessity_half_of_final": _or_none(self.necessity_half),
+            "necessity_half_of_final": to_data(self.necessity_half),
             "frozen_necessity": self.frozen_necessity,
-            "frozen_necessity_half_of_final": _or_none(self.frozen_half),
+            "frozen_necessity_half_of_final": to_data(self.frozen_half),
             "leads": self.leads,
         }
 
@@ -87,22 +91,21 @@ class PathEmergence:
 def path_emergence(series: Series) -> list[PathEmergence]:
     """When each path of a series appears, in the circuit's order."""
     rows, steps = [], series.steps
+    least, least_frozen = series.least_necessity(), series.least_necessity(frozen=True)
     for path in series.paths:
         attention, necessity = series.attention(path), series.necessity(path)
         frozen = series.frozen_necessity(path)
         rows.append(
             PathEmergence(
-                path,
-                frozen is not None,
-                attention[-1],
-                first_above(steps, attention, THRESHOLD),
-                half_of_final(steps, attention, LEAST_ATTENTION),
-                necessity[-1],
-                half_of_final(steps, necessity, series.least_necessity()),
-                frozen[-1] if frozen else None,
-                half_of_final(steps, frozen, series.least_necessity(frozen=True))
-                if frozen
-                else None,
+                path=path,
+                carries=frozen is not None,
+                attention=attention[-1],
+                above=first_above(steps, attention, THRESHOLD),
+                attention_half=half_of_final(steps, attention, LEAST_ATTENTION),
+                necessity=necessity[-1],
+                necessity_half=half_of_final(steps, necessity, least),
+                frozen_necessity=frozen[-1] if frozen else None,
+                frozen_half=half_of_final(steps, frozen, least_frozen) if frozen else None,
             )
         )
     return rows
@@ -124,10 +127,6 @@ def symbols(recipe: Recipe) -> list[str]:
 
 
 def paper_epochs(recipe: Recipe) -> bool:
-    """Whether steps / 8 is what the paper calls an epoch: for transformer D (section 9.1)."""
+    """Whether 8 steps make one of the paper's epochs, as for transformer D (section 9.1)."""
     paper = PRESETS["transformer-d"]
     return (recipe.task, recipe.model, recipe.batch) == (paper.task, paper.model, paper.batch)
-
-
-def _or_none(crossing: Crossing | None) -> dict[str, Any] | None:
-    return None if crossing is None else crossing.to_dict()

@@ -1,15 +1,14 @@
-"""Following a circuit's paths while a model is trained, so that checkpoints need not be kept.
+"""Following a circuit's paths during training, so that checkpoints need not be kept.
 
-`train --watch circuit.json` measures at every log step, and where the run begins, and appends what
-it finds to the run folder's watch.jsonl: first a line with the circuit, then one per step. One
-measurement costs as much as a few training steps, which is little beside a log line's 40 or 50.
+`train --watch circuit.json` measures at every log step, and where the run begins, and appends to
+the run folder's watch.jsonl: first a line with the circuit, then one per step. A measurement costs
+as much as a few training steps; there are 40 or 50 between two log lines.
 
-The trained model is not touched: its weights are copied into a second one, which is measured.
-Training therefore goes the same way, to the last bit, with and without.
+Weights are copied into a second model, which is measured, so that training is the same to the last
+bit with and without.
 """
 
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from retrieval_interp.emergence.probe import (
     named,
     snapshot_from_dict,
 )
-from retrieval_interp.storage.files import read_json_lines, write_whole
+from retrieval_interp.storage.files import append_json_lines, read_json_lines, write_whole
 from retrieval_interp.storage.run_folder import watch_path
 from retrieval_interp.training.model import build_model
 from tasks import InputError
@@ -46,14 +45,14 @@ class Watch:
 
     Args:
         circuit: whose paths to follow.
-        examples: how many sequences (paper: 32).
-        seed: which ones, of the test split.
+        examples: how many sequences of the test split (paper: 32).
+        seed: of these sequences.
 
     Attributes:
         snapshots: what was measured so far, by rising step.
 
     Raises:
-        InputError: a circuit without paths.
+        InputError: the circuit has no paths.
     """
 
     def __init__(self, circuit: Circuit, examples: int = EXAMPLES, seed: int = 0):
@@ -63,23 +62,24 @@ class Watch:
         self._path: Path | None = None
 
     def check(self, folder: Path, recipe: Recipe) -> None:
-        """Refuse a run folder that was watched with another circuit, before anything is changed.
+        """Refuse a run folder that was watched with another circuit, before it is changed.
 
         Raises:
             InputError: it was, or its watch.jsonl is damaged.
         """
-        found = read_watch(watch_path(folder), len(recipe.task.role_names))
+        path = watch_path(folder)
+        found = read_watch(path, len(recipe.task.role_names))
         if found is not None and not same_circuit(found[0], self.circuit):
             raise InputError(
-                f"{watch_path(folder)}: expected the paths of the circuit that is watched, found "
-                "those of another one; watch the same circuit, or move this file away"
+                f"{path}: expected the paths of the circuit that is watched, found those of "
+                "another one; watch the same circuit, or move this file away"
             )
 
     def start(self, folder: Path | None, recipe: Recipe, step: int, model: Transformer) -> None:
-        """Begin, or go on where a run begins or goes on.
+        """Begin where a run begins or resumes.
 
         Args:
-            folder: the run folder, whose lines after `step` are dropped already; without one
+            folder: the run folder, whose lines after `step` are already dropped; without one
                 nothing is written.
             recipe: how the model is trained.
             step: steps done so far.
@@ -94,55 +94,36 @@ class Watch:
         self.snapshots = []
         if folder is not None:
             self._path = watch_path(folder)
-            found = read_watch(self._path, len(recipe.task.role_names))
-            if found is None:
-                write_whole(self._path, self._heading())
-            else:
+            if found := read_watch(self._path, len(recipe.task.role_names)):
                 self.snapshots = found[1]
+            else:
+                write_whole(self._path, json.dumps(self._heading()) + "\n")
         if not any(snapshot.step == step for snapshot in self.snapshots):
             self.measure(step, model)
 
     @torch.no_grad()
     def measure(self, step: int, model: Transformer) -> None:
-        """Measure the model of a step and append a line.
-
-        Raises:
-            InputError: the line cannot be written.
-        """
+        """Measure the model after a step and append a line to watch.jsonl."""
         weights = dict(model.named_parameters())
         for name, parameter in self._copy.named_parameters():
             parameter.copy_(weights[name])
         snapshot = replace(self._probe.measure(self._copy, step), source="watch")
         self.snapshots.append(snapshot)
-        if self._path is None:
-            return
-        lines = [json.dumps(snapshot.to_dict()) + "\n"]
-        if not self._path.exists():  # deleted under this process
-            lines = [self._heading(), *(json.dumps(s.to_dict()) + "\n" for s in self.snapshots)]
-        try:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise InputError(
-                f"{self._path}: expected to append a line, found: {error.strerror}; the last "
-                "checkpoint is whole, resume from it"
-            ) from None
+        if self._path is not None:
+            rows = [snapshot.to_dict()]
+            if not self._path.exists():  # deleted during the run
+                rows = [self._heading(), *(row.to_dict() for row in self.snapshots)]
+            append_json_lines(self._path, rows)
 
-    def _heading(self) -> str:
-        return json.dumps({"circuit": self.circuit.to_dict()}) + "\n"
+    def _heading(self) -> dict[str, Any]:
+        return {"circuit": self.circuit.to_dict()}
 
 
 def read_watch(path: Path, n_roles: int) -> tuple[Circuit, list[Snapshot]] | None:
-    """Read a run folder's watch.jsonl.
-
-    Args:
-        path: the file.
-        n_roles: how many roles the run's task has.
+    """Read a run folder's watch.jsonl; `n_roles` is the number of roles of the run's task.
 
     Returns:
-        The circuit and what was measured, by rising step; None if there is no such file.
+        The circuit and the snapshots by rising step; None if there is no such file.
 
     Raises:
         InputError: a line is damaged; its number is named.

@@ -1,4 +1,1 @@
-"""Interactive circuit discovery: the workbench, and the explorer on top of it.
-
-The explorer needs the extra `notebook`.
-"""
+"""Interactive circuit discovery: the workbench, and its explorer widget (extra `notebook`)."""

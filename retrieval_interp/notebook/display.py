@@ -1,6 +1,6 @@
-"""How notebooks show a circuit: drawn.
+"""Drawings of circuits in notebooks.
 
-Circuits are data and do not draw themselves; IPython looks their display up here, by type.
+Circuits are data and do not draw themselves; IPython is told here how to display them.
 """
 
 import sys
@@ -14,9 +14,9 @@ _MOST_DRAWN = 200  # layers
 
 
 def register_displays() -> None:
-    """Tell IPython, if a shell of it runs, how circuits are shown.
+    """Tell a running IPython shell, if there is one, how to show circuits.
 
-    Costs microseconds and may be repeated: a shell may start later than this package.
+    Takes microseconds and may be repeated: a shell can start after this package was imported.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
@@ -26,7 +26,7 @@ def register_displays() -> None:
 
 
 def circuit_html(circuit: "Circuit") -> str:
-    """A circuit as HTML: drawn, or as text if there is nothing to draw or too much."""
+    """A circuit as HTML: a drawing, or text if there is nothing or too much to draw."""
     from circuits.draw.layout import depth
     from circuits.draw.svg import draw_circuit
 

@@ -1,5 +1,5 @@
-// The page of the explorer. It shows what Python says and asks by messages; it keeps no state of
-// the circuit, only what is looked at: the chain whose positions stand out.
+// The page of the explorer. It displays Python's state and sends messages; of its own it keeps only
+// which chain is highlighted.
 
 const MARGIN = 34, HEAT = "47,111,190", PATH = "#e0862b";
 
@@ -23,7 +23,7 @@ const lossText = loss => loss === null ? "–" : loss.toFixed(4);
 function onEnter(action) {
   return event => {
     if (event.key !== "Enter") return;
-    event.stopPropagation(); // in JupyterLab the notebook takes it
+    event.stopPropagation(); // JupyterLab would run the cell
     event.preventDefault();
     action();
   };
@@ -33,7 +33,7 @@ class Page {
   constructor(model) {
     this.model = model;
     this.info = model.get("model_info");
-    this.chain = 0; // -1: no chain stands out
+    this.chain = 0; // -1: no chain is highlighted
     this.size = 12; // of a position of the example, in pixels
     this.root = element("div", { className: "ri-explorer" },
       this.makeTop(), this.makeSaid(),
@@ -42,7 +42,7 @@ class Page {
       element("h4", { textContent: "The circuit so far" }), this.makeDrawing());
   }
 
-  // What Python says, and what is asked of it
+  // Python's state, and messages to Python
 
   get state() { return this.model.get("state"); }
   get shown() { return this.model.get("shown"); }
@@ -58,7 +58,7 @@ class Page {
     return `${head} ${this.info.roles[dest]}<-${this.info.roles[src]}`;
   }
 
-  // The head that is looked at: its name, and whether a path is in the circuit.
+  // The selected head: its name, and whether a path is in the circuit.
   current() {
     const label = headName(this.shown.layer, this.shown.head), { paths } = this.state.heads[label];
     return { label, isIn: (dest, src) => paths.some(p => p[0] === dest && p[1] === src) };
@@ -139,11 +139,11 @@ class Page {
     return this.drawing;
   }
 
-  // Draws again when Python says something new; returns what ends that.
+  // Redraws on every change of Python's state; returns a function that stops that.
   listen() {
     const drawn = { "change:state": () => this.drawState(), "change:shown": () => this.drawShown() };
     for (const [change, draw] of Object.entries(drawn)) this.model.on(change, draw);
-    // The example is painted in the page's colours, which a theme changes.
+    // The canvas uses the page's colours, which change with the theme.
     const repaint = () => this.drawExample();
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const themes = new MutationObserver(repaint);
@@ -156,7 +156,7 @@ class Page {
     };
   }
 
-  // Drawing what Python says
+  // Drawing Python's state
 
   say(text, failed = false) {
     this.said.textContent = text;
@@ -165,7 +165,7 @@ class Page {
     for (const button of [this.undo, this.clear, this.discover, this.save]) button.disabled = busy;
   }
 
-  // Buttons are made anew; whoever uses the keyboard stays where they were.
+  // Redrawing replaces the buttons; keyboard users keep their focus.
   keepFocus(draw, ...attributes) {
     const active = this.root.contains(document.activeElement) ? document.activeElement : null;
     const found = attributes.find(attribute => active?.dataset[attribute]);
@@ -230,7 +230,7 @@ class Page {
 
   drawHeads() {
     const { info } = this, layers = [...Array(info.layers).keys()], cells = [];
-    // Several heads: layers upwards, as a residual stream is drawn. One head per layer: in order.
+    // With several heads per layer, the first layer is at the bottom.
     for (const layer of info.heads > 1 ? layers.reverse() : layers)
       for (let head = 0; head < info.heads; head++) cells.push([layer, head]);
     this.heads.replaceChildren(...cells.map(([layer, head]) => this.headButton(layer, head)));
@@ -294,7 +294,7 @@ class Page {
     return button;
   }
 
-  // The example: a canvas in the page's own colours
+  // The example, on a canvas
 
   drawExample() {
     const n = this.shown.tokens.length, ratio = window.devicePixelRatio || 1;
@@ -362,7 +362,7 @@ class Page {
     });
   }
 
-  // What is under the pointer: two positions, and their chains and roles if they have any.
+  // The two positions under the pointer, with their chains and roles if they have any.
   under(event) {
     const box = this.canvas.getBoundingClientRect(), n = this.shown.tokens.length;
     const scale = (MARGIN + n * this.size + 2) / box.width;
@@ -390,7 +390,7 @@ class Page {
       + (at.together ? ` (${roles[at.to.role]}<-${roles[at.from.role]})` : "");
   }
 
-  // A first click makes a chain stand out, the next ones are on its paths.
+  // The first click highlights a chain, later ones toggle its paths.
   clickExample(event) {
     const at = this.under(event);
     if (!at || !at.to) return;

@@ -1,48 +1,47 @@
-"""The explorer: a widget to click circuits together in a notebook.
+"""The explorer: a widget in which circuits are built by clicking.
 
-The page (`explorer.js`) shows and asks; what is supposed lives in the workbench, whose numbers it
-shows. Needs the `notebook` extra (anywidget).
+The page (`explorer.js`) only displays and asks; the circuit and its numbers belong to the
+workbench. Needs the `notebook` extra (anywidget).
 """
 
 import math
 import time
-from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import torch
 import traitlets
 
-from circuits import Circuit, Head, Mechanism, ablated, mean_attention
+from circuits import Circuit, Head, Mechanism, ablated
 from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
 from circuits.discovery.candidates import propose, role_mean
 from circuits.hooks.points import pattern_hook_name
 from circuits.scores.scorer import no_progress
-from retrieval_interp.notebook.bench import Bench
 from tasks import InputError
 
-_STRONG = 0.4
+if TYPE_CHECKING:
+    from retrieval_interp import Workbench
 
-
-def _source(name: str) -> str:
-    return files("retrieval_interp.notebook").joinpath(name).read_text(encoding="utf-8")
+_STRONG = 0.4  # attention of a proposed path
+_HERE = Path(__file__).parent
 
 
 class Explorer(anywidget.AnyWidget):
     """The widget of one workbench.
 
-    What the page knows is in three dictionaries: `model_info` never changes, `state` is the circuit
-    so far and its loss, `shown` the head that is looked at. The page asks by messages, such as
+    The page knows three dictionaries: `model_info` never changes, `state` is the circuit so far and
+    its loss, `shown` the selected head. It asks by messages such as
     `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
     """
 
-    _esm = _source("explorer.js")
-    _css = _source("explorer.css")
+    _esm = (_HERE / "explorer.js").read_text(encoding="utf-8")
+    _css = (_HERE / "explorer.css").read_text(encoding="utf-8")
     model_info = traitlets.Dict().tag(sync=True)
     state = traitlets.Dict().tag(sync=True)
     shown = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, bench: Bench):
+    def __init__(self, bench: "Workbench"):
         self.bench = bench
         self.head, self.example, self.with_circuit = bench.heads[0], 0, False
         self._answering = False
@@ -52,22 +51,20 @@ class Explorer(anywidget.AnyWidget):
 
     @property
     def circuit(self) -> Circuit:
-        """The circuit so far, which is the workbench's."""
+        """The workbench's circuit."""
         return self.bench.circuit
 
     def __repr__(self) -> str:
         return f"explorer of {self.bench!r}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """The widget; its static view where a frontend shows none."""
+        """The widget, or a static view for frontends without widgets."""
         bundle = super()._repr_mimebundle_(**kwargs)
         data = bundle[0] if isinstance(bundle, tuple) else bundle
         if data is not None:
             data["text/plain"] = repr(self)
             data["text/html"] = self.bench._repr_html_()
         return bundle
-
-    # What the page is told
 
     def _model_info(self) -> dict[str, Any]:
         bench = self.bench
@@ -87,21 +84,16 @@ class Explorer(anywidget.AnyWidget):
 
     def _state(self, said: str = "", failed: bool = False, busy: str = "") -> dict[str, Any]:
         bench = self.bench
+        heads = {}
+        for head in bench.heads:
+            kind, paths = self.circuit[head].kind, self.circuit[head].paths
+            shown = paths if kind in ("one-hot", "shared") else ()
+            heads[str(head)] = {"kind": kind, "paths": [list(path) for path in shown]}
         return {
             "loss": _finite(bench.loss),
             "intact": _finite(bench.intact_loss),
             "replaced": len(self.circuit.mechanisms),
-            "heads": {
-                f"{head}": {
-                    "kind": self.circuit[head].kind,
-                    "paths": [
-                        list(path)
-                        for path in self.circuit[head].paths
-                        if self.circuit[head].kind in ("one-hot", "shared")
-                    ],
-                }
-                for head in bench.heads
-            },
+            "heads": heads,
             "drawing": bench.drawing(),
             "undoable": bench.undoable,
             "said": said,
@@ -117,10 +109,7 @@ class Explorer(anywidget.AnyWidget):
         name = pattern_hook_name(layer)
         with ablated(bench.model, circuit, one):
             _, cache = bench.model.run_with_cache(one.inputs, names_filter=name)
-        attention = bench.intact_attention
-        if self.with_circuit:
-            with ablated(bench.model, circuit, bench.batch):
-                attention = mean_attention(bench.model, bench.batch).cpu()
+        by_role = bench.mean_attention(self.with_circuit)
         return {
             "layer": layer,
             "head": head,
@@ -129,12 +118,12 @@ class Explorer(anywidget.AnyWidget):
             "tokens": bench.task.position_labels(one, 0),
             "chains": one.roles[0].tolist(),
             "pattern": cache[name][0, head].float().cpu().mul(1000).round().int().tolist(),
-            "by_role": attention.mul(1000).round().int().tolist(),
+            "by_role": by_role.mul(1000).round().int().tolist(),
             "choices": self._choices(),
         }
 
     def _choices(self) -> list[dict[str, Any]]:
-        """Mechanisms that suggest themselves for the head, each with the loss it would give."""
+        """Plausible mechanisms for the selected head, each with the loss it would give."""
         attention = self.bench.intact_attention[self.head]
         found: dict[Mechanism, str] = {
             ORIGINAL: "original",
@@ -155,23 +144,20 @@ class Explorer(anywidget.AnyWidget):
             for mechanism, name in found.items()
         ]
 
-    # What the page asks
-
     def _answer(self, _: Any, asked: dict[str, Any], buffers: Any = None) -> None:
         start, said, failed = time.perf_counter(), "", False
         self._answering = True
         try:
             said = self._do(asked)
-        except InputError as error:
-            said, failed = str(error), True
         except Exception as error:  # a message has no cell to show a traceback in
-            said, failed = f"{type(error).__name__}: {error}", True
+            known = isinstance(error, InputError)
+            said, failed = f"{'' if known else f'{type(error).__name__}: '}{error}", True
         finally:
             self._answering = False
-            # The number first; what else could be chosen takes longer to find out.
             if not said and asked.get("do") != "show":
                 seconds = time.perf_counter() - start
                 said = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+            # The loss first: the choices below take longer to measure.
             self.state = self._state(said, failed)
         if asked.get("do") != "save" and not failed:
             self.shown = self._shown()
@@ -180,10 +166,7 @@ class Explorer(anywidget.AnyWidget):
         bench, what = self.bench, asked.get("do")
         if what == "show":
             head, example = Head(asked["layer"], asked["head"]), asked["example"]
-            if head not in bench.heads:
-                raise InputError(
-                    f"expected a head from {bench.heads[0]} to {bench.heads[-1]}, found {head}"
-                )
+            bench.check_head(head)
             if type(example) is not int or not 0 <= example < len(bench.batch):
                 raise InputError(
                     f"example: expected 0 to {len(bench.batch) - 1}, found {example!r:.40}"
@@ -210,7 +193,7 @@ class Explorer(anywidget.AnyWidget):
         return ""
 
     def refresh(self) -> None:
-        """Show what the workbench's own methods have changed meanwhile; it calls this itself."""
+        """Show what the workbench's own methods changed; the workbench calls this."""
         if not self._answering:
             self.state, self.shown = self._state(), self._shown()
 

@@ -4,28 +4,44 @@
 >>> bench = ri.open("small")
 >>> bench.suppose("L2.H0 s0<-s2")
 
-Every method returns something that a notebook shows well and that reads well in a terminal; nothing
-is printed. The state is a `Circuit` and the ones before it.
+Every method returns something that a notebook draws and a terminal prints; nothing is printed here.
 """
 
+import math
 import textwrap
+import weakref
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from circuits import CircuitScore, mean_attention, score_circuit
+from jaxtyping import Float
+from torch import Tensor
+
+from circuits import Circuit, CircuitScore, Head, HeadPath, Scorer, mean_attention, score_circuit
+from circuits import discover as discover_circuit
+from circuits.attention import check_paths
+from circuits.circuit import ORIGINAL, tidy
+from circuits.discovery.candidates import role_mean
+from circuits.draw.layout import role_order
+from circuits.draw.svg import draw_circuit
 from circuits.hooks.ablated import ablated
-from circuits.scores.scorer import Progress
+from circuits.hooks.points import is_causal
+from circuits.notation import circuit_diff, circuit_text
+from circuits.notation import suppose as suppose_line
+from circuits.scores.scorer import Progress, is_unlearned, standard_error
 from retrieval_interp.cli.command import progress_bar
-from retrieval_interp.notebook.bench import Bench
+from retrieval_interp.notebook.display import register_displays
 from retrieval_interp.reproduce.paper import paper_reports
+from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
 from retrieval_interp.views.attention import attention_view
-from retrieval_interp.views.page import View
-from retrieval_interp.views.render import render
+from retrieval_interp.views.page import View, render, unescaped
+from retrieval_interp.views.report import render_report, score_parts
 from retrieval_interp.views.role_maps import role_maps
-from retrieval_interp.views.score_text import scale, score_table, verdict
+from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from tasks import InputError, Task
+from tasks.training_task import counted
 
 
 def open(
@@ -43,8 +59,8 @@ def open(
     Args:
         what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
             any hooked model, which then needs its task.
-        task: what the model is asked; checkpoints bring their own.
-        examples: number of examples that every number is measured on, from the `test` split.
+        task: what the model was trained on; checkpoints bring their own.
+        examples: how many examples of the `test` split to measure on.
         seed: of these examples.
         tolerance: the loss that a working circuit stays below; by default the task's.
         device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
@@ -65,7 +81,7 @@ def open(
     """
     name, training = type(what).__name__, {}
     if not hasattr(what, "run_with_hooks"):
-        # Checkpoints are HookedTransformers, which TransformerLens 4 lacks; bridges need none.
+        # Imported only here: checkpoints need HookedTransformer, which TransformerLens 4 lacks.
         from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
         from retrieval_interp.training.device import choose_device
 
@@ -87,26 +103,281 @@ def open(
         raise InputError(
             f"expected a hooked model (HookedTransformer, TransformerBridge), found {name}"
         )
-    if tolerance is None:
-        tolerance = task.tolerance
+    tolerance = task.tolerance if tolerance is None else tolerance
     return Workbench(what, task, name, training, examples, seed, tolerance, progress)
 
 
-class Workbench(Bench):
-    """A model on the workbench: looked at, scored, reported and clicked together.
+class _Step(NamedTuple):
+    """A supposed circuit, its loss and the standard error of the loss."""
+
+    circuit: Circuit
+    loss: float
+    se: float
+
+
+class Workbench:
+    """A model and the circuit supposed so far: change it, measure it, draw it, keep it.
 
     Attributes:
-        model: the hooked model, left unchanged by everything here.
-        task: what it is asked.
+        model: the hooked model; nothing here changes it.
+        task: what it was trained on.
         name: what it is called.
-        training: its training record, or nothing.
-        batch: the examples that every number is measured on, from the `test` split.
+        training: its training record, possibly empty.
+        heads: all heads of the model.
+        batch: the examples of the `test` split that everything is measured on.
+        scorer: measures the loss of any circuit on the batch.
         tolerance: the loss that a working circuit stays below.
         seed: of the examples.
-        watchers: what is shown of the workbench; each is told to `refresh` after a change.
+        watchers: widgets that show this workbench; each is told to `refresh` after a change.
     """
 
     _score: CircuitScore | None = None
+
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        name: str,
+        training: dict[str, Any],
+        examples: int,
+        seed: int,
+        tolerance: float,
+        progress: Progress,
+    ):
+        for what, value, least, most in (
+            ("examples", examples, 2, 1_000_000),
+            ("seed", seed, 0, 2**63 - 1),
+        ):
+            if type(value) is not int or not least <= value <= most:
+                raise InputError(f"{what}: expected {least} to {most}, found {value!r:.40}")
+        if type(tolerance) not in (int, float) or not 0 < tolerance < math.inf:
+            raise InputError(f"tolerance: expected a number above 0, found {tolerance!r:.40}")
+        self.model, self.task, self.name, self.training = model, task, name, training
+        self.tolerance, self.seed, self.progress = tolerance, seed, progress
+        cfg, device = model.cfg, next(model.parameters()).device
+        self.heads = [Head(layer, i) for layer in range(cfg.n_layers) for i in range(cfg.n_heads)]
+        self.batch = task.sample(examples, seed, device, split="test")
+        self.order = role_order(self.batch)
+        self.scorer = Scorer(model, task, self.batch)
+        self._steps = [self._measured(self.scorer.empty_circuit)]
+        self._model_as_opened = self._fingerprint()
+        register_displays()
+        self.watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def circuit(self) -> Circuit:
+        """The circuit supposed so far; notebooks draw it."""
+        register_displays()
+        return self._steps[-1].circuit
+
+    @cached_property
+    def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
+        """Mean attention by role of the intact model, on the CPU."""
+        return mean_attention(self.model, self.batch).cpu()
+
+    @property
+    def loss(self) -> float:
+        """The loss with the current circuit in place."""
+        return self._steps[-1].loss
+
+    @property
+    def intact_loss(self) -> float:
+        """The loss of the intact model."""
+        return self._steps[0].loss
+
+    @property
+    def undoable(self) -> bool:
+        """Whether there is a change to undo."""
+        return len(self._steps) > 1
+
+    def loss_with(self, *lines: str | Circuit) -> float:
+        """The loss if these lines, or another circuit, were supposed; nothing changes."""
+        self._check_unchanged()
+        return self.scorer.loss(self._with_lines(lines))
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n"
+            f"{circuit_text(self.circuit, self.model.cfg.n_layers)}"
+        )
+
+    def _repr_html_(self) -> str:
+        return View(self.name, self._html(), "")._repr_html_()
+
+    def _html(self, missing: str = "", roles: str = "") -> str:
+        """This workbench: what cannot be shown on top, heat maps of the roles below."""
+        return render(
+            "bench.html",
+            name=self.name,
+            description=describe(self.model, self.task),
+            state=self._state(),
+            drawing=unescaped(self.drawing()),
+            missing=missing,
+            roles=unescaped(roles),
+        )
+
+    def _state(self) -> str:
+        _, loss, se = self._steps[-1]
+        if not self.circuit.mechanisms:
+            return f"nothing supposed yet; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
+        below = "below" if loss < self.tolerance else "not below"
+        return (
+            f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
+            f"{counted(len(self.heads), 'head')} replaced, {below} {self.tolerance:g}"
+        )
+
+    def drawing(self) -> str:
+        """The current circuit as SVG."""
+        return draw_circuit(self.circuit, self.model.cfg.n_layers, self.order, task=self.task)
+
+    # Supposing
+
+    def suppose(self, *lines: str | Circuit) -> View:
+        """Change what some heads do, and measure the result.
+
+        The loss is that of the model with the whole circuit in place, the mean over the examples
+        and all that is asked:
+
+            loss(C) ± s / √n,  with s the sample standard deviation of the n examples' losses
+
+        Args:
+            lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, role-mean,
+                original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly these
+                paths; `L1.H0 s0<-s2` adds a path to those it has. If the path's role already has a
+                source, both share its attention.
+
+        Returns:
+            A view of what changed; its `data` is the loss.
+
+        Raises:
+            InputError: a line is malformed, or its head, role or path does not exist; then
+                nothing changes.
+
+        Examples:
+            >>> import retrieval_interp as ri
+            >>> bench = ri.open("small", examples=64)
+            >>> print(f"{bench.suppose('L2.H0 one-hot s0<-s2 s4<-s6').data:.3f}")
+            0.026
+            >>> bench.suppose("L3.H0 uniform")
+            L3.H0: original -> uniform
+            MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0256)
+        """
+        return self._change(self._with_lines(lines))
+
+    def remove(self, path: str | HeadPath) -> View:
+        """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again.
+
+        Raises:
+            InputError: the circuit has no such path.
+        """
+        paths = {str(other): other for other in self.circuit.paths()}
+        key = " ".join(str(path).split())
+        if key not in paths:
+            known = ", ".join(paths) or "none"
+            raise InputError(f"expected a path of the circuit ({known}), found {key!r:.60}")
+        head = paths[key].head
+        smaller = self.circuit.without(paths[key])
+        kept = tidy(smaller[head]) if smaller[head].paths else ORIGINAL
+        return self._change(smaller.replace(head, kept))
+
+    def undo(self) -> View:
+        """Go back to the circuit before the last change.
+
+        Raises:
+            InputError: there is nothing to undo.
+        """
+        if not self.undoable:
+            raise InputError("undo: expected a change to take back, found none")
+        self.scorer.rebase(self._steps[-2].circuit)
+        return self._changed_from(self._steps.pop())
+
+    def discover(self, progress: Progress | None = None) -> View:
+        """Search for a circuit, on examples of another split, and make it the current one.
+
+        Args:
+            progress: instead of the workbench's own.
+
+        Returns:
+            A view of the circuit; its `data` is the loss.
+        """
+        found = discover_circuit(
+            self.model,
+            self.task,
+            self.tolerance,
+            len(self.batch),
+            self.seed,
+            progress=progress or self.progress,
+        )
+        unlearned = is_unlearned(self.intact_loss, self.task)
+        return self._change(found, unlearned_text(self.intact_loss, self.task) if unlearned else "")
+
+    def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
+        """The current circuit changed by some lines."""
+        circuit = self.circuit
+        for line in lines:
+            if isinstance(line, Circuit):
+                circuit = line
+            elif isinstance(line, str):
+                circuit = self._with_line(circuit, line)
+            else:
+                raise InputError(f"expected lines such as L1.H0 s0<-s2, found {line!r:.60}")
+        return circuit
+
+    def _with_line(self, circuit: Circuit, line: str) -> Circuit:
+        words = line.split()
+        if words[1:] == ["role-mean"]:  # the only mechanism that has to be measured
+            head = self.check_head(Head.parse(words[0]))
+            return circuit.replace(head, role_mean(self.intact_attention[head]))
+        supposed = suppose_line(circuit, line)
+        head = self.check_head(Head.parse(words[0]))
+        check_paths(supposed[head].paths, self.batch.roles, is_causal(self.model), f"{head}: ")
+        return supposed
+
+    def check_head(self, head: Head) -> Head:
+        """Refuse a head that the model does not have."""
+        if head not in self.heads:
+            raise InputError(
+                f"expected a head from {self.heads[0]} to {self.heads[-1]}, found {head}"
+            )
+        return head
+
+    def _measured(self, circuit: Circuit) -> _Step:
+        loss = self.scorer.rebase(circuit)
+        return _Step(circuit, loss, standard_error(self.scorer.base_losses.mean(dim=1)))
+
+    def _check_unchanged(self) -> None:
+        if self._fingerprint() != self._model_as_opened:
+            raise InputError(
+                "expected the model as it was opened, found other weights or hooks; open it again"
+            )
+
+    def _fingerprint(self) -> tuple[Any, ...]:
+        """The model's hooks, and counters that change when a weight is written to."""
+        points = getattr(self.model, "hook_dict", {}).values()
+        hooked = tuple(id(point) for point in points if point.has_hooks())
+        return hooked, tuple(weight._version for weight in self.model.parameters())
+
+    def _change(self, circuit: Circuit, said: str = "") -> View:
+        self._check_unchanged()
+        before = self._steps[-1]
+        if circuit != before.circuit:
+            self._steps.append(self._measured(circuit))
+        return self._changed_from(before, said)
+
+    def _changed_from(self, before: _Step, said: str = "") -> View:
+        for watcher in list(self.watchers):
+            watcher.refresh()
+        changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
+        state = f"{self._state()} (was {before.loss:.4f})"
+        html = render(
+            "changed.html",
+            said=said,
+            changes=changes,
+            state=state,
+            drawing=unescaped(self.drawing()),
+        )
+        lines = [said, *changes, state] if said else [*changes, state]
+        return View("What was supposed", html, "\n".join(lines), self.loss)
 
     # Looking
 
@@ -116,12 +387,13 @@ class Workbench(Bench):
         examples: int | Sequence[int] = (0, 1, 2, 3),
         with_circuit: bool = False,
     ) -> View:
-        """Attention on some examples: circuitsvis, with roles as tokens.
+        """Attention on some examples in circuitsvis, with roles as tokens.
 
         Args:
-            layer: which layer; default all.
-            examples: which examples of the batch to choose from.
-            with_circuit: show it with the circuit in place; default the intact model's.
+            layer: which layer; by default all.
+            examples: which examples of the batch the reader can choose from.
+            with_circuit: show the attention with the circuit in place instead of the intact
+                model's.
 
         Returns:
             A view whose `data` is the attention, [example head dest src].
@@ -142,8 +414,9 @@ class Workbench(Bench):
         """Mean attention by role, one heat map per head, with the circuit's paths framed.
 
         Args:
-            layer: which layer; default all.
-            with_circuit: show it with the circuit in place; default the intact model's.
+            layer: which layer; by default all.
+            with_circuit: show the attention with the circuit in place instead of the intact
+                model's.
 
         Returns:
             A view whose `data` is the attention, [layer head dest src].
@@ -154,20 +427,24 @@ class Workbench(Bench):
         n_layers = self.model.cfg.n_layers
         if layer is not None and (type(layer) is not int or not 0 <= layer < n_layers):
             raise InputError(f"layer: expected 0 to {n_layers - 1}, found {layer!r:.40}")
-        attention, caption = self.intact_attention, ""
-        if with_circuit:
-            with ablated(self.model, self.circuit, self.batch):
-                attention = mean_attention(self.model, self.batch).cpu()
-            caption = " with the circuit in place"
-        paths = [*self.circuit.paths(), *self.circuit.enabling]
+        attention = self.mean_attention(with_circuit)
         if layer is not None:
             attention = attention[layer : layer + 1]
+        caption = " with the circuit in place" if with_circuit else ""
+        paths = [*self.circuit.paths(), *self.circuit.enabling]
         return role_maps(attention, self.task, self.order, paths, caption, layer or 0)
+
+    def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
+        """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
+        if not with_circuit:
+            return self.intact_attention
+        with ablated(self.model, self.circuit, self.batch):
+            return mean_attention(self.model, self.batch).cpu()
 
     # Scoring
 
     def score(self) -> View:
-        """Score the circuit so far: each head, each path ablated both ways, and a control.
+        """Score the current circuit: each head, each path ablated both ways, and a control.
 
         Write loss(C) for the mean loss with circuit C in place of the model's attention:
 
@@ -181,8 +458,8 @@ class Workbench(Bench):
         loss(C without p) > tolerance for every p. See `ri.score_circuit` for the details.
 
         Returns:
-            A view whose `data` is the `CircuitScore`. With nothing supposed it scores the intact
-            model, and says so.
+            A view whose `data` is the `CircuitScore`. With nothing supposed, it says so and scores
+            the intact model.
 
         Examples:
             >>> import retrieval_interp as ri
@@ -196,25 +473,24 @@ class Workbench(Bench):
             L2.H0 s0<-s2 1.89 1.82
             L2.H0 s4<-s6 0.4 0.41
         """
-        from retrieval_interp.views.report import score_parts
-
         score, reported = self._scored(), paper_reports(self.task)
-        note = ""
-        said = [textwrap.fill(verdict(score, self.task, reported), 100)]
-        if not self.circuit.mechanisms:
-            note, said = "Nothing is supposed yet: these are the intact model's numbers.", []
+        note, text = "", score_table(score, self.task)
+        if self.circuit.mechanisms:
+            text += f"\n{textwrap.fill(verdict(score, self.task, reported), 100)}"
+        else:
+            note = "Nothing is supposed yet: these are the intact model's numbers."
+            text = f"{note}\n{text}"
         html = render(
             "scored.html",
             parts=score_parts(score, self.model, self.task, self.order, reported),
             note=note,
-            scale=scale(self.task),
+            scale=self.task.loss_meaning,
             seed=self.seed,
         )
-        lines = [*([note] if note else []), score_table(score, self.task), *said]
-        return View(f"Circuit of {self.name}", html, "\n".join(lines), score)
+        return View(f"Circuit of {self.name}", html, text, score)
 
     def _scored(self) -> CircuitScore:
-        self._supposed.check_unchanged()
+        self._check_unchanged()
         asked = (self.circuit, self.tolerance)
         if self._score is None or (self._score.circuit, self._score.tolerance) != asked:
             self._score = score_circuit(
@@ -228,13 +504,11 @@ class Workbench(Bench):
         return self._score
 
     def report(self, path: str | Path) -> Path:
-        """Score the circuit and write the report of `ablate`: one HTML page, no network.
+        """Score the circuit and write the report that `ablate` writes: one HTML page, no network.
 
         Raises:
             InputError: the file cannot be written.
         """
-        from retrieval_interp.views.report import render_report
-
         path = Path(path)
         check_writable(path)
         page = render_report(
@@ -255,11 +529,11 @@ class Workbench(Bench):
         return path
 
     def explore(self) -> Any:
-        """The explorer: a widget to click circuits together.
+        """The explorer, a widget in which circuits are built by clicking.
 
         Returns:
-            The widget, whose circuit is this workbench's; without anywidget a static view that
-            says so.
+            The widget, which shares this workbench's circuit; without anywidget, a static view
+            that says so.
         """
         try:
             from retrieval_interp.notebook.explorer import Explorer
@@ -271,9 +545,31 @@ class Workbench(Bench):
                 "'retrieval-interp[notebook]'; until then suppose() and undo() do the same"
             )
             roles = self.roles()
-            return View(
-                f"Circuit of {self.name}",
-                self.card(word, roles.html),
-                f"{word}\n{self!r}\n{roles.text}",
-            )
+            text = f"{word}\n{self!r}\n{roles.text}"
+            return View(f"Circuit of {self.name}", self._html(word, roles.html), text)
         return Explorer(self)
+
+    # Files
+
+    def save(self, path: str | Path) -> Path:
+        """Write the circuit as JSON, which `ablate --circuit` and `load` read.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        path = Path(path)
+        check_writable(path)
+        write_whole(path, self.circuit.to_json())
+        return path
+
+    def load(self, path: str | Path) -> View:
+        """Read a circuit file and make its circuit the current one.
+
+        Raises:
+            InputError: not a circuit file, or not for this model.
+        """
+        cfg, trained = self.model.cfg, f"{self.name} is asked"
+        circuit = read_circuit(
+            Path(path), self.task, cfg.n_layers, cfg.n_heads, trained, is_causal(self.model)
+        )
+        return self._change(circuit)

@@ -1,4 +1,1 @@
-"""Files and folders: checkpoints, run folders, circuit files, each written whole or not at all.
-
-Nothing is pickled.
-"""
+"""Checkpoints, run folders and circuit files, all written atomically; nothing is pickled."""

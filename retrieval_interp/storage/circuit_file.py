@@ -1,4 +1,4 @@
-"""Circuit files, read for a model that they have to fit."""
+"""Reading circuit files for a model that they must fit."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +15,15 @@ def read_circuit(
     """Read a circuit file for a model.
 
     Args:
-        path: what `--save-circuit` wrote, or a hypothesis in the same form.
-        task: what the model is trained on.
-        n_layers: its layers.
-        n_heads: heads a layer.
+        path: written by `--save-circuit`, or by hand in the same form.
+        task: what the model was trained on.
+        n_layers: layers of the model.
+        n_heads: heads per layer.
         trained: completes "chains of 3 steps, as ..." in an error.
-        causal: whether it masks later positions.
+        causal: whether the model masks later positions.
 
     Raises:
-        InputError: not a circuit, of a task with other steps, or naming what the model lacks.
+        InputError: not a circuit, for another task, or with heads or paths that the model lacks.
     """
     try:
         circuit = Circuit.from_json(read_text(path, "a circuit"), len(task.role_names))
@@ -47,5 +47,5 @@ def read_circuit(
                 f"{path}: expected a circuit for {what.format(own.get(key))}, as {trained}, found "
                 f"one for {found!r:.80}"
             )
-    # A circuit written by hand need not say what it is of.
+    # A circuit written by hand need not name its task.
     return circuit if circuit.task else replace(circuit, task=own)

@@ -1,11 +1,10 @@
-"""Files written whole or not at all, folders held by one process, text and JSON lines read."""
+"""Atomic writes, folders locked by one process, and reading of text and JSON lines."""
 
-import contextlib
 import glob
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,9 +22,9 @@ _TEMPORARY = ".writing-"
 def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name beside it, then rename it into place.
 
-    A reader sees the old file or the new one, never half of one; after a failure the old file
-    stands and nothing else is left behind. What a killed process was writing under the same name
-    is removed.
+    A reader sees the old file or the new one, never half of one; after a failure the old file is
+    still there and nothing else. Temporary files that killed processes left for the same name are
+    removed.
 
     Raises:
         InputError: the folder is missing, not writable, or full.
@@ -34,53 +33,44 @@ def write_whole(path: Path, content: bytes | str) -> None:
     prefix = f"{_TEMPORARY}{path.name[:50]}-"
     temporary = path.with_name(f"{prefix}{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
         for leftover in path.parent.glob(glob.escape(prefix) + "*"):
             if not _is_running(leftover.name.removeprefix(prefix).partition("-")[0]):
                 leftover.unlink(missing_ok=True)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(
-                f"{path}: expected to write a file of {len(data)} bytes, found: "
-                f"{error.strerror or error}; what was there before is unchanged"
-            ) from None
-        raise
+    except OSError as error:
+        raise InputError(
+            f"{path}: expected to write a file of {len(data)} bytes, found: "
+            f"{error.strerror or error}; what was there before is unchanged"
+        ) from None
 
 
 def _is_running(process: str) -> bool:
-    """Whether a process is there, by its number as text; where that cannot be asked, it may be."""
+    """Whether a process, named by its id, may still be running."""
     if os.name != "posix" or not process.isdecimal():
         return True
     try:
-        os.kill(int(process), 0)  # no signal, only the question
+        os.kill(int(process), 0)  # sends nothing
     except ProcessLookupError:
         return False
-    except OSError:
-        return True
+    except OSError:  # another user's
+        pass
     return True
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON data for people and programs, whole or not at all.
-
-    Raises:
-        InputError: as `write_whole`.
-    """
+    """Write indented JSON with `write_whole`, which see for its errors."""
     write_whole(path, json.dumps(data, indent=2) + "\n")
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse an output path before the work starts rather than after.
-
-    Raises:
-        InputError: its folder does not exist or cannot be written, or it is a folder itself.
-    """
+    """Refuse an output path that cannot be written before the work starts rather than after."""
     if path is None:
         return
     try:
@@ -102,30 +92,21 @@ def check_writable(path: Path | None) -> None:
 
 
 def check_run_folder(run: Path) -> None:
-    """Refuse what is no folder before anything is loaded.
-
-    Raises:
-        InputError: with what was expected.
-    """
+    """Refuse a run that is not a folder before anything is loaded."""
     if not run.is_dir():
         raise InputError(f"{run}: expected a run folder, as train writes it, found no folder")
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a file is being written, or was when its process was killed."""
+    """Whether `write_whole` is writing this file, or was when its process was killed."""
     return path.name.startswith(_TEMPORARY)
 
 
 def check_own(path: Path, name: str, whose: str) -> bool:
-    """Whether a folder holds the file by which it is known; without it, it has to be new or empty.
-
-    Args:
-        path: the folder.
-        name: of the file.
-        whose: the folder is then, as in `a run's`.
+    """Whether a folder holds the file that marks it as `whose`, such as `a run's`.
 
     Raises:
-        InputError: a file, or a folder with other files.
+        InputError: it does not, and is a file or a folder with other files.
     """
     if (path / name).exists():
         return True
@@ -140,16 +121,11 @@ def check_own(path: Path, name: str, whose: str) -> bool:
 
 
 def lock_folder(path: Path, work: str) -> "BaseFileLock":
-    """Hold a folder for this process, creating it if it is missing, until the lock is released.
-
-    What an earlier process was writing when it was killed is deleted.
-
-    Args:
-        path: the folder.
-        work: what is done in it, as in `a run that no other process is training`.
+    """Lock a folder for this process, creating it if missing; deletes a killed process's leftovers.
 
     Raises:
-        InputError: it cannot be written, or another process holds it.
+        InputError: it cannot be written, or another process holds it, and it is not `work`, such as
+            `a run that no other process is training`.
     """
     from filelock import FileLock, Timeout
 
@@ -169,18 +145,14 @@ def lock_folder(path: Path, work: str) -> "BaseFileLock":
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what an earlier process was writing when it was killed."""
+    """Delete the temporary files of killed processes."""
     for leftover in folder.rglob(_TEMPORARY + "*"):
         if leftover.is_file():
             leftover.unlink(missing_ok=True)
 
 
 def read_part(cls: type[T], data: Any, where: str) -> T:
-    """Read the keys of JSON data that a dataclass has, and pass over all others.
-
-    Raises:
-        InputError: as `from_data`.
-    """
+    """`from_data` of the keys that a dataclass has; others are ignored."""
     if isinstance(data, dict):
         data = {field.name: data[field.name] for field in fields(cls) if field.name in data}  # type: ignore[arg-type]
     part: T = from_data(cls, data, where)
@@ -188,17 +160,13 @@ def read_part(cls: type[T], data: Any, where: str) -> T:
 
 
 def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:
-    """Refuse to go on in a folder of a `what` with other settings than it was begun with.
-
-    Raises:
-        InputError: the first setting that differs is named.
-    """
+    """Refuse to resume a run or sweep with other settings; names the first that differs."""
     old = flatten(found)
     for key, value in flatten(wanted).items():
         if value != old.get(key):
             raise InputError(
                 f"{path}: expected a {what} with {key} = {value}, found one with {key} = "
-                f"{old.get(key)}; give another --out, or the same settings to go on"
+                f"{old.get(key)}; give another --out, or the same settings to resume"
             )
 
 
@@ -206,9 +174,8 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested JSON data as one level, with keys such as `model.layers`."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
+        nested = isinstance(value, dict)
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {prefix + key: value}
     return flat
 
 
@@ -220,9 +187,9 @@ def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:
     """
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path}: expected {what}, found what is not a regular file")
+            raise OSError("not a regular file")
         if path.stat().st_size > largest:
-            raise InputError(f"{path}: expected {what} of at most {largest} bytes, found more")
+            raise OSError(f"more than {largest} bytes")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path}: expected {what} in UTF-8 text, found other bytes") from None
@@ -232,10 +199,10 @@ def read_text(path: Path, what: str, largest: int = 50_000_000) -> str:
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a JSON-lines file, less a last one that a killed process left unfinished.
+    """The rows of a JSON-lines file, without a last line that a killed process left unfinished.
 
     Raises:
-        InputError: another line is not a JSON object.
+        InputError: any other line is not a JSON object.
     """
     if not path.exists():
         return
@@ -253,3 +220,19 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
                 "remove that line"
             )
         yield row
+
+
+def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Append one line of JSON per row to a run's log.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    except OSError as error:
+        raise InputError(
+            f"{path}: expected to append a line, found: {error.strerror}; the last checkpoint is "
+            "whole, resume from it"
+        ) from None

@@ -1,4 +1,4 @@
-"""Where a checkpoint is, without the libraries that reading it takes."""
+"""Finding checkpoints without loading the libraries that read them."""
 
 from importlib import resources
 from pathlib import Path

@@ -6,11 +6,7 @@ from typing import Any
 
 
 def provenance(command: str) -> dict[str, Any]:
-    """Where a file comes from: the command, the versions and the date.
-
-    Args:
-        command: what was typed.
-    """
+    """The command as typed, the date, and the versions of the main libraries."""
     return {
         "command": command,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -1,4 +1,4 @@
-"""A run folder: config, metrics, checkpoints and the state from which a run goes on exactly.
+"""A run folder: config, metrics, checkpoints and the state from which a run resumes exactly.
 
     config.json                          the recipe
     metrics.jsonl                        one line per log step
@@ -6,10 +6,10 @@
     checkpoints/step-001000.safetensors  weights with their training record
     state.safetensors                    weights and optimizer at the last checkpoint
 
-A killed run loses what came after its last state: lines written since are dropped on resuming,
-since the steps are run again and give the same numbers. The state is written before the checkpoint,
-which a run killed between the two writes as it goes on. Of config and logs the process that holds
-the folder knows all: where one is deleted under it, it is written anew.
+A killed run loses what came after its last state: later log lines are dropped on resuming, since
+the same steps are run again with the same numbers. The state is written before the checkpoint; a
+run killed between the two writes the checkpoint on resuming. A config or log that is deleted during
+a run is written again.
 """
 
 import json
@@ -32,6 +32,7 @@ from retrieval_interp.storage.checkpoint import (
     write_tensors,
 )
 from retrieval_interp.storage.files import (
+    append_json_lines,
     check_own,
     check_same,
     lock_folder,
@@ -47,7 +48,7 @@ from tasks.structured import from_data, from_json, to_data
 
 @dataclass(frozen=True)
 class _Row:
-    """What every line of metrics.jsonl has; it may have more."""
+    """The keys that every line of metrics.jsonl has; it may have more."""
 
     step: int
     train_loss: float
@@ -62,7 +63,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _State:
-    """What state.safetensors says beside its tensors."""
+    """The metadata of state.safetensors."""
 
     step: int
     seconds: float
@@ -74,7 +75,7 @@ class RunFolder:
 
     Args:
         path: created if missing.
-        recipe: must be the one that the folder holds, if it holds one.
+        recipe: must equal the one that the folder holds, if it holds one.
 
     Raises:
         InputError: the folder holds another recipe or other files, another process trains in it,
@@ -96,33 +97,10 @@ class RunFolder:
     def close(self) -> None:
         self._lock.release()
 
-    # Metrics
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """The rows logged so far, as `read_metrics`."""
-        return read_metrics(self.path)
-
     def log(self, rows: list[dict[str, Any]]) -> None:
-        """Append a line of metrics.
-
-        Args:
-            rows: all so far, of which the last is new.
-
-        Raises:
-            InputError: it cannot be written.
-        """
+        """Append the last of all metrics rows so far."""
         path = metrics_path(self.path)
-        new = rows[-1:] if path.exists() else rows
-        try:
-            with open(path, "a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in new)
-        except OSError as error:
-            raise InputError(
-                f"{path}: expected to append a line, found: {error.strerror}; "
-                "the last checkpoint is whole, resume from it"
-            ) from None
-
-    # State
+        append_json_lines(path, rows[-1:] if path.exists() else rows)
 
     def save(
         self,
@@ -132,15 +110,16 @@ class RunFolder:
         optimizer: torch.optim.Optimizer,
         training: dict[str, Any],
     ) -> None:
-        """Write the state to go on from, then the checkpoint of its step.
+        """Write the state to resume from, then the checkpoint of its step.
 
         Raises:
-            InputError: the disk is full or cannot be written; the previous ones stay whole.
+            InputError: the disk is full or cannot be written; the previous files stay intact.
         """
         self._write_config()
-        if (log := metrics_path(self.path)).exists():
-            with open(log, "rb") as file:
-                os.fsync(file.fileno())
+        for log in (metrics_path(self.path), watch_path(self.path)):
+            if log.exists():
+                with open(log, "rb") as file:
+                    os.fsync(file.fileno())
         tensors: dict[str, Tensor] = {}
         for name, parameter in model.named_parameters():
             tensors[f"weight.{name}"] = parameter
@@ -152,35 +131,32 @@ class RunFolder:
         self.save_checkpoint(step, model, training)
 
     def save_checkpoint(self, step: int, model: Transformer, training: dict[str, Any]) -> None:
-        """Write the checkpoint of a step.
-
-        Raises:
-            InputError: it cannot be written.
-        """
+        """Write the checkpoint of a step."""
         path = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
         save_checkpoint(path, model, self.recipe.task, self.recipe.model, training)
 
     def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
-        """Load the last state, if there is one, and drop metrics that were logged after it.
+        """Load the last state, if there is one, and drop log lines written after it.
 
         Returns:
-            Steps done and the seconds they took; (0, 0.0) for a fresh run.
+            Steps done and the seconds they took; (0, 0.0) for a new run.
         """
         path, state = self.path / "state.safetensors", _State(0, 0.0, FORMAT)
         if path.exists():
             tensors, content = read_tensors(path, "a run's state")
             state = from_data(_State, content, f"{path}: a run's state")
-            groups: dict[str, dict[str, Tensor]] = {"weight": {}, "exp_avg": {}, "exp_avg_sq": {}}
-            for name, tensor in tensors.items():
-                key, _, parameter_name = name.partition(".")
-                groups.setdefault(key, {})[parameter_name] = tensor
-            load_weights(model, groups["weight"], str(path))
+            weights = {
+                name.removeprefix("weight."): tensor
+                for name, tensor in tensors.items()
+                if name.startswith("weight.")
+            }
+            load_weights(model, weights, str(path))
             for name, parameter in model.named_parameters():
-                if name in groups["exp_avg"]:
+                if f"exp_avg.{name}" in tensors:
                     optimizer.state[parameter] = {
                         "step": torch.tensor(float(state.step), device=parameter.device),
-                        "exp_avg": groups["exp_avg"][name].to(parameter.device),
-                        "exp_avg_sq": groups["exp_avg_sq"][name].to(parameter.device),
+                        "exp_avg": tensors[f"exp_avg.{name}"].to(parameter.device),
+                        "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(parameter.device),
                     }
         elif last_step(self.path):
             raise InputError(
@@ -188,7 +164,7 @@ class RunFolder:
                 "back or give another --out"
             )
         for log, rows in (
-            (metrics_path(self.path), self.metrics()),
+            (metrics_path(self.path), read_metrics(self.path)),
             (watch_path(self.path), list(read_json_lines(watch_path(self.path)))),
         ):
             if log.exists():
@@ -198,17 +174,17 @@ class RunFolder:
 
 
 def _later(row: dict[str, Any], step: int) -> bool:
-    """Whether a line was logged after a step; a heading has none."""
+    """Whether a line was logged after a step; a heading has no step."""
     return type(row.get("step")) is int and row["step"] > step
 
 
 def metrics_path(path: Path) -> Path:
-    """Where a run folder keeps its metrics."""
+    """The log of losses in a run folder."""
     return path / "metrics.jsonl"
 
 
 def watch_path(path: Path) -> Path:
-    """Where a run folder keeps what `--watch` measures."""
+    """The log of `train --watch` in a run folder."""
     return path / "watch.jsonl"
 
 
@@ -226,16 +202,16 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def checkpoint_files(path: Path) -> dict[int, Path]:
     """The checkpoints of a run folder by step, rising."""
-    files = {
-        file.stem.removeprefix("step-"): file
-        for file in path.glob("checkpoints/step-*.safetensors")
-    }
-    numbers = {step: file for step, file in files.items() if step.isascii() and step.isdigit()}
-    return dict(sorted((int(step), file) for step, file in numbers.items()))
+    files = {}
+    for file in path.glob("checkpoints/step-*.safetensors"):
+        step = file.stem.removeprefix("step-")
+        if step.isascii() and step.isdigit():
+            files[int(step)] = file
+    return dict(sorted(files.items()))
 
 
 def last_step(path: Path) -> int:
-    """The step of a run folder's last checkpoint, 0 where there is none."""
+    """The step of a run folder's last checkpoint, or 0."""
     return max(checkpoint_files(path), default=0)
 
 

@@ -1,4 +1,4 @@
-"""A model through `torch.compile`, ready for training."""
+"""Compiling a model for training."""
 
 import warnings
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 
 def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
-    """The model compiled for inputs of one shape, or itself with a warning where that fails.
+    """The model compiled for inputs of one shape, or, with a warning, the model itself on failure.
 
-    What this process compiled before is forgotten. Otherwise torch counts all models of a class
-    together, and from the ninth on (other depths, other sizes) runs them uncompiled.
+    Earlier compilations of this process are dropped: torch counts all models of a class together
+    and runs the ninth (of other depths or sizes) uncompiled.
 
     Args:
         model: any module from one tensor to another; its gradients are set to zero.
-        inputs: like those to come; a forward and a backward pass are taken with them.
+        inputs: like those to come; used for one forward and backward pass.
     """
-    # einops learns a type when it first meets it: in compiled code, that makes torch compile twice.
+    # einops registers a type on first use, which in compiled code would trigger a recompilation.
     rearrange(nn.Parameter(torch.zeros(1)), "one -> one")
     mode = "reduce-overhead" if inputs.is_cuda else "default"
     try:

@@ -1,4 +1,4 @@
-"""Where a model runs."""
+"""Choosing the device that a model runs on."""
 
 import re
 
@@ -8,10 +8,10 @@ from tasks import InputError
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is some, else the CPU.
+    """The device of that name; `auto` is CUDA if available, else the CPU.
 
     Raises:
-        InputError: CUDA is asked for where there is none, or no such device exists.
+        InputError: CUDA is not available, or no such device exists.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

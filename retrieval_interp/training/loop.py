@@ -1,14 +1,14 @@
 """Training a HookedTransformer on a retrieval task.
 
-1. The batch of a step is a function of the recipe's seed and the step alone, and so is the learning
-   rate; a run therefore goes on from weights and optimizer state, exactly.
+1. The batch and the learning rate of a step depend only on the recipe and the step; a run
+   therefore resumes exactly from weights and optimizer state.
 2. AdamW on the task's loss, in the paper the mean squared error of the queries (section 7.1),
    through `torch.compile`.
-3. Every `log_every` steps, and in each of the last 100, the validation loss on fresh examples; its
-   mean over the last 100 steps is the final validation loss (section 7.1).
+3. The validation loss on fresh examples every `log_every` steps, and in each of the last 100; its
+   mean over these is the final validation loss (section 7.1).
 4. Every `checkpoint_every` steps a checkpoint and the state to resume from.
-5. A watcher, if there is one, is shown the model on the way (`retrieval_interp.training.watcher`).
-6. Recipes that differ in their seed alone can take common steps
+5. A `Watcher`, if given, sees the model along the way.
+6. Recipes that differ only in their seed can be trained in common steps
    (`retrieval_interp.training.seeds`), each with its own folder.
 """
 
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -29,26 +29,46 @@ from torch import Tensor, nn
 
 from circuits.models.transformer import Transformer
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.storage.run_folder import RunFolder, checkpoint_files
+from retrieval_interp.storage.run_folder import RunFolder, checkpoint_files, read_metrics
 from retrieval_interp.training.compiled import compiled
 from retrieval_interp.training.device import choose_device
 from retrieval_interp.training.model import build_model
 from retrieval_interp.training.seeds import Stack
-from retrieval_interp.training.watcher import Watcher
 from tasks import Batch, InputError
 from tasks.structured import to_data
 
 FINAL_STEPS = 100
 
 
+@runtime_checkable
+class Watcher(Protocol):
+    """Sees the model where a run begins, every `log_every` steps and at the last step, as
+    `retrieval_interp.emergence.watch.Watch` does.
+
+    It must change neither the model nor any random state. An InputError from it ends the run.
+    """
+
+    def check(self, folder: Path, recipe: Recipe) -> None:
+        """Refuse a run folder before anything in it is changed."""
+
+    def start(self, folder: Path | None, recipe: Recipe, step: int, model: Transformer) -> None:
+        """Begin where a run begins or resumes, after `step` steps; without a folder, write nothing.
+
+        Lines after `step` are already dropped from the folder's logs.
+        """
+
+    def measure(self, step: int, model: Transformer) -> None:
+        """Look at the model after a step."""
+
+
 @dataclass(frozen=True)
 class Trained:
-    """What a run ends with.
+    """The result of a run.
 
     Attributes:
         model: in evaluation mode.
         recipe: how it was made.
-        record: the training record, as a checkpoint holds it.
+        record: the training record, as stored in checkpoints.
         metrics: one row per log step: step, train_loss, validation_loss, partial_losses,
             learning_rate, seconds.
     """
@@ -63,9 +83,9 @@ def step_indices(recipe: Recipe, step: int, orders: dict[int, Tensor]) -> Int[Te
     """Which training examples a step sees: a fresh order of the training set every epoch.
 
     Args:
-        recipe: its seed decides the orders.
+        recipe: its seed determines the orders.
         step: counted from 0.
-        orders: the last epoch's order, kept between calls.
+        orders: a cache of the last epoch's order.
     """
     epoch, place = divmod(step, recipe.examples // recipe.batch)
     if epoch not in orders:
@@ -83,18 +103,18 @@ def train_model(
     on_step: Callable[[int, dict[str, Any] | None], None] = lambda step, row: None,
     watch: Watcher | None = None,
 ) -> Trained:
-    """Train a model by a recipe, or resume the run that `out` holds.
+    """Train a model by a recipe, or resume the run in `out`.
 
     A step minimizes the task's loss on a batch of the recipe's training set; with the mean squared
-    error of `RetrievalTask` a model that has learned nothing stays at the plateau 1 - 1/N.
+    error of `RetrievalTask`, a model that has learned nothing stays at the plateau 1 - 1/N.
 
     Args:
         recipe: task, model and optimization.
         out: run folder; without one nothing is written.
         device: `auto`, `cpu` or `cuda`.
         compile: use `torch.compile`; if that fails, a warning says why and the run is eager.
-        on_step: called after each step with the number of steps done and the metrics row that the
-            step logged, if any.
+        on_step: called after each step with the number of steps done and the metrics row of the
+            step, if it was logged.
         watch: measures a circuit's paths every `log_every` steps; does not change the training.
 
     Raises:
@@ -126,29 +146,29 @@ def train_seeds(
     compile: bool = True,
     on_step: Callable[[int, int], None] = lambda place, step: None,
 ) -> list[Trained | InputError]:
-    """Run recipes that differ in their seed alone, in common steps
+    """Train recipes that differ only in their seed, in common steps
     (`retrieval_interp.training.seeds`).
 
-    Each goes on with what its folder holds; those behind catch up first. The numbers are those of
-    `train_model` up to rounding, but `seconds` are a run's share of the common steps' time.
+    Each resumes the run in its folder; those behind catch up first. The numbers equal those of
+    `train_model` up to rounding, but `seconds` is a run's share of the common steps' time.
 
     Args:
         recipes: at least one.
-        outs: a run folder each.
+        outs: one run folder each.
         device: `auto`, `cpu` or `cuda`.
         compile: use `torch.compile`.
-        on_step: called after each step of a recipe with the recipe's place and the number of steps
+        on_step: called after each step of a recipe with the recipe's index and the number of steps
             done.
 
     Returns:
-        What each recipe ended with, or why it failed, which stops no other.
+        The result of each recipe, or why it failed; a failure does not stop the others.
 
     Raises:
-        InputError: the recipes differ in more than the seed, or the device is not there.
+        InputError: the recipes differ in more than the seed, or the device does not exist.
     """
     if any(replace(recipe, seed=recipes[0].seed) != recipes[0] for recipe in recipes):
         raise InputError(
-            "training: expected recipes that differ in their seeds alone, found others; train them "
+            "training: expected recipes that differ only in their seeds, found others; train them "
             "one by one"
         )
 
@@ -161,7 +181,7 @@ def train_seeds(
 
 
 class _Run:
-    """A recipe on its way: its model, and what is logged and saved of it."""
+    """One recipe in training: its model, its log and what is saved."""
 
     def __init__(
         self,
@@ -179,7 +199,7 @@ class _Run:
         self._since = 0
 
     def start(self, device: torch.device, compile: bool, together: int) -> None:
-        """Build the model and load what the folder holds, as one of so many runs."""
+        """Build the model and restore what the folder holds."""
         recipe, task = self.recipe, self.recipe.task
         self.folder = RunFolder(Path(self.out), recipe) if self.out is not None else None
         if self.watch and self.folder:
@@ -188,7 +208,7 @@ class _Run:
         self.optimizer = _adamw(self.model, recipe)
         if self.folder:
             self.step, self.seconds = self.folder.restore(self.model, self.optimizer)
-            self.metrics = self.folder.metrics()
+            self.metrics = read_metrics(self.folder.path)
         if self.watch:
             path = self.folder.path if self.folder else None
             self.watch.start(path, recipe, self.step, self.model)
@@ -197,7 +217,7 @@ class _Run:
         )
         self.record: dict[str, Any] = {
             "recipe": to_data(recipe),
-            "device": _device_name(device),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
             "compiled": compile,
             "versions": {
@@ -218,17 +238,13 @@ class _Run:
         return self.recipe.task.examples(indices.to(self._device), self.recipe.seed)
 
     def took(self, loss: Tensor) -> None:
-        """A step was taken."""
+        """Count a step and its loss."""
         self._total += loss.detach()
         self._since += 1
         self.step += 1
 
     def log(self, partial: list[float], seconds: float) -> dict[str, Any]:
-        """Log the step.
-
-        Raises:
-            InputError: a loss is not finite, or the line cannot be written.
-        """
+        """Log the step; refuses a loss that is not finite."""
         train_loss = float(self._total) / self._since
         self._total.zero_()
         self._since = 0
@@ -252,11 +268,7 @@ class _Run:
         return row
 
     def save(self, seconds: float) -> None:
-        """Measure and save what belongs to the step.
-
-        Raises:
-            InputError: it cannot be written.
-        """
+        """Measure and save whatever is due at this step."""
         recipe, step, last = self.recipe, self.step, self.step == self.recipe.steps
         if self.watch and (step % recipe.log_every == 0 or last):
             self.watch.measure(step, self.model)
@@ -270,7 +282,7 @@ class _Run:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Keep an error that ends this run, so that others go on."""
+        """Keep an error that ends this run, so that the others go on."""
         try:
             yield
         except InputError as error:
@@ -278,7 +290,7 @@ class _Run:
 
 
 def _train(runs: Sequence[_Run], device_name: str, compile: bool) -> None:
-    """Take the runs to their ends, each from where it stands."""
+    """Take every run to its end, from wherever it stands."""
     device = choose_device(device_name)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -298,7 +310,7 @@ def _train(runs: Sequence[_Run], device_name: str, compile: bool) -> None:
 
 
 def _advance(runs: Sequence[_Run], last: int, device: torch.device, compile: bool) -> None:
-    """Take runs from the step at which all of them stand to another, in common steps."""
+    """Take runs that stand at the same step to another one, in common steps."""
     recipe, task = runs[0].recipe, runs[0].recipe.task
     module: nn.Module = runs[0].model
     optimizer: torch.optim.Optimizer = runs[0].optimizer
@@ -353,12 +365,12 @@ def _advance(runs: Sequence[_Run], last: int, device: torch.device, compile: boo
 
 
 def _inputs(batches: Sequence[Batch]) -> Tensor:
-    """What a model reads, or a stack of models."""
+    """The inputs of one model, or of a stack of models."""
     return torch.stack([batch.inputs for batch in batches]) if batches[1:] else batches[0].inputs
 
 
 def _by_run(outputs: Tensor, batches: Sequence[Batch]) -> Iterable[tuple[Tensor, Batch]]:
-    """The outputs on every batch, beside it."""
+    """Each run's outputs with its batch."""
     return zip(outputs.unbind() if batches[1:] else [outputs], batches)
 
 
@@ -370,7 +382,7 @@ def _adamw(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:
-    """The end of a training record: where it stands, averaged over the last 100 steps."""
+    """The end of a training record: the step, and losses averaged over the last 100 steps."""
     last = [row for row in metrics if step - FINAL_STEPS < row["step"] <= step]
     if not last:
         return {"step": step}
@@ -382,7 +394,3 @@ def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:
         "validation_loss": sum(row["validation_loss"] for row in last) / len(last),
         "partial_losses": [sum(column) / len(last) for column in zip(*partial)],
     }
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,9 +1,9 @@
-"""The transformers that are trained here: GPT-2 blocks over continuous vectors or words.
+"""Building the models to train: GPT-2 blocks over continuous vectors or words.
 
-Causal attention and, on request, an MLP of four times the width, each with layer norm in front, no
+Causal attention and optionally an MLP of four times the width, each after a layer norm, without
 dropout (paper, section 7.1). The class is `circuits.models.vector_transformer.VectorTransformer`;
-for a task of words it is HookedTransformer with a tokenizer of these words and a learned embedding
-of positions, which begins as sinusoids of the line and of the place in it.
+a task of words gets a HookedTransformer with a tokenizer of these words and a learned positional
+embedding, initialized with sinusoids of the line and of the place in it.
 """
 
 import torch
@@ -27,13 +27,13 @@ def build_model(
 ) -> Transformer:
     """A freshly initialized model for a task; the same seed gives the same weights on any device.
 
-    The caller's random state is left as it was.
+    The caller's random state is left unchanged.
 
     Args:
-        config: sizes.
-        task: gives the sizes of inputs and outputs.
+        config: sizes of the model.
+        task: determines the sizes of inputs and outputs.
         seed: of the weights.
-        device: where to put it.
+        device: where to put the model.
         init: `gpt2`, TransformerLens's (normal weights of standard deviation 0.8 / sqrt(d_model)),
             or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
             embeddings of words (standard normal). Biases are zero.
@@ -47,7 +47,7 @@ def build_model(
         d_vocab=task.d_in,
         d_vocab_out=task.d_out,
         attn_only=not config.mlp,
-        act_fn="gelu_pytorch_tanh",  # GPT-2's gelu_new in one fused step
+        act_fn="gelu_pytorch_tanh",  # GPT-2's gelu_new, fused
         normalization_type="LN",
         positional_embedding_type="standard",
         default_prepend_bos=isinstance(task, EquationsTask),
@@ -55,19 +55,14 @@ def build_model(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _transformer(cfg, task)
+        if isinstance(task, EquationsTask):
+            model = Transformer(cfg, word_tokenizer(task.vocabulary, BEGIN))
+            model.pos_embed.W_pos.data.copy_(task.position_encoding(cfg.d_model))
+        else:
+            model = VectorTransformer(cfg)
         if init == "linear":
             _init_as_linear_layers(model)
     model.to(device, print_details=False)
-    return model
-
-
-def _transformer(cfg: HookedTransformerConfig, task: TrainingTask) -> Transformer:
-    if not isinstance(task, EquationsTask):
-        return VectorTransformer(cfg)
-    model = Transformer(cfg, word_tokenizer(task.vocabulary, BEGIN))
-    with torch.no_grad():
-        model.pos_embed.W_pos.copy_(task.position_encoding(cfg.d_model))
     return model
 
 
@@ -76,7 +71,7 @@ def _init_as_linear_layers(model: Transformer) -> None:
     for name, weight in model.named_parameters():
         kind = name.split(".")[-1]
         if kind.startswith("W_") and kind != "W_pos":
-            # All heads together are one linear layer into the residual stream.
+            # W_O of all heads together is one linear layer into the residual stream.
             inputs = weight.shape[0] * weight.shape[1] if kind == "W_O" else weight.shape[-2]
             weight.uniform_(-(inputs**-0.5), inputs**-0.5)
     if not isinstance(model, VectorTransformer):

@@ -1,14 +1,14 @@
-"""Several seeds of one recipe in one training step.
+"""Training several seeds of one recipe in common steps.
 
-1. Every weight of the models becomes one tensor with a leading axis of seeds, and the models keep
-   views of it: whatever reads or measures one of them sees what training does.
-2. `torch.func.vmap` runs one model's own code over that axis, so that a step starts as many
-   operations as a single model's, each of them larger.
-3. AdamW works number by number, so one optimizer of the stacked weights takes the step that each
-   seed's own would take; its state, too, is shared as views. Losses are summed: no seed's gradient
-   depends on another's weights.
+1. Every weight becomes one tensor with a leading axis of seeds, of which the models hold views, so
+   that each model always shows the current weights.
+2. `torch.func.vmap` runs one model's code over that axis, so that a step launches as many
+   operations as a single model's, only larger ones.
+3. AdamW works element by element, so one optimizer of the stacked weights takes the same step as
+   one per seed; its state is shared as views, too. Losses are summed: no seed's gradient depends on
+   another's weights.
 
-The numbers are those of single runs up to the order in which a matrix product adds.
+The numbers are those of single runs up to the order of additions in matrix products.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Stack(nn.Module):
     """Models of one configuration as one module over a leading axis of seeds.
 
     Args:
-        models: differ in their weights alone. Their trained weights become views of the stack's.
+        models: differ only in their weights; these become views of the stack's.
     """
 
     def __init__(self, models: Sequence[Transformer]):
@@ -55,11 +55,11 @@ class Stack(nn.Module):
     def stack_state(
         self, single: Sequence[torch.optim.Optimizer], stacked: torch.optim.Optimizer
     ) -> None:
-        """Begin the stack's AdamW where those of its models stand, and keep these up to date.
+        """Start the stack's AdamW from those of its models, and keep these up to date.
 
         Args:
-            single: an AdamW a model, all of them after the same number of steps.
-            stacked: of the stack's weights; the other optimizers' moments become views of its own.
+            single: one AdamW per model, all after the same number of steps.
+            stacked: of the stack's weights; the single optimizers' moments become views of its own.
         """
         for name, weights in zip(self._names, self.weights):
             own = [model.get_parameter(name) for model in self._models]

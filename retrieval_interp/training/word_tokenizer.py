@@ -1,7 +1,4 @@
-"""A Hugging Face tokenizer of whole words, so that TransformerLens reads and writes text.
-
-Words are separated by blanks and line breaks. Nothing is downloaded.
-"""
+"""A Hugging Face tokenizer of whole words separated by whitespace; nothing is downloaded."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +8,8 @@ def word_tokenizer(words: Sequence[str], begin: str) -> Any:
     """A tokenizer with these words and no others.
 
     Args:
-        words: in the order of their token numbers.
-        begin: the one of them that comes before every text, and stands for padding and an end, too.
+        words: in the order of their token ids.
+        begin: the word put before every text, also used for padding and as the end.
 
     Returns:
         A `transformers.PreTrainedTokenizerFast`.
@@ -35,5 +32,5 @@ def word_tokenizer(words: Sequence[str], begin: str) -> Any:
         bos_token=begin,
         eos_token=begin,
         pad_token=begin,
-        add_bos_token=True,  # else TransformerLens asks the network for a tokenizer that does
+        add_bos_token=True,  # else TransformerLens downloads a tokenizer that does
     )

@@ -1,28 +1,22 @@
-"""circuitsvis views of attention patterns, with roles as token labels (paper, appendix C).
+"""Attention patterns in circuitsvis, with roles as token labels (paper, appendix C).
 
-The view is circuitsvis's own component from the script that its package carries, put into the page
-once for any number of examples, so that nothing is asked of the network.
+The script that the circuitsvis package carries is put into the page once, for any number of
+examples, so that nothing is fetched from the network.
 """
 
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from circuits import Circuit, ablated
 from circuits.hooks.points import is_causal, pattern_hook_name
 from circuits.scores.scorer import check_devices
-from retrieval_interp.views.page import View
-from retrieval_interp.views.render import render, unescaped
+from retrieval_interp.views.page import View, render, unescaped
 from tasks import Batch, InputError, Task
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 
 @torch.no_grad()
@@ -34,15 +28,15 @@ def attention_view(
     layers: Sequence[int] | None = None,
     circuit: Circuit | None = None,
 ) -> View:
-    """Every head's attention on some examples, to be picked from a list.
+    """Every head's attention on some examples; the reader picks the example from a list.
 
     Args:
         model: a hooked model that reads the batch.
         task: names the positions.
-        batch: the examples to choose from.
-        examples: which ones.
-        layers: which layers; default all.
-        circuit: show the attention with this circuit in place; default the intact model's.
+        batch: holds the examples.
+        examples: which examples of the batch.
+        layers: which layers; by default all.
+        circuit: show the attention with this circuit in place; by default the intact model's.
 
     Returns:
         A view whose `data` is the attention, [example head dest src] on the CPU, heads in order of
@@ -53,8 +47,8 @@ def attention_view(
     """
     check_devices(model, batch)
     chosen = _checked(examples, len(batch), "example")
-    layers = _checked(range(model.cfg.n_layers) if layers is None else layers, model.cfg.n_layers,
-                      "layer")  # fmt: skip
+    n_layers = model.cfg.n_layers
+    layers = _checked(range(n_layers) if layers is None else layers, n_layers, "layer")
     some = batch.take(chosen)
     names = [pattern_hook_name(layer) for layer in layers]
     with ablated(model, circuit, some) if circuit is not None else nullcontext():
@@ -63,69 +57,39 @@ def attention_view(
     heads = [f"L{layer}.H{head}" for layer in layers for head in range(model.cfg.n_heads)]
     labels = [task.position_labels(some, place) for place in range(len(chosen))]
     of = "with the circuit in place" if circuit is not None else "of the intact model"
-    return View(
-        f"Attention {of}",
-        _heads_html(patterns, labels, heads, chosen, is_causal(model)),
-        _heads_text(patterns, labels, heads, some, chosen, of),
-        patterns,
-    )
-
-
-def _checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
-    for number in chosen:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
-            raise InputError(f"{what}: expected 0 to {count - 1}, found {number!r:.40}")
-    if not chosen:
-        raise InputError(f"{what}: expected at least one, found none")
-    return list(chosen)
-
-
-def _circuitsvis() -> "Markup":
     script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
-    return unescaped(script.replace("</script", "<\\/script"))
-
-
-def _heads_html(
-    patterns: Float[Tensor, "example head dest src"],
-    labels: list[list[str]],
-    heads: list[str],
-    examples: list[int],
-    causal: bool,
-) -> "Markup":
-    return render(
+    html = render(
         "attention.html",
         name=f"attention-{uuid.uuid4().hex[:12]}",
-        examples=examples,
-        circuitsvis=_circuitsvis(),
+        examples=chosen,
+        circuitsvis=unescaped(script.replace("</script", "<\\/script")),
         data={
             "tokens": labels,
-            # In thousandths, as whole numbers: a quarter of the weight.
+            # Whole thousandths take a quarter of the space.
             "attention": patterns.mul(1000).round().int().tolist(),
             "props": {
                 "attentionHeadNames": heads,
                 "maxValue": 1,
                 "minValue": 0,
-                "maskUpperTri": causal,
+                "maskUpperTri": is_causal(model),
             },
         },
     )
-
-
-def _heads_text(
-    patterns: Float[Tensor, "example head dest src"],
-    labels: list[list[str]],
-    heads: list[str],
-    batch: Batch,
-    examples: list[int],
-    of: str,
-) -> str:
-    """Where the queries of the first example look."""
-    lines = [f"attention {of}, example {examples[0]}: where each s0 looks most"]
+    lines = [f"attention {of}, example {chosen[0]}: where each s0 looks most"]
     for head, pattern in zip(heads, patterns[0]):
         looks = []
-        for position in batch.roles[0, :, 0].tolist():
+        for position in some.roles[0, :, 0].tolist():
             weight, source = pattern[position].max(dim=0)
             looks.append(f"{labels[0][position]} -> {labels[0][int(source)]} {float(weight):.2f}")
         lines.append(f"{head:<8} " + "   ".join(looks))
-    lines.append("in a notebook this is circuitsvis; .save_html(path) writes it as a page")
-    return "\n".join(lines)
+    lines.append("notebooks draw this with circuitsvis; .save_html(path) writes it as a page")
+    return View(f"Attention {of}", html, "\n".join(lines), patterns)
+
+
+def _checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
+    for number in chosen:
+        if type(number) is not int or not 0 <= number < count:
+            raise InputError(f"{what}: expected 0 to {count - 1}, found {number!r:.40}")
+    if not chosen:
+        raise InputError(f"{what}: expected at least one, found none")
+    return list(chosen)

@@ -1,7 +1,9 @@
-"""Depth bounds as a table, and what each position can hold as text and figure (figures 3 and 8)."""
+"""Depth bounds as a table; what each position can hold as text and as a figure (figures 3, 8)."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
@@ -12,15 +14,13 @@ from circuits.flow.pieces import piece_name
 from retrieval_interp.views.tables import text_table
 from tasks import role_letters, role_name, symbol_letter
 
-_CELL = 6
-
-_COLUMNS = {
-    "steps": "D",
-    "paper": "paper's bound",
-    "unmasked": "no mask",
-    "causal": "causal mask",
-    "simulated_unmasked": "simulated, no mask",
-    "simulated_causal": "simulated, causal",
+_CELL = 6  # characters per role
+_BOUNDS: dict[str, tuple[str, Callable[[int], int]]] = {
+    "paper": ("paper's bound", paper_bound),
+    "unmasked": ("no mask", unmasked_depth),
+    "causal": ("causal mask", causal_depth),
+    "simulated_unmasked": ("simulated, no mask", partial(least_depth, causal=False)),
+    "simulated_causal": ("simulated, causal", partial(least_depth, causal=True)),
 }
 
 
@@ -30,36 +30,23 @@ def bound_row(steps: int) -> dict[str, int]:
     Raises:
         InputError: steps below 1.
     """
-
-    return {
-        "steps": steps,
-        "paper": paper_bound(steps),
-        "unmasked": unmasked_depth(steps),
-        "causal": causal_depth(steps),
-        "simulated_unmasked": least_depth(steps, causal=False),
-        "simulated_causal": least_depth(steps, causal=True),
-    }
+    return {"steps": steps} | {key: bound(steps) for key, (_, bound) in _BOUNDS.items()}
 
 
 def bound_table(rows: Sequence[dict[str, int]]) -> str:
-    """The rows as a table for people."""
-    cells = [[str(row[key]) for key in _COLUMNS] for row in rows]
-    lines = text_table(list(_COLUMNS.values()), cells, right=range(len(_COLUMNS)))
+    """The rows of `bound_row` as text."""
+    header = ["D", *(title for title, _ in _BOUNDS.values())]
+    cells = [[str(row[key]) for key in ("steps", *_BOUNDS)] for row in rows]
+    lines = text_table(header, cells, right=range(len(header)))
     return "\n".join(["Layers needed before the query can hold x_D", "", *lines])
 
 
 def held_text(pieces: int) -> str:
     """A set of pieces in short: `p0 A`, and `p0..B` for three or more neighbours."""
-
-    runs, bit = [], 0
-    while pieces >> bit:
-        first = bit
-        while pieces >> bit & 1:
-            bit += 1
-        names = [piece_name(held) for held in range(first, bit)]
-        if names:
-            runs.append(f"{names[0]}..{names[-1]}" if len(names) > 2 else " ".join(names))
-        bit += 1
+    runs = []
+    for bits in re.finditer("1+", f"{pieces:b}"[::-1]):
+        names = [piece_name(bit) for bit in range(*bits.span())]
+        runs.append(f"{names[0]}..{names[-1]}" if len(names) > 2 else " ".join(names))
     return ", ".join(runs)
 
 
@@ -73,48 +60,43 @@ def flow_text(steps: int, causal: bool) -> str:
     Raises:
         InputError: steps below 1.
     """
-
-    depth = least_depth(steps, causal)
+    depth, roles = least_depth(steps, causal), range(2 * steps + 1)
     states = simulate(steps, depth, causal)
     rows = [
         [role_name(role), role_letters(role), *(held_text(held[role]) for held in states)]
-        for role in range(2 * steps + 1)
+        for role in roles
     ]
     layers = [f"after layer {layer}" for layer in range(1, depth + 1)]
-    return "\n".join(
-        [
-            "Pieces shared at the start: tokens above, encodings of pairs below",
-            "",
-            *_chain(steps),
-            "",
-            f"What each position can hold, {_mask(causal)}",
-            "",
-            *text_table(["role", "in letters", "at the start", *layers], rows),
-            "",
-            _conclusion(steps, depth),
-        ]
-    )
-
-
-def _chain(steps: int) -> list[str]:
-    roles = range(2 * steps + 1)
-    above = "".join(f"╭{symbol_letter(k):─^5}╮".ljust(2 * _CELL) for k in range(steps))
-    below = "".join(f"╰{f'p{k}':─^5}╯".ljust(2 * _CELL) for k in range(1, steps + 1))
+    tokens = "".join(f"╭{symbol_letter(k):─^5}╮".ljust(2 * _CELL) for k in range(steps))
     names = "".join(role_name(role).ljust(_CELL) for role in roles)
     letters = "".join(_letter(role).ljust(_CELL) for role in roles)
-    return [line.rstrip() for line in (above, names, letters, " " * _CELL + below)]
+    pairs = "".join(f"╰{f'p{k}':─^5}╯".ljust(2 * _CELL) for k in range(1, steps + 1))
+    title, conclusion = _words(steps, depth, causal)
+    lines = [
+        "Pieces shared at the start: tokens above, encodings of pairs below",
+        "",
+        *(tokens, names, letters, " " * _CELL + pairs),
+        "",
+        title,
+        "",
+        *text_table(["role", "in letters", "at the start", *layers], rows),
+        "",
+        conclusion,
+    ]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _letter(role: int) -> str:
     return symbol_letter(role // 2) + ("?" if role == 0 else "")
 
 
-def _mask(causal: bool) -> str:
-    return "with the causal mask" if causal else "without a mask"
-
-
-def _conclusion(steps: int, depth: int) -> str:
-    return f"The query can hold {symbol_letter(steps)} after {depth} layers, no earlier."
+def _words(steps: int, depth: int, causal: bool) -> tuple[str, str]:
+    """Title and conclusion."""
+    mask = "with the causal mask" if causal else "without a mask"
+    return (
+        f"What each position can hold, {mask}",
+        f"The query can hold {symbol_letter(steps)} after {depth} layers, no earlier.",
+    )
 
 
 def flow_figure(steps: int, causal: bool) -> go.Figure:
@@ -125,7 +107,7 @@ def flow_figure(steps: int, causal: bool) -> go.Figure:
         causal: whether a position sees itself and earlier ones only.
 
     Returns:
-        A Plotly figure; the caller's templates are left alone.
+        A Plotly figure with a template of its own.
 
     Raises:
         InputError: steps below 1.
@@ -135,10 +117,10 @@ def flow_figure(steps: int, causal: bool) -> go.Figure:
     _add_arcs(figure, steps)
     _add_arrivals(figure, steps, depth, causal)
     figure.update_xaxes(showgrid=False, zeroline=False)
+    title, conclusion = _words(steps, depth, causal)
     figure.update_layout(
         template="plotly_white",
-        title=f"What each position can hold, D = {steps}, {_mask(causal)}<br>"
-        f"<sup>{_conclusion(steps, depth)}</sup>",
+        title=f"{title}, D = {steps}<br><sup>{conclusion}</sup>",
         height=320 + 24 * (2 * steps + 2),
         showlegend=False,
     )
@@ -147,34 +129,29 @@ def flow_figure(steps: int, causal: bool) -> go.Figure:
 
 def _add_arcs(figure: go.Figure, steps: int) -> None:
     angles = [math.pi * step / 24 for step in range(25)]
+    above = {"row": 1, "col": 1}
     for role in range(2 * steps):  # role and role+1 share the piece of bit role+1
         side = 1 if role % 2 == 0 else -1
-        figure.add_trace(
-            go.Scatter(
-                x=[role + 0.5 - 0.5 * math.cos(angle) for angle in angles],
-                y=[side * math.sin(angle) for angle in angles],
-                mode="lines",
-                line={"color": "#4c78a8" if side > 0 else "#f58518", "width": 2},
-                hoverinfo="skip",
-            ),
-            row=1,
-            col=1,
+        figure.add_scatter(
+            x=[role + 0.5 - 0.5 * math.cos(angle) for angle in angles],
+            y=[side * math.sin(angle) for angle in angles],
+            mode="lines",
+            line={"color": "#4c78a8" if side > 0 else "#f58518", "width": 2},
+            hoverinfo="skip",
+            **above,
         )
         figure.add_annotation(
-            x=role + 0.5, y=1.3 * side, text=piece_name(role + 1), showarrow=False, row=1, col=1
+            x=role + 0.5, y=1.3 * side, text=piece_name(role + 1), showarrow=False, **above
         )
     roles = range(2 * steps + 1)
-    figure.add_trace(
-        go.Scatter(
-            x=list(roles),
-            y=[0] * len(roles),
-            mode="markers",
-            marker={"color": "#333333", "size": 8},
-            hovertext=[role_letters(role) for role in roles],
-            hoverinfo="text",
-        ),
-        row=1,
-        col=1,
+    figure.add_scatter(
+        x=list(roles),
+        y=[0] * len(roles),
+        mode="markers",
+        marker={"color": "#333333", "size": 8},
+        hovertext=[role_letters(role) for role in roles],
+        hoverinfo="text",
+        **above,
     )
     figure.update_yaxes(
         title="shared",
@@ -183,8 +160,7 @@ def _add_arcs(figure: go.Figure, steps: int) -> None:
         range=[-1.7, 1.7],
         showgrid=False,
         zeroline=False,
-        row=1,
-        col=1,
+        **above,
     )
 
 
@@ -200,30 +176,28 @@ def _add_arrivals(figure: go.Figure, steps: int, depth: int, causal: bool) -> No
     ]
     shades = sample_colorscale("YlGnBu", [0.15 + 0.75 * t / depth for t in range(depth + 1)])
     scale = [(edge / (depth + 1), shade) for t, shade in enumerate(shades) for edge in (t, t + 1)]
-    figure.add_trace(
-        go.Heatmap(
-            z=arrivals,
-            x=list(roles),
-            y=list(bits),
-            zmin=-0.5,
-            zmax=depth + 0.5,
-            colorscale=scale,
-            colorbar={
-                "title": {"text": "held after layer"},
-                "tickvals": list(range(depth + 1)),
-                "ticktext": ["start", *map(str, range(1, depth + 1))],
-                "len": 0.75,
-                "yanchor": "bottom",
-                "y": 0,
-            },
-            xgap=2,
-            ygap=2,
-            text=[["" if t is None else str(t) for t in row] for row in arrivals],
-            texttemplate="%{text}" if steps <= 8 else None,
-            customdata=[[f"{role_letters(r)}: {piece_name(bit)}" for r in roles] for bit in bits],
-            hovertemplate="%{customdata}, held after layer %{z}<extra></extra>",
-            hoverongaps=False,
-        ),
+    figure.add_heatmap(
+        z=arrivals,
+        x=list(roles),
+        y=list(bits),
+        zmin=-0.5,
+        zmax=depth + 0.5,
+        colorscale=scale,
+        colorbar={
+            "title": {"text": "held after layer"},
+            "tickvals": list(range(depth + 1)),
+            "ticktext": ["start", *map(str, range(1, depth + 1))],
+            "len": 0.75,
+            "yanchor": "bottom",
+            "y": 0,
+        },
+        xgap=2,
+        ygap=2,
+        text=[["" if t is None else str(t) for t in row] for row in arrivals],
+        texttemplate="%{text}" if steps <= 8 else None,
+        customdata=[[f"{role_letters(r)}: {piece_name(bit)}" for r in roles] for bit in bits],
+        hovertemplate="%{customdata}, held after layer %{z}<extra></extra>",
+        hoverongaps=False,
         row=2,
         col=1,
     )

@@ -1,11 +1,21 @@
-"""What is looked at: HTML in notebooks and pages, text in terminals."""
+"""Views, and HTML from the templates in this folder.
+
+Templates escape everything they are given; only a `Markup`, such as `render` returns, goes through
+as it is, so that templates can be nested.
+"""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.storage.files import check_writable, write_whole
-from retrieval_interp.views.render import render, unescaped
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, repr=False)
@@ -16,7 +26,7 @@ class View:
         title: what it shows.
         html: a fragment; a notebook displays it, `save_html` makes a page of it.
         text: the same for a terminal, which `repr` gives.
-        data: what is shown, to go on computing with.
+        data: what is shown, for further computation.
     """
 
     title: str
@@ -42,6 +52,39 @@ class View:
         """
         path = Path(path)
         check_writable(path)
-        page = render("page.html", title=self.title, body=unescaped(self.html))
-        write_whole(path, page)
+        write_whole(path, render("page.html", title=self.title, body=unescaped(self.html)))
         return path
+
+
+def render(template: str, **values: Any) -> "Markup":
+    """Fill in a template."""
+    return unescaped(_environment().get_template(template).render(values))
+
+
+def unescaped(markup: str) -> "Markup":
+    """Mark HTML as safe: a library's script, a drawing, the HTML of a `View`."""
+    from markupsafe import Markup
+
+    return Markup(markup)
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["asset"] = _asset
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment
+
+
+@cache
+def _asset(name: str) -> "Markup":
+    """A style sheet or script of the templates folder."""
+    return unescaped((_TEMPLATES / name).read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""The HTML report of a scored circuit: one file, no network, to be sent to a colleague.
+"""The HTML report of a scored circuit: one file that needs no network.
 
-The drawing and the heat maps are SVG and tables; the only scripts in the page are circuitsvis's own
-and the one that sorts tables. Everything that came from a file is escaped.
+The drawing and the heat maps are SVG and tables; the only scripts are circuitsvis's own and the one
+that sorts tables. Everything that came from a file is escaped.
 """
 
 import importlib.metadata
@@ -14,7 +14,7 @@ from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
 from circuits.flow.delivery import describe_flow
 from retrieval_interp.views.attention import attention_view
-from retrieval_interp.views.render import render, unescaped
+from retrieval_interp.views.page import render, unescaped
 from retrieval_interp.views.role_maps import role_maps_html
 from retrieval_interp.views.score_text import (
     HEAD_NOTE,
@@ -25,14 +25,12 @@ from retrieval_interp.views.score_text import (
     head_rows,
     path_header,
     path_rows,
-    scale,
     verdict,
 )
 from tasks import Batch, Task
 
-# Numbers of attention in the page: 8 examples of most models, fewer of large ones.
-_MOST_NUMBERS = 1_000_000
 _MOST_EXAMPLES = 8
+_MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples
 
 
 def render_report(
@@ -56,9 +54,9 @@ def render_report(
         name: what the model is called.
         seed: of the examples.
         command: what was typed, shown at the end.
-        training: the model's training record, where there is one.
-        batch: the examples it was measured on; by default they are drawn again from the seed.
-        reported: numbers of others to put beside these.
+        training: the model's training record, if there is one.
+        batch: the examples of the score; by default they are drawn again from the seed.
+        reported: numbers that others report, shown beside these.
     """
     if batch is None:
         device = next(model.parameters()).device
@@ -73,7 +71,7 @@ def render_report(
         title=f"Circuit of {name}",
         name=name,
         description=describe(model, task),
-        scale=scale(task),
+        scale=task.loss_meaning,
         parts=score_parts(score, model, task, order, reported),
         maps=role_maps_html(attention.cpu(), task, order, paths),
         framed=bool(paths),
@@ -92,15 +90,7 @@ def score_parts(
     order: Sequence[int],
     reported: Reported = NOTHING_REPORTED,
 ) -> dict[str, Any]:
-    """What the parts of `score.html` show.
-
-    Args:
-        score: the numbers.
-        model: the model, for its sizes.
-        task: names the roles.
-        order: roles from left to right.
-        reported: numbers of others to put beside these.
-    """
+    """What the macros of `score.html` show; `order` is that of the roles, from left to right."""
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
     necessity = {row.path: row.ablated_loss for row in score.paths}
     return {
@@ -121,7 +111,7 @@ def score_parts(
 def _record(
     score: CircuitScore, seed: int, command: str, training: Mapping[str, Any], reported: Reported
 ) -> list[list[str]]:
-    """How the numbers came about, one thing per row."""
+    """How the numbers were computed, one fact per row."""
     packages = ("retrieval-interp", "torch", "transformer-lens", "circuitsvis")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     record = {key: value for key, value in training.items() if key != "recipe"}

@@ -1,27 +1,19 @@
 """Heat maps of mean attention by role, one per head (paper, section 9.1)."""
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float
 from torch import Tensor
 
 from circuits import Head, HeadPath, RolePath
-from retrieval_interp.views.page import View
-from retrieval_interp.views.render import render
+from retrieval_interp.views.page import View, render
 from tasks import Task
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 _STRONG = 0.25
-
-
-class _Cell(NamedTuple):
-    """How much of its attention one role gives another, and how that looks."""
-
-    text: str
-    attributes: dict[str, Any]
 
 
 def role_maps_html(
@@ -39,48 +31,40 @@ def role_maps_html(
         task: names the roles.
         order: roles from left to right and from top to bottom.
         outlined: paths to frame, such as a circuit's.
-        first_layer: which layer the first one is.
-        caption: a sentence to stand above.
+        first_layer: the number of the first layer.
+        caption: a sentence above the tables.
     """
+
+    def cell(head: Head, dest: int, src: int) -> dict[str, Any]:
+        weight = float(attention[head.layer - first_layer, head.head, dest, src])
+        framed = HeadPath(head, RolePath(dest, src)) in outlined
+        return _cell(weight, task.path_label(dest, src), framed)
+
+    n_layers, n_heads = attention.shape[:2]
     layers = [
         [
-            _map(Head(layer, number), rows, task, order, set(outlined))
-            for number, rows in enumerate(heads)
+            {"head": head, "rows": [[cell(head, dest, src) for src in order] for dest in order]}
+            for head in (Head(layer, number) for number in range(n_heads))
         ]
-        for layer, heads in enumerate(attention.tolist(), first_layer)
+        for layer in range(first_layer, first_layer + n_layers)
     ]
-    # A layer per row if it has several heads, else as many as fit.
-    several = attention.shape[1] > 1
+    # One row of tables per layer; models with one head per layer fill the width instead.
     return render(
         "role_maps.html",
-        groups=layers if several else [[head for heads in layers for head in heads]],
+        groups=layers if n_heads > 1 else [[head for heads in layers for head in heads]],
         roles=[{"name": task.role_names[role], "label": task.role_labels[role]} for role in order],
         caption=caption,
         framed=bool(outlined),
     )
 
 
-def _map(
-    head: Head,
-    rows: list[list[float]],
-    task: Task,
-    order: Sequence[int],
-    outlined: Collection[HeadPath],
-) -> dict[str, Any]:
-    def cell(dest: int, src: int) -> _Cell:
-        framed = HeadPath(head, RolePath(dest, src)) in outlined
-        return _cell(rows[dest][src], task.path_label(dest, src), framed)
-
-    return {"head": head, "rows": [[cell(dest, src) for src in order] for dest in order]}
-
-
-def _cell(weight: float, label: str, framed: bool) -> _Cell:
-    kinds = " ".join(["hot"] * (weight > 0.55) + ["in"] * framed) or None
+def _cell(weight: float, label: str, framed: bool) -> dict[str, Any]:
+    classes = " ".join(["hot"] * (weight > 0.55) + ["in"] * framed) or None
     if weight < 0.005:
-        return _Cell("", {"class": kinds})
+        return {"text": "", "attributes": {"class": classes}}
     text = f"{weight:.2f}"[1:] if 0.05 <= weight < 0.995 else "1" if weight >= 0.995 else ""
-    about = f"{label}: {weight:.3f}"
-    return _Cell(text, {"class": kinds, "title": about, "style": f"--w:{weight:.2f}"})
+    title, style = f"{label}: {weight:.3f}", f"--w:{weight:.2f}"
+    return {"text": text, "attributes": {"class": classes, "title": title, "style": style}}
 
 
 def role_maps(
@@ -92,7 +76,7 @@ def role_maps(
     first_layer: int = 0,
 ) -> View:
     """The heat maps as a view; its text lists the strong paths of every head."""
-    lines = [f"mean attention by role{caption}; paths of {_STRONG} and more"]
+    lines = [f"mean attention by role{caption}; paths of at least {_STRONG}"]
     for layer, heads in enumerate(attention.tolist(), first_layer):
         for number, rows in enumerate(heads):
             strong = sorted(

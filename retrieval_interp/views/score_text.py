@@ -1,4 +1,4 @@
-"""What a score says: as a table, in a sentence, and as JSON."""
+"""Scores as tables, sentences and JSON."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,17 +9,18 @@ from circuits.scores.scorer import is_unlearned
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.views.tables import text_table
 from tasks import Task, path_letters, role_name
+from tasks.training_task import counted
 
 
 @dataclass(frozen=True)
 class Reported:
-    """What others report of the same measurements, to be read beside ours.
+    """What others report for the same measurements, shown beside ours.
 
     Attributes:
-        citation: who they are, in full.
-        source: the same in a word.
+        citation: the source in full.
+        source: the source in one word.
         combined: their loss with all heads replaced, in words; empty if they give none.
-        paths: their losses with single paths ablated, too; empty if they give none.
+        paths: their losses with single paths also ablated; empty if they give none.
     """
 
     citation: str
@@ -32,7 +33,7 @@ NOTHING_REPORTED = Reported("")
 
 
 def _named(name: str, loss: float) -> dict[str, float]:
-    """A loss under its key, and under the one that it had while all were called an MSE."""
+    """A loss under its key, and under the one from when every loss was called an MSE."""
     return {f"{name}loss": loss, f"{name}mse": loss}
 
 
@@ -101,7 +102,7 @@ def _live(row: LivePathScore) -> dict[str, Any]:
 
 
 def describe(model: Any, task: Task) -> str:
-    """The task and a hooked model in one line."""
+    """The task and the sizes of a hooked model in one line."""
     return _described(task, model.cfg.n_layers, model.cfg.n_heads, model.cfg.d_model)
 
 
@@ -111,20 +112,21 @@ def describe_config(config: ModelConfig, task: Task) -> str:
 
 
 def _described(task: Task, layers: int, heads: int, d_model: int) -> str:
-    return (
-        f"{task.description}; {counted(layers, 'layer')} of {counted(heads, 'head')}, "
-        f"d_model {d_model}"
-    )
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 head`, `2 heads`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    sizes = f"{counted(layers, 'layer')} of {counted(heads, 'head')}, d_model {d_model}"
+    return f"{task.description}; {sizes}"
 
 
 def scale(task: Task) -> str:
-    """What the numbers of a task mean."""
+    """What the losses of a task mean."""
     return task.loss_meaning
+
+
+def unlearned_text(loss: float, task: Task) -> str:
+    """That a model with this loss has not learned the task."""
+    return (
+        f"No circuit to find: the model has not learned the task. Its {task.loss_name} of "
+        f"{loss:.4f} is not clearly below the plateau of {task.plateau:.2g}."
+    )
 
 
 def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORTED) -> str:
@@ -133,28 +135,24 @@ def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORT
     Args:
         score: the numbers.
         task: what they were measured on.
-        reported: numbers of others to put beside them.
+        reported: numbers that others report, to be quoted beside ours.
     """
     loss = score.loss_name
     if is_unlearned(score.baseline_loss, task):
-        return (
-            f"No circuit to find: the model has not learned the task. Its {loss} of "
-            f"{score.baseline_loss:.4f} is not clearly below the plateau of {task.plateau:.2g}."
-        )
+        return unlearned_text(score.baseline_loss, task)
     if not score.circuit.mechanisms:
         return (
             "No circuit: no replacement of its heads was found or given (baseline "
             f"{loss} {score.baseline_loss:.4f})."
         )
-    kinds = sorted({row.mechanism.kind for row in score.heads if row.mechanism.paths})
-    useful = sum(bool(row.mechanism.paths) for row in score.heads)
-    by_paths = f", {useful} of them by {' and '.join(kinds)} paths" if useful else ""
+    useful = [row.mechanism.kind for row in score.heads if row.mechanism.paths]
+    kinds = " and ".join(sorted(set(useful)))
+    by_paths = f", {len(useful)} of them by {kinds} paths" if useful else ""
     left = len(score.heads) - len(score.circuit.mechanisms)
     word = "Sufficient" if score.sufficient else "Not sufficient"
     if left and score.sufficient:
-        word = (
-            f"Holds so far ({counted(left, 'head')} left as {'it is' if left == 1 else 'they are'})"
-        )
+        them = "it is" if left == 1 else "they are"
+        word = f"Holds so far ({counted(left, 'head')} left as {them})"
     theirs = f"; {reported.source}: {reported.combined}" if reported.combined else ""
     text = (
         f"{word}: with {len(score.circuit.mechanisms)} of "
@@ -186,11 +184,10 @@ def _minimality(score: CircuitScore, reported: Reported) -> str:
     if score.minimal:
         theirs = f" ({reported.source}: {reported.paths})" if reported.paths else ""
         return f"Minimal, as no path can go without exceeding that: {each}{theirs}."
-    return f"Not minimal, as {_listed(score.spared)} can go: {each}."
-
-
-def _listed(paths: tuple[HeadPath, ...]) -> str:
-    return f"each of {', '.join(map(str, paths))} alone" if len(paths) > 1 else str(paths[0])
+    spared = ", ".join(map(str, score.spared))
+    if len(score.spared) > 1:
+        spared = f"each of {spared} alone"
+    return f"Not minimal, as {spared} can go: {each}."
 
 
 def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
@@ -224,14 +221,17 @@ def path_header(score: CircuitScore) -> list[str]:
 
 
 def _does(row: LivePathScore, score: CircuitScore) -> str:
-    later = ", ".join(
-        f"{enabled.path} ({enabled.side} {enabled.attention:.2f} to {enabled.when_cut:.2f})"
-        for enabled in row.enables
-    )
-    # In a circuit that does not work, every path left out gives a high loss, whatever it carries.
-    carries = isinstance(row, PathScore) and row.path not in score.spared and score.sufficient
-    does = ["carries"] if carries else []
-    return "; ".join(does + ([f"enables {later}"] if later else []))
+    does = []
+    # In a circuit that does not work, leaving out any path gives a high loss, whatever it carries.
+    if isinstance(row, PathScore) and row.path not in score.spared and score.sufficient:
+        does.append("carries")
+    if row.enables:
+        later = (
+            f"{enabled.path} ({enabled.side} {enabled.attention:.2f} to {enabled.when_cut:.2f})"
+            for enabled in row.enables
+        )
+        does.append(f"enables {', '.join(later)}")
+    return "; ".join(does)
 
 
 def head_rows(score: CircuitScore) -> list[list[str]]:
@@ -247,7 +247,7 @@ def head_rows(score: CircuitScore) -> list[list[str]]:
 
 
 def score_table(score: CircuitScore, task: Task | None = None) -> str:
-    """Every number of a score as text; the task names the roles, by default in letters."""
+    """Every number of a score as text; the task names the roles, which default to letters."""
     loss = score.loss_name
     lines = [
         f"baseline {loss} (nothing replaced)  {score.baseline_loss:.4f} +- {score.baseline_se:.4f}",

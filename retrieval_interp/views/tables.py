@@ -1,4 +1,4 @@
-"""Tables in plain text, laid out by rich: columns aligned, cells wrapped where space is short."""
+"""Plain-text tables, laid out by rich: columns aligned, cells wrapped where space is short."""
 
 import io
 from collections.abc import Collection, Sequence
@@ -13,19 +13,17 @@ def text_table(
     """A table as lines of text: the header, dashes under it, the rows.
 
     Args:
-        header: names of the columns.
-        rows: as many cells each.
-        right: columns whose cells stand on the right, such as numbers.
-        width: characters per line, beyond which cells wrap; by default as many as are needed.
+        header: column names.
+        rows: one cell per column each.
+        right: columns to align right, such as numbers.
+        width: characters per line, beyond which cells wrap; by default as many as needed.
     """
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    needed = [
-        max(cell_len(row[column]) for row in [header, *rows]) for column in range(len(header))
-    ]
+    needed = [max(map(cell_len, column)) for column in zip(header, *rows)]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for column in range(len(header)):
         table.add_column(justify="right" if column in right else "left")
@@ -35,7 +33,7 @@ def text_table(
         table.add_row(*map(Text, row))
     natural = sum(needed) + 2 * len(header)
     text = io.StringIO()
-    # In a notebook rich would display the table instead of writing it.
+    # Without force_jupyter=False, rich displays the table in a notebook instead of writing it.
     Console(
         file=text,
         width=min(width or natural, natural),

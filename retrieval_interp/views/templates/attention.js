@@ -1,4 +1,4 @@
-// The attention of one example at a time by circuitsvis; `name` and `data` stand above.
+// Draws one example at a time with circuitsvis; `name` and `data` are defined above.
 const draw = example => CircuitsVis.render(name, CircuitsVis.AttentionHeads, {
   ...data.props,
   tokens: data.tokens[example],

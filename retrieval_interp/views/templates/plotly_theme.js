@@ -1,4 +1,4 @@
-// Plotly draws with fixed colours: text and grid follow the page's, also when it changes.
+// Plotly draws with fixed colours; this makes text and grid follow the page's theme.
 {
   const clear = "rgba(0,0,0,0)", line = "rgba(128,136,144,0.25)";
   const paint = () => {

@@ -1,4 +1,4 @@
-// A click on a column's head sorts its table by that column, a second one the other way round.
+// A click on a column header sorts the table by it, a second click reverses the order.
 document.querySelectorAll("table.sortable th").forEach((head, column) => {
   const table = head.closest("table"), body = table.tBodies[0];
   column = head.cellIndex;
