@@ -1,25 +1,29 @@
 """Searching for a circuit (paper, appendix E, automated).
 
-1. List candidates. Measure each head's mean attention by role; its candidates are uniform,
-   identity, one-hot and shared with the role paths above several thresholds, role-mean, and
+1. List candidates. Measure each head's mean attention by role; its candidates are identity,
+   uniform, one-hot and shared with the role paths above several thresholds, role-mean, and
    original.
 2. Start from whole circuits: every head one-hot or shared above one threshold, or every head
    role-mean. While a start does not hold the loss, raise the head that gains most to role-mean or
    back to its original attention.
-3. Simplify. Give heads their cheapest candidate that still holds the loss, cheapest replacements
-   first; then leave out paths in the same way; repeat until neither changes anything.
-4. Revisit. Put back a path that was left out, simplify again, and keep whatever ends up cheaper (if
-   more than 24 paths qualify, try those that lower the loss most). Then try to leave out every two
-   paths at once.
-5. Repeat from several starts and keep the cheapest circuit, or among equally cheap ones the one
-   with the lower loss. If no start holds, begin from the intact model, which leaves some heads as
-   they are.
-6. Cut every path in the intact model. Paths that the model cannot do without but the circuit can
-   are listed as enabling.
+3. Simplify. Give heads cheaper candidates that still hold the loss, then leave out paths in the
+   same way; repeat until neither changes anything. What costs least loss for what it saves goes
+   first, several at once where that takes at most half of what the loss may still rise.
+4. Rearrange. Add a path, make one or two other changes at once, and go on from there if that holds
+   and is better.
+5. Repeat from several starts and keep the best circuit. If no start holds, begin from the intact
+   model, which leaves some heads as they are.
+6. Try every two cheaper changes at once.
+7. Cut paths in the intact model. Those that the model cannot do without but the circuit can are
+   listed as enabling.
 
-`circuits.discovery.cost` defines what is simple. A circuit holds if its loss stays two standard
-errors below the tolerance on the examples that decide; which trial to look at first is judged on
-some of them.
+Of two circuits that hold, the better one has the lower cost (`circuits.discovery.cost`), or else
+fewer heads with paths, or else the lower loss. A circuit holds if its loss stays two standard
+errors below the tolerance on the examples that decide.
+
+Which of many changes to try first is estimated (`circuits.attribution`); every decision is made by
+an exact loss. What is found is a local optimum: no head or path can be made cheaper or left out,
+and no two of them at once, without losing the tolerance.
 
 Unlike the paper, the search judges a head with all other replacements in place, not alone in the
 intact model: in a model with soft attention a head can look indispensable alone and yet not be
@@ -27,6 +31,7 @@ missed once the other heads are sharp, and the reverse.
 """
 
 import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -42,32 +47,32 @@ from circuits.circuit import (
     HeadPath,
     Mechanism,
     RolePath,
-    tidy,
 )
 from circuits.discovery.candidates import propose, role_mean
+from circuits.discovery.changes import Add, Change, Drop, Replace, changed, compatible
 from circuits.discovery.cost import circuit_cost, cost
+from circuits.discovery.judge import Judge
+from circuits.hooks.points import is_causal
 from circuits.runs.mean_attention import mean_attention
-from circuits.scores.hypotheses import live_sweep
-from circuits.scores.scorer import (
-    Progress,
-    Scorer,
-    is_unlearned,
-    mean_loss,
-    no_progress,
-    standard_error,
-)
+from circuits.scores.control import allowed_paths
+from circuits.scores.scorer import Progress, is_unlearned, mean_loss, no_progress
 from tasks import Batch, InputError, Task
 
 _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
     ("one-hot", 0.5),
     ("one-hot", 0.3),
+    ("one-hot", 0.1),
     ("shared", 0.4),
     ("shared", 0.25),
     ("shared", 0.15),
 )
-_REVISITED = 0.25  # paths with at least this mean attention may be put back
-_MOST_REVISITED = 24  # of them, those that lower the loss most
-_SCOUTED = 128  # examples for ordering trials
+_FEW = 8  # richer heads that are compared by exact losses
+_ADDED = 0.1  # paths with at least this mean attention may be added
+_MOST = 24  # so many additions, and so many changes beside them, are combined by threes
+_REARRANGED = 48  # so many combinations are tried
+_WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
+_CUTS = 200  # so many paths are always cut in the intact model,
+_NEEDLESS = 24  # and after them until the model does not mind so many cuts in a row
 
 
 def discover(
@@ -143,87 +148,84 @@ class Search:
     """The search on one model and one set of examples."""
 
     def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float, shared: bool = True):
+        self.model, self.batch = model, batch
         self.tolerance, self.shared = tolerance, shared
-        self.judge = Scorer(model, task, batch)
-        self.scout = Scorer(model, task, batch[:_SCOUTED])
-        self.baseline_loss = mean_loss(self.judge.base_losses)
-        self.empty = self.judge.empty_circuit
+        self.judge = Judge(model, task, batch, tolerance)
+        self.baseline_loss = mean_loss(self.judge.all.base_losses)
+        self.empty = self.judge.all.empty_circuit
         self.attention = mean_attention(model, batch).cpu()
-        self.known: dict[Circuit, bool] = {}
-        self.seen: dict[Circuit, tuple[float, float]] = {}
         n_layers, n_heads = self.attention.shape[:2]
         self.heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
         self.candidates = {head: self._candidates(self.attention[head]) for head in self.heads}
 
     def run(self, restarts: int, progress: Progress) -> Circuit:
         """The best circuit found from the best starts."""
-        starts = sorted(self._starts(), key=lambda circuit: self._order(circuit))
-        best, best_rank = self.empty, self._rank(self.empty)
+        starts = sorted(self._starts(), key=self._promise)
+        best = self.empty
         for start in progress(starts[:restarts], "searching"):
-            found = self._revisit(self._simplify(self._enrich(start)), progress)
-            rank = self._rank(found)
-            if rank < best_rank:
-                best, best_rank = found, rank
+            best = min(best, self._refine(self._enrich(start)), key=self._rank)
         if best == self.empty:  # no start held: replace heads one by one
-            best = self._simplify(self.empty)
+            best = self._refine(self.empty)
+        while self.judge.holds(best):
+            useful = progress(self._useful(best), "trying fewer heads")
+            better = self._fewer_heads(best, useful) or self._two_at_once(best)
+            if better is None:
+                break
+            best = self._refine(better)
         return best
 
     def enabling(self, circuit: Circuit, progress: Progress) -> tuple[HeadPath, ...]:
-        """Paths that the intact model needs and the circuit does without."""
-        present = set(circuit.paths())
-        swept = live_sweep(self.scout, self.attention, progress=progress)
-        needed = (row.path for row in swept if row.live_loss > self.tolerance)
-        return tuple(path for path in needed if path not in present)
+        """Paths that the intact model needs and the circuit does without.
 
-    # Judging
+        Cut one by one; if there are more than 200, those with the largest estimated effect first,
+        until many in a row are not needed.
+        """
+        allowed = allowed_paths(self.batch, is_causal(self.model))
+        cuts = {
+            HeadPath(head, path): self.empty.cut(HeadPath(head, path))
+            for head in self.heads
+            for path in allowed
+            if self.attention[head][path] >= _WEAKEST
+        }
+        self.judge.go_on_from(self.empty)
+        effects = self.judge.effects(self.empty, list(cuts.values()))
+        by_effect = sorted(zip(effects, cuts), reverse=True)
+        needed, needless = set[HeadPath](), 0
+        for place, (_, path) in enumerate(progress(by_effect, "cutting paths")):
+            if self.judge.loss(cuts[path]) > self.tolerance:
+                needed.add(path)
+                needless = 0
+            else:
+                needless += 1
+            if place >= _CUTS and needless >= _NEEDLESS:
+                break
+        return tuple(sorted(needed - set(circuit.paths())))
 
-    def _holds(self, circuit: Circuit) -> bool:
-        """Whether the loss stays below the tolerance; far-off circuits get a quick test only."""
-        if circuit not in self.known:
-            self.known[circuit] = not self._far_off(circuit) and self._close_look(circuit)
-        return self.known[circuit]
+    # What is better
 
-    def _far_off(self, circuit: Circuit) -> bool:
-        loss, error = self._scouted(circuit)
-        return loss - 4 * error > self.tolerance
+    def _simplicity(self, circuit: Circuit) -> tuple[int, int]:
+        """Cost, and number of heads with paths or without a mechanism."""
+        return circuit_cost(circuit, self.heads), len(self._useful(circuit))
 
-    def _close_look(self, circuit: Circuit) -> bool:
-        losses = self.judge.losses(circuit).mean(dim=1)
-        return float(losses.mean()) + 2 * standard_error(losses) < self.tolerance
+    def _useful(self, circuit: Circuit) -> list[Head]:
+        return [head for head in self.heads if cost(circuit[head], circuit.n_roles)]
 
-    def _loss(self, circuit: Circuit) -> float:
-        return self._scouted(circuit)[0]
+    def _rank(self, circuit: Circuit) -> tuple[bool, tuple[int, int], float]:
+        """Sort key, lower is better: holds, then cost and heads, then loss."""
+        holds = self.judge.holds(circuit)
+        return not holds, self._simplicity(circuit), self.judge.exact_loss(circuit)
 
-    def _scouted(self, circuit: Circuit) -> tuple[float, float]:
-        """The loss on the first examples, and its standard error."""
-        if circuit not in self.seen:
-            losses = self.scout.losses(circuit)
-            self.seen[circuit] = mean_loss(losses), standard_error(losses.mean(dim=1))
-        return self.seen[circuit]
-
-    def _go_on_from(self, circuit: Circuit) -> float:
-        """Make a circuit the base of the runs to come, which differ little; returns its loss."""
-        if self.known.get(circuit):
-            self.judge.rebase(circuit)
-        return self.scout.rebase(circuit)
-
-    def _cost(self, circuit: Circuit) -> int:
-        return circuit_cost(circuit, self.heads)
-
-    def _rank(self, circuit: Circuit) -> tuple[bool, int, float]:
-        """Sort key, lower is better: holds, then cost, then loss."""
-        return not self._holds(circuit), self._cost(circuit), self.judge.loss(circuit)
-
-    def _order(self, circuit: Circuit) -> tuple[bool, float, int]:
+    def _promise(self, circuit: Circuit) -> tuple[bool, float, tuple[int, int]]:
         """Sort key of starts: those that hold, cheapest first, then the others by loss."""
-        holds, loss = self._holds(circuit), self._loss(circuit)
-        return not holds, (0.0 if holds else loss), self._cost(circuit)
+        holds, loss = self.judge.holds(circuit), self.judge.loss(circuit)
+        return not holds, (0.0 if holds else loss), self._simplicity(circuit)
 
-    # Moves
+    # Changes
 
     def _candidates(self, attention: Float[Tensor, "dest src"]) -> list[Mechanism]:
+        """Mechanisms of a head, cheapest first; identity before uniform, which runs slower."""
         proposals = [propose(attention, kind, threshold) for kind, threshold in _THRESHOLDS]
-        found = [UNIFORM, IDENTITY, *proposals, role_mean(attention), ORIGINAL]
+        found = [IDENTITY, UNIFORM, *proposals, role_mean(attention), ORIGINAL]
         distinct = [m for m in dict.fromkeys(found) if self.shared or m.kind != "shared"]
         return sorted(distinct, key=lambda mechanism: cost(mechanism, len(attention)))
 
@@ -240,28 +242,68 @@ class Search:
         circuits = [Circuit(m, empty.n_roles, empty.rest, empty.task) for m in mechanisms]
         return [c for place, c in enumerate(circuits) if c not in circuits[:place]]
 
+    def _changed(self, circuit: Circuit, *changes: Change) -> Circuit:
+        return changed(circuit, changes, self.shared)
+
+    def _cheaper(self, circuit: Circuit, heads: Sequence[Head]) -> list[Replace]:
+        """Every candidate of some heads that costs less than what the head has."""
+        return [
+            Replace(head, candidate)
+            for head in heads
+            for candidate in self.candidates[head]
+            if cost(candidate, circuit.n_roles) < cost(circuit[head], circuit.n_roles)
+        ]
+
+    def _in_order(self, circuit: Circuit, changes: Sequence[Change]) -> list[Change]:
+        """Changes that may hold, those first that cost least loss for what they save."""
+        trials = {change: self._changed(circuit, change) for change in changes}
+        trials = {change: t for change, t in trials.items() if self.judge.may_hold(t)}
+        own = circuit_cost(circuit, self.heads)
+        effects = self.judge.effects(circuit, list(trials.values()))
+        price = {
+            change: effect / max(1, own - circuit_cost(trial, self.heads))
+            for (change, trial), effect in zip(trials.items(), effects)
+        }
+        return sorted(price, key=price.__getitem__)
+
+    # Steps
+
     def _enrich(self, circuit: Circuit) -> Circuit:
         """Make heads richer, the one that gains most first, until the circuit holds."""
-        loss = self._go_on_from(circuit)
-        while not self._holds(circuit):
+        while not self.judge.holds(circuit):
             trials = [
-                (self._loss(circuit.replace(head, richer)), head, richer)
+                circuit.replace(head, richer)
                 for head in self.heads
                 for richer in (role_mean(self.attention[head]), ORIGINAL)
                 if cost(richer, circuit.n_roles) > cost(circuit[head], circuit.n_roles)
             ]
-            if not trials:
-                return circuit
-            best_loss, head, richer = min(trials, key=lambda trial: trial[0])
-            if best_loss >= loss:
-                return circuit
-            circuit = circuit.replace(head, richer)
-            loss = self._go_on_from(circuit)
+            better = self._best(circuit, trials)
+            if better is None:
+                break
+            circuit = better
         return circuit
+
+    def _refine(self, circuit: Circuit) -> Circuit:
+        """Simplify and rearrange a circuit until neither makes it better."""
+        circuit = self._lowest_loss(self._simplify(circuit))
+        while self.judge.holds(circuit):
+            better = self._rearranged(circuit) or self._fewer_heads(circuit, self._vague(circuit))
+            if better is None:
+                break
+            circuit = self._lowest_loss(self._simplify(better))
+        return circuit
+
+    def _best(self, circuit: Circuit, trials: Sequence[Circuit]) -> Circuit | None:
+        """The trial with the lowest loss, of those that promise most; None if it is no lower."""
+        loss = self.judge.go_on_from(circuit)
+        effects = self.judge.effects(circuit, trials)
+        promising = sorted(range(len(trials)), key=effects.__getitem__)[:_FEW]
+        best = min((trials[place] for place in promising), key=self.judge.loss, default=circuit)
+        return best if self.judge.loss(best) < loss else None
 
     def _simplify(self, circuit: Circuit) -> Circuit:
         """Make heads cheaper and leave out paths until nothing can go."""
-        if not self._holds(circuit):
+        if not self.judge.holds(circuit):
             return circuit
         while True:
             before = circuit
@@ -271,90 +313,164 @@ class Search:
                 return circuit
 
     def _cheaper_heads(self, circuit: Circuit) -> Circuit:
-        self._go_on_from(circuit)
-        trials = []
-        for head in self.heads:
-            own = cost(circuit[head], circuit.n_roles)
-            for candidate in self.candidates[head]:
-                if cost(candidate, circuit.n_roles) < own:
-                    loss = self._loss(circuit.replace(head, candidate))
-                    saved = own - cost(candidate, circuit.n_roles)
-                    trials.append((loss, -saved, head, candidate))
-        changed = set()
-        # Lowest losses first, so idle heads are settled before useful ones are touched.
-        for _, _, head, candidate in sorted(trials, key=lambda trial: trial[:3]):
-            if head in changed:
-                continue
-            simpler = circuit.replace(head, candidate)
-            if self._holds(simpler):
-                circuit = self._cheapest(circuit, head)
-                changed.add(head)
-                self._go_on_from(circuit)
+        self.judge.go_on_from(circuit)
+        changes = self._in_order(circuit, self._cheaper(circuit, self.heads))
+        idle = dict[Head, Change]()
+        for change in changes:
+            if isinstance(change, Replace) and change.mechanism in (IDENTITY, UNIFORM):
+                idle.setdefault(change.head, change)
+        circuit = self._together(circuit, list(idle.values()))
+        for change in changes:
+            trial = self._changed(circuit, change)
+            cheaper = circuit_cost(trial, self.heads) < circuit_cost(circuit, self.heads)
+            if cheaper and self.judge.holds(trial):
+                circuit = self._cheapest(trial, change.head)
+                self.judge.go_on_from(circuit)
         return circuit
 
     def _cheapest(self, circuit: Circuit, head: Head) -> Circuit:
-        """Give the head its cheapest candidate that holds, the lower loss breaking ties."""
+        """Give a head its cheapest candidate that holds."""
         trials = (circuit.replace(head, candidate) for candidate in self.candidates[head])
-        for _, group in itertools.groupby(trials, key=self._cost):
-            holding = [trial for trial in group if self._holds(trial)]
-            if holding:
-                return min(holding, key=self._loss)
-        return circuit
+        return next((trial for trial in trials if self.judge.holds(trial)), circuit)
 
     def _fewer_paths(self, circuit: Circuit) -> Circuit:
-        self._go_on_from(circuit)
-        trials = [(self._loss(circuit.without(path)), path) for path in circuit.paths()]
-        for _, path in sorted(trials):
-            simpler = self._without(circuit, path)
-            if self._holds(simpler):
-                circuit = simpler
-                self._go_on_from(circuit)
+        self.judge.go_on_from(circuit)
+        changes = self._in_order(circuit, [Drop(path) for path in circuit.paths()])
+        circuit = self._together(circuit, changes)
+        for change in changes:
+            trial = self._changed(circuit, change)
+            if trial != circuit and self.judge.holds(trial):
+                circuit = trial
+                self.judge.go_on_from(circuit)
         return circuit
 
-    @staticmethod
-    def _without(circuit: Circuit, path: HeadPath) -> Circuit:
-        smaller = circuit.without(path)
-        return smaller.replace(path.head, tidy(smaller[path.head]))
+    def _together(self, circuit: Circuit, changes: Sequence[Change]) -> Circuit:
+        """Make the first changes at once, as many as take half of what the loss may rise."""
+        loss = self.judge.loss(circuit)
+        limit = loss + max(0.0, self.tolerance - loss) / 2
+        while len(changes) > 1:
+            trial = self._changed(circuit, *changes)
+            if self.judge.loss(trial) <= limit and self.judge.holds(trial):
+                self.judge.go_on_from(trial)
+                return trial
+            changes = changes[: len(changes) // 2]
+        return circuit
 
-    def _with(self, circuit: Circuit, path: HeadPath) -> Circuit:
-        old = circuit[path.head]
-        kept = old.paths if old.kind in ("one-hot", "shared") else ()
-        if not self.shared:
-            kept = tuple(other for other in kept if other.dest != path.path.dest)
-        return circuit.replace(path.head, tidy(Mechanism("shared", (*kept, path.path))))
+    def _rearranged(self, circuit: Circuit) -> Circuit | None:
+        """A better circuit with a path more and one or two things less, if one is found.
 
-    def _worth_revisiting(self, circuit: Circuit) -> list[HeadPath]:
-        """Paths with some attention that the circuit lacks; if many, those that help most."""
-        present = set(circuit.paths())
-        paths = (
-            HeadPath(head, RolePath(dest, src))
+        Only those with the lowest estimates are tried.
+        """
+        self.judge.go_on_from(circuit)
+        vague = self._vague(circuit)
+        replaced: list[Change] = [
+            change
+            for change in self._cheaper(circuit, self.heads)
+            if change.mechanism == IDENTITY or change.head in vague
+        ]
+        less = self._first([*map(Drop, circuit.paths()), *replaced], circuit)
+        more = [Add(path) for path in self._absent(circuit)]
+        ones, twos = itertools.combinations(less, 1), itertools.combinations(less, 2)
+        combined = [
+            *itertools.product(more, ones),
+            *itertools.product(self._first(more, circuit), twos),
+        ]
+        own = self._simplicity(circuit)
+        trials = dict[Circuit, None]()
+        for add, fewer in combined:
+            if compatible([*fewer, add]):
+                trial = self._changed(circuit, *fewer, add)
+                if self._simplicity(trial) < own and self.judge.may_hold(trial):
+                    trials[trial] = None
+        effects = self.judge.effects(circuit, list(trials))
+        for _, trial in sorted(zip(effects, trials), key=lambda pair: pair[0])[:_REARRANGED]:
+            if self.judge.holds(trial):
+                return trial
+        return None
+
+    def _first(self, changes: Sequence[Change], circuit: Circuit) -> list[Change]:
+        """Of many changes, those that do best."""
+        if len(changes) <= _MOST:
+            return list(changes)
+        effects = self.judge.effects(circuit, [self._changed(circuit, c) for c in changes])
+        best = sorted(range(len(changes)), key=effects.__getitem__)[:_MOST]
+        return [changes[place] for place in sorted(best)]
+
+    def _absent(self, circuit: Circuit) -> list[HeadPath]:
+        """Paths with some attention that the circuit lacks."""
+        vague = self._vague(circuit)
+        return [
+            HeadPath(head, path)
             for head in self.heads
-            for dest, src in (self.attention[head] >= _REVISITED).nonzero().tolist()
-        )
-        absent = [path for path in paths if path not in present]
-        if len(absent) > _MOST_REVISITED:
-            self._go_on_from(circuit)
-            absent.sort(key=lambda path: self._loss(self._with(circuit, path)))
-            absent = sorted(absent[:_MOST_REVISITED])
-        return absent
+            if head not in vague
+            for dest, src in (self.attention[head] >= _ADDED).nonzero().tolist()
+            if (path := RolePath(dest, src)) not in circuit[head].paths
+        ]
 
-    def _revisit(self, circuit: Circuit, progress: Progress) -> Circuit:
-        """Undo some decisions, which depend on each other, simplify again and keep the cheaper."""
-        if not self._holds(circuit):
-            return circuit
-        for path in progress(self._worth_revisiting(circuit), "revisiting"):
-            if path in set(circuit.paths()) or circuit[path.head].kind in ("role-mean", "original"):
-                continue
-            self._go_on_from(circuit)
-            richer = self._with(circuit, path)
-            if self._loss(richer) >= self._loss(circuit):
-                continue
-            found = self._simplify(richer)
-            if self._rank(found) < self._rank(circuit):
-                circuit = found
-        self._go_on_from(circuit)
-        for first, second in itertools.combinations(list(circuit.paths()), 2):
-            smaller = self._without(self._without(circuit, first), second)
-            if self._holds(smaller):
-                return self._simplify(smaller)
+    def _fewer_heads(self, circuit: Circuit, heads: Iterable[Head]) -> Circuit | None:
+        """A better circuit that does without a head, or gives it paths instead of a role-mean."""
+        own = self._simplicity(circuit)
+        vague = self._vague(circuit)
+        for head in heads:
+            for change in self._cheaper(circuit, [head]):
+                if head in vague or change.mechanism == IDENTITY:
+                    found = self._repaired(self._changed(circuit, change), head, own)
+                    if found is not None and self._simplicity(found) < own:
+                        return found
+        return None
+
+    def _vague(self, circuit: Circuit) -> list[Head]:
+        """Heads that have neither paths nor an idle mechanism."""
+        kinds = ("role-mean", "original")
+        return [head for head in self.heads if circuit[head].kind in kinds]
+
+    def _repaired(self, circuit: Circuit, lost: Head, most: tuple[int, int]) -> Circuit | None:
+        """Make what helps most, paths or another idle mechanism, until the circuit holds.
+
+        The head that is done without gets no path.
+
+        Returns:
+            The simplified circuit, or None if it would be no better than `most`.
+        """
+        left_idle = [] if cost(circuit[lost], circuit.n_roles) else [lost]
+        while not self.judge.holds(circuit):
+            paths = [path for path in self._absent(circuit) if path.head not in left_idle]
+            richer = [self._changed(circuit, Add(path)) for path in paths]
+            better = self._best(circuit, self._other_idle(circuit)) or self._best(circuit, richer)
+            if better is None or self._simplicity(better) > most:
+                return None
+            circuit = better
+        return self._simplify(circuit)
+
+    def _two_at_once(self, circuit: Circuit) -> Circuit | None:
+        """A circuit that holds after any two changes that make it cheaper, if there is one."""
+        if not self.judge.holds(circuit):
+            return None
+        self.judge.go_on_from(circuit)
+        changes: list[Change] = [*map(Drop, circuit.paths()), *self._cheaper(circuit, self.heads)]
+        for pair in itertools.combinations(changes, 2):
+            if compatible(pair):
+                trial = self._changed(circuit, *pair)
+                if self.judge.holds(trial):
+                    return trial
+        return None
+
+    def _lowest_loss(self, circuit: Circuit) -> Circuit:
+        """Of identity and uniform, give each idle head the one with the lower loss."""
+        self.judge.go_on_from(circuit)
+        for head in self.heads:
+            for other in self._other_idle(circuit, [head]):
+                better = self.judge.loss(other) < self.judge.loss(circuit)
+                if better and self.judge.holds(other):
+                    circuit = other
+                    self.judge.go_on_from(circuit)
         return circuit
+
+    def _other_idle(self, circuit: Circuit, heads: Sequence[Head] | None = None) -> list[Circuit]:
+        """The circuit with uniform in place of identity, or the reverse, one head at a time."""
+        other = {IDENTITY: UNIFORM, UNIFORM: IDENTITY}
+        return [
+            circuit.replace(head, other[circuit[head]])
+            for head in heads or self.heads
+            if circuit[head] in other
+        ]

@@ -93,7 +93,8 @@ class CircuitScore(OldNames):
         combined_se: its standard error.
         paths: one row per path of the circuit.
         enabling: one row per path that only enables.
-        control: the combined losses of random circuits of the same size and mechanisms, ascending.
+        control: the combined losses of random circuits of the same size and mechanisms, ascending;
+            of the first 64 examples where these suffice (`circuits.scores.control`).
         notes: what could not be measured, one sentence each.
         loss_name: readable name of the loss.
         attention: the intact model's mean attention by role on these examples.

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from circuits.circuit import Circuit, Head, Mechanism, RolePath
-from circuits.scores.scorer import Progress, Scorer, no_progress
+from circuits.scores.scorer import Progress, Scorer, mean_loss, no_progress, standard_error
 from tasks import Batch
 
+_QUICK = 64  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 
 
@@ -78,6 +79,9 @@ def random_control(
 ) -> list[float]:
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 
+    They are measured on the first 64 examples, and on all where four standard errors less would be
+    as good as the given circuit.
+
     Args:
         scorer: of the model and the examples.
         circuit: the circuit to compare with.
@@ -96,4 +100,13 @@ def random_control(
                 break
             other = random_circuit(circuit, heads, paths, draw)
         drawn.append(other)
-    return sorted(scorer.loss(other) for other in progress(drawn, "random circuits"))
+    quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])
+    goal = scorer.loss(circuit)
+    losses = []
+    for other in progress(drawn, "random circuits"):
+        few = quick.losses(other)
+        loss = mean_loss(few)
+        if loss - 4 * standard_error(few.mean(dim=1)) <= goal:
+            loss = scorer.loss(other)
+        losses.append(loss)
+    return sorted(losses)

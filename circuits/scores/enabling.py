@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -101,6 +102,7 @@ def enabled_by(
     layers = sorted({path.head.layer for path in later if path.head.layer > first})
     if not layers:
         return {cut: [] for cut in cuts}
+    dests = sorted({path.path.dest for path in later})
     parts = parts_of(model, batch)
     empty = Circuit({}, batch.roles.shape[-1])
     above = {cut: [layer for layer in layers if layer > cut.head.layer] for cut in cuts}
@@ -110,13 +112,15 @@ def enabled_by(
         if number % len(cuts) == 0:
             with _seeing(model, layers) as intact:
                 runs = HookRuns(model, part, empty)
-            _check_sides(model, part, intact)
+            _check_sides(model, part, intact, dests)
         if above[cut]:
             with _seeing(model, above[cut]) as changed:
                 runs.outputs(empty.cut(cut))
-            means[cut].append((_all_sides(model, part, intact, changed), len(part)))
+            means[cut].append((_all_sides(model, part, intact, changed, dests), len(part)))
     return {
-        cut: _losers(weighted_mean(means[cut]), above[cut], later, least_drop) if above[cut] else []
+        cut: _losers(weighted_mean(means[cut]), above[cut], dests, later, least_drop)
+        if above[cut]
+        else []
         for cut in cuts
     }
 
@@ -124,6 +128,7 @@ def enabled_by(
 def _losers(
     means: Float[Tensor, "side layer head dest src"],
     layers: list[int],
+    dests: list[int],
     later: Sequence[HeadPath],
     least_drop: float,
 ) -> list[Enabled]:
@@ -131,7 +136,8 @@ def _losers(
     found = []
     for path in later:
         if path.head.layer in layers:
-            place = (layers.index(path.head.layer), path.head.head, *path.path)
+            dest, src = path.path
+            place = (layers.index(path.head.layer), path.head.head, dests.index(dest), src)
             before, by_key, by_query, after = (float(mean[place]) for mean in means)
             if before - after >= least_drop:
                 found.append(Enabled(path, before, after, by_query, by_key))
@@ -155,10 +161,11 @@ def _seeing(model: Any, layers: list[int]) -> Iterator[Seen]:
         yield seen
 
 
-def _check_sides(model: Any, batch: Batch, seen: Seen) -> None:
+def _check_sides(model: Any, batch: Batch, seen: Seen, dests: list[int]) -> None:
     for layer, sides in seen.items():
-        mean = _mean_attention(model, batch, layer, sides["q"], sides["k"])
-        if not torch.allclose(mean, attention_by_role(sides["pattern"], batch.roles), atol=1e-3):
+        mean = _mean_attention(model, batch, layer, sides["q"], sides["k"], dests)
+        shown = attention_by_role(sides["pattern"], batch.roles)[:, dests]
+        if not torch.allclose(mean, shown, atol=1e-3):
             raise InputError(
                 f"enabling: expected layer {layer} to attend by its queries and keys alone, found "
                 "another pattern; this model's queries and keys cannot be separated"
@@ -166,15 +173,15 @@ def _check_sides(model: Any, batch: Batch, seen: Seen) -> None:
 
 
 def _all_sides(
-    model: Any, batch: Batch, intact: Seen, changed: Seen
+    model: Any, batch: Batch, intact: Seen, changed: Seen, dests: list[int]
 ) -> Float[Tensor, "side layer head dest src"]:
     """Attention with neither, the keys, the queries, and both from the changed run."""
     return torch.stack(
         [
             torch.stack(
                 [
-                    _mean_attention(model, batch, layer, queries[layer]["q"], keys[layer]["k"])
-                    for layer in changed
+                    _mean_attention(model, batch, la, queries[la]["q"], keys[la]["k"], dests)
+                    for la in changed
                 ]
             )
             for queries in (intact, changed)
@@ -189,10 +196,19 @@ def _mean_attention(
     layer: int,
     queries: Float[Tensor, "batch pos head d_head"],
     keys: Float[Tensor, "batch pos head d_head"],
+    dests: list[int],
 ) -> Float[Tensor, "head dest src"]:
-    """Attention by role from given queries and keys."""
+    """Attention from some roles to all roles of the same chain, from given queries and keys."""
     keys = keys.repeat_interleave(queries.shape[2] // keys.shape[2], dim=2)
     scale = getattr(model.blocks[layer].attn, "attn_scale", None) or queries.shape[-1] ** 0.5
-    allowed = allowed_positions(queries.shape[1], is_causal(model), queries.device)
-    pattern = softmax_attention(queries.transpose(1, 2), keys.transpose(1, 2), allowed, scale)
-    return attention_by_role(pattern, batch.roles)
+    positions = batch.roles[:, :, dests].flatten(1)
+    example = torch.arange(len(batch), device=positions.device)[:, None]
+    allowed = allowed_positions(queries.shape[1], is_causal(model), queries.device)[positions]
+    pattern = softmax_attention(
+        queries[example, positions].transpose(1, 2), keys.transpose(1, 2), allowed[:, None], scale
+    )
+    by_chain = rearrange(
+        pattern, "batch head (chain dest) src -> batch head chain dest src", dest=len(dests)
+    )
+    sources = batch.roles[:, None, :, None].expand(*by_chain.shape[:-1], -1)
+    return by_chain.gather(-1, sources).mean(dim=(0, 2))

@@ -1,0 +1,70 @@
+"""Changes of a circuit: a path more, a path less, or another mechanism for a head."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from circuits.circuit import Circuit, Head, HeadPath, Mechanism, tidy
+
+
+class Add(NamedTuple):
+    """One more path of a head; a head without paths gets its first."""
+
+    path: HeadPath
+
+    @property
+    def head(self) -> Head:
+        return self.path.head
+
+
+class Drop(NamedTuple):
+    """One path of a head less."""
+
+    path: HeadPath
+
+    @property
+    def head(self) -> Head:
+        return self.path.head
+
+
+class Replace(NamedTuple):
+    """Another mechanism for a head."""
+
+    head: Head
+    mechanism: Mechanism
+
+
+Change = Add | Drop | Replace
+
+
+def changed(circuit: Circuit, changes: Iterable[Change], shared: bool = True) -> Circuit:
+    """The circuit after some changes, one after the other.
+
+    Args:
+        circuit: the circuit, which is kept.
+        changes: what to change.
+        shared: whether a role may have several sources; otherwise an added path takes the place of
+            the role's other one.
+    """
+    for change in changes:
+        old = circuit[change.head]
+        if isinstance(change, Replace):
+            new = change.mechanism
+        elif isinstance(change, Drop):
+            new = tidy(old.without(change.path.path))
+        else:
+            added = change.path.path
+            kept = [
+                path
+                for path in (old.paths if old.kind in ("one-hot", "shared") else ())
+                if shared or path.dest != added.dest
+            ]
+            new = tidy(Mechanism("shared", (*kept, added)))
+        circuit = circuit.replace(change.head, new)
+    return circuit
+
+
+def compatible(changes: Sequence[Change]) -> bool:
+    """Whether no change undoes another one: a replaced head is changed by nothing else."""
+    replaced = [change.head for change in changes if isinstance(change, Replace)]
+    heads = [change.head for change in changes]
+    return all(heads.count(head) == 1 for head in replaced)
