@@ -36,6 +36,13 @@ class Judge:
             self.known[circuit] = loss - 4 * error <= self.tolerance and self._look_closely(circuit)
         return self.known[circuit]
 
+    def exceeds(self, circuit: Circuit) -> bool:
+        """Whether the loss exceeds the tolerance, on all examples where the first do not tell."""
+        loss, error = self._look(circuit)
+        if abs(loss - self.tolerance) <= 4 * error:
+            loss = self.exact_loss(circuit)
+        return loss > self.tolerance
+
     def may_hold(self, circuit: Circuit) -> bool:
         """Whether it is not known that the circuit does not hold."""
         return self.known.get(circuit, True)

@@ -188,11 +188,12 @@ class Search:
             if self.attention[head][path] >= _WEAKEST
         }
         self.judge.go_on_from(self.empty)
+        self.judge.all.rebase(self.empty)
         effects = self.judge.effects(self.empty, list(cuts.values()))
         by_effect = sorted(zip(effects, cuts), reverse=True)
         needed, needless = set[HeadPath](), 0
         for place, (_, path) in enumerate(progress(by_effect, "cutting paths")):
-            if self.judge.loss(cuts[path]) > self.tolerance:
+            if self.judge.exceeds(cuts[path]):
                 needed.add(path)
                 needless = 0
             else:
