@@ -1,13 +1,16 @@
 """Estimates against the exact change where they are exact, finite differences, and a bridge."""
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from transformer_lens import HookedTransformerConfig
 
 import retrieval_interp as ri
 from circuits.attribution import gradients
-from circuits.attribution.estimates import attribute
+from circuits.attribution.estimates import attribute, rank_correlation
 from circuits.attribution.gradients import pattern_gradients
 from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, Circuit, Head, HeadPath, RolePath
 from circuits.models.vector_transformer import VectorTransformer
@@ -217,3 +220,32 @@ def test_a_mean_loss_of_tokens_and_of_vectors_differ(hooked):
             return (outputs[:, -4:] - wanted).square().mean(dim=(1, 2))[:, None]
 
     assert attribute(hooked, Squared(), Lookup().sample(4)).has_curvature
+
+
+def test_an_estimated_sweep_is_that_of_the_attribution(model, task):
+    batch = task.sample(8, seed=3)
+    found = ri.ablation_sweep(model, task, batch, estimate=True, exact=5)
+    exact = ri.ablation_sweep(model, task, batch)
+    attribution = attribute(model, task, batch)
+    assert found.heads.keys() == exact.heads.keys()
+    assert list(found.paths) == [row.path for row in exact.paths]
+    for choice, estimate in found.heads.items():
+        assert estimate == attribution.estimate(EMPTY.replace(*choice))
+    for path, estimate in found.paths.items():
+        assert estimate == attribution.estimate(EMPTY.cut(path))
+    losses = {**exact.heads, **{row.path: row.live_loss for row in exact.paths}}
+    effects = {key: row.effect for key, row in {**found.heads, **found.paths}.items()}
+    assert set(found.exact) == set(sorted(effects, key=effects.get)[-5:])
+    assert found.exact == {key: pytest.approx(losses[key], abs=1e-6) for key in found.exact}
+    pairs = pd.DataFrame([(effects[key], losses[key]) for key in found.exact])
+    assert found.rank_correlation == pytest.approx(pairs.rank().corr().iloc[0, 1])
+
+
+SMALL = st.integers(-3, 3).map(float)
+
+
+@given(st.lists(st.tuples(SMALL, SMALL), min_size=2, max_size=9))
+def test_rank_correlation_equals_that_of_pandas(pairs):
+    expected = pd.DataFrame(pairs).rank().corr().iloc[0, 1]
+    found = rank_correlation(*zip(*pairs))
+    assert found == pytest.approx(expected, nan_ok=True)

@@ -84,6 +84,13 @@ def test_ablation_sweep(benchmark, tmp_path, capsys):
     assert row["difference"] < 1e-5 and min(row["naive/ours"], row["patch/ours"]) > 0
 
 
+def test_attribution(benchmark, tmp_path, capsys):
+    data, _, lines = run(benchmark, "attribution", tmp_path, capsys, "--device", "cpu")
+    names = ["exact", "first order", "logits", "integrated, 5", "integrated, 16"]
+    assert [row["estimate"] for row in data["rows"]] == names and len(lines) == 5
+    assert all(-1 <= row["rank correlation"] <= 1 for row in data["rows"][1:])
+
+
 def test_growth(benchmark, tmp_path, capsys):
     page = tmp_path / "growth.html"
     data, _, lines = run(benchmark, "growth", tmp_path, capsys, "--out", str(page))

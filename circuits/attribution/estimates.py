@@ -8,8 +8,9 @@ import torch
 
 from circuits.attribution.gradients import PatternGradients, pattern_gradients
 from circuits.circuit import Circuit
+from circuits.runs.fits import check_batch_fits, check_model_fits
 from circuits.runs.hook_runs import has_hooks
-from circuits.scores.scorer import check_batch_fits, check_model_fits, standard_error
+from circuits.runs.losses import standard_error
 from tasks import Batch, InputError, Task
 
 _PART = 128  # examples per pass; their patterns and gradients are held for all layers
@@ -130,3 +131,21 @@ def attribute(
             for place, part in enumerate(parts)
         ]
     )
+
+
+def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float:
+    """Spearman's rank correlation of two lists of numbers; equal numbers share their mean rank.
+
+    NaN for fewer than two numbers, or if all are equal.
+    """
+    if len(ones) < 2:
+        return float("nan")
+    ranks = []
+    for numbers in (ones, others):
+        _, place, counts = torch.tensor(numbers, dtype=torch.float64).unique(
+            return_inverse=True, return_counts=True
+        )
+        rank = (counts.cumsum(0) - (counts - 1) / 2)[place]
+        ranks.append(rank - rank.mean())
+    norms = [float(rank.norm()) for rank in ranks]
+    return float(ranks[0] @ ranks[1]) / (norms[0] * norms[1]) if all(norms) else float("nan")

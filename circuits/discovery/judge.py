@@ -5,8 +5,9 @@ from typing import Any
 
 from circuits.attribution.estimates import attribute
 from circuits.circuit import Circuit
+from circuits.runs.losses import mean_loss, standard_error
 from circuits.runs.role_runs import RoleRuns
-from circuits.scores.scorer import Scorer, mean_loss, standard_error
+from circuits.scores.scorer import Scorer
 from tasks import Batch, InputError, Task
 
 _SCOUTED = 64  # examples of quick looks and estimates

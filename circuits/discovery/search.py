@@ -53,9 +53,10 @@ from circuits.discovery.changes import Add, Change, Drop, Replace, changed, comp
 from circuits.discovery.cost import circuit_cost, cost
 from circuits.discovery.judge import Judge
 from circuits.hooks.points import is_causal
+from circuits.runs.losses import mean_loss
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths
-from circuits.scores.scorer import Progress, is_unlearned, mean_loss, no_progress
+from circuits.scores.scorer import Progress, is_unlearned, no_progress
 from tasks import Batch, InputError, Task
 
 _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from circuits.circuit import Circuit, Head, HeadPath, Mechanism
 from circuits.hooks.points import is_causal
+from circuits.runs.losses import mean_loss, standard_error
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths, random_control
 from circuits.scores.enabling import Enabled, enabled_by
 from circuits.scores.old_names import OldNames
-from circuits.scores.scorer import Progress, Scorer, mean_loss, no_progress, standard_error
+from circuits.scores.scorer import Progress, Scorer, no_progress
 from tasks import Batch, InputError, Task
 
 

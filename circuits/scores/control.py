@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from circuits.circuit import Circuit, Head, Mechanism, RolePath
-from circuits.scores.scorer import Progress, Scorer, mean_loss, no_progress, standard_error
+from circuits.runs.losses import mean_loss, standard_error
+from circuits.scores.scorer import Progress, Scorer, no_progress
 from tasks import Batch
 
 _QUICK = 64  # examples that tell most random circuits from the given one

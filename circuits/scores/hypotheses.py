@@ -4,21 +4,24 @@
 2. Each path alone, cut live: its attention is set to zero in the intact model and all later
    attention is recomputed.
 
-Exact, and computed only where a hypothesis can change the answer (`circuits.runs.hook_runs`).
+Exact, and computed only where a hypothesis can change the answer (`circuits.runs.hook_runs`); or
+estimated, all from one pass (`circuits.attribution`), with as many exact losses as are asked for.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 from jaxtyping import Float
 from torch import Tensor
 
+from circuits.attribution.estimates import Estimate, attribute, rank_correlation
 from circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath, Mechanism
 from circuits.hooks.points import is_causal
+from circuits.runs.losses import mean_loss
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths
 from circuits.scores.old_names import OldNames
-from circuits.scores.scorer import Progress, Scorer, mean_loss, no_progress
+from circuits.scores.scorer import Progress, Scorer, no_progress
 from tasks import Batch, Task
 
 
@@ -52,13 +55,64 @@ class AblationSweep(OldNames):
     paths: list[LiveScore]
 
 
+Hypothesis = HeadPath | tuple[Head, Mechanism]  # a path that is cut, or a head that is replaced
+
+
+@dataclass(frozen=True)
+class EstimatedSweep:
+    """The estimated change of the loss by every head and path hypothesis.
+
+    Attributes:
+        baseline_loss: the intact model's loss, which is exact.
+        heads: the estimate with one head replaced by a mechanism.
+        paths: the estimate with one path cut.
+        exact: the exact losses of the hypotheses with the largest estimates, largest first.
+    """
+
+    baseline_loss: float
+    heads: dict[tuple[Head, Mechanism], Estimate]
+    paths: dict[HeadPath, Estimate]
+    exact: dict[Hypothesis, float]
+
+    @property
+    def rank_correlation(self) -> float:
+        """Spearman's, of estimates and exact losses where there are both; NaN for fewer than 2."""
+        effects = [
+            (self.paths[each] if isinstance(each, HeadPath) else self.heads[each]).effect
+            for each in self.exact
+        ]
+        return rank_correlation(effects, list(self.exact.values()))
+
+
+@overload
 def ablation_sweep(
     model: Any,
     task: Task,
     batch: Batch,
     least: float = 0.0,
     progress: Progress = no_progress,
-) -> AblationSweep:
+    estimate: Literal[False] = False,
+) -> AblationSweep: ...
+@overload
+def ablation_sweep(
+    model: Any,
+    task: Task,
+    batch: Batch,
+    least: float = 0.0,
+    progress: Progress = no_progress,
+    *,
+    estimate: Literal[True],
+    exact: int = 0,
+) -> EstimatedSweep: ...
+def ablation_sweep(
+    model: Any,
+    task: Task,
+    batch: Batch,
+    least: float = 0.0,
+    progress: Progress = no_progress,
+    estimate: bool = False,
+    exact: int = 0,
+) -> AblationSweep | EstimatedSweep:
     """Replace every head alone, and cut every path alone.
 
         heads[h, m] = loss({h: m})    for m uniform and identity: head h replaced, all others intact
@@ -74,9 +128,17 @@ def ablation_sweep(
         batch: the examples.
         least: skip paths with less mean attention.
         progress: wraps an iterable to show a bar, as `(items, text)`.
+        estimate: give the estimates of `circuits.attribution.estimates.attribute` instead, all from
+            one forward pass.
+        exact: with `estimate`, the number of hypotheses with the largest estimates that are also
+            measured exactly.
+
+    Returns:
+        The exact losses, or with `estimate` an `EstimatedSweep`.
 
     Raises:
-        InputError: the model does not fit the task.
+        InputError: the model does not fit the task, or an estimate is asked for and the loss has no
+            gradient.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -90,51 +152,46 @@ def ablation_sweep(
     scorer = Scorer(model, task, batch)
     attention = mean_attention(model, batch)
     n_layers, n_heads = attention.shape[:2]
-    choices = [
+    replaced = [
         (Head(layer, head), mechanism)
         for layer in range(n_layers)
         for head in range(n_heads)
         for mechanism in (UNIFORM, IDENTITY)
     ]
-    heads = {
-        (head, mechanism): scorer.loss(scorer.empty_circuit.replace(head, mechanism))
-        for head, mechanism in progress(choices, "replacing heads")
-    }
     baseline = mean_loss(scorer.base_losses)
-    return AblationSweep(baseline, heads, live_sweep(scorer, attention, least, progress))
+    empty = scorer.empty_circuit
+    if not estimate:
+        heads = {
+            choice: scorer.loss(empty.replace(*choice))
+            for choice in progress(replaced, "replacing heads")
+        }
+        paths = [
+            LiveScore(path, float(attention[path.head][path.path]), scorer.loss(empty.cut(path)))
+            for path in progress(_paths(scorer, attention, least), "cutting paths")
+        ]
+        return AblationSweep(baseline, heads, paths)
+    attribution = attribute(model, task, batch)
+    of_heads = {choice: attribution.estimate(empty.replace(*choice)) for choice in replaced}
+    cuts = progress(_paths(scorer, attention, least), "estimating cuts")
+    of_paths = {path: attribution.estimate(empty.cut(path)) for path in cuts}
+    effects: list[tuple[Hypothesis, Estimate]] = [*of_heads.items(), *of_paths.items()]
+    largest = [each for each, _ in sorted(effects, key=lambda pair: -pair[1].effect)[:exact]]
+    losses = {
+        each: scorer.loss(empty.cut(each) if isinstance(each, HeadPath) else empty.replace(*each))
+        for each in progress(largest, "scoring exactly")
+    }
+    return EstimatedSweep(baseline, of_heads, of_paths, losses)
 
 
-def live_sweep(
-    scorer: Scorer,
-    attention: Float[Tensor, "layer head dest src"],
-    least: float = 0.05,
-    progress: Progress = no_progress,
-) -> list[LiveScore]:
-    """Cut every path with some attention, one at a time, in the intact model.
-
-    Args:
-        scorer: of the model and the examples; left on the intact model.
-        attention: mean attention by role.
-        least: skip paths with less mean attention.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Returns:
-        One score per path that the mask allows, by layer, head, destination and source.
-    """
-    scorer.rebase(scorer.empty_circuit)
+def _paths(
+    scorer: Scorer, attention: Float[Tensor, "layer head dest src"], least: float
+) -> list[HeadPath]:
+    """Every path that the mask allows and that has some attention."""
     allowed = allowed_paths(scorer.batch, is_causal(scorer.model))
-    paths = [
+    return [
         HeadPath(Head(layer, head), path)
         for layer in range(attention.shape[0])
         for head in range(attention.shape[1])
         for path in allowed
         if attention[layer, head][path] >= least
-    ]
-    return [
-        LiveScore(
-            path,
-            float(attention[path.head][path.path]),
-            scorer.loss(scorer.empty_circuit.cut(path)),
-        )
-        for path in progress(paths, "cutting paths")
     ]

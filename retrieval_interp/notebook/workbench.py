@@ -29,7 +29,8 @@ from circuits.hooks.ablated import ablated
 from circuits.hooks.points import is_causal
 from circuits.notation import circuit_diff, circuit_text
 from circuits.notation import suppose as suppose_line
-from circuits.scores.scorer import Progress, is_unlearned, standard_error
+from circuits.runs.losses import standard_error
+from circuits.scores.scorer import Progress, is_unlearned
 from retrieval_interp.cli.command import progress_bar
 from retrieval_interp.notebook.display import register_displays
 from retrieval_interp.reproduce.paper import paper_reports

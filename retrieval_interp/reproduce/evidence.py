@@ -20,7 +20,8 @@ import torch
 
 from circuits import Circuit, HeadPath, Scorer
 from circuits import discover as discover_circuit
-from circuits.scores.scorer import Progress, no_progress, standard_error
+from circuits.runs.losses import standard_error
+from circuits.scores.scorer import Progress, no_progress
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series

@@ -14,7 +14,7 @@ import torch
 
 from circuits import Circuit, ablated
 from circuits.hooks.points import is_causal, pattern_hook_name
-from circuits.scores.scorer import check_devices
+from circuits.runs.fits import check_devices
 from retrieval_interp.views.page import View, render, unescaped
 from tasks import Batch, InputError, Task
 
