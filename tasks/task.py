@@ -29,7 +29,8 @@ class Task:
         loss_name: what the loss is called in tables.
         loss_meaning: what its numbers mean, in a sentence.
         plateau: the loss of a model that has learned nothing, or None if unknown.
-        tolerance: the loss that a working circuit stays below, unless another is given.
+        tolerance: the loss that a working circuit stays below, unless another is given; None for
+            the loss at which 95% of what the model has learned is kept.
         answer_roles: the roles at which the loss reads the outputs, if it reads no others; scores
             are then computed at these positions only (see `answers`).
         position_note: how to read `position_labels`, in a sentence; empty where that is plain.
@@ -85,8 +86,8 @@ class Task:
         return None
 
     @property
-    def tolerance(self) -> float:
-        return 0.05
+    def tolerance(self) -> float | None:
+        return None
 
     @property
     def loss_meaning(self) -> str:

@@ -1,12 +1,17 @@
+import itertools
+
 import pytest
 
-from circuits.circuit import Head, Mechanism, RolePath, tidy
+from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath, tidy
 from circuits.discovery.candidates import propose
 from circuits.discovery.search import discover
+from circuits.runs.losses import mean_loss, standard_error
 from circuits.scores.circuit_score import score_circuit
-from circuits.scores.scorer import is_unlearned
+from circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.storage.checkpoint import load_checkpoint
-from tasks import RetrievalTask
+from retrieval_interp.training.model import ModelConfig, build_model
+from tasks import RetrievalTask, Task
+from tests.test_scoring import naive_mse
 
 
 def test_proposals_follow_the_attention():
@@ -67,3 +72,75 @@ def test_without_shared_sources_paths_are_one_hot_alone():
     batch = small.task.sample(256, split="test")
     score = score_circuit(small.model, small.task, circuit, batch, controls=0)
     assert score.sufficient and {Head(2, 0), Head(4, 0)} < {path.head for path in circuit.paths()}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
+    """Tried one by one and two by two, apart from the search."""
+    found = discover(small.model, small.task, examples=64, restarts=1, shared=shared)
+    scorer = Scorer(small.model, small.task, small.task.sample(64, split="discovery"))
+    circuit = Circuit(found.mechanisms, found.n_roles, found.rest, found.task)
+
+    def holds(trial):
+        losses = scorer.losses(trial)
+        return mean_loss(losses) + 2 * standard_error(losses.mean(dim=1)) < 0.05
+
+    def simpler(trial):
+        useful = [head for head, mechanism in trial.mechanisms.items() if mechanism.paths]
+        yield from (trial.without(path) for path in trial.paths())
+        yield from (trial.replace(head, idle) for head in useful for idle in (UNIFORM, IDENTITY))
+
+    assert holds(circuit)
+    once = list(simpler(circuit))
+    twice = list(itertools.chain.from_iterable(map(simpler, once)))
+    assert len(twice) > 50 and not any(map(holds, [*once, *twice]))
+
+
+class Silent(Task):
+    """The task of another, which names neither a plateau nor a tolerance."""
+
+    def __init__(self, task):
+        self.task = task
+
+    role_names = property(lambda self: self.task.role_names)
+
+    def sample(self, *arguments, **more):
+        return self.task.sample(*arguments, **more)
+
+    def example_losses(self, outputs, batch):
+        return self.task.example_losses(outputs, batch)
+
+
+def test_without_a_tolerance_95_percent_of_what_was_learned_is_kept(small):
+    task = Silent(small.task)
+    batch = task.sample(64, split="test")
+    circuit = discover(small.model, task, examples=64, restarts=1)
+    score = score_circuit(small.model, task, circuit, batch, controls=0)
+    blind = Circuit({Head(layer, 0): UNIFORM for layer in range(5)}, 7)
+    uninformed, intact, combined = (
+        naive_mse(small.model, small.task, each, batch) for each in (blind, Circuit({}, 7), circuit)
+    )
+    assert score.uninformed_loss == pytest.approx(uninformed, abs=1e-5)
+    expected = uninformed - 0.95 * (uninformed - intact)
+    assert score.tolerance == pytest.approx(expected, abs=1e-5)
+    share = (uninformed - combined) / (uninformed - intact)
+    assert score.kept == pytest.approx(share, abs=1e-5)
+    assert score.sufficient and score.kept > 0.95
+
+
+def test_what_is_worse_than_knowing_nothing_is_no_circuit(small):
+    """However large the tolerance is."""
+    found = discover(small.model, small.task, tolerance=10.0, examples=64, restarts=1)
+    batch = small.task.sample(64, split="test")
+    assert naive_mse(small.model, small.task, found, batch) < 0.75
+    nowhere = Circuit({Head(layer, 0): UNIFORM for layer in range(5)}, 7)
+    score = score_circuit(small.model, small.task, nowhere, batch, 10.0, controls=0)
+    assert score.combined_loss > 0.75 and not score.sufficient and score.kept < 0
+
+
+def test_a_model_that_knows_nothing_has_no_circuit():
+    task = Silent(RetrievalTask(chains=3, steps=2, dim=4))
+    model = build_model(ModelConfig(layers=2, heads=1, d_model=16), task.task)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    assert not discover(model, task, examples=16, restarts=1).mechanisms

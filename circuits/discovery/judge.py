@@ -8,6 +8,7 @@ from circuits.circuit import Circuit
 from circuits.runs.losses import mean_loss, standard_error
 from circuits.runs.role_runs import RoleRuns
 from circuits.scores.scorer import Scorer
+from circuits.scores.tolerance import tolerance_of, uninformed_loss
 from tasks import Batch, InputError, Task
 
 _SCOUTED = 64  # examples of quick looks and estimates
@@ -18,9 +19,13 @@ _FEW_FAST = 64  # the same where a run is fast, as all attention is fixed and sp
 class Judge:
     """Decides which circuits hold on one set of examples, and remembers."""
 
-    def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float):
-        self.tolerance = tolerance
+    def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float | None):
         self.all = Scorer(model, task, batch)
+        self.intact_loss = mean_loss(self.all.base_losses)
+        self.uninformed_loss = uninformed_loss(self.all)
+        if tolerance is None:
+            tolerance = tolerance_of(task, self.intact_loss, self.uninformed_loss)
+        self.tolerance = min(tolerance, self.uninformed_loss)
         self.scout = Scorer(model, task, batch[:_SCOUTED])
         self.known: dict[Circuit, bool] = {}
         self._scouted: dict[Circuit, tuple[float, float]] = {}

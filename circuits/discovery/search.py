@@ -53,10 +53,10 @@ from circuits.discovery.changes import Add, Change, Drop, Replace, changed, comp
 from circuits.discovery.cost import circuit_cost, cost
 from circuits.discovery.judge import Judge
 from circuits.hooks.points import is_causal
-from circuits.runs.losses import mean_loss
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths
-from circuits.scores.scorer import Progress, is_unlearned, no_progress
+from circuits.scores.scorer import Progress, no_progress
+from circuits.scores.tolerance import has_learned
 from tasks import Batch, InputError, Task
 
 _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
@@ -102,7 +102,8 @@ def discover(
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
         tolerance: the loss that the circuit has to stay below; by default the task's (0.05 in the
-            paper).
+            paper), or else the loss at which 95% of what the model has learned is kept
+            (`circuits.scores.tolerance`). No circuit is found that is worse than knowing nothing.
         examples: number of examples that decide.
         seed: of these examples.
         restarts: number of starting circuits, at least 1.
@@ -137,9 +138,8 @@ def discover(
         raise InputError(f"restarts: expected at least 1, found {restarts}")
     device = next(model.parameters()).device
     batch = task.sample(examples, seed, device, split="discovery")
-    tolerance = task.tolerance if tolerance is None else tolerance
     search = Search(model, task, batch, tolerance, shared)
-    if is_unlearned(search.baseline_loss, task):
+    if not search.learned:
         return search.empty
     circuit = search.run(restarts, progress)
     return replace(circuit, enabling=search.enabling(circuit, progress))
@@ -148,11 +148,12 @@ def discover(
 class Search:
     """The search on one model and one set of examples."""
 
-    def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float, shared: bool = True):
-        self.model, self.batch = model, batch
-        self.tolerance, self.shared = tolerance, shared
+    def __init__(
+        self, model: Any, task: Task, batch: Batch, tolerance: float | None, shared: bool = True
+    ):
+        self.model, self.batch, self.shared = model, batch, shared
         self.judge = Judge(model, task, batch, tolerance)
-        self.baseline_loss = mean_loss(self.judge.all.base_losses)
+        self.learned = has_learned(task, self.judge.intact_loss, self.judge.uninformed_loss)
         self.empty = self.judge.all.empty_circuit
         self.attention = mean_attention(model, batch).cpu()
         n_layers, n_heads = self.attention.shape[:2]
@@ -349,7 +350,7 @@ class Search:
     def _together(self, circuit: Circuit, changes: Sequence[Change]) -> Circuit:
         """Make the first changes at once, as many as take half of what the loss may rise."""
         loss = self.judge.loss(circuit)
-        limit = loss + max(0.0, self.tolerance - loss) / 2
+        limit = loss + max(0.0, self.judge.tolerance - loss) / 2
         while len(changes) > 1:
             trial = self._changed(circuit, *changes)
             if self.judge.loss(trial) <= limit and self.judge.holds(trial):

@@ -26,6 +26,7 @@ from circuits.scores.control import allowed_paths, random_control
 from circuits.scores.enabling import Enabled, enabled_by
 from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, no_progress
+from circuits.scores.tolerance import kept_share, tolerance_of, uninformed_loss
 from tasks import Batch, InputError, Task
 
 
@@ -87,6 +88,7 @@ class CircuitScore(OldNames):
         circuit: the circuit scored.
         examples: number of examples.
         tolerance: the loss below which a circuit counts as working (paper: 0.05).
+        uninformed_loss: the loss of a model that knows nothing (`circuits.scores.tolerance`).
         baseline_loss: the intact model's loss.
         baseline_se: its standard error.
         heads: one row per head of the model, including those left as they are.
@@ -104,6 +106,7 @@ class CircuitScore(OldNames):
     circuit: Circuit
     examples: int
     tolerance: float
+    uninformed_loss: float
     baseline_loss: float
     baseline_se: float
     heads: tuple[HeadScore, ...]
@@ -120,8 +123,21 @@ class CircuitScore(OldNames):
 
     @property
     def sufficient(self) -> bool:
-        """Whether the circuit replaces some head and its loss stays below the tolerance."""
-        return bool(self.circuit.mechanisms) and self.combined_loss < self.tolerance
+        """Whether the circuit replaces some head and its loss stays below the tolerance.
+
+        And below that of a model that knows nothing, however large the tolerance is.
+        """
+        limit = min(self.tolerance, self.uninformed_loss)
+        return bool(self.circuit.mechanisms) and self.combined_loss < limit
+
+    @property
+    def kept(self) -> float:
+        """The share of what the model has learned that the circuit keeps; NaN if that is nothing.
+
+        It is (uninformed - combined) / (uninformed - baseline): 1 if the circuit is as good as the
+        intact model.
+        """
+        return kept_share(self.combined_loss, self.baseline_loss, self.uninformed_loss)
 
     @property
     def minimal(self) -> bool:
@@ -156,7 +172,8 @@ def score_circuit(
                             not rescaled, all later attention is recomputed; what p carries or
                             enables
         standard error      s / √n, with s the sample standard deviation of the n examples' losses
-        sufficient          combined < tolerance
+        kept                (uninformed - combined) / (uninformed - baseline)
+        sufficient          combined < tolerance, and < uninformed
         minimal             sufficient, and loss(C without p) > tolerance for every path p
 
     Args:
@@ -164,7 +181,8 @@ def score_circuit(
         task: gives the loss.
         circuit: mechanisms of some or all heads.
         batch: the examples, which should not be those used to choose the circuit.
-        tolerance: the loss below which a circuit counts as working; by default the task's.
+        tolerance: the loss below which a circuit counts as working; by default the task's, or else
+            the loss at which 95% of what the model has learned is kept.
         controls: number of random circuits to compare with.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
@@ -186,8 +204,10 @@ def score_circuit(
         L2.H0 s4<-s6 0.4 0.41
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
-    tolerance = task.tolerance if tolerance is None else tolerance
     scorer = Scorer(model, task, batch)
+    uninformed = uninformed_loss(scorer)
+    if tolerance is None:
+        tolerance = tolerance_of(task, mean_loss(scorer.base_losses), uninformed)
     attention = mean_attention(model, batch)
     heads = [Head(la, h) for la in range(model.cfg.n_layers) for h in range(model.cfg.n_heads)]
     empty = Circuit({}, circuit.n_roles, circuit.rest, circuit.task)
@@ -230,6 +250,7 @@ def score_circuit(
         circuit,
         len(batch),
         tolerance,
+        uninformed,
         baseline.loss,
         baseline.se,
         tuple(head_rows),

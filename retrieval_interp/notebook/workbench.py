@@ -31,6 +31,7 @@ from circuits.notation import circuit_diff, circuit_text
 from circuits.notation import suppose as suppose_line
 from circuits.runs.losses import standard_error
 from circuits.scores.scorer import Progress, is_unlearned
+from circuits.scores.tolerance import default_tolerance
 from retrieval_interp.cli.command import progress_bar
 from retrieval_interp.notebook.display import register_displays
 from retrieval_interp.reproduce.paper import paper_reports
@@ -63,7 +64,8 @@ def open(
         task: what the model was trained on; checkpoints bring their own.
         examples: how many examples of the `test` split to measure on.
         seed: of these examples.
-        tolerance: the loss that a working circuit stays below; by default the task's.
+        tolerance: the loss that a working circuit stays below; by default the task's, or else the
+            loss at which 95% of what the model has learned is kept.
         device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
@@ -104,7 +106,6 @@ def open(
         raise InputError(
             f"expected a hooked model (HookedTransformer, TransformerBridge), found {name}"
         )
-    tolerance = task.tolerance if tolerance is None else tolerance
     return Workbench(what, task, name, training, examples, seed, tolerance, progress)
 
 
@@ -142,7 +143,7 @@ class Workbench:
         training: dict[str, Any],
         examples: int,
         seed: int,
-        tolerance: float,
+        tolerance: float | None,
         progress: Progress,
     ):
         for what, value, least, most in (
@@ -151,16 +152,21 @@ class Workbench:
         ):
             if type(value) is not int or not least <= value <= most:
                 raise InputError(f"{what}: expected {least} to {most}, found {value!r:.40}")
-        if type(tolerance) not in (int, float) or not 0 < tolerance < math.inf:
+        if tolerance is not None and not (
+            type(tolerance) in (int, float) and 0 < tolerance < math.inf
+        ):
             raise InputError(f"tolerance: expected a number above 0, found {tolerance!r:.40}")
         self.model, self.task, self.name, self.training = model, task, name, training
-        self.tolerance, self.seed, self.progress = tolerance, seed, progress
+        self.seed, self.progress = seed, progress
         cfg, device = model.cfg, next(model.parameters()).device
         self.heads = [Head(layer, i) for layer in range(cfg.n_layers) for i in range(cfg.n_heads)]
         self.batch = task.sample(examples, seed, device, split="test")
         self.order = role_order(self.batch)
         self.scorer = Scorer(model, task, self.batch)
         self._steps = [self._measured(self.scorer.empty_circuit)]
+        self.tolerance = (
+            default_tolerance(self.scorer, self.intact_loss) if tolerance is None else tolerance
+        )
         self._model_as_opened = self._fingerprint()
         register_displays()
         self.watchers: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -23,6 +23,7 @@ from retrieval_interp.views.score_text import (
     describe,
     head_header,
     head_rows,
+    kept_text,
     path_header,
     path_rows,
     verdict,
@@ -105,6 +106,7 @@ def score_parts(
         "head_note": " ".join(HEAD_NOTE),
         "path_header": path_header(score),
         "path_rows": path_rows(score, task),
+        "kept": kept_text(score),
     }
 
 

@@ -1,5 +1,6 @@
 """Scores as tables, sentences and JSON."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,8 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
         ],
         **_named("combined_", score.combined_loss),
         "combined_se": score.combined_se,
+        "uninformed_loss": score.uninformed_loss,
+        "kept": score.kept if math.isfinite(score.kept) else None,
         "paths": [
             {
                 **_place(row.path),
@@ -158,7 +161,7 @@ def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORT
         f"{word}: with {len(score.circuit.mechanisms)} of "
         f"{counted(len(score.heads), 'head')} replaced"
         f"{by_paths}, the {loss} is {score.combined_loss:.4f}, "
-        f"{'below' if score.sufficient else 'not below'} {score.tolerance:g} (intact: "
+        f"{_compared(score)} (intact: "
         f"{score.baseline_loss:.4f}{theirs})."
     )
     if score.paths and score.sufficient:
@@ -172,6 +175,18 @@ def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORT
     if score.control:
         text += f" {control_summary(score)}"
     return text
+
+
+def kept_text(score: CircuitScore) -> str:
+    """How much of what was learned the circuit keeps; empty where that has no meaning."""
+    return f", {score.kept:.1%} of what was learned" if math.isfinite(score.kept) else ""
+
+
+def _compared(score: CircuitScore) -> str:
+    if score.tolerance > score.combined_loss >= score.uninformed_loss:
+        return f"no better than knowing nothing, {score.uninformed_loss:.4g}"
+    below = "below" if score.combined_loss < score.tolerance else "not below"
+    return f"{below} {score.tolerance:.4g}"
 
 
 def _minimality(score: CircuitScore, reported: Reported) -> str:
@@ -257,7 +272,7 @@ def score_table(score: CircuitScore, task: Task | None = None) -> str:
         *HEAD_NOTE,
         "",
         f"combined {loss} (all of them replaced)  {score.combined_loss:.4f} +- "
-        f"{score.combined_se:.4f}",
+        f"{score.combined_se:.4f}{kept_text(score)}",
         "",
     ]
     if score.paths or score.enabling:
