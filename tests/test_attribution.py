@@ -144,6 +144,14 @@ def test_the_model_is_left_as_it_was(model, task):
         assert bool((parameter == before[name][1]).all())
 
 
+def test_many_effects_are_those_of_the_estimates(model, task):
+    attribution = attribute(model, task, task.sample(150, seed=4), draws=3)
+    trials = [EMPTY.replace(Head(layer, 1), UNIFORM) for layer in range(3)] + [EMPTY]
+    expected = [attribution.estimate(trial).effect for trial in trials]
+    assert attribution.effects(trials) == pytest.approx(expected, abs=1e-6)
+    assert attribution.effects([]) == []
+
+
 def test_parts_give_what_the_whole_gives(model, task):
     batch = task.sample(150, seed=4)
     parts = attribute(model, task, batch)

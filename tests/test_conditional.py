@@ -434,16 +434,16 @@ def test_a_run_of_another_task_is_refused(tmp_path):
             RunFolder(tmp_path, Recipe(task=task, **sizes))
 
 
-class WithoutPlateau(ConditionalRetrievalTask):
+class HighPlateau(ConditionalRetrievalTask):
     """So that an untrained model is searched for a circuit."""
 
-    plateau = None
+    plateau = 100.0
 
 
 @pytest.mark.parametrize("tables", ["full", "chains"])
 @torch.no_grad()
 def test_circuits_are_found_and_scored_unchanged(tables):
-    task = WithoutPlateau(chains=2, graph=SMALL.graph, dim=2, tables=tables)
+    task = HighPlateau(chains=2, graph=SMALL.graph, dim=2, tables=tables)
     model = randomize(build_model(SIZES, task)).eval()
     batch = task.sample(16, split="test")
     runs = make_runs(model, batch, task)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -99,6 +101,8 @@ def test_attention_that_bypasses_its_hooks_is_an_error(task, model):
 def test_sufficient_and_minimal_follow_the_tolerance(task, model):
     batch = task.sample(4)
     score = score_circuit(model, task, CIRCUIT, batch, tolerance=1e9)
+    assert not score.sufficient  # an untrained model's circuit is worse than knowing nothing
+    score = replace(score, uninformed_loss=2.0)
     assert score.sufficient and not score.minimal
     score = score_circuit(model, task, CIRCUIT, batch, tolerance=1e-9)
     assert not score.sufficient and not score.minimal and not score.spared

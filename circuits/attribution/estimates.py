@@ -48,6 +48,24 @@ class Attribution:
     def has_curvature(self) -> bool:
         return bool(self.parts[0].of_outputs)
 
+    def effects(self, circuits: Sequence[Circuit]) -> list[float]:
+        """The estimated effects of many circuits, without standard errors.
+
+        Raises:
+            InputError: a circuit does not fit the batch.
+        """
+        if not circuits:
+            return []
+        total = torch.zeros(len(circuits))
+        for part in self.parts:
+            pairs = [part.projections(circuit) for circuit in circuits]
+            first = torch.stack([pair[0] for pair in pairs]).sum(dim=1)
+            second = torch.stack([pair[1] for pair in pairs])
+            curvature = second.square().mean(dim=1).sum(dim=1) / 2 if second.shape[1] else 0.0
+            total += (first + curvature).cpu()
+        effects: list[float] = (total / sum(len(part.losses) for part in self.parts)).tolist()
+        return effects
+
     def estimate(self, circuit: Circuit) -> Estimate:
         """The estimated change of the loss when `circuit` replaces the one in place.
 

@@ -61,14 +61,14 @@ class PatternGradients:
                 f"without a path, like the one in place, found {circuit.rest}"
             )
         heads = sorted(circuit.mechanisms.keys() | self.circuit.mechanisms.keys())
-        changed = [head for head in heads if circuit[head] != self.circuit[head]]
         first = torch.zeros_like(self.losses)
         second = first.expand(len(self.of_outputs[0]) if self.of_outputs else 0, -1)
-        for head in changed:
-            key = head, circuit[head]
-            if key not in self._known:
-                self._known[key] = self._projection(*key)
-            first, second = first + self._known[key][0], second + self._known[key][1]
+        for head in heads:
+            if (mechanism := circuit[head]) != self.circuit[head]:
+                key = head, mechanism
+                if key not in self._known:
+                    self._known[key] = self._projection(*key)
+                first, second = first + self._known[key][0], second + self._known[key][1]
         return first, second
 
     def _projection(self, head: Head, mechanism: Mechanism) -> Projection:

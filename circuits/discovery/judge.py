@@ -108,4 +108,4 @@ class Judge:
         except InputError:
             self._estimable = False
             return None
-        return [attribution.estimate(trial).effect for trial in trials]
+        return attribution.effects(trials)
