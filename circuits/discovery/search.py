@@ -22,8 +22,9 @@ fewer heads with paths, or else the lower loss. A circuit holds if its loss stay
 errors below the tolerance on the examples that decide.
 
 Which of many changes to try first is estimated (`circuits.attribution`); every decision is made by
-an exact loss. What is found is a local optimum: no head or path can be made cheaper or left out,
-and no two of them at once, without losing the tolerance.
+an exact loss. What is found is a local optimum: no head can get a cheaper candidate and no path can
+be left out, and no two of these changes can be made at once, without losing the tolerance. (With
+more than 64 such changes, the pairs of the 64 that do least to the loss are tried.)
 
 Unlike the paper, the search judges a head with all other replacements in place, not alone in the
 intact model: in a model with soft attention a head can look indispensable alone and yet not be
@@ -71,6 +72,8 @@ _FEW = 8  # richer heads that are compared by exact losses
 _ADDED = 0.1  # paths with at least this mean attention may be added
 _MOST = 24  # so many additions, and so many changes beside them, are combined by threes
 _REARRANGED = 48  # so many combinations are tried
+_PAIRED = 64  # so many cheaper changes are tried two at once
+_SINGLY = 4  # so many heads are made richer one by one, then twice as many at each step
 _WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
 _CUTS = 200  # so many paths are always cut in the intact model,
 _NEEDLESS = 24  # and after them until the model does not mind so many cuts in a row
@@ -169,8 +172,10 @@ class Search:
         if best == self.empty:  # no start held: replace heads one by one
             best = self._refine(self.empty)
         while self.judge.holds(best):
-            useful = progress(self._useful(best), "trying fewer heads")
-            better = self._fewer_heads(best, useful) or self._two_at_once(best)
+            idle = [Replace(head, IDENTITY) for head in self._useful(best)]
+            heads = [change.head for change in self._first(idle, best, _MOST)]
+            better = self._fewer_heads(best, progress(heads, "trying fewer heads"))
+            better = better or self._two_at_once(best)
             if better is None:
                 break
             best = self._refine(better)
@@ -272,15 +277,24 @@ class Search:
     # Steps
 
     def _enrich(self, circuit: Circuit) -> Circuit:
-        """Make heads richer, the one that gains most first, until the circuit holds."""
-        while not self.judge.holds(circuit):
-            trials = [
-                circuit.replace(head, richer)
+        """Make heads richer, the one that gains most first, until the circuit holds.
+
+        After four single heads, twice as many at each step.
+        """
+        for step in itertools.count():
+            if self.judge.holds(circuit):
+                break
+            changes = [
+                Replace(head, richer)
                 for head in self.heads
                 for richer in (role_mean(self.attention[head]), ORIGINAL)
                 if cost(richer, circuit.n_roles) > cost(circuit[head], circuit.n_roles)
             ]
-            better = self._best(circuit, trials)
+            if step < _SINGLY:
+                better = self._best(circuit, [self._changed(circuit, c) for c in changes])
+            else:
+                many = self._first(changes, circuit, 2 ** (step - _SINGLY + 1))
+                better = self._best(circuit, [self._changed(circuit, *many)])
             if better is None:
                 break
             circuit = better
@@ -371,12 +385,12 @@ class Search:
             for change in self._cheaper(circuit, self.heads)
             if change.mechanism == IDENTITY or change.head in vague
         ]
-        less = self._first([*map(Drop, circuit.paths()), *replaced], circuit)
+        less = self._first([*map(Drop, circuit.paths()), *replaced], circuit, _MOST)
         more = [Add(path) for path in self._absent(circuit)]
         ones, twos = itertools.combinations(less, 1), itertools.combinations(less, 2)
         combined = [
             *itertools.product(more, ones),
-            *itertools.product(self._first(more, circuit), twos),
+            *itertools.product(self._first(more, circuit, _MOST), twos),
         ]
         own = self._simplicity(circuit)
         trials = dict[Circuit, None]()
@@ -391,12 +405,12 @@ class Search:
                 return trial
         return None
 
-    def _first(self, changes: Sequence[Change], circuit: Circuit) -> list[Change]:
+    def _first(self, changes: Sequence[Change], circuit: Circuit, most: int) -> list[Change]:
         """Of many changes, those that do best."""
-        if len(changes) <= _MOST:
+        if len(changes) <= most:
             return list(changes)
         effects = self.judge.effects(circuit, [self._changed(circuit, c) for c in changes])
-        best = sorted(range(len(changes)), key=effects.__getitem__)[:_MOST]
+        best = sorted(range(len(changes)), key=effects.__getitem__)[:most]
         return [changes[place] for place in sorted(best)]
 
     def _absent(self, circuit: Circuit) -> list[HeadPath]:
@@ -446,12 +460,15 @@ class Search:
         return self._simplify(circuit)
 
     def _two_at_once(self, circuit: Circuit) -> Circuit | None:
-        """A circuit that holds after any two changes that make it cheaper, if there is one."""
+        """A circuit that holds after two changes that make it cheaper, if there is one.
+
+        Of more than 64 changes, the pairs of those that do least to the loss are tried.
+        """
         if not self.judge.holds(circuit):
             return None
         self.judge.go_on_from(circuit)
         changes: list[Change] = [*map(Drop, circuit.paths()), *self._cheaper(circuit, self.heads)]
-        for pair in itertools.combinations(changes, 2):
+        for pair in itertools.combinations(self._first(changes, circuit, _PAIRED), 2):
             if compatible(pair):
                 trial = self._changed(circuit, *pair)
                 if self.judge.holds(trial):
