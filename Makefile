@@ -46,6 +46,7 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/training_step.py --stock
 	$(RUN) benchmarks/seeds.py --threads 1
 	$(RUN) benchmarks/ablation_sweep.py
+	$(RUN) benchmarks/attribution.py --threads 1 --few 8
 	$(RUN) benchmarks/growth.py --out growth.html
 	$(RUN) benchmarks/whole_process.py
 	$(RUN) benchmarks/memory.py

@@ -4,7 +4,9 @@ import pytest
 
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath, tidy
 from circuits.discovery.candidates import propose
-from circuits.discovery.search import discover
+from circuits.discovery.changes import Add, changed
+from circuits.discovery.search import Search, discover
+from circuits.notation import parse_head_path
 from circuits.runs.losses import mean_loss, standard_error
 from circuits.scores.circuit_score import score_circuit
 from circuits.scores.scorer import Scorer, is_unlearned
@@ -94,6 +96,18 @@ def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
     once = list(simpler(circuit))
     twice = list(itertools.chain.from_iterable(map(simpler, once)))
     assert len(twice) > 50 and not any(map(holds, [*once, *twice]))
+
+
+def test_a_single_path_too_many_is_noticed_at_the_end(small):
+    """Also where no two changes together hold."""
+    found = discover(small.model, small.task, examples=64, restarts=1)
+    circuit = Circuit(found.mechanisms, found.n_roles, found.rest, found.task)
+    spare = changed(circuit, [Add(parse_head_path("L2.H0 s6<-s6", 7))])
+    batch = small.task.sample(64, split="discovery")
+    search = Search(small.model, small.task, batch, None)
+    assert search._one_or_two_less(circuit) is None
+    less = search._one_or_two_less(spare)
+    assert less is not None and search._simplicity(less) == search._simplicity(circuit)
 
 
 class Silent(Task):

@@ -1,12 +1,13 @@
 """Changes of a circuit: a path more, a path less, or another mechanism for a head."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from circuits.circuit import Circuit, Head, HeadPath, Mechanism, tidy
 
 
-class Add(NamedTuple):
+@dataclass(frozen=True)
+class Add:
     """One more path of a head; a head without paths gets its first."""
 
     path: HeadPath
@@ -16,7 +17,8 @@ class Add(NamedTuple):
         return self.path.head
 
 
-class Drop(NamedTuple):
+@dataclass(frozen=True)
+class Drop:
     """One path of a head less."""
 
     path: HeadPath
@@ -26,7 +28,8 @@ class Drop(NamedTuple):
         return self.path.head
 
 
-class Replace(NamedTuple):
+@dataclass(frozen=True)
+class Replace:
     """Another mechanism for a head."""
 
     head: Head

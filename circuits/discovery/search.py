@@ -175,7 +175,7 @@ class Search:
             idle = [Replace(head, IDENTITY) for head in self._useful(best)]
             heads = [change.head for change in self._first(idle, best, _MOST)]
             better = self._fewer_heads(best, progress(heads, "trying fewer heads"))
-            better = better or self._two_at_once(best)
+            better = better or self._one_or_two_less(best)
             if better is None:
                 break
             best = self._refine(better)
@@ -459,8 +459,8 @@ class Search:
             circuit = better
         return self._simplify(circuit)
 
-    def _two_at_once(self, circuit: Circuit) -> Circuit | None:
-        """A circuit that holds after two changes that make it cheaper, if there is one.
+    def _one_or_two_less(self, circuit: Circuit) -> Circuit | None:
+        """A circuit that holds after one or two changes that make it cheaper, if there is one.
 
         Of more than 64 changes, the pairs of those that do least to the loss are tried.
         """
@@ -468,9 +468,10 @@ class Search:
             return None
         self.judge.go_on_from(circuit)
         changes: list[Change] = [*map(Drop, circuit.paths()), *self._cheaper(circuit, self.heads)]
-        for pair in itertools.combinations(self._first(changes, circuit, _PAIRED), 2):
-            if compatible(pair):
-                trial = self._changed(circuit, *pair)
+        pairs = itertools.combinations(self._first(changes, circuit, _PAIRED), 2)
+        for tried in itertools.chain(itertools.combinations(changes, 1), pairs):
+            if compatible(tried):
+                trial = self._changed(circuit, *tried)
                 if self.judge.holds(trial):
                     return trial
         return None

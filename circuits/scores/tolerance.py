@@ -9,7 +9,6 @@ A task without a tolerance of its own asks for 95% of that.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from circuits.circuit import UNIFORM, Head
 from circuits.scores.scorer import Scorer, is_unlearned
@@ -47,5 +46,5 @@ def has_learned(task: Task, intact: float, uninformed: float) -> bool:
 
 def default_tolerance(scorer: Scorer, intact: float) -> float:
     """`tolerance_of` for a scorer's model, task and examples."""
-    known: Any = scorer.task.tolerance
-    return tolerance_of(scorer.task, intact, 0.0 if known is not None else uninformed_loss(scorer))
+    own = scorer.task.tolerance
+    return tolerance_of(scorer.task, intact, uninformed_loss(scorer)) if own is None else own
