@@ -157,7 +157,7 @@ class Search:
         self.model, self.batch, self.shared = model, batch, shared
         self.judge = Judge(model, task, batch, tolerance)
         self.learned = has_learned(task, self.judge.intact_loss, self.judge.uninformed_loss)
-        self.empty = self.judge.all.empty_circuit
+        self.empty = self.judge.empty
         self.attention = mean_attention(model, batch).cpu()
         n_layers, n_heads = self.attention.shape[:2]
         self.heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
@@ -195,7 +195,6 @@ class Search:
             if self.attention[head][path] >= _WEAKEST
         }
         self.judge.go_on_from(self.empty)
-        self.judge.all.rebase(self.empty)
         effects = self.judge.effects(self.empty, list(cuts.values()))
         by_effect = sorted(zip(effects, cuts), reverse=True)
         needed, needless = set[HeadPath](), 0
@@ -312,11 +311,11 @@ class Search:
 
     def _best(self, circuit: Circuit, trials: Sequence[Circuit]) -> Circuit | None:
         """The trial with the lowest loss, of those that promise most; None if it is no lower."""
-        loss = self.judge.go_on_from(circuit)
+        self.judge.go_on_from(circuit)
         effects = self.judge.effects(circuit, trials)
         promising = sorted(range(len(trials)), key=effects.__getitem__)[:_FEW]
         best = min((trials[place] for place in promising), key=self.judge.loss, default=circuit)
-        return best if self.judge.loss(best) < loss else None
+        return best if self.judge.loss(best) < self.judge.loss(circuit) else None
 
     def _simplify(self, circuit: Circuit) -> Circuit:
         """Make heads cheaper and leave out paths until nothing can go."""

@@ -34,6 +34,7 @@ from circuits.runs.layer_input import BaseInput, ChangedInput, LayerInput, norm
 from tasks import Batch
 
 SCORED_ROLE = 0
+_ROWS = 512  # of an MLP's input at a time
 _GELU = partial(F.gelu, approximate="tanh")
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": _GELU,
@@ -338,8 +339,13 @@ def _joined(
     return torch.cat([read(head, role) for role in roles], dim=1)
 
 
-def _mlp(mlp: Any, x: Tensor, activation: str) -> Tensor:
-    """TransformerLens's MLP with a fused activation."""
-    hidden: Tensor = _ACTIVATIONS[activation](F.linear(x, mlp.W_in.T, mlp.b_in))
-    written: Tensor = F.linear(hidden, mlp.W_out.T, mlp.b_out)
-    return written
+def _mlp(
+    mlp: Any, x: Float[Tensor, "*batch d_model"], activation: str
+) -> Float[Tensor, "*batch d_model"]:
+    """TransformerLens's MLP with a fused activation, few rows at a time to stay in the cache."""
+    act = _ACTIVATIONS[activation]
+    written = [
+        F.linear(act(F.linear(rows, mlp.W_in.T, mlp.b_in)), mlp.W_out.T, mlp.b_out)
+        for rows in x.flatten(0, -2).split(_ROWS)
+    ]
+    return torch.cat(written).view_as(x)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from circuits.circuit import Circuit, Head, HeadPath, Mechanism
 from circuits.hooks.points import is_causal
+from circuits.runs.hook_runs import has_hooks
 from circuits.runs.losses import mean_loss, standard_error
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths, random_control
@@ -28,6 +29,8 @@ from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from circuits.scores.tolerance import kept_share, tolerance_of, uninformed_loss
 from tasks import Batch, InputError, Task
+
+_ENABLING = 128  # examples on which enabled paths are found
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class LivePathScore(OldNames):
         attention: its mean attention in the intact model.
         live_loss: the loss when it is cut.
         live_se: its standard error.
-        enables: the circuit's later paths that lose attention when it is cut.
+        enables: the circuit's later paths that lose attention when it is cut, measured on the
+            first 128 examples.
     """
 
     path: HeadPath
@@ -97,7 +101,7 @@ class CircuitScore(OldNames):
         paths: one row per path of the circuit.
         enabling: one row per path that only enables.
         control: the combined losses of random circuits of the same size and mechanisms, ascending;
-            of the first 64 examples where these suffice (`circuits.scores.control`).
+            of the first 32 examples where these suffice (`circuits.scores.control`).
         notes: what could not be measured, one sentence each.
         loss_name: readable name of the loss.
         attention: the intact model's mean attention by role on these examples.
@@ -205,7 +209,7 @@ def score_circuit(
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
     scorer = Scorer(model, task, batch)
-    uninformed = uninformed_loss(scorer)
+    uninformed = uninformed_loss(model, task, scorer.loss)
     if tolerance is None:
         tolerance = tolerance_of(task, mean_loss(scorer.base_losses), uninformed)
     attention = mean_attention(model, batch)
@@ -217,9 +221,11 @@ def score_circuit(
         alone = _measured(scorer.losses(empty.replace(head, circuit[head])))
         head_rows.append(HeadScore(head, circuit[head], alone.loss, alone.se))
     carrying = list(circuit.paths())
-    live = {}
-    for path in progress([*carrying, *circuit.enabling], "cutting paths"):
-        live[path] = _measured(scorer.losses(empty.cut(path)))
+    ablated = [*carrying, *circuit.enabling]
+    live = {
+        path: _measured(scorer.losses(empty.cut(path)))
+        for path in progress(ablated, "cutting paths")
+    }
     scorer.rebase(circuit)
     combined = _measured(scorer.base_losses)
     frozen = {
@@ -230,10 +236,10 @@ def score_circuit(
     if carrying and controls:
         drawn_from = allowed_paths(batch, is_causal(model))
         control = random_control(scorer, circuit, heads, drawn_from, controls, 0, progress)
-    later = [*carrying, *circuit.enabling]
     notes: tuple[str, ...] = ()
+    few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
     try:
-        enables = enabled_by(model, batch, later, later, progress=progress)
+        enables = enabled_by(model, few, ablated, ablated, progress=progress)
     except InputError as error:
         enables, notes = {}, (f"Enabled paths are not shown: {error}.",)
     rows = {
@@ -242,9 +248,9 @@ def score_circuit(
             float(attention[path.head][path.path]),
             live[path].loss,
             live[path].se,
-            tuple(enables.get(path, ())),
+            enables.get(path, ()),
         )
-        for path in later
+        for path in ablated
     }
     return CircuitScore(
         circuit,

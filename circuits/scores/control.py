@@ -14,7 +14,7 @@ from circuits.runs.losses import mean_loss, standard_error
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from tasks import Batch
 
-_QUICK = 64  # examples that tell most random circuits from the given one
+_QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 
 
@@ -80,7 +80,7 @@ def random_control(
 ) -> list[float]:
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 
-    They are measured on the first 64 examples, and on all where four standard errors less would be
+    They are measured on the first 32 examples, and on all where four standard errors less would be
     as good as the given circuit.
 
     Args:

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -63,7 +62,7 @@ def enabled_by(
     later: Sequence[HeadPath],
     least_drop: float = 0.1,
     progress: Progress = no_progress,
-) -> dict[HeadPath, list[Enabled]]:
+) -> dict[HeadPath, tuple[Enabled, ...]]:
     """Find the later paths that each path enables.
 
     Write Ā_q(Q, K) for the mean attention of path q with its head's queries from run Q and keys
@@ -98,50 +97,36 @@ def enabled_by(
         L2.H0 s0<-s2 key 0.89 to 0.01
         L4.H0 s0<-s4 query 0.99 to 0.2
     """
+    means: dict[HeadPath, list[tuple[Tensor, int]]] = {cut: [] for cut in cuts}
     first = min((cut.head.layer for cut in cuts), default=0)
     layers = sorted({path.head.layer for path in later if path.head.layer > first})
     if not layers:
-        return {cut: [] for cut in cuts}
-    dests = sorted({path.path.dest for path in later})
+        return dict.fromkeys(cuts, ())
     parts = parts_of(model, batch)
     empty = Circuit({}, batch.roles.shape[-1])
-    above = {cut: [layer for layer in layers if layer > cut.head.layer] for cut in cuts}
-    means: dict[HeadPath, list[tuple[Tensor, int]]] = {cut: [] for cut in cuts}
     for number in progress(range(len(parts) * len(cuts)), "finding enabled paths"):
         part, cut = parts[number // len(cuts)], cuts[number % len(cuts)]
         if number % len(cuts) == 0:
             with _seeing(model, layers) as intact:
                 runs = HookRuns(model, part, empty)
-            _check_sides(model, part, intact, dests)
-        if above[cut]:
-            with _seeing(model, above[cut]) as changed:
+            _check_sides(model, part, intact, later)
+        with _seeing(model, [layer for layer in layers if layer > cut.head.layer]) as changed:
+            if changed:
                 runs.outputs(empty.cut(cut))
-            means[cut].append((_all_sides(model, part, intact, changed, dests), len(part)))
-    return {
-        cut: _losers(weighted_mean(means[cut]), above[cut], dests, later, least_drop)
-        if above[cut]
-        else []
-        for cut in cuts
-    }
+        means[cut].append((_all_sides(model, part, intact, changed, later), len(part)))
+    return {cut: _losers(weighted_mean(means[cut]), cut, later, least_drop) for cut in cuts}
 
 
 def _losers(
-    means: Float[Tensor, "side layer head dest src"],
-    layers: list[int],
-    dests: list[int],
-    later: Sequence[HeadPath],
-    least_drop: float,
-) -> list[Enabled]:
-    """The paths of these layers that lose attention, the largest loss first."""
-    found = []
-    for path in later:
-        if path.head.layer in layers:
-            dest, src = path.path
-            place = (layers.index(path.head.layer), path.head.head, dests.index(dest), src)
-            before, by_key, by_query, after = (float(mean[place]) for mean in means)
-            if before - after >= least_drop:
-                found.append(Enabled(path, before, after, by_query, by_key))
-    return sorted(found, key=lambda row: row.when_cut - row.attention)
+    sides: Float[Tensor, "side later"], cut: HeadPath, later: Sequence[HeadPath], least_drop: float
+) -> tuple[Enabled, ...]:
+    """The paths of later layers that lose attention, the largest loss first."""
+    found = [
+        Enabled(path, before, after, by_query, by_key)
+        for path, (before, by_key, by_query, after) in zip(later, sides.T.tolist())
+        if path.head.layer > cut.head.layer and before - after >= least_drop
+    ]
+    return tuple(sorted(found, key=lambda row: row.when_cut - row.attention))
 
 
 @contextmanager
@@ -161,11 +146,12 @@ def _seeing(model: Any, layers: list[int]) -> Iterator[Seen]:
         yield seen
 
 
-def _check_sides(model: Any, batch: Batch, seen: Seen, dests: list[int]) -> None:
+def _check_sides(model: Any, batch: Batch, seen: Seen, paths: Sequence[HeadPath]) -> None:
     for layer, sides in seen.items():
-        mean = _mean_attention(model, batch, layer, sides["q"], sides["k"], dests)
-        shown = attention_by_role(sides["pattern"], batch.roles)[:, dests]
-        if not torch.allclose(mean, shown, atol=1e-3):
+        of_layer = [path for path in paths if path.head.layer == layer]
+        expected = _shown(batch, sides["pattern"], of_layer)
+        mean = _mean_attention(model, batch, layer, sides["q"], sides["k"], of_layer)
+        if not torch.allclose(mean, expected, atol=1e-3):
             raise InputError(
                 f"enabling: expected layer {layer} to attend by its queries and keys alone, found "
                 "another pattern; this model's queries and keys cannot be separated"
@@ -173,21 +159,30 @@ def _check_sides(model: Any, batch: Batch, seen: Seen, dests: list[int]) -> None
 
 
 def _all_sides(
-    model: Any, batch: Batch, intact: Seen, changed: Seen, dests: list[int]
-) -> Float[Tensor, "side layer head dest src"]:
-    """Attention with neither, the keys, the queries, and both from the changed run."""
-    return torch.stack(
-        [
-            torch.stack(
-                [
-                    _mean_attention(model, batch, la, queries[la]["q"], keys[la]["k"], dests)
-                    for la in changed
-                ]
-            )
-            for queries in (intact, changed)
-            for keys in (intact, changed)
-        ]
-    )
+    model: Any, batch: Batch, intact: Seen, changed: Seen, paths: Sequence[HeadPath]
+) -> Float[Tensor, "side path"]:
+    """Mean attention of paths with neither, the keys, the queries, and both from the changed run.
+
+    Zero in layers that are not in the changed run.
+    """
+    sides = torch.zeros(4, len(paths))
+    for layer, after in changed.items():
+        before = intact[layer]
+        places = [place for place, path in enumerate(paths) if path.head.layer == layer]
+        here = [paths[place] for place in places]
+        by_key = _mean_attention(model, batch, layer, before["q"], after["k"], here)
+        by_query = _mean_attention(model, batch, layer, after["q"], before["k"], here)
+        neither, both = (_shown(batch, seen["pattern"], here) for seen in (before, after))
+        sides[:, places] = torch.stack([neither, by_key, by_query, both])
+    return sides
+
+
+def _shown(
+    batch: Batch, pattern: Float[Tensor, "batch head dest src"], paths: Sequence[HeadPath]
+) -> Float[Tensor, " path"]:
+    """The mean attention of some paths of one layer."""
+    by_role = attention_by_role(pattern, batch.roles)
+    return torch.stack([by_role[path.head.head][path.path] for path in paths]).cpu()
 
 
 def _mean_attention(
@@ -196,19 +191,19 @@ def _mean_attention(
     layer: int,
     queries: Float[Tensor, "batch pos head d_head"],
     keys: Float[Tensor, "batch pos head d_head"],
-    dests: list[int],
-) -> Float[Tensor, "head dest src"]:
-    """Attention from some roles to all roles of the same chain, from given queries and keys."""
-    keys = keys.repeat_interleave(queries.shape[2] // keys.shape[2], dim=2)
+    paths: Sequence[HeadPath],
+) -> Float[Tensor, " path"]:
+    """The mean attention of some paths of one layer, from given queries and keys."""
+    group = queries.shape[2] // keys.shape[2]
     scale = getattr(model.blocks[layer].attn, "attn_scale", None) or queries.shape[-1] ** 0.5
-    positions = batch.roles[:, :, dests].flatten(1)
-    example = torch.arange(len(batch), device=positions.device)[:, None]
-    allowed = allowed_positions(queries.shape[1], is_causal(model), queries.device)[positions]
-    pattern = softmax_attention(
-        queries[example, positions].transpose(1, 2), keys.transpose(1, 2), allowed[:, None], scale
-    )
-    by_chain = rearrange(
-        pattern, "batch head (chain dest) src -> batch head chain dest src", dest=len(dests)
-    )
-    sources = batch.roles[:, None, :, None].expand(*by_chain.shape[:-1], -1)
-    return by_chain.gather(-1, sources).mean(dim=(0, 2))
+    allowed = allowed_positions(queries.shape[1], is_causal(model), queries.device)
+    example = torch.arange(len(batch), device=queries.device)[:, None]
+    means = []
+    for path in paths:
+        head = path.head.head
+        dests, sources = (batch.roles[:, :, role] for role in path.path)
+        pattern = softmax_attention(
+            queries[example, dests, head], keys[:, :, head // group], allowed[dests], scale
+        )
+        means.append(pattern.gather(-1, sources[..., None]).mean())
+    return torch.stack(means).cpu()

@@ -8,22 +8,24 @@ plateau where it names one, else the loss with every head uniform), a circuit ke
 A task without a tolerance of its own asks for 95% of that.
 """
 
-from dataclasses import replace
+import itertools
+from collections.abc import Callable
+from typing import Any
 
-from circuits.circuit import UNIFORM, Head
+from circuits.circuit import UNIFORM, Circuit, Head
 from circuits.scores.scorer import Scorer, is_unlearned
 from tasks import Task
 
 KEPT = 0.95
 
 
-def uninformed_loss(scorer: Scorer) -> float:
+def uninformed_loss(model: Any, task: Task, loss: Callable[[Circuit], float]) -> float:
     """The loss of a model that knows nothing: the plateau, or with every head uniform."""
-    if scorer.task.plateau is not None:
-        return scorer.task.plateau
-    cfg = scorer.model.cfg
-    heads = [Head(layer, head) for layer in range(cfg.n_layers) for head in range(cfg.n_heads)]
-    return scorer.loss(replace(scorer.empty_circuit, mechanisms=dict.fromkeys(heads, UNIFORM)))
+    if task.plateau is not None:
+        return task.plateau
+    heads = itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))
+    uniform = {Head(*head): UNIFORM for head in heads}
+    return loss(Circuit(uniform, len(task.role_names), task=task.to_dict()))
 
 
 def kept_share(loss: float, intact: float, uninformed: float) -> float:
@@ -46,5 +48,7 @@ def has_learned(task: Task, intact: float, uninformed: float) -> bool:
 
 def default_tolerance(scorer: Scorer, intact: float) -> float:
     """`tolerance_of` for a scorer's model, task and examples."""
-    own = scorer.task.tolerance
-    return tolerance_of(scorer.task, intact, uninformed_loss(scorer)) if own is None else own
+    model, task = scorer.model, scorer.task
+    if task.tolerance is not None:
+        return task.tolerance
+    return tolerance_of(task, intact, uninformed_loss(model, task, scorer.loss))
