@@ -10,6 +10,7 @@ from circuits.circuit import Head as Head
 from circuits.circuit import HeadPath as HeadPath
 from circuits.circuit import Mechanism as Mechanism
 from circuits.circuit import RolePath as RolePath
+from circuits.discovery.redundancy import needed_paths as needed_paths
 from circuits.discovery.search import discover as discover
 from circuits.hooks.ablated import ablated as ablated
 from circuits.notation import parse_circuit as parse_circuit

@@ -16,7 +16,7 @@ optionally (`rest`) uniform or identity. `circuits.attention` turns mechanisms i
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -196,6 +196,8 @@ class Circuit:
         task: the task it belongs to, as `task.to_dict()` gives it.
         enabling: paths that the circuit can do without, since its attention is fixed, but that the
             intact model needs to find where to attend (`circuits.scores.enabling`).
+        redundant: sets of two or more paths, the same role path in several heads, of which the
+            intact model needs any one (`circuits.discovery.redundancy`).
     """
 
     mechanisms: Mapping[Head, Mechanism]
@@ -203,6 +205,7 @@ class Circuit:
     rest: Rest = "zero"
     task: Mapping[str, Any] = field(default_factory=dict)
     enabling: tuple[HeadPath, ...] = ()
+    redundant: tuple[tuple[HeadPath, ...], ...] = ()
 
     def __post_init__(self) -> None:
         kept = {
@@ -213,7 +216,8 @@ class Circuit:
         object.__setattr__(self, "mechanisms", kept)
 
     def __hash__(self) -> int:
-        return hash((tuple(self.mechanisms.items()), self.n_roles, self.rest, self.enabling))
+        heads = tuple(self.mechanisms.items())
+        return hash((heads, self.n_roles, self.rest, self.enabling, self.redundant))
 
     def __getitem__(self, head: tuple[int, int]) -> Mechanism:
         return self.mechanisms.get(Head(*head), ORIGINAL)
@@ -244,7 +248,8 @@ class Circuit:
         Raises:
             InputError: naming the heads that the model has.
         """
-        for head in [*self.mechanisms, *(path.head for path in self.enabling)]:
+        listed = itertools.chain(self.enabling, *self.redundant)
+        for head in [*self.mechanisms, *(path.head for path in listed)]:
             if not (0 <= head.layer < n_layers and 0 <= head.head < n_heads):
                 raise InputError(
                     f"circuit: expected heads from L0.H0 to L{n_layers - 1}.H{n_heads - 1}, which "
@@ -252,9 +257,10 @@ class Circuit:
                 )
 
     def __repr__(self) -> str:
-        """One line per head; `~` marks paths that only enable."""
+        """One line per head; `~` marks paths that only enable, then sets of which one suffices."""
         lines = [f"{head} {mechanism}" for head, mechanism in self.mechanisms.items()]
         lines += [f"{path.head} ~{path.path}" for path in self.enabling]
+        lines += [one_suffices(paths) for paths in self.redundant]
         return "\n".join(lines) or "empty circuit: every head as it is"
 
     # Files
@@ -274,6 +280,7 @@ class Circuit:
                 for head, mechanism in self.mechanisms.items()
             ],
             "enabling": [str(path) for path in self.enabling],
+            "redundant": [[str(path) for path in paths] for paths in self.redundant],
         }
 
     @classmethod
@@ -297,11 +304,15 @@ class Circuit:
                 mechanisms[head] = Mechanism(row.mechanism, paths, row.weights)
             except InputError as error:
                 raise InputError(f"circuit: {head}: {error}") from None
-        try:
-            enabling = tuple(HeadPath.parse(path, n_roles) for path in file.enabling)
-        except InputError as error:
-            raise InputError(f"circuit: enabling: {error}") from None
-        circuit = cls(mechanisms, n_roles, file.rest, file.task, enabling)
+        enabling = _paths(file.enabling, n_roles, "enabling")
+        redundant = tuple(_paths(paths, n_roles, "redundant") for paths in file.redundant)
+        for same in redundant:
+            if len(set(same)) < max(2, len(same)) or len({path.path for path in same}) > 1:
+                raise InputError(
+                    "circuit: redundant: expected the same path of two or more heads, found "
+                    f"{', '.join(map(str, same)) or 'none'}"
+                )
+        circuit = cls(mechanisms, n_roles, file.rest, file.task, enabling, redundant)
         seen = set(circuit.paths())
         for path in enabling:
             if path in seen:
@@ -332,6 +343,19 @@ class Circuit:
         return cls.from_dict(read_json(text, "circuit"), n_roles)
 
 
+def one_suffices(paths: Sequence[HeadPath]) -> str:
+    """`any one of L2.H0, L2.H3 suffices for s0<-s4`."""
+    heads = ", ".join(str(path.head) for path in paths)
+    return f"any one of {heads} suffices for {paths[0].path}"
+
+
+def _paths(texts: Sequence[str], n_roles: int, key: str) -> tuple[HeadPath, ...]:
+    try:
+        return tuple(HeadPath.parse(text, n_roles) for text in texts)
+    except InputError as error:
+        raise InputError(f"circuit: {key}: {error}") from None
+
+
 @dataclass(frozen=True)
 class _HeadRow:
     layer: int
@@ -349,4 +373,5 @@ class _File:
     task: dict[str, Any] = field(default_factory=dict)
     rest: Rest = "zero"
     enabling: tuple[str, ...] = ()
+    redundant: tuple[tuple[str, ...], ...] = ()
     record: dict[str, Any] = field(default_factory=dict)

@@ -7,7 +7,17 @@ L2.H0 s0<-s2                    adds a path; a role with two sources shares its 
 
 from collections.abc import Iterable
 
-from circuits.circuit import KINDS, Circuit, Head, HeadPath, Mechanism, Rest, RolePath, tidy
+from circuits.circuit import (
+    KINDS,
+    Circuit,
+    Head,
+    HeadPath,
+    Mechanism,
+    Rest,
+    RolePath,
+    one_suffices,
+    tidy,
+)
 from tasks import InputError, Task
 
 _WRITTEN = tuple(kind for kind in KINDS if kind != "role-mean")  # its weights are measured
@@ -102,5 +112,7 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
     lines = [f"{head}: {old[head]} -> {new[head]}" for head in heads if old[head] != new[head]]
     gone = [f"enabling: - {path}" for path in old.enabling if path not in new.enabling]
     come = [f"enabling: + {path}" for path in new.enabling if path not in old.enabling]
+    gone += [f"redundant: - {one_suffices(p)}" for p in old.redundant if p not in new.redundant]
+    come += [f"redundant: + {one_suffices(p)}" for p in new.redundant if p not in old.redundant]
     rest = [f"rest: {old.rest} -> {new.rest}"] if old.rest != new.rest else []
     return [*rest, *lines, *gone, *come]

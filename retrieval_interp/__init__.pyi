@@ -10,6 +10,7 @@ from circuits import attribute as attribute
 from circuits import discover as discover
 from circuits import enabled_by as enabled_by
 from circuits import mean_attention as mean_attention
+from circuits import needed_paths as needed_paths
 from circuits import parse_circuit as parse_circuit
 from circuits import parse_head_path as parse_head_path
 from circuits import score_circuit as score_circuit

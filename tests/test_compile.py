@@ -18,10 +18,10 @@ from circuits.known.rules import (
     all_rules,
     distractor_rule,
     doubling_rules,
-    halved,
     pair_rule,
     plan_rules,
     random_rules,
+    split,
     stepping_rules,
 )
 from circuits.known.weights import compile_circuit
@@ -261,7 +261,7 @@ def test_idle_heads_are_named_and_nobody_misses_them():
 def test_halved_heads_carry_half_each():
     task = unit_task(2)
     first, second, third = doubling_rules(task)
-    compiled = compile_circuit([first, *halved(second, 1), *halved(third, 1)], task)
+    compiled = compile_circuit([first, *split(second, [1]), *split(third, [1])], task)
     batch = batch_of(task)
     assert mse(compiled, batch) < 1e-3
     halves = ["L1.H0 s0<-s2", "L1.H1 s0<-s2", "L2.H0 s0<-s4", "L2.H1 s0<-s4"]

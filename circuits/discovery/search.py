@@ -14,8 +14,9 @@
 5. Repeat from several starts and keep the best circuit. If no start holds, begin from the intact
    model, which leaves some heads as they are.
 6. Try every two cheaper changes at once.
-7. Cut paths in the intact model. Those that the model cannot do without but the circuit can are
-   listed as enabling.
+7. Cut paths in the intact model (`circuits.discovery.redundancy`). Those that the model cannot do
+   without but the circuit can are listed as enabling, and where any one of several heads suffices,
+   that is noted.
 
 Of two circuits that hold, the better one has the lower cost (`circuits.discovery.cost`), or else
 fewer heads with paths, or else the lower loss. A circuit holds if its loss stays two standard
@@ -53,9 +54,8 @@ from circuits.discovery.candidates import propose, role_mean
 from circuits.discovery.changes import Add, Change, Drop, Replace, changed, compatible
 from circuits.discovery.cost import circuit_cost, cost
 from circuits.discovery.judge import Judge
-from circuits.hooks.points import is_causal
+from circuits.discovery.redundancy import needed_sets
 from circuits.runs.mean_attention import mean_attention
-from circuits.scores.control import allowed_paths
 from circuits.scores.scorer import Progress, no_progress
 from circuits.scores.tolerance import has_learned
 from tasks import Batch, InputError, Task
@@ -74,9 +74,6 @@ _MOST = 24  # so many additions, and so many changes beside them, are combined b
 _REARRANGED = 48  # so many combinations are tried
 _PAIRED = 64  # so many cheaper changes are tried two at once
 _SINGLY = 4  # so many heads are made richer one by one, then twice as many at each step
-_WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
-_CUTS = 200  # so many paths are always cut in the intact model,
-_NEEDLESS = 24  # and after them until the model does not mind so many cuts in a row
 
 
 def discover(
@@ -144,8 +141,7 @@ def discover(
     search = Search(model, task, batch, tolerance, shared)
     if not search.learned:
         return search.empty
-    circuit = search.run(restarts, progress)
-    return replace(circuit, enabling=search.enabling(circuit, progress))
+    return search.with_needed(search.run(restarts, progress), progress)
 
 
 class Search:
@@ -181,32 +177,12 @@ class Search:
             best = self._refine(better)
         return best
 
-    def enabling(self, circuit: Circuit, progress: Progress) -> tuple[HeadPath, ...]:
-        """Paths that the intact model needs and the circuit does without.
-
-        Cut one by one; if there are more than 200, those with the largest estimated effect first,
-        until many in a row are not needed.
-        """
-        allowed = allowed_paths(self.batch, is_causal(self.model))
-        cuts = {
-            HeadPath(head, path): self.empty.cut(HeadPath(head, path))
-            for head in self.heads
-            for path in allowed
-            if self.attention[head][path] >= _WEAKEST
-        }
-        self.judge.go_on_from(self.empty)
-        effects = self.judge.effects(self.empty, list(cuts.values()))
-        by_effect = sorted(zip(effects, cuts), reverse=True)
-        needed, needless = set[HeadPath](), 0
-        for place, (_, path) in enumerate(progress(by_effect, "cutting paths")):
-            if self.judge.exceeds(cuts[path]):
-                needed.add(path)
-                needless = 0
-            else:
-                needless += 1
-            if place >= _CUTS and needless >= _NEEDLESS:
-                break
-        return tuple(sorted(needed - set(circuit.paths())))
+    def with_needed(self, circuit: Circuit, progress: Progress) -> Circuit:
+        """The circuit, naming the paths that the intact model needs and the circuit does not."""
+        sets = needed_sets(self.judge, self.attention, progress)
+        enabling = {path for needed in sets for path in needed} - set(circuit.paths())
+        redundant = tuple(sorted(needed for needed in sets if len(needed) > 1))
+        return replace(circuit, enabling=tuple(sorted(enabling)), redundant=redundant)
 
     # What is better
 

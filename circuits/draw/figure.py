@@ -6,8 +6,10 @@ from html import escape
 import plotly.graph_objects as go
 
 from circuits.circuit import Circuit, HeadPath
-from circuits.draw.layout import Arrow, lay_out
+from circuits.draw.layout import Arrow, Bundle, lay_out
 from tasks import Task
+
+_BESIDE = 0.08  # columns between equal paths of two heads
 
 
 def circuit_figure(
@@ -21,8 +23,9 @@ def circuit_figure(
 ) -> go.Figure:
     """Draw a circuit: roles across, layers upwards, an arrow for each path.
 
-    Arrows are dashed where a path only enables, and wider where it is needed more: a path whose
-    ablation gives the loss `necessity[path]` is drawn 1.5 + 4.5 * min(1, necessity[path]) wide.
+    Arrows are dashed where a path only enables, joined by a band where any one of them suffices,
+    and wider where a path is needed more: one whose ablation gives the loss `necessity[path]` is
+    drawn 1.5 + 4.5 * min(1, necessity[path]) wide.
 
     Args:
         circuit: what to draw.
@@ -61,6 +64,8 @@ def circuit_figure(
             line={"color": "rgba(128, 136, 144, 0.35)"},
             layer="below",
         )
+    for bundle in layout.bundles:
+        _add_bundle(figure, bundle)
     for arrow in layout.arrows:
         _add_arrow(figure, arrow, notes.get(arrow.path))
     figure.update_xaxes(
@@ -86,11 +91,28 @@ def circuit_figure(
     )
 
 
+def _add_bundle(figure: go.Figure, bundle: Bundle) -> None:
+    """A band behind arrows."""
+    layer = bundle.arrows[0].path.head.layer
+    beside = [arrow.beside for arrow in bundle.arrows]
+    shift = _BESIDE * (min(beside) + max(beside)) / 2
+    start, end = bundle.arrows[0].start + shift, bundle.arrows[0].end + shift
+    figure.add_shape(
+        type="line",
+        x0=start,
+        x1=end,
+        y0=layer,
+        y1=layer + 1,
+        line={"color": "rgba(128, 136, 144, 0.25)", "width": 10 + 6 * (max(beside) - min(beside))},
+        layer="below",
+    )
+
+
 def _add_arrow(figure: go.Figure, arrow: Arrow, note: str | None) -> None:
     layer, (path, *about) = arrow.path.head.layer, arrow.about
     text = [path, *map(_plain, about)]
     # Equal paths of several heads run side by side.
-    start, end = (place + 0.08 * arrow.beside for place in (arrow.start, arrow.end))
+    start, end = (place + _BESIDE * arrow.beside for place in (arrow.start, arrow.end))
     middle = (start + end) / 2
     if note is not None:
         text.append(_plain(note))

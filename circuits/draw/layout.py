@@ -6,11 +6,11 @@ enables.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from circuits.circuit import Circuit, HeadPath, RolePath
+from circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
 from circuits.draw.names import names_for
 from tasks import Batch, InputError, Task, role_name
 
@@ -66,6 +66,19 @@ class Arrow:
 
 
 @dataclass(frozen=True)
+class Bundle:
+    """Arrows side by side of which any one suffices, in one layer.
+
+    Attributes:
+        arrows: two or more, all of one role path.
+        about: says so in words.
+    """
+
+    arrows: tuple[Arrow, ...]
+    about: str
+
+
+@dataclass(frozen=True)
 class Layout:
     """A picture of a circuit, but for its coordinates.
 
@@ -73,11 +86,13 @@ class Layout:
         columns: roles from left to right.
         labels: the lines beside each layer, the lowest layer first.
         arrows: the paths that carry, then those that only enable.
+        bundles: those of them of which any one suffices.
     """
 
     columns: tuple[Column, ...]
     labels: tuple[tuple[Label, ...], ...]
     arrows: tuple[Arrow, ...]
+    bundles: tuple[Bundle, ...]
 
 
 def lay_out(
@@ -127,6 +142,7 @@ def lay_out(
         about = [str(path), f"{names.labels[dest]} from {names.labels[src]}"]
         about += [] if loss is None else [f"{loss_name} {loss:.3f} when ablated"]
         about += ["only enables"] if path in enabling else []
+        about += [one_suffices(paths) for paths in circuit.redundant if path in paths]
         arrows.append(
             Arrow(
                 path,
@@ -145,7 +161,16 @@ def lay_out(
         tuple(Column(role, role_name(role), names.symbols[role]) for role in order),
         tuple(_labels(circuit, layer) for layer in range(n_layers)),
         tuple(arrows),
+        tuple(_bundles(circuit, arrows)),
     )
+
+
+def _bundles(circuit: Circuit, arrows: Sequence[Arrow]) -> Iterator[Bundle]:
+    for paths in circuit.redundant:
+        for layer in sorted({path.head.layer for path in paths}):
+            beside = [a for a in arrows if a.path in paths and a.path.head.layer == layer]
+            if len(beside) > 1:
+                yield Bundle(tuple(beside), one_suffices(paths))
 
 
 def depth(circuit: Circuit) -> int:

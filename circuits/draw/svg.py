@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from circuits.circuit import Circuit, HeadPath
-from circuits.draw.layout import Arrow, Label, lay_out
+from circuits.draw.layout import Arrow, Bundle, Label, lay_out
 from tasks import Task
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
 _COLUMN, _ROW, _IDLE_ROW, _LINE, _LEFT, _TOP, _FOOT = 92, 96, 30, 17, 150, 26, 60
+_BESIDE = 7  # between equal paths of two heads
 
 
 def draw_circuit(
@@ -22,7 +23,7 @@ def draw_circuit(
 
     Args:
         circuit: what to draw; heads without paths are written beside their layer, and paths
-            that only enable are dashed.
+            that only enable are dashed; a band joins those of which any one suffices.
         n_layers: layers of the model; by default as many as the circuit needs.
         order: roles from left to right; by default as they stand in the task's sequence, without a
             task as in a chain's.
@@ -55,6 +56,9 @@ def draw_circuit(
         _add(svg, "text", column.name, **text, y=height - 18, font_size=11, fill_opacity=0.65)
     for layer, labels in enumerate(layout.labels):
         _add_labels(svg, labels, (floors[layer] + floors[layer + 1]) / 2, faint=layer not in busy)
+    for bundle in layout.bundles:
+        layer = bundle.arrows[0].path.head.layer
+        _add_bundle(svg, bundle, xs, floors[layer], floors[layer + 1])
     for arrow in layout.arrows:
         layer = arrow.path.head.layer
         _add_arrow(svg, arrow, xs, floors[layer], floors[layer + 1])
@@ -94,21 +98,37 @@ def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: 
         _add(svg, "text", label.text, x=8, y=y, fill=color, **opacity)
 
 
-def _add_arrow(svg: ET.Element, arrow: Arrow, xs: Sequence[int], bottom: int, top: int) -> None:
+def _add_bundle(svg: ET.Element, bundle: Bundle, xs: Sequence[int], bottom: int, top: int) -> None:
+    """A band behind arrows."""
+    first, *_, last = sorted(bundle.arrows, key=lambda arrow: arrow.beside)
+    middle = (first.beside + last.beside) / 2
+    width = _BESIDE * (last.beside - first.beside) + max(first.width, last.width) + 8
+    band = {"stroke": "currentColor", "stroke_opacity": 0.14, "stroke_width": f"{width:.1f}"}
+    group = _add(svg, "g")
+    _add(group, "title", bundle.about)
+    _add(group, "path", d=_curve(first, middle, xs, bottom, top), **band, fill="none")
+
+
+def _curve(arrow: Arrow, beside: int | float, xs: Sequence[int], bottom: int, top: int) -> str:
     # Equal paths of several heads run side by side.
-    start, end = (xs[place] + 7 * arrow.beside for place in (arrow.start, arrow.end))
+    start, end = (xs[place] + _BESIDE * beside for place in (arrow.start, arrow.end))
     middle = (bottom + top) / 2
-    curve = f"M{start} {bottom - 5} C{start} {middle} {end} {middle} {end} {top + 5}"
+    return f"M{start:g} {bottom - 5} C{start:g} {middle} {end:g} {middle} {end:g} {top + 5}"
+
+
+def _add_arrow(svg: ET.Element, arrow: Arrow, xs: Sequence[int], bottom: int, top: int) -> None:
     dashes = {"stroke_dasharray": "5 4", "stroke_opacity": 0.75} if arrow.dashed else {}
     group = _add(svg, "g")
     _add(group, "title", f"{arrow.path}: {', '.join(arrow.about[1:])}")
     line = {"stroke": arrow.color, "stroke_width": f"{arrow.width:.1f}", "fill": "none"}
+    curve = _curve(arrow, arrow.beside, xs, bottom, top)
     _add(group, "path", d=curve, **line, **dashes, marker_end="url(#tip)")
     if arrow.loss is not None:
+        start, end = (xs[place] + _BESIDE * arrow.beside for place in (arrow.start, arrow.end))
         straight = start == end
         where = {
             "x": f"{(start + end) / 2 + (8 if straight else 0):.0f}",
-            "y": f"{middle - 8 + 13 * arrow.beside:.0f}",
+            "y": f"{(bottom + top) / 2 - 8 + 13 * arrow.beside:.0f}",
             "text_anchor": "start" if straight else "middle",
         }
         _add(group, "text", f"{arrow.loss:.2f}", **where, font_size=11, fill="currentColor")

@@ -165,10 +165,10 @@ def stepping_rules(task: RetrievalTask, pairing: Pairing = "join") -> tuple[Rule
     return plan_rules([[Jump(o, (o,))] for o in range(1, task.steps + 1)], pairing=pairing)
 
 
-def halved(rule: Rule, head: int) -> tuple[Rule, Rule]:
-    """Split a rule between two heads of its layer; each writes half."""
-    half = replace(rule, scale=rule.scale / 2)
-    return half, replace(half, head=head)
+def split(rule: Rule, heads: Sequence[int]) -> tuple[Rule, ...]:
+    """Divide a rule among its own head and others of its layer; each writes an equal part."""
+    part = replace(rule, scale=rule.scale / (1 + len(heads)))
+    return part, *(replace(part, head=head) for head in heads)
 
 
 def distractor_rule(layer: int, head: int, offset: int = 1, scale: float = DISTRACTION) -> Rule:
@@ -272,7 +272,7 @@ def _with_extras(
             distractors.append((layer, head))
         elif draw == 1 and whole:
             rule = rng.choice(whole)
-            placed[_place(rule)], placed[layer, head] = halved(rule, head)
+            placed[_place(rule)], placed[layer, head] = split(rule, [head])
     for layer, head in distractors:
         offset = rng.randint(1, task.steps)
         placed[layer, head] = distractor_rule(layer, head, offset, DISTRACTION / len(distractors))

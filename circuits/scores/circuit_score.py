@@ -5,6 +5,7 @@
 3. Every path ablated twice: *ablated too* (frozen), left out with all other replacements in place,
    as in the paper, which shows what it carries; and *cut live* in the intact model, which shows
    what it carries or enables.
+   Of several paths of which any one suffices, all are cut, and all but one.
 4. For every path, the later paths that it enables (`circuits.scores.enabling`).
 5. A control: random circuits of the same size and mechanisms (`circuits.scores.control`).
 
@@ -12,6 +13,7 @@ A path that the circuit lists as enabling has no frozen score, since the circuit
 """
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +87,27 @@ class PathScore(LivePathScore):
 
 
 @dataclass(frozen=True)
+class RedundantScore:
+    """Paths of which the intact model is said to need any one, cut live.
+
+    Attributes:
+        paths: the same role path in several heads.
+        live_loss: the loss when all are cut.
+        live_se: its standard error.
+        left_losses: for each path, the loss when all others are cut.
+    """
+
+    paths: tuple[HeadPath, ...]
+    live_loss: float
+    live_se: float
+    left_losses: tuple[float, ...]
+
+    def one_suffices(self, tolerance: float) -> bool:
+        """Whether the model needs one of them, and any one will do."""
+        return max(self.left_losses) <= tolerance < self.live_loss
+
+
+@dataclass(frozen=True)
 class CircuitScore(OldNames):
     """The scores of a circuit on one set of examples.
 
@@ -100,6 +123,7 @@ class CircuitScore(OldNames):
         combined_se: its standard error.
         paths: one row per path of the circuit.
         enabling: one row per path that only enables.
+        redundant: one row per set of paths of which any one is said to suffice.
         control: the combined losses of random circuits of the same size and mechanisms, ascending;
             of the first 32 examples where these suffice (`circuits.scores.control`).
         notes: what could not be measured, one sentence each.
@@ -118,6 +142,7 @@ class CircuitScore(OldNames):
     combined_se: float
     paths: tuple[PathScore, ...]
     enabling: tuple[LivePathScore, ...]
+    redundant: tuple[RedundantScore, ...]
     control: tuple[float, ...]
     notes: tuple[str, ...] = ()
     loss_name: str = "loss"
@@ -226,6 +251,7 @@ def score_circuit(
         path: _measured(scorer.losses(empty.cut(path)))
         for path in progress(ablated, "cutting paths")
     }
+    redundant = tuple(_redundant(scorer, paths) for paths in circuit.redundant)
     scorer.rebase(circuit)
     combined = _measured(scorer.base_losses)
     frozen = {
@@ -267,11 +293,24 @@ def score_circuit(
             for path in carrying
         ),
         tuple(rows[path] for path in circuit.enabling),
+        redundant,
         tuple(control),
         notes,
         task.loss_name,
         attention,
     )
+
+
+def _redundant(scorer: Scorer, paths: tuple[HeadPath, ...]) -> RedundantScore:
+    def cut(lost: Iterable[HeadPath]) -> Measured:
+        circuit = scorer.empty_circuit
+        for path in lost:
+            circuit = circuit.cut(path)
+        return _measured(scorer.losses(circuit))
+
+    all_cut = cut(paths)
+    left = tuple(cut(other for other in paths if other != path).loss for path in paths)
+    return RedundantScore(paths, all_cut.loss, all_cut.se, left)
 
 
 def _measured(losses: Float[Tensor, "batch target"]) -> Measured:

@@ -1,5 +1,6 @@
 """Reading circuit files for a model that they must fit."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,8 +32,12 @@ def read_circuit(
         roles = task.sample(2).roles
         for head, mechanism in circuit.mechanisms.items():
             check_paths(mechanism.paths, roles, causal, where=f"{head}: ")
-        for listed in circuit.enabling:
-            check_paths((listed.path,), roles, causal, f"enabling: {listed.head}: ")
+        for key, paths in (
+            ("enabling", circuit.enabling),
+            ("redundant", itertools.chain(*circuit.redundant)),
+        ):
+            for listed in paths:
+                check_paths((listed.path,), roles, causal, f"{key}: {listed.head}: ")
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None

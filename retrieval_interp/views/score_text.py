@@ -74,6 +74,15 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
             for row in score.paths
         ],
         "enabling": [{**_place(row.path), **_live(row)} for row in score.enabling],
+        "redundant": [
+            {
+                "paths": [str(path) for path in row.paths],
+                "live_loss": row.live_loss,
+                "live_se": row.live_se,
+                "left_losses": list(row.left_losses),
+            }
+            for row in score.redundant
+        ],
         "control": list(score.control),
         "sufficient": score.sufficient,
         "minimal": score.minimal,
@@ -246,6 +255,10 @@ def _does(row: LivePathScore, score: CircuitScore) -> str:
             for enabled in row.enables
         )
         does.append(f"enables {', '.join(later)}")
+    for redundant in score.redundant:
+        if row.path in redundant.paths and redundant.one_suffices(score.tolerance):
+            heads = ", ".join(str(path.head) for path in redundant.paths)
+            does.append(f"any one of {heads} suffices (all cut: {redundant.live_loss:.2f})")
     return "; ".join(does)
 
 

@@ -1,0 +1,139 @@
+"""Which paths the intact model needs, also where any of several heads would do.
+
+Where two heads do the same, cutting either one changes nothing, and both look idle. So a role path
+is first cut in all heads at once. If the model does worse than the tolerance, the smallest sets of
+heads are looked for that it cannot lose together.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from circuits.circuit import Circuit, Head, HeadPath
+from circuits.discovery.judge import Judge
+from circuits.hooks.points import is_causal
+from circuits.runs.mean_attention import mean_attention
+from circuits.scores.control import allowed_paths
+from circuits.scores.scorer import Progress, no_progress
+from circuits.scores.tolerance import has_learned
+from tasks import Task
+
+Item = TypeVar("Item")
+
+_WEAKEST = 0.05  # paths with less mean attention are not cut
+
+
+def needed_paths(
+    model: Any,
+    task: Task,
+    tolerance: float | None = None,
+    examples: int = 512,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> list[tuple[HeadPath, ...]]:
+    """Find the paths that a model needs, alone or as one of several heads.
+
+    With loss(S) the loss of the intact model with the paths S cut live, each set S that is
+    returned has one role path, in one or more heads, and
+
+        loss(S) > tolerance,  but  loss(S without p) <= tolerance  for every path p in S
+
+    So of a set of several paths any one suffices. Sets are disjoint; where smallest sets overlap,
+    those whose heads matter more by the estimate (`circuits.attribution`) are returned. Role paths
+    that the model can lose in all heads at once are not looked into.
+
+    Args:
+        model: a hooked model that reads the task's batches; left unchanged.
+        task: draws the examples, from its `discovery` split, and gives the loss.
+        tolerance: the loss that must not be exceeded; by default as in `discover`.
+        examples: number of examples that decide; where four standard errors tell, the first of
+            them do.
+        seed: of these examples.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+
+    Raises:
+        InputError: the model does not fit the task.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> small = ri.load_checkpoint("small")
+        >>> for paths in ri.needed_paths(small.model, small.task, examples=128)[:3]:
+        ...     print(*paths)
+        L2.H0 s0<-s2
+        L4.H0 s0<-s4
+        L0.H0 s2<-s1
+    """
+    device = next(model.parameters()).device
+    batch = task.sample(examples, seed, device, split="discovery")
+    judge = Judge(model, task, batch, tolerance)
+    if not has_learned(task, judge.intact_loss, judge.uninformed_loss):
+        return []
+    return needed_sets(judge, mean_attention(model, batch).cpu(), progress)
+
+
+def needed_sets(
+    judge: Judge,
+    attention: Float[Tensor, "layer head dest src"],
+    progress: Progress = no_progress,
+) -> list[tuple[HeadPath, ...]]:
+    """`needed_paths` on the examples of a judge, given each head's mean attention."""
+    judge.go_on_from(judge.empty)
+    n_layers, n_heads = attention.shape[:2]
+    heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    sets: list[tuple[HeadPath, ...]] = []
+    for path in progress(allowed_paths(judge.batch, is_causal(judge.model)), "cutting paths"):
+        present = [HeadPath(head, path) for head in heads if attention[head][path] >= _WEAKEST]
+        if present and judge.exceeds(_cut(judge.empty, present)):
+            effects = judge.effects(judge.empty, [judge.empty.cut(each) for each in present])
+            by_effect = [each for _, each in sorted(zip(effects, present), reverse=True)]
+            found = minimal_sets(by_effect, lambda cut: judge.exceeds(_cut(judge.empty, cut)))
+            sets += (tuple(sorted(paths)) for paths in found)
+    return sets
+
+
+def _cut(circuit: Circuit, paths: Sequence[HeadPath]) -> Circuit:
+    for path in paths:
+        circuit = circuit.cut(path)
+    return circuit
+
+
+def minimal_sets(
+    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
+) -> list[tuple[Item, ...]]:
+    """Disjoint sets that break something, but no longer if any one item is left out.
+
+    All items outside these sets, together, break nothing. Takes about log2 n tests for a set among
+    n items, and one or more for each of its own.
+
+    Args:
+        items: those that are tried first come first.
+        breaks: whether losing these items breaks it.
+
+    >>> minimal_sets("abcde", lambda lost: "b" in lost or {"a", "d"} <= set(lost))
+    [('b',), ('a', 'd')]
+    """
+    found: list[tuple[Item, ...]] = []
+    rest = list(items)
+    while rest and breaks(rest):
+        chosen = rest[: _shortest(rest, breaks)]
+        place = len(chosen) - 1
+        while place >= 0 and len(chosen) > 1:
+            fewer = [*chosen[:place], *chosen[place + 1 :]]
+            chosen, place = (fewer, len(fewer) - 1) if breaks(fewer) else (chosen, place - 1)
+        found.append(tuple(chosen))
+        rest = [item for item in rest if item not in chosen]
+    return found
+
+
+def _shortest(items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]) -> int:
+    """How many of the first items break it, doubling and then bisecting; all of them do."""
+    low, high = 0, 1
+    while high < len(items) and not breaks(items[:high]):
+        low, high = high, 2 * high
+    high = min(high, len(items))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if breaks(items[:middle]) else (middle, high)
+    return high

@@ -1,0 +1,202 @@
+"""Paths that a model needs, alone or as one of several, against enumeration and known models."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import retrieval_interp as ri
+from circuits.circuit import Circuit, Head, HeadPath, Mechanism, RolePath
+from circuits.discovery.redundancy import minimal_sets
+from circuits.draw.figure import circuit_figure
+from circuits.draw.svg import draw_circuit
+from circuits.hooks.ablated import ablated
+from circuits.known.rules import doubling_rules, split
+from circuits.known.weights import compile_circuit
+from circuits.notation import circuit_diff
+from retrieval_interp.views.score_text import path_rows, score_to_dict
+from tasks import InputError, RetrievalTask
+
+TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
+
+
+@given(st.lists(st.sets(st.integers(0, 9), min_size=1, max_size=4), max_size=4))
+def test_sets_are_minimal_and_leave_nothing_that_breaks(sets):
+    asked = []
+
+    def breaks(lost):
+        asked.append(tuple(lost))
+        return any(each <= set(lost) for each in sets)
+
+    found = minimal_sets(range(10), breaks)
+    for each in found:
+        assert breaks(each)
+        assert not any(breaks(set(each) - {item}) for item in each)
+    assert len({*itertools.chain(*found)}) == sum(map(len, found))
+    assert not breaks(set(range(10)) - {*itertools.chain(*found)})
+    smallest = [each for each in sets if not any(other < each for other in sets)]
+    distinct = {frozenset(each) for each in smallest}
+    if sum(map(len, distinct)) == len(set().union(*distinct)):  # disjoint, so unique
+        assert {frozenset(each) for each in found} == distinct
+
+
+def duplicated(copies, pairing="point"):
+    """A model whose pair rule is shared by some heads of the first layer.
+
+    They write the encoding that the query of later heads holds, and half a query finds the same
+    key. If they join pairs instead, half a key loses to a rival of full length.
+    """
+    task = RetrievalTask(steps=3, dim=8, tokens="unit")
+    first, *others = doubling_rules(task, pairing)
+    return compile_circuit([*split(first, range(1, copies)), *others], task)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_duplicated_heads_are_found_as_one_set(copies):
+    built = duplicated(copies)
+    pairs = {path.path for path in built.enabling if path.head.layer == 0}
+    truth = {(path,) for path in built.carrying}
+    truth |= {tuple(HeadPath(Head(0, head), path) for head in range(copies)) for path in pairs}
+    assert len(pairs) == 3
+    assert set(ri.needed_paths(built.model, built.task, TOLERANCE, 64)) == truth
+
+
+@pytest.mark.parametrize("pairing", ["join", "point"])
+def test_sets_equal_those_of_all_subsets_run_by_hooks(pairing):
+    """Every subset of three heads cut with plain hooks on the pattern, none of our runs."""
+    built = duplicated(3, pairing)
+    model, task = built.model, built.task
+    batch = task.sample(64, split="discovery")
+    example = torch.arange(64)[:, None]
+
+    def loss(cut):
+        def zero(pattern, hook):
+            pattern = pattern.clone()
+            for path in cut:
+                if path.head.layer == hook.layer():
+                    dest, src = (batch.roles[:, :, role] for role in path.path)
+                    pattern[example, path.head.head, dest, src] = 0
+            return pattern
+
+        names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+        with torch.no_grad():
+            outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(n, zero) for n in names])
+        return float(task.loss(outputs, batch))
+
+    found = set(ri.needed_paths(model, task, TOLERANCE, 64))
+    for role_path in {path.path for path in built.enabling | built.carrying}:
+        heads = [Head(layer, head) for layer in range(3) for head in range(3)]
+        mean = ri.mean_attention(model, batch)
+        present = [HeadPath(head, role_path) for head in heads if mean[head][role_path] >= 0.05]
+        breaking = [
+            set(cut)
+            for size in range(1, len(present) + 1)
+            for cut in itertools.combinations(present, size)
+            if loss(cut) > TOLERANCE
+        ]
+        minimal = {
+            tuple(sorted(cut)) for cut in breaking if not any(other < cut for other in breaking)
+        }
+        assert minimal == {paths for paths in found if paths[0].path == role_path}
+
+
+@pytest.fixture(scope="module")
+def halved():
+    built = duplicated(2)
+    circuit = ri.discover(built.model, built.task, TOLERANCE, 64)
+    batch = built.task.sample(64, split="test")
+    return (
+        built,
+        circuit,
+        ri.score_circuit(built.model, built.task, circuit, batch, TOLERANCE, controls=0),
+    )
+
+
+def test_a_found_circuit_names_what_is_redundant(halved):
+    built, circuit, _ = halved
+    assert set(circuit.enabling) == built.enabling - built.carrying
+    assert all(len(paths) == 2 for paths in circuit.redundant)
+    assert {*itertools.chain(*circuit.redundant)} == set(circuit.enabling)
+    assert "any one of L0.H0, L0.H1 suffices for s2<-s3" in repr(circuit)
+
+
+def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
+    built, circuit, score = halved
+    batch = built.task.sample(64, split="test")
+    assert len(score.redundant) == len(circuit.redundant) > 0
+    for row in score.redundant:
+        for cut, measured in [
+            (row.paths, row.live_loss),
+            (row.paths[1:], row.left_losses[0]),
+            (row.paths[:1], row.left_losses[1]),
+        ]:
+            lost = Circuit({}, circuit.n_roles)
+            for path in cut:
+                lost = lost.cut(path)
+            with ablated(built.model, lost, batch), torch.no_grad():
+                expected = float(built.task.loss(built.model(batch.inputs), batch))
+            assert measured == pytest.approx(expected, abs=1e-6)
+        assert row.one_suffices(TOLERANCE)
+        assert not row.one_suffices(row.live_loss)  # then none is needed
+        assert not row.one_suffices(-1.0)
+    does = [row[-1] for row in path_rows(score, built.task)]
+    assert any(text.startswith("any one of L0.H0, L0.H1 suffices (all cut: 0.") for text in does)
+    listed = score_to_dict(score, "halved", built.task, 0)["redundant"]
+    assert [tuple(row["paths"]) for row in listed] == [
+        tuple(map(str, paths)) for paths in circuit.redundant
+    ]
+
+
+def test_a_bundle_is_drawn_behind_its_arrows(halved):
+    _, circuit, _ = halved
+    about = "any one of L0.H0, L0.H1 suffices for s2<-s3"
+    for drawn, band in [
+        (draw_circuit(circuit, 3), 'stroke-opacity="0.14"'),
+        (circuit_figure(circuit, 3).to_json(), '"rgba(128, 136, 144, 0.25)"'),
+    ]:
+        assert drawn.count(band) == len(circuit.redundant)
+        assert about in drawn
+    alone = Circuit(circuit.mechanisms, circuit.n_roles, enabling=circuit.enabling)
+    assert 'stroke-opacity="0.14"' not in draw_circuit(alone, 3)
+
+
+def test_a_circuit_file_keeps_redundant_paths(halved):
+    _, circuit, _ = halved
+    assert Circuit.from_json(circuit.to_json(), circuit.n_roles) == circuit
+    without = Circuit(circuit.mechanisms, circuit.n_roles, circuit.rest, circuit.task)
+    assert circuit != without
+    lines = circuit_diff(without, circuit)
+    assert "redundant: + any one of L0.H0, L0.H1 suffices for s2<-s3" in lines
+
+
+@pytest.mark.parametrize(
+    ("redundant", "message"),
+    [
+        ([["L0.H0 s2<-s1"]], "two or more heads, found L0.H0 s2<-s1"),
+        ([[]], "two or more heads, found none"),
+        ([["L0.H0 s2<-s1", "L0.H0 s2<-s1"]], "the same path of two or more heads"),
+        ([["L0.H0 s2<-s1", "L0.H1 s4<-s3"]], "the same path of two or more heads"),
+        ([["L0.H0 s2<-s1", "s4<-s3"]], "circuit: redundant: "),
+        (["L0.H0 s2<-s1"], "circuit"),
+        ([["L0.H0 s2<-s9", "L0.H1 s2<-s9"]], "redundant"),
+    ],
+)
+def test_a_malformed_file_is_refused(redundant, message):
+    data = {"heads": [], "redundant": redundant}
+    with pytest.raises(InputError, match=message):
+        Circuit.from_dict(data, 7)
+
+
+def test_heads_that_the_model_lacks_are_refused():
+    paths = (HeadPath(Head(0, 0), RolePath(2, 1)), HeadPath(Head(0, 5), RolePath(2, 1)))
+    circuit = Circuit({Head(0, 0): Mechanism("uniform")}, 7, redundant=(paths,))
+    with pytest.raises(InputError, match=r"found L0\.H5"):
+        circuit.check_fits(3, 2)
+
+
+def test_an_unlearned_model_needs_nothing():
+    task = RetrievalTask(steps=2)
+    model = ri.build_model(ri.ModelConfig(layers=2, heads=1, d_model=16), task)
+    assert ri.needed_paths(model, task, examples=16) == []
