@@ -47,6 +47,8 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/seeds.py --threads 1
 	$(RUN) benchmarks/ablation_sweep.py
 	$(RUN) benchmarks/attribution.py --threads 1 --few 8
+	$(RUN) benchmarks/discovery_recovery.py --models 66
+	$(RUN) benchmarks/redundancy_recovery.py
 	$(RUN) benchmarks/growth.py --out growth.html
 	$(RUN) benchmarks/whole_process.py
 	$(RUN) benchmarks/memory.py

@@ -47,7 +47,8 @@ def one_model(index: int, examples: int) -> dict[str, Any]:
     found = discover(built.model, task, TOLERANCE, examples, seed=index)
     seconds = time.perf_counter() - start
     heads = {Head(layer, head) for layer in range(layers) for head in range(n_heads)}
-    paths, enabling = set(found.paths()), set(found.enabling)
+    paths = set(found.paths())
+    enabling = set(found.every_path()) - paths
     only_enabling = set(built.enabling) - set(built.carrying)
     row: dict[str, Any] = {
         "model": index,

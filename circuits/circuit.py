@@ -229,14 +229,23 @@ class Circuit:
                 for path in mechanism.paths:
                     yield HeadPath(head, path)
 
+    def every_path(self) -> Iterator[HeadPath]:
+        """The one-hot and shared paths, those that enable, and those of which one suffices."""
+        yield from self.paths()
+        yield from self.enabling
+        yield from itertools.chain(*self.redundant)
+
     def replace(self, head: tuple[int, int], mechanism: Mechanism) -> "Circuit":
         """A copy with another mechanism for one head."""
         mechanisms = {**self.mechanisms, Head(*head): mechanism}
         return replace(self, mechanisms=mechanisms)
 
-    def cut(self, path: HeadPath) -> "Circuit":
-        """A copy with one more path of an original head cut."""
-        return self.replace(path.head, Mechanism("cut", (*self[path.head].paths, path.path)))
+    def cut(self, *paths: HeadPath) -> "Circuit":
+        """A copy with more paths of original heads cut."""
+        circuit = self
+        for head, path in paths:
+            circuit = circuit.replace(head, Mechanism("cut", (*circuit[head].paths, path)))
+        return circuit
 
     def without(self, path: HeadPath) -> "Circuit":
         """A copy without one path."""
@@ -248,8 +257,7 @@ class Circuit:
         Raises:
             InputError: naming the heads that the model has.
         """
-        listed = itertools.chain(self.enabling, *self.redundant)
-        for head in [*self.mechanisms, *(path.head for path in listed)]:
+        for head in [*self.mechanisms, *(path.head for path in self.every_path())]:
             if not (0 <= head.layer < n_layers and 0 <= head.head < n_heads):
                 raise InputError(
                     f"circuit: expected heads from L0.H0 to L{n_layers - 1}.H{n_heads - 1}, which "

@@ -121,6 +121,16 @@ def test_discovery_recovery(benchmark, tmp_path, capsys):
     assert lines[2].split()[:3] == ["truth", "unique", "2"] and "enabling recall" in header
 
 
+def test_redundancy_recovery(benchmark, tmp_path, capsys):
+    options = ["--examples", "32", "--models", "2"]
+    data, header, lines = run(benchmark, "redundancy_recovery", tmp_path, capsys, *options)
+    assert [(row["sets"], row["alone"]) for row in data["rows"]] == [
+        ([1] * 3, [1] * 3),
+        ([2] * 3, [2] * 3),
+    ]
+    assert lines[-1].split()[:3] == ["all", "2", "3"] and "sets recall" in header
+
+
 def test_whole_process(benchmark, tmp_path, capsys):
     asked = ["ablate --help"]
     data, _, lines = run(benchmark, "whole_process", tmp_path, capsys, "--commands", *asked)

@@ -116,9 +116,9 @@ def halved():
 
 def test_a_found_circuit_names_what_is_redundant(halved):
     built, circuit, _ = halved
-    assert set(circuit.enabling) == built.enabling - built.carrying
+    assert not circuit.enabling
     assert all(len(paths) == 2 for paths in circuit.redundant)
-    assert {*itertools.chain(*circuit.redundant)} == set(circuit.enabling)
+    assert {*itertools.chain(*circuit.redundant)} == built.enabling - built.carrying
     assert "any one of L0.H0, L0.H1 suffices for s2<-s3" in repr(circuit)
 
 
@@ -141,8 +141,12 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
         assert row.one_suffices(TOLERANCE)
         assert not row.one_suffices(row.live_loss)  # then none is needed
         assert not row.one_suffices(-1.0)
-    does = [row[-1] for row in path_rows(score, built.task)]
-    assert any(text.startswith("any one of L0.H0, L0.H1 suffices (all cut: 0.") for text in does)
+        if row.paths[0].path == RolePath(0, 1):  # what the query needs to find s2
+            later = {HeadPath(Head(1, 0), RolePath(0, 2)), HeadPath(Head(2, 0), RolePath(0, 4))}
+            assert {enabled.path for enabled in row.enables} == later
+            assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
+    (text,) = (row for row in path_rows(score, built.task) if row[0] == "L0.H0, L0.H1 s0<-s1")
+    assert text[-1].startswith("any one suffices (one left: up to 0.0000); enables L1.H0 s0<-s2")
     listed = score_to_dict(score, "halved", built.task, 0)["redundant"]
     assert [tuple(row["paths"]) for row in listed] == [
         tuple(map(str, paths)) for paths in circuit.redundant
@@ -151,14 +155,14 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
 
 def test_a_bundle_is_drawn_behind_its_arrows(halved):
     _, circuit, _ = halved
-    about = "any one of L0.H0, L0.H1 suffices for s2<-s3"
+    about = "any one of L0.H0, L0.H1 suffices for s2"
     for drawn, band in [
         (draw_circuit(circuit, 3), 'stroke-opacity="0.14"'),
         (circuit_figure(circuit, 3).to_json(), '"rgba(128, 136, 144, 0.25)"'),
     ]:
         assert drawn.count(band) == len(circuit.redundant)
         assert about in drawn
-    alone = Circuit(circuit.mechanisms, circuit.n_roles, enabling=circuit.enabling)
+    alone = Circuit(circuit.mechanisms, circuit.n_roles)
     assert 'stroke-opacity="0.14"' not in draw_circuit(alone, 3)
 
 

@@ -52,10 +52,15 @@ class Judge:
         return self.known[circuit]
 
     def exceeds(self, circuit: Circuit) -> bool:
-        """Whether the loss exceeds the tolerance, on all examples where the first do not tell."""
+        """Whether the loss exceeds the tolerance, on all examples where the first do not tell.
+
+        That it does not is never told from the first 16: rare large losses may be missing there.
+        """
         for parts in range(1, len(self.parts) + 1):
             loss, error = self._look(circuit, parts)
-            if abs(loss - self.tolerance) > 4 * error:
+            if loss - 4 * error > self.tolerance or (
+                loss + 4 * error < self.tolerance and parts > 1
+            ):
                 break
         return loss > self.tolerance
 

@@ -1,8 +1,9 @@
 """Which paths the intact model needs, also where any of several heads would do.
 
 Where two heads do the same, cutting either one changes nothing, and both look idle. So a role path
-is first cut in all heads at once. If the model does worse than the tolerance, the smallest sets of
-heads are looked for that it cannot lose together.
+is cut in all heads at once, and where the model minds, the smallest sets of heads are looked for
+that it cannot lose together. Which heads to try first is estimated; what is returned is proven by
+exact cuts.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import Circuit, Head, HeadPath
+from circuits.circuit import Head, HeadPath
 from circuits.discovery.judge import Judge
 from circuits.hooks.points import is_causal
 from circuits.runs.mean_attention import mean_attention
@@ -41,8 +42,8 @@ def needed_paths(
         loss(S) > tolerance,  but  loss(S without p) <= tolerance  for every path p in S
 
     So of a set of several paths any one suffices. Sets are disjoint; where smallest sets overlap,
-    those whose heads matter more by the estimate (`circuits.attribution`) are returned. Role paths
-    that the model can lose in all heads at once are not looked into.
+    those whose heads matter more are returned. A role path is not looked into if the model can lose
+    it in all heads at once, and in the head where it seems to matter most.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
@@ -82,21 +83,18 @@ def needed_sets(
     judge.go_on_from(judge.empty)
     n_layers, n_heads = attention.shape[:2]
     heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    allowed = allowed_paths(judge.batch, is_causal(judge.model))
+    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p] >= _WEAKEST]
+    effects = judge.effects(judge.empty, [judge.empty.cut(path) for path in present])
+    by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
     sets: list[tuple[HeadPath, ...]] = []
-    for path in progress(allowed_paths(judge.batch, is_causal(judge.model)), "cutting paths"):
-        present = [HeadPath(head, path) for head in heads if attention[head][path] >= _WEAKEST]
-        if present and judge.exceeds(_cut(judge.empty, present)):
-            effects = judge.effects(judge.empty, [judge.empty.cut(each) for each in present])
-            by_effect = [each for _, each in sorted(zip(effects, present), reverse=True)]
-            found = minimal_sets(by_effect, lambda cut: judge.exceeds(_cut(judge.empty, cut)))
-            sets += (tuple(sorted(paths)) for paths in found)
+    for same in progress(allowed, "cutting paths"):
+        found = minimal_sets(
+            [path for path in by_effect if path.path == same],
+            lambda paths: judge.exceeds(judge.empty.cut(*paths)),
+        )
+        sets += (tuple(sorted(paths)) for paths in found)
     return sets
-
-
-def _cut(circuit: Circuit, paths: Sequence[HeadPath]) -> Circuit:
-    for path in paths:
-        circuit = circuit.cut(path)
-    return circuit
 
 
 def minimal_sets(
@@ -116,7 +114,7 @@ def minimal_sets(
     """
     found: list[tuple[Item, ...]] = []
     rest = list(items)
-    while rest and breaks(rest):
+    while rest and (breaks(rest[:1]) or breaks(rest)):
         chosen = rest[: _shortest(rest, breaks)]
         place = len(chosen) - 1
         while place >= 0 and len(chosen) > 1:

@@ -180,9 +180,10 @@ class Search:
     def with_needed(self, circuit: Circuit, progress: Progress) -> Circuit:
         """The circuit, naming the paths that the intact model needs and the circuit does not."""
         sets = needed_sets(self.judge, self.attention, progress)
-        enabling = {path for needed in sets for path in needed} - set(circuit.paths())
-        redundant = tuple(sorted(needed for needed in sets if len(needed) > 1))
-        return replace(circuit, enabling=tuple(sorted(enabling)), redundant=redundant)
+        alone = {paths[0] for paths in sets if len(paths) == 1}
+        redundant = sorted(paths for paths in sets if len(paths) > 1)
+        enabling = sorted(alone - set(circuit.paths()))
+        return replace(circuit, enabling=tuple(enabling), redundant=tuple(redundant))
 
     # What is better
 

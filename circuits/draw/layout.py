@@ -67,14 +67,16 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Bundle:
-    """Arrows side by side of which any one suffices, in one layer.
+    """The arrows of one layer that belong to a set of which any one suffices.
 
     Attributes:
-        arrows: two or more, all of one role path.
+        arrows: all of one role path, side by side.
+        label: says so in short, with the size of the whole set.
         about: says so in words.
     """
 
     arrows: tuple[Arrow, ...]
+    label: str
     about: str
 
 
@@ -85,7 +87,7 @@ class Layout:
     Attributes:
         columns: roles from left to right.
         labels: the lines beside each layer, the lowest layer first.
-        arrows: the paths that carry, then those that only enable.
+        arrows: the paths that carry, then the others.
         bundles: those of them of which any one suffices.
     """
 
@@ -128,10 +130,10 @@ def lay_out(
         order = chain_order(circuit.n_roles) if task is None else role_order(task.sample(8))
     place = {role: column for column, role in enumerate(order)}
     loss_name = task.loss_name if task else "loss"
-    enabling = set(circuit.enabling)
+    carrying = set(circuit.paths())
     arrows = []
     seen: Counter[tuple[int, RolePath]] = Counter()
-    for path in (*circuit.paths(), *circuit.enabling):
+    for path in dict.fromkeys(circuit.every_path()):
         head, (dest, src) = path
         if dest not in place or src not in place:
             raise InputError(
@@ -141,7 +143,7 @@ def lay_out(
         loss = necessity.get(path)
         about = [str(path), f"{names.labels[dest]} from {names.labels[src]}"]
         about += [] if loss is None else [f"{loss_name} {loss:.3f} when ablated"]
-        about += ["only enables"] if path in enabling else []
+        about += [] if path in carrying else ["only enables"]
         about += [one_suffices(paths) for paths in circuit.redundant if path in paths]
         arrows.append(
             Arrow(
@@ -151,7 +153,7 @@ def lay_out(
                 seen[head.layer, path.path],
                 colors.get(path, COLORS[head.head % len(COLORS)]),
                 1.5 if loss is None else 1.5 + 4.5 * min(1.0, loss),
-                path in enabling,
+                path not in carrying,
                 loss,
                 tuple(about),
             )
@@ -169,13 +171,13 @@ def _bundles(circuit: Circuit, arrows: Sequence[Arrow]) -> Iterator[Bundle]:
     for paths in circuit.redundant:
         for layer in sorted({path.head.layer for path in paths}):
             beside = [a for a in arrows if a.path in paths and a.path.head.layer == layer]
-            if len(beside) > 1:
-                yield Bundle(tuple(beside), one_suffices(paths))
+            if beside:
+                yield Bundle(tuple(beside), f"1 of {len(paths)}", one_suffices(paths))
 
 
 def depth(circuit: Circuit) -> int:
     """How many layers a circuit needs, at least one."""
-    heads = [*circuit.mechanisms, *(path.head for path in circuit.enabling)]
+    heads = [*circuit.mechanisms, *(path.head for path in circuit.every_path())]
     return 1 + max((head.layer for head in heads), default=0)
 
 

@@ -100,13 +100,17 @@ def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: 
 
 def _add_bundle(svg: ET.Element, bundle: Bundle, xs: Sequence[int], bottom: int, top: int) -> None:
     """A band behind arrows."""
-    first, *_, last = sorted(bundle.arrows, key=lambda arrow: arrow.beside)
-    middle = (first.beside + last.beside) / 2
-    width = _BESIDE * (last.beside - first.beside) + max(first.width, last.width) + 8
+    first = bundle.arrows[0]
+    beside = [arrow.beside for arrow in bundle.arrows]
+    middle = (min(beside) + max(beside)) / 2
+    width = _BESIDE * (max(beside) - min(beside)) + first.width + 8
     band = {"stroke": "currentColor", "stroke_opacity": 0.14, "stroke_width": f"{width:.1f}"}
     group = _add(svg, "g")
     _add(group, "title", bundle.about)
     _add(group, "path", d=_curve(first, middle, xs, bottom, top), **band, fill="none")
+    start, end = (xs[place] + _BESIDE * middle for place in (first.start, first.end))
+    where = {"x": f"{(start + end + width) / 2 + 4:.0f}", "y": (bottom + top) // 2 + 18}
+    _add(group, "text", bundle.label, **where, font_size=11, fill="currentColor", fill_opacity=0.8)
 
 
 def _curve(arrow: Arrow, beside: int | float, xs: Sequence[int], bottom: int, top: int) -> str:

@@ -13,7 +13,6 @@ A path that the circuit lists as enabling has no frozen score, since the circuit
 """
 
 import statistics
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +25,7 @@ from circuits.runs.hook_runs import has_hooks
 from circuits.runs.losses import mean_loss, standard_error
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths, random_control
-from circuits.scores.enabling import Enabled, enabled_by
+from circuits.scores.enabling import Cut, Enabled, enabled_by
 from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from circuits.scores.tolerance import kept_share, tolerance_of, uninformed_loss
@@ -95,12 +94,14 @@ class RedundantScore:
         live_loss: the loss when all are cut.
         live_se: its standard error.
         left_losses: for each path, the loss when all others are cut.
+        enables: the circuit's later paths that lose attention when all are cut.
     """
 
     paths: tuple[HeadPath, ...]
     live_loss: float
     live_se: float
     left_losses: tuple[float, ...]
+    enables: tuple[Enabled, ...]
 
     def one_suffices(self, tolerance: float) -> bool:
         """Whether the model needs one of them, and any one will do."""
@@ -251,7 +252,13 @@ def score_circuit(
         path: _measured(scorer.losses(empty.cut(path)))
         for path in progress(ablated, "cutting paths")
     }
-    redundant = tuple(_redundant(scorer, paths) for paths in circuit.redundant)
+    together = {paths: _measured(scorer.losses(empty.cut(*paths))) for paths in circuit.redundant}
+    left = {
+        paths: tuple(
+            scorer.loss(empty.cut(*(other for other in paths if other != path))) for path in paths
+        )
+        for paths in progress(circuit.redundant, "cutting redundant paths")
+    }
     scorer.rebase(circuit)
     combined = _measured(scorer.base_losses)
     frozen = {
@@ -265,7 +272,8 @@ def score_circuit(
     notes: tuple[str, ...] = ()
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
     try:
-        enables = enabled_by(model, few, ablated, ablated, progress=progress)
+        cuts: list[Cut] = [*ablated, *circuit.redundant]
+        enables = enabled_by(model, few, cuts, ablated, progress=progress)
     except InputError as error:
         enables, notes = {}, (f"Enabled paths are not shown: {error}.",)
     rows = {
@@ -293,24 +301,15 @@ def score_circuit(
             for path in carrying
         ),
         tuple(rows[path] for path in circuit.enabling),
-        redundant,
+        tuple(
+            RedundantScore(paths, cut.loss, cut.se, left[paths], enables.get(paths, ()))
+            for paths, cut in together.items()
+        ),
         tuple(control),
         notes,
         task.loss_name,
         attention,
     )
-
-
-def _redundant(scorer: Scorer, paths: tuple[HeadPath, ...]) -> RedundantScore:
-    def cut(lost: Iterable[HeadPath]) -> Measured:
-        circuit = scorer.empty_circuit
-        for path in lost:
-            circuit = circuit.cut(path)
-        return _measured(scorer.losses(circuit))
-
-    all_cut = cut(paths)
-    left = tuple(cut(other for other in paths if other != path).loss for path in paths)
-    return RedundantScore(paths, all_cut.loss, all_cut.se, left)
 
 
 def _measured(losses: Float[Tensor, "batch target"]) -> Measured:

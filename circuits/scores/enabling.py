@@ -28,6 +28,7 @@ from circuits.runs.mean_attention import weighted_mean
 from circuits.scores.scorer import Progress, no_progress
 from tasks import Batch, InputError
 
+Cut = HeadPath | tuple[HeadPath, ...]
 Seen = dict[int, dict[str, Tensor]]  # q, k and pattern by layer
 
 
@@ -58,11 +59,11 @@ class Enabled:
 def enabled_by(
     model: Any,
     batch: Batch,
-    cuts: Sequence[HeadPath],
+    cuts: Sequence[Cut],
     later: Sequence[HeadPath],
     least_drop: float = 0.1,
     progress: Progress = no_progress,
-) -> dict[HeadPath, tuple[Enabled, ...]]:
+) -> dict[Cut, tuple[Enabled, ...]]:
     """Find the later paths that each path enables.
 
     Write Ā_q(Q, K) for the mean attention of path q with its head's queries from run Q and keys
@@ -74,13 +75,13 @@ def enabled_by(
     Args:
         model: a hooked model without rotary attention.
         batch: the examples.
-        cuts: the paths to cut in the intact model, one at a time.
-        later: the paths to examine; those of the same or earlier layers are skipped.
+        cuts: what to cut in the intact model, one after the other: a path, or several at once.
+        later: the paths to examine; those up to the layer of the (first) path cut are skipped.
         least_drop: the smallest loss of mean attention that counts.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
-        For each path that is cut, the paths that lose attention, the largest loss first.
+        For each cut, the paths that lose attention, the largest loss first.
 
     Raises:
         InputError: the model's attention is not the softmax of queries times keys (for instance
@@ -97,8 +98,8 @@ def enabled_by(
         L2.H0 s0<-s2 key 0.89 to 0.01
         L4.H0 s0<-s4 query 0.99 to 0.2
     """
-    means: dict[HeadPath, list[tuple[Tensor, int]]] = {cut: [] for cut in cuts}
-    first = min((cut.head.layer for cut in cuts), default=0)
+    means: dict[Cut, list[tuple[Tensor, int]]] = {cut: [] for cut in cuts}
+    first = min(map(_layer, cuts), default=0)
     layers = sorted({path.head.layer for path in later if path.head.layer > first})
     if not layers:
         return dict.fromkeys(cuts, ())
@@ -110,21 +111,30 @@ def enabled_by(
             with _seeing(model, layers) as intact:
                 runs = HookRuns(model, part, empty)
             _check_sides(model, part, intact, later)
-        with _seeing(model, [layer for layer in layers if layer > cut.head.layer]) as changed:
+        with _seeing(model, [layer for layer in layers if layer > _layer(cut)]) as changed:
             if changed:
-                runs.outputs(empty.cut(cut))
+                runs.outputs(empty.cut(*_paths(cut)))
         means[cut].append((_all_sides(model, part, intact, changed, later), len(part)))
     return {cut: _losers(weighted_mean(means[cut]), cut, later, least_drop) for cut in cuts}
 
 
+def _paths(cut: Cut) -> tuple[HeadPath, ...]:
+    return (cut,) if isinstance(cut, HeadPath) else cut
+
+
+def _layer(cut: Cut) -> int:
+    """The first layer of a cut."""
+    return min(path.head.layer for path in _paths(cut))
+
+
 def _losers(
-    sides: Float[Tensor, "side later"], cut: HeadPath, later: Sequence[HeadPath], least_drop: float
+    sides: Float[Tensor, "side later"], cut: Cut, later: Sequence[HeadPath], least_drop: float
 ) -> tuple[Enabled, ...]:
     """The paths of later layers that lose attention, the largest loss first."""
     found = [
         Enabled(path, before, after, by_query, by_key)
         for path, (before, by_key, by_query, after) in zip(later, sides.T.tolist())
-        if path.head.layer > cut.head.layer and before - after >= least_drop
+        if path.head.layer > _layer(cut) and before - after >= least_drop
     ]
     return tuple(sorted(found, key=lambda row: row.when_cut - row.attention))
 

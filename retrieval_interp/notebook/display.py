@@ -30,6 +30,6 @@ def circuit_html(circuit: "Circuit") -> str:
     from circuits.draw.layout import depth
     from circuits.draw.svg import draw_circuit
 
-    if not (circuit.mechanisms or circuit.enabling) or depth(circuit) > _MOST_DRAWN:
+    if not (circuit.mechanisms or any(circuit.every_path())) or depth(circuit) > _MOST_DRAWN:
         return f"<pre>{escape(repr(circuit))}</pre>"
     return draw_circuit(circuit)

@@ -438,7 +438,7 @@ class Workbench:
         if layer is not None:
             attention = attention[layer : layer + 1]
         caption = " with the circuit in place" if with_circuit else ""
-        paths = [*self.circuit.paths(), *self.circuit.enabling]
+        paths = list(self.circuit.every_path())
         return role_maps(attention, self.task, self.order, paths, caption, layer or 0)
 
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:

@@ -360,7 +360,7 @@ def useful_heads(circuit: Circuit) -> int:
 
 def first_joins(circuit: Circuit) -> bool:
     """Whether the first head with paths brings a pair's first element to its second."""
-    paths = [*circuit.paths(), *circuit.enabling]
+    paths = list(circuit.every_path())
     first = min((path.head for path in paths), default=None)
     return any(joins_pair(path.path) for path in paths if path.head == first)
 

@@ -64,7 +64,7 @@ def render_report(
         batch = task.sample(score.examples, seed, device, split="test")
     attention = mean_attention(model, batch) if score.attention is None else score.attention
     order = role_order(batch)
-    paths = [*score.circuit.paths(), *score.circuit.enabling]
+    paths = list(score.circuit.every_path())
     each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
     shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
     page = render(

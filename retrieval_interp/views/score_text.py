@@ -1,11 +1,18 @@
 """Scores as tables, sentences and JSON."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from circuits import CircuitScore, HeadPath
-from circuits.scores.circuit_score import LivePathScore, PathScore, control_summary
+from circuits.scores.circuit_score import (
+    LivePathScore,
+    PathScore,
+    RedundantScore,
+    control_summary,
+)
+from circuits.scores.enabling import Enabled
 from circuits.scores.scorer import is_unlearned
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.views.tables import text_table
@@ -80,6 +87,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
                 "live_loss": row.live_loss,
                 "live_se": row.live_se,
                 "left_losses": list(row.left_losses),
+                "enables": _enabled(row.enables),
             }
             for row in score.redundant
         ],
@@ -100,17 +108,21 @@ def _live(row: LivePathScore) -> dict[str, Any]:
         "attention": row.attention,
         **_named("live_", row.live_loss),
         "live_se": row.live_se,
-        "enables": [
-            {
-                **_place(later.path),
-                "attention": later.attention,
-                "when_cut": later.when_cut,
-                "by_query": later.by_query,
-                "by_key": later.by_key,
-            }
-            for later in row.enables
-        ],
+        "enables": _enabled(row.enables),
     }
+
+
+def _enabled(enables: Sequence[Enabled]) -> list[dict[str, Any]]:
+    return [
+        {
+            **_place(later.path),
+            "attention": later.attention,
+            "when_cut": later.when_cut,
+            "by_query": later.by_query,
+            "by_key": later.by_key,
+        }
+        for later in enables
+    ]
 
 
 def describe(model: Any, task: Task) -> str:
@@ -215,7 +227,10 @@ def _minimality(score: CircuitScore, reported: Reported) -> str:
 
 
 def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
-    """One row per path: name, letters, frozen and live loss, and what it does."""
+    """One row per path: name, letters, frozen and live loss, and what it does.
+
+    Paths of which any one suffices share a row; there the live loss is that of cutting them all.
+    """
     label = task.path_label if task else path_letters
     return [
         [
@@ -226,6 +241,15 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
             _does(row, score),
         ]
         for row in (*score.paths, *score.enabling)
+    ] + [
+        [
+            f"{', '.join(str(path.head) for path in row.paths)} {row.paths[0].path}",
+            label(*row.paths[0].path),
+            "",
+            f"{row.live_loss:.4f}",
+            "; ".join([_suffices(row, score), *_enables(row.enables)]),
+        ]
+        for row in score.redundant
     ]
 
 
@@ -245,21 +269,23 @@ def path_header(score: CircuitScore) -> list[str]:
 
 
 def _does(row: LivePathScore, score: CircuitScore) -> str:
-    does = []
     # In a circuit that does not work, leaving out any path gives a high loss, whatever it carries.
-    if isinstance(row, PathScore) and row.path not in score.spared and score.sufficient:
-        does.append("carries")
-    if row.enables:
-        later = (
-            f"{enabled.path} ({enabled.side} {enabled.attention:.2f} to {enabled.when_cut:.2f})"
-            for enabled in row.enables
-        )
-        does.append(f"enables {', '.join(later)}")
-    for redundant in score.redundant:
-        if row.path in redundant.paths and redundant.one_suffices(score.tolerance):
-            heads = ", ".join(str(path.head) for path in redundant.paths)
-            does.append(f"any one of {heads} suffices (all cut: {redundant.live_loss:.2f})")
-    return "; ".join(does)
+    carries = isinstance(row, PathScore) and row.path not in score.spared and score.sufficient
+    return "; ".join([*(["carries"] if carries else []), *_enables(row.enables)])
+
+
+def _enables(later: Sequence[Enabled]) -> list[str]:
+    paths = [f"{row.path} ({row.side} {row.attention:.2f} to {row.when_cut:.2f})" for row in later]
+    return [f"enables {', '.join(paths)}"] if paths else []
+
+
+def _suffices(row: RedundantScore, score: CircuitScore) -> str:
+    """What the numbers of paths that are said to be redundant show."""
+    most = max(row.left_losses)
+    if row.live_loss <= score.tolerance:
+        return f"none is needed on these examples (one left: up to {most:.4f})"
+    any_one = "any one suffices" if most <= score.tolerance else "no single one suffices"
+    return f"{any_one} (one left: up to {most:.4f})"
 
 
 def head_rows(score: CircuitScore) -> list[list[str]]:
@@ -288,7 +314,7 @@ def score_table(score: CircuitScore, task: Task | None = None) -> str:
         f"{score.combined_se:.4f}{kept_text(score)}",
         "",
     ]
-    if score.paths or score.enabling:
+    if score.paths or score.enabling or score.redundant:
         lines += [*text_table(path_header(score), path_rows(score, task)), ""]
     lines += [f"{note}\n" for note in score.notes]
     return "\n".join(lines)
