@@ -8,7 +8,8 @@ import torch
 
 import retrieval_interp as ri
 from circuits import discover, parse_circuit, score_circuit
-from circuits.runs.hook_runs import HookRuns, make_runs
+from circuits.runs.hook_runs import HookRuns
+from circuits.runs.parted_runs import make_runs
 from circuits.runs.role_runs import RoleRuns
 from retrieval_interp import train
 from retrieval_interp.cli.train_options import train_options

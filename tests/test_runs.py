@@ -1,4 +1,5 @@
 import itertools
+import threading
 
 import pytest
 import torch
@@ -18,12 +19,13 @@ from circuits.circuit import (
     RolePath,
 )
 from circuits.models.vector_transformer import VectorTransformer
-from circuits.runs.hook_runs import HookRuns, PartedRuns, make_runs
+from circuits.runs.hook_runs import HookRuns
 from circuits.runs.layer_input import BaseInput
+from circuits.runs.parted_runs import PartedRuns, make_runs
 from circuits.runs.role_runs import RoleRuns
 from circuits.scores.enabling import enabled_by
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import RetrievalTask
+from tasks import InputError, RetrievalTask
 from tests.test_ablation import naive_outputs
 from tests.test_mechanisms import ORDER, PATHS
 from tests.test_model import randomize
@@ -163,24 +165,64 @@ def test_the_fast_way_is_taken_only_where_it_is_exact():
         torch.testing.assert_close(runs.base_outputs, model(BATCH.inputs)[:, -3:])
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kept", [0, 9_000, 10**9])
-def test_a_batch_in_parts_runs_as_a_whole(kept, monkeypatch):
+def test_a_batch_in_parts_runs_as_a_whole(kept, threads, monkeypatch):
     """Parts of three examples, of which none, one or all keep queries, keys and values."""
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     model, batch = MODELS[True, 2], TASK.sample(8, seed=4)
     first = Circuit({Head(0, 1): UNIFORM}, 5)
     second = first.replace((1, 0), Mechanism("one-hot", (RolePath(0, 2),)))
     wholes = [naive(model, circuit, batch) for circuit in (first, second)]
     monkeypatch.setattr("circuits.runs.hook_runs.WHOLE", 3)
     monkeypatch.setattr("circuits.runs.hook_runs.PART", 3)
-    monkeypatch.setattr("circuits.runs.hook_runs.KEPT", kept)
+    monkeypatch.setattr("circuits.runs.parted_runs.KEPT", kept)
     runs = make_runs(model, batch, TASK)
     assert isinstance(runs, PartedRuns) and len(runs.parts) == 3
-    assert sum(part.kept_bytes > 0 for part in runs.parts) == {0: 0, 9_000: 1}.get(kept, 3)
+    assert sum(part.keep for part in runs.parts) == {0: 0, 9_000: 1}.get(kept, 3)
     for _ in range(2):
         for circuit, whole in zip((first, second), wholes):
             torch.testing.assert_close(runs.outputs(circuit), whole, atol=1e-5, rtol=0)
             torch.testing.assert_close(runs.rebase(circuit), whole, atol=1e-5, rtol=0)
             assert runs.base is circuit
+
+
+def test_a_batch_is_divided_among_threads(monkeypatch):
+    model, batch = MODELS[True, 2], TASK.sample(40, seed=4)
+    before = torch.get_num_threads()
+    alone = make_runs(model, batch, TASK)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
+    monkeypatch.setattr("circuits.runs.parted_runs._LEAST", 1)
+    shared = make_runs(model, batch, TASK)
+    assert [len(runs.mask) for runs in shared.parts] == [14, 14, 12]
+    seen = set()
+    layer = RoleRuns._layer
+
+    def noted(self, *arguments):
+        seen.add((shared.parts.index(self), threading.current_thread()))
+        return layer(self, *arguments)
+
+    monkeypatch.setattr(RoleRuns, "_layer", noted)
+    circuit = Circuit({Head(0, 1): UNIFORM}, 5)
+    for _ in range(3):
+        expected = naive(model, circuit, batch)
+        torch.testing.assert_close(shared.outputs(circuit), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(shared.rebase(circuit), expected, atol=1e-5, rtol=0)
+        circuit = circuit.replace((1, 1), Mechanism("one-hot", (RolePath(0, 2),)))
+    assert len(seen) == 3  # each part by one thread, always the same
+    assert {place for place, _ in seen} == {0, 1, 2}
+    assert threading.main_thread() not in {thread for _, thread in seen}
+    monkeypatch.undo()
+    torch.testing.assert_close(alone.outputs(circuit), shared.outputs(circuit))
+    assert torch.get_num_threads() == before
+
+
+def test_an_error_in_a_thread_reaches_the_caller(monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    runs = make_runs(MODELS[True, 2], TASK.sample(16), TASK)
+    with pytest.raises(InputError, match=r"found L9\.H0"):
+        runs.outputs(Circuit({Head(9, 0): UNIFORM}, 5))
 
 
 def test_scores_of_a_batch_in_parts_equal_those_of_the_whole(monkeypatch):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from circuits.attribution.estimates import attribute
 from circuits.circuit import Circuit
+from circuits.runs.hook_runs import HookRuns
 from circuits.runs.losses import standard_error
-from circuits.runs.role_runs import RoleRuns
 from circuits.scores.scorer import Scorer
 from circuits.scores.tolerance import tolerance_of, uninformed_loss
 from tasks import Batch, InputError, Task
@@ -87,7 +87,7 @@ class Judge:
 
         Estimated if they are many, else exact, on the first 16 examples.
         """
-        few = _FEW_FAST if isinstance(self.parts[0].runs, RoleRuns) else _FEW
+        few = _FEW if isinstance(self.parts[0].runs, HookRuns) else _FEW_FAST
         effects = self._estimates(circuit, trials) if len(trials) > few else None
         if effects is None:
             loss = self._look(circuit, 1)[0]

@@ -1,9 +1,4 @@
-"""Running a model under many circuits without computing anything twice.
-
-There are two ways with the same interface: `HookRuns`, here, for any hooked model, and
-`circuits.runs.role_runs`, exact and much faster, for plain transformers in which every position has
-a role.
-"""
+"""Running any hooked model under many circuits, from the first layer in which they differ."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,13 +11,10 @@ from torch import Tensor
 from circuits.circuit import Circuit
 from circuits.hooks.ablated import ablated
 from circuits.hooks.points import is_hooked_transformer
-from circuits.runs.role_runs import SCORED_ROLE, RoleRuns
-from tasks import Batch, InputError, Task
+from tasks import Batch, InputError
 
 WHOLE = 512  # examples per run; more are no faster and take memory
 PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2.5, for 4,096
-_CHECKED = 16  # examples on which role runs are compared with the model
-KEPT = 500_000_000  # bytes of queries, keys and values
 
 
 def parts_of(model: Any, batch: Batch) -> list[Batch]:
@@ -35,52 +27,6 @@ def has_hooks(model: Any) -> bool:
     return any(point.has_hooks() for point in model.hook_dict.values())
 
 
-def make_runs(model: Any, batch: Batch, task: Task) -> "Runs":
-    """The fastest way that is exact for this model, batch and loss."""
-    parts: list[HookRuns | RoleRuns] = []
-    for part in parts_of(model, batch):
-        kept = sum(runs.kept_bytes for runs in parts)
-        parts.append(_make_part(model, part, task, keep=kept < KEPT))
-    return parts[0] if len(parts) == 1 else PartedRuns(parts)
-
-
-def _make_part(model: Any, batch: Batch, task: Task, keep: bool) -> "HookRuns | RoleRuns":
-    empty = Circuit({}, batch.roles.shape[-1])
-    if task.answer_roles == (SCORED_ROLE,) and RoleRuns.supports(model, batch):
-        runs = RoleRuns(model, batch, empty, keep)
-        few = batch[:_CHECKED]
-        example = torch.arange(len(few), device=batch.roles.device)[:, None]
-        with torch.no_grad():
-            outputs = model(few.inputs)[example, few.roles[:, :, SCORED_ROLE]]
-        # Anything that `supports` does not check shows here.
-        if torch.allclose(runs.base_outputs[: len(few)], outputs, 1e-4, 1e-4, equal_nan=True):
-            return runs
-    return HookRuns(model, batch, empty, task.answer_roles)
-
-
-class PartedRuns:
-    """Runs of a large batch, one part at a time."""
-
-    def __init__(self, parts: "list[HookRuns | RoleRuns]"):
-        self.parts = parts
-        self.base = parts[0].base
-
-    def rebase(self, circuit: Circuit) -> Float[Tensor, "batch pos d_out"]:
-        outputs = torch.cat([runs.rebase(circuit) for runs in self.parts])
-        self.base = circuit
-        return outputs
-
-    def outputs(self, circuit: Circuit) -> Float[Tensor, "batch pos d_out"]:
-        return torch.cat([self._part_outputs(runs, circuit) for runs in self.parts])
-
-    @staticmethod
-    def _part_outputs(runs: "HookRuns | RoleRuns", circuit: Circuit) -> Tensor:
-        outputs = runs.outputs(circuit)
-        if isinstance(runs, RoleRuns):
-            runs.forget()  # keeping it for all parts would take much memory
-        return outputs
-
-
 class HookRuns:
     """Runs of a hooked model, from the first layer in which a circuit differs from the base.
 
@@ -88,8 +34,6 @@ class HookRuns:
     has answer roles, logits are computed at these only; with a large vocabulary all would fill the
     memory.
     """
-
-    kept_bytes = 0
 
     def __init__(
         self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
@@ -157,9 +101,6 @@ class HookRuns:
             return 0
         heads = circuit.mechanisms.keys() | self.base.mechanisms.keys()
         return min((head.layer for head in heads if circuit[head] != self.base[head]), default=None)
-
-
-Runs = HookRuns | RoleRuns | PartedRuns
 
 
 def answer_hooks(

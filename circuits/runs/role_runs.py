@@ -90,11 +90,15 @@ class RoleRuns:
             and not any(point.has_hooks() for point in model.hook_dict.values())
         )
 
+    @staticmethod
+    def bytes_to_keep(model: Any, batch: Batch) -> int:
+        """The memory that queries, keys and values may take."""
+        width: int = model.cfg.n_layers * model.cfg.n_heads * model.cfg.d_head
+        return 4 * 3 * width * batch.roles.numel()
+
     @torch.no_grad()
     def __init__(self, model: Any, batch: Batch, circuit: Circuit, keep: bool = True):
-        self.model, self.cfg = model, model.cfg
-        width = 3 * self.cfg.n_layers * self.cfg.n_heads * self.cfg.d_head
-        self.kept_bytes = 4 * width * batch.roles.numel() if keep else 0  # at most
+        self.model, self.cfg, self.keep = model, model.cfg, keep
         positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
         self.n_chains, self.n_roles = batch.roles.shape[1:]
         self.all_roles = list(range(self.n_roles))

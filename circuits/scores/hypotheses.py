@@ -4,7 +4,7 @@
 2. Each path alone, cut live: its attention is set to zero in the intact model and all later
    attention is recomputed.
 
-Exact, and computed only where a hypothesis can change the answer (`circuits.runs.hook_runs`); or
+Exact, and computed only where a hypothesis can change the answer (`circuits.runs.parted_runs`); or
 estimated, all from one pass (`circuits.attribution`), with as many exact losses as are asked for.
 """
 

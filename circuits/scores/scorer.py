@@ -1,7 +1,7 @@
 """Losses of a model under many circuits.
 
-Each run computes only what differs from a run that is kept (`circuits.runs.hook_runs`); the results
-equal those of whole runs with hooks.
+Each run computes only what differs from a run that is kept (`circuits.runs.parted_runs`); the
+results equal those of whole runs with hooks.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,8 +15,8 @@ from circuits.attention import check_paths
 from circuits.circuit import Circuit
 from circuits.hooks.points import is_causal
 from circuits.runs.fits import check_batch_fits, check_model_fits
-from circuits.runs.hook_runs import make_runs
 from circuits.runs.losses import mean_loss
+from circuits.runs.parted_runs import make_runs
 from tasks import Batch, InputError, Task
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
