@@ -38,6 +38,7 @@ class AblateOptions:
         tolerance: the loss that a working circuit stays below; by default the task's own, which
             for vectors is 0.05 of a symbol's variance.
         one_hot: find a circuit of one-hot paths alone, as in the paper: no two sources share.
+        time: end the search after so many seconds, with the best circuit so far.
         device: auto, cpu or cuda.
     """
 
@@ -50,6 +51,7 @@ class AblateOptions:
     seed: int = 0
     tolerance: float | None = None
     one_hot: bool = False
+    time: float | None = None
     device: str = "auto"
 
 
@@ -89,6 +91,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
             options.examples,
             options.seed,
             shared=not options.one_hot,
+            time=options.time,
             progress=progress_bar,
         )
     batch = task.sample(options.examples, options.seed, device, split="test")

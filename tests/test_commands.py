@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from circuits import Circuit, parse_circuit
+from circuits.discovery.search import SearchStopped
 from retrieval_interp.ablate import main as ablate
 from retrieval_interp.train import main as train
 from tasks import InputError, RetrievalTask
@@ -270,3 +271,12 @@ def test_training_and_ablating_a_run_folder(tmp_path, monkeypatch, capsys):
     assert "has not learned the task" in printed
     data = json.loads(Path("out.json").read_text())
     assert not data["sufficient"] and data["paths"] == []
+
+
+def test_ablate_ends_a_search_in_time(run_command_in_process, tmp_path):
+    options = ("--ckpt", "small", "--examples", "16", "--time")
+    with pytest.warns(SearchStopped, match="stopped after 1e-06 seconds; a simpler circuit may"):
+        done = run_command_in_process("ablate", *options, "1e-6", cwd=tmp_path)
+    assert done.returncode == 0 and "No circuit" in done.stdout
+    done = run_command_in_process("ablate", *options, "0", cwd=tmp_path)
+    assert done.returncode == 2 and "time: expected more than 0 seconds, found 0" in done.stderr

@@ -5,14 +5,14 @@ import pytest
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath, tidy
 from circuits.discovery.candidates import propose
 from circuits.discovery.changes import Add, changed
-from circuits.discovery.search import Search, discover
+from circuits.discovery.search import Search, SearchStopped, discover
 from circuits.notation import parse_head_path
 from circuits.runs.losses import mean_loss, standard_error
 from circuits.scores.circuit_score import score_circuit
 from circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import RetrievalTask, Task
+from tasks import InputError, RetrievalTask, Task
 from tests.test_scoring import naive_mse
 
 
@@ -158,3 +158,46 @@ def test_a_model_that_knows_nothing_has_no_circuit():
     for parameter in model.parameters():
         parameter.data.zero_()
     assert not discover(model, task, examples=16, restarts=1).mechanisms
+
+
+def test_a_search_out_of_time_gives_its_best_so_far(small, monkeypatch):
+    """Time counted in looks at parts of the examples, of which a whole search takes 2,000."""
+    looks = itertools.count()
+    monkeypatch.setattr("circuits.discovery.judge.time.monotonic", looks.__next__)
+    monkeypatch.setattr("circuits.discovery.search.monotonic", lambda: next(looks))
+    ranks = []
+    for time in (1.0, 200.0, 500.0):
+        with pytest.warns(SearchStopped, match="a simpler circuit may exist"):
+            found = discover(small.model, small.task, examples=64, restarts=1, time=time)
+        assert found.enabling  # what the model needs is measured all the same
+        search = Search(small.model, small.task, small.task.sample(64, split="discovery"), None)
+        ranks.append(search._rank(found))
+        assert not any(point.has_hooks() for point in small.model.hook_dict.values())
+    unlimited = discover(small.model, small.task, examples=64, restarts=1, time=1e9)
+    assert ranks == sorted(ranks, reverse=True) and ranks[-1] >= search._rank(unlimited)
+    assert search.judge.holds(found) and any(found.paths())
+
+
+@pytest.mark.parametrize("time", [0.0, -1.0, float("nan")])
+def test_no_time_is_refused(small, time):
+    with pytest.raises(InputError, match="time: expected more than 0"):
+        discover(small.model, small.task, time=time)
+
+
+@pytest.mark.parametrize("place", [1, 3, 40])
+def test_an_interrupt_leaves_nothing_on_the_model(small, monkeypatch, place):
+    """The model as HookRuns see it, with hooks on it in every run and estimate."""
+    learnable = [parameter.requires_grad for parameter in small.model.parameters()]
+    attended, runs = itertools.count(1), "blocks.2.attn.hook_pattern"
+
+    def interrupt(pattern, hook):
+        if next(attended) == place:
+            raise KeyboardInterrupt
+
+    with small.model.hooks(fwd_hooks=[(runs, interrupt)]):
+        before = {name: len(p.fwd_hooks) for name, p in small.model.hook_dict.items()}
+        with pytest.raises(KeyboardInterrupt):
+            discover(small.model, small.task, examples=16, restarts=1)
+        assert before == {name: len(p.fwd_hooks) for name, p in small.model.hook_dict.items()}
+    assert learnable == [parameter.requires_grad for parameter in small.model.parameters()]
+    assert all(parameter.grad is None for parameter in small.model.parameters())

@@ -116,10 +116,12 @@ def minimal_sets(
     rest = list(items)
     while rest and (breaks(rest[:1]) or breaks(rest)):
         chosen = rest[: _shortest(rest, breaks)]
-        place = len(chosen) - 1
-        while place >= 0 and len(chosen) > 1:
-            fewer = [*chosen[:place], *chosen[place + 1 :]]
-            chosen, place = (fewer, len(fewer) - 1) if breaks(fewer) else (chosen, place - 1)
+        before: list[Item] = []
+        while before != chosen:
+            before = chosen
+            for item in reversed(before):
+                fewer = [other for other in chosen if other != item]
+                chosen = fewer if fewer and breaks(fewer) else chosen
         found.append(tuple(chosen))
         rest = [item for item in rest if item not in chosen]
     return found

@@ -33,8 +33,11 @@ missed once the other heads are sharp, and the reverse.
 """
 
 import itertools
+import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -53,7 +56,7 @@ from circuits.circuit import (
 from circuits.discovery.candidates import propose, role_mean
 from circuits.discovery.changes import Add, Change, Drop, Replace, changed, compatible
 from circuits.discovery.cost import circuit_cost, cost
-from circuits.discovery.judge import Judge
+from circuits.discovery.judge import Judge, OutOfTime
 from circuits.discovery.redundancy import needed_sets
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.scorer import Progress, no_progress
@@ -84,6 +87,7 @@ def discover(
     seed: int = 0,
     restarts: int = 3,
     shared: bool = True,
+    time: float | None = None,
     progress: Progress = no_progress,
 ) -> Circuit:
     """Search for the simplest circuit that keeps the loss below the tolerance.
@@ -109,6 +113,9 @@ def discover(
         restarts: number of starting circuits, at least 1.
         shared: whether several sources may share a role's attention; otherwise paths are one-hot
             only, as in the paper.
+        time: seconds after which the search ends with the best circuit so far, and a
+            `SearchStopped` warning; what the intact model needs is measured after that. By default
+            the search goes on until it has a local optimum.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
@@ -116,7 +123,7 @@ def discover(
         It is a proposal: score it on other examples with `score_circuit`.
 
     Raises:
-        InputError: the model does not fit the task, or restarts is below 1.
+        InputError: the model does not fit the task, or restarts is below 1 or time not above 0.
 
     Examples:
         Takes about half a minute. `~` marks paths that only enable.
@@ -136,12 +143,30 @@ def discover(
     """
     if restarts < 1:
         raise InputError(f"restarts: expected at least 1, found {restarts}")
+    if time is not None and not time > 0:
+        raise InputError(f"time: expected more than 0 seconds, found {time:g}")
     device = next(model.parameters()).device
     batch = task.sample(examples, seed, device, split="discovery")
     search = Search(model, task, batch, tolerance, shared)
     if not search.learned:
         return search.empty
-    return search.with_needed(search.run(restarts, progress), progress)
+    if time is not None:
+        search.judge.deadline = monotonic() + time
+    try:
+        circuit = search.run(restarts, progress)
+    except OutOfTime:
+        circuit = search.best_so_far()
+        warnings.warn(
+            f"the search was stopped after {time:g} seconds; a simpler circuit may exist",
+            SearchStopped,
+            stacklevel=2,
+        )
+    search.judge.deadline = math.inf
+    return search.with_needed(circuit, progress)
+
+
+class SearchStopped(UserWarning):
+    """A search ended before it had a local optimum."""
 
 
 class Search:
@@ -176,6 +201,10 @@ class Search:
                 break
             best = self._refine(better)
         return best
+
+    def best_so_far(self) -> Circuit:
+        """The best circuit that is known to hold; the empty one if none is."""
+        return min(self.judge.holding(), key=self._rank, default=self.empty)
 
     def with_needed(self, circuit: Circuit, progress: Progress) -> Circuit:
         """The circuit, naming the paths that the intact model needs and the circuit does not."""

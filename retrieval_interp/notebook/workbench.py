@@ -298,11 +298,12 @@ class Workbench:
         self.scorer.rebase(self._steps[-2].circuit)
         return self._changed_from(self._steps.pop())
 
-    def discover(self, progress: Progress | None = None) -> View:
+    def discover(self, progress: Progress | None = None, *, time: float | None = None) -> View:
         """Search for a circuit, on examples of another split, and make it the current one.
 
         Args:
             progress: instead of the workbench's own.
+            time: seconds after which the search ends with the best circuit so far.
 
         Returns:
             A view of the circuit; its `data` is the loss.
@@ -313,6 +314,7 @@ class Workbench:
             self.tolerance,
             len(self.batch),
             self.seed,
+            time=time,
             progress=progress or self.progress,
         )
         unlearned = is_unlearned(self.intact_loss, self.task)
