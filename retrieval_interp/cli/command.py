@@ -192,7 +192,8 @@ def _on_signals(handler: Any) -> None:
 
 def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) -> None:
     # Warnings of libraries are for developers; commands show this project's own only.
-    if category is UserWarning and str(message).startswith("torch.compile failed"):
+    own = category.__module__.partition(".")[0] in ("tasks", "circuits", "retrieval_interp")
+    if own or (category is UserWarning and str(message).startswith("torch.compile failed")):
         print(f"note: {message}", file=sys.stderr)
 
 
