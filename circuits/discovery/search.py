@@ -11,8 +11,10 @@
    first, several at once where that takes at most half of what the loss may still rise.
 4. Rearrange. Add a path, make one or two other changes at once, and go on from there if that holds
    and is better.
-5. Repeat from several starts and keep the best circuit. If no start holds, begin from the intact
-   model, which leaves some heads as they are.
+5. Repeat from several starts and keep the best circuit: two whole circuits, then the best one so
+   far with all idle heads uniform, with all of them identity, and without each of its useful heads,
+   the weak paths of the others added. If no start holds, begin from the intact model, which leaves
+   some heads as they are.
 6. Try every two cheaper changes at once.
 7. Cut paths in the intact model (`circuits.discovery.redundancy`). Those that the model cannot do
    without but the circuit can are listed as enabling, and where any one of several heads suffices,
@@ -35,7 +37,7 @@ missed once the other heads are sharp, and the reverse.
 import itertools
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any, Literal
@@ -72,6 +74,7 @@ _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
     ("shared", 0.15),
 )
 _FEW = 8  # richer heads that are compared by exact losses
+_WEAK = 0.1  # paths with at least this mean attention come back where a head is left out
 _ADDED = 0.1  # paths with at least this mean attention may be added
 _MOST = 24  # so many additions, and so many changes beside them, are combined by threes
 _REARRANGED = 48  # so many combinations are tried
@@ -85,7 +88,7 @@ def discover(
     tolerance: float | None = None,
     examples: int = 512,
     seed: int = 0,
-    restarts: int = 3,
+    restarts: int = 4,
     shared: bool = True,
     time: float | None = None,
     progress: Progress = no_progress,
@@ -110,7 +113,8 @@ def discover(
             (`circuits.scores.tolerance`). No circuit is found that is worse than knowing nothing.
         examples: number of examples that decide.
         seed: of these examples.
-        restarts: number of starting circuits, at least 1.
+        restarts: number of starting circuits, at least 1. With more than 4, the search also starts
+            from the best circuit without each of its useful heads.
         shared: whether several sources may share a role's attention; otherwise paths are one-hot
             only, as in the paper.
         time: seconds after which the search ends with the best circuit so far, and a
@@ -186,10 +190,11 @@ class Search:
 
     def run(self, restarts: int, progress: Progress) -> Circuit:
         """The best circuit found from the best starts."""
-        starts = sorted(self._starts(), key=self._promise)
         best = self.empty
-        for start in progress(starts[:restarts], "searching"):
-            best = min(best, self._refine(self._enrich(start)), key=self._rank)
+        starts = self._starts(lambda: best)
+        for _ in progress(range(restarts), "searching"):
+            if (start := next(starts, None)) is not None:
+                best = min(best, self._refine(self._enrich(start)), key=self._rank)
         if best == self.empty:  # no start held: replace heads one by one
             best = self._refine(self.empty)
         while self.judge.holds(best):
@@ -242,7 +247,26 @@ class Search:
         distinct = [m for m in dict.fromkeys(found) if self.shared or m.kind != "shared"]
         return sorted(distinct, key=lambda mechanism: cost(mechanism, len(attention)))
 
-    def _starts(self) -> list[Circuit]:
+    def _starts(self, best: Callable[[], Circuit]) -> Iterator[Circuit]:
+        """Two whole circuits, variations of the best circuit so far, then other whole circuits."""
+        whole = sorted(self._whole_circuits(), key=self._promise)
+        yield from whole[:2]
+        for mechanism in (UNIFORM, IDENTITY):
+            idle = [head for head in self.heads if best()[head] in (UNIFORM, IDENTITY)]
+            yield self._with(best(), dict.fromkeys(idle, mechanism))
+        for lost in self._useful(best()):
+            weak = {
+                head: propose(self.attention[head], mechanism.kind, _WEAK)
+                for head, mechanism in best().mechanisms.items()
+                if mechanism.kind in ("one-hot", "shared")
+            }
+            yield self._with(best(), {**weak, lost: IDENTITY})
+        yield from whole[2:]
+
+    def _with(self, circuit: Circuit, mechanisms: Mapping[Head, Mechanism]) -> Circuit:
+        return replace(circuit, mechanisms={**circuit.mechanisms, **mechanisms})
+
+    def _whole_circuits(self) -> list[Circuit]:
         empty = self.empty
         mechanisms = [
             *(
