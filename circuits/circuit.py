@@ -275,6 +275,7 @@ class Circuit:
 
     def to_dict(self) -> dict[str, Any]:
         """The circuit as JSON data; `from_dict` reads it back."""
+        redundant = [[str(path) for path in paths] for paths in self.redundant]
         return {
             "task": dict(self.task),
             "rest": self.rest,
@@ -288,7 +289,7 @@ class Circuit:
                 for head, mechanism in self.mechanisms.items()
             ],
             "enabling": [str(path) for path in self.enabling],
-            "redundant": [[str(path) for path in paths] for paths in self.redundant],
+            **({"redundant": redundant} if redundant else {}),
         }
 
     @classmethod
