@@ -204,3 +204,8 @@ def test_an_unlearned_model_needs_nothing():
     task = RetrievalTask(steps=2)
     model = ri.build_model(ri.ModelConfig(layers=2, heads=1, d_model=16), task)
     assert ri.needed_paths(model, task, examples=16) == []
+
+
+def test_a_model_above_the_tolerance_blames_no_path():
+    small = ri.load_checkpoint("small")
+    assert ri.needed_paths(small.model, small.task, 1e-4, 64) == []

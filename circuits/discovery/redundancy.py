@@ -54,6 +54,10 @@ def needed_paths(
         seed: of these examples.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
+    Returns:
+        The sets, each sorted; none for a model that has not learned the task or that exceeds the
+        tolerance by itself.
+
     Raises:
         InputError: the model does not fit the task.
 
@@ -80,6 +84,8 @@ def needed_sets(
     progress: Progress = no_progress,
 ) -> list[tuple[HeadPath, ...]]:
     """`needed_paths` on the examples of a judge, given each head's mean attention."""
+    if judge.exceeds(judge.empty):
+        return []  # no cut can be blamed
     judge.go_on_from(judge.empty)
     n_layers, n_heads = attention.shape[:2]
     heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]

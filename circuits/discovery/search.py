@@ -191,9 +191,11 @@ class Search:
     def run(self, restarts: int, progress: Progress) -> Circuit:
         """The best circuit found from the best starts."""
         best = self.empty
-        starts = self._starts(lambda: best)
+        starts, tried = self._starts(lambda: best), set[Circuit]()
         for _ in progress(range(restarts), "searching"):
-            if (start := next(starts, None)) is not None:
+            start = next((start for start in starts if start not in {best, *tried}), None)
+            if start is not None:
+                tried.add(start)
                 best = min(best, self._refine(self._enrich(start)), key=self._rank)
         if best == self.empty:  # no start held: replace heads one by one
             best = self._refine(self.empty)
