@@ -16,7 +16,9 @@ class MeanPattern:
     """Mean attention by position; what of a head's attention does not depend on content.
 
     Shorter sequences than those that were measured use its first rows, which attend to the same
-    positions if the model is causal.
+    positions if the model is causal. In longer ones, later positions use the mean by offset of the
+    second half of its rows, and of their attention to the first position, the sink; this needs a
+    pattern that looks back only.
 
     Args:
         weights: mean attention, [dest src], on the CPU.
@@ -57,14 +59,25 @@ class MeanPattern:
         """The pattern of sequences of this length.
 
         Raises:
-            InputError: they are longer than what was measured.
+            InputError: they are longer than what was measured, and the pattern looks ahead.
         """
-        if n_positions > len(self.weights):
+        measured = len(self.weights)
+        if n_positions <= measured:
+            return self.weights[:n_positions, :n_positions]
+        if bool(self.weights.triu(1).any()):
             raise InputError(
-                f"mean: expected sequences of at most {len(self.weights)} positions, on which the "
-                f"mean was measured, found {n_positions}"
+                f"mean: expected sequences of at most {measured} positions, on which this pattern, "
+                f"which looks ahead, was measured, found {n_positions}"
             )
-        return self.weights[:n_positions, :n_positions]
+        pattern = torch.zeros(n_positions, n_positions)
+        pattern[:measured, :measured] = self.weights
+        later = self.weights[measured // 2 :]
+        pattern[measured:, 0] = later[:, 0].mean()
+        for offset in range(measured - 1):
+            share = self.weights.diagonal(-offset)[max(1, measured // 2 - offset) :].sum()
+            at = torch.arange(measured, n_positions)
+            pattern[at, at - offset] = share / len(later)
+        return pattern
 
     @cached_property
     def _bytes(self) -> bytes:

@@ -123,7 +123,11 @@ def circuit_text(circuit: Circuit, n_layers: int) -> str:
 def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
     """What changed between two circuits, one line per head: `L1.H0: uniform -> one-hot s0<-s2`."""
     heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
-    lines = [f"{head}: {old[head]} -> {new[head]}" for head in heads if old[head] != new[head]]
+    lines = [
+        f"{head}: {old[head]} -> {'another ' * (str(old[head]) == str(new[head]))}{new[head]}"
+        for head in heads
+        if old[head] != new[head]
+    ]
     gone = [f"enabling: - {path}" for path in old.enabling if path not in new.enabling]
     come = [f"enabling: + {path}" for path in new.enabling if path not in old.enabling]
     gone += [f"redundant: - {one_suffices(p)}" for p in old.redundant if p not in new.redundant]

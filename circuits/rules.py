@@ -43,8 +43,8 @@ def rule_pattern(
         [batch dest src], or [1 dest src] if the pattern is the same for every example.
 
     Raises:
-        InputError: the rule compares tokens and there are none, or sequences are longer than those
-            on which the mean was measured.
+        InputError: the rule compares tokens and there are none, or a mean that looks ahead was
+            measured on shorter sequences.
     """
     if mechanism.mean is not None:
         return mechanism.mean.pattern(n_positions).to(device)[None]

@@ -2,11 +2,13 @@ import re
 
 import plotly.io as pio
 import pytest
+import torch
 
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
 from circuits.draw.figure import circuit_figure
 from circuits.draw.layout import chain_order, role_order
 from circuits.draw.svg import draw_circuit
+from circuits.mean_pattern import MeanPattern
 from circuits.notation import circuit_diff, circuit_text
 from tasks import ConditionalRetrievalTask, EquationsTask, InputError, RetrievalTask
 
@@ -139,6 +141,10 @@ def test_diffs_name_what_changed():
     assert circuit_diff(CIRCUIT, other) == [
         "L1.H0: uniform -> identity",
         "L2.H1: shared s0<-s2 s0<-s4 -> uniform",
+    ]
+    one, two = (Mechanism("mean", mean=MeanPattern(torch.eye(3) * half)) for half in (0.5, 1))
+    assert circuit_diff(CIRCUIT.replace((1, 0), one), CIRCUIT.replace((1, 0), two)) == [
+        "L1.H0: mean -> another mean"
     ]
     without = Circuit(CIRCUIT.mechanisms, 5, "identity")
     assert circuit_diff(CIRCUIT, without) == [

@@ -44,12 +44,26 @@ def test_rules_attend_where_they_say_and_to_the_first_position_without_a_target(
     assert rows(Mechanism("mean", mean=mean)) == [dict.fromkeys(range(6), 0.125)] * 6
 
 
+def test_a_mean_goes_on_by_offset_where_sequences_are_longer():
+    """Half of the attention on the sink, the rest two back; and the mean of two unequal rows."""
+    rows = [{0: 1.0}] * 2 + [{0: 1.0}] + [{0: 0.5, at - 2: 0.5} for at in range(3, 7)]
+    weights = torch.zeros(5, 5)
+    for dest, row in enumerate(rows[:5]):
+        weights[dest, list(row)] = torch.tensor(list(row.values()))
+    longer = torch.zeros(7, 7)
+    for dest, row in enumerate(rows):
+        longer[dest, list(row)] = torch.tensor(list(row.values()))
+    longer[5:, 0] = (1.0 + 0.5 + 0.5) / 3  # the rows 2, 3 and 4
+    longer[5, 3] = longer[6, 4] = 1 / 3
+    torch.testing.assert_close(MeanPattern(weights).pattern(7), longer, atol=1e-4, rtol=0)
+
+
 def test_rules_that_compare_tokens_need_tokens_and_means_their_length():
     task = RetrievalTask(chains=2, steps=1)
     batch = task.sample(2)
     with pytest.raises(InputError, match="same: expected token ids, .* found vectors"):
         attention_pattern(SAME, batch.roles, 6, tokens=batch.tokens)
-    mean = Mechanism("mean", mean=MeanPattern(torch.eye(4)))
+    mean = Mechanism("mean", mean=MeanPattern(torch.eye(4).roll(1, 1)))
     with pytest.raises(InputError, match="expected sequences of at most 4 positions, .* found 6"):
         rule_pattern(mean, TOKENS, 6, torch.device("cpu"))
     with pytest.raises(InputError, match="expected a square pattern"):

@@ -15,6 +15,7 @@ from circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
 from circuits.scan.describe import describe_heads
 from circuits.scan.scan import _shuffled, next_token_task, scan
 from circuits.scores.scorer import Scorer
+from retrieval_interp.cli.scan import main as scan_command
 from retrieval_interp.views.scan_text import scan_text, scan_to_dict, scan_verdict
 from retrieval_interp.views.scan_view import scan_view
 from tasks import InputError
@@ -293,3 +294,12 @@ def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, 
     parts = scan(hooked, text)
     assert [row.loss for row in parts.heads] == pytest.approx([row.loss for row in whole.heads])
     assert parts.joint_loss == pytest.approx(whole.joint_loss)
+
+
+def test_a_model_without_a_tokenizer_is_refused_before_it_is_read(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    text = tmp_path / "text.txt"
+    text.write_text("a b c a b c")
+    with pytest.raises(InputError, match="expected a tokenizer beside the model .* found none"):
+        scan_command(["--model", str(tmp_path), "--text", str(text)])

@@ -116,6 +116,11 @@ def _load(options: ScanOptions) -> tuple[Any, Any]:
             f"{options.model}: expected text for a model without a task, found none; add --text "
             "FILE"
         )
+    if foreign and not any(any(folder.glob(name)) for name in ("tokenizer*", "vocab.*")):
+        raise InputError(
+            f"{folder}: expected a tokenizer beside the model (tokenizer.json), found none; save "
+            "it there with tokenizer.save_pretrained"
+        )
     if not sys.stderr.isatty():
         from transformers.utils.logging import disable_progress_bar
 
