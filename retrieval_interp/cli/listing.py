@@ -28,6 +28,7 @@ PRESETS = {
     "equations": "a language model of equations in words: D = 2, 6 layers",
     "repeated": "induction heads on repeated random tokens: 2 layers, no MLPs",
     "k-hop": "1 to 3 hops of induction: 4 layers, no MLPs",
+    "k-hop-7": "1 to 7 hops in the 4 layers that they need at least, no MLPs",
 }
 TASKS = {
     "RetrievalTask": "chains of vectors, followed for D steps",

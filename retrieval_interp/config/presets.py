@@ -77,6 +77,18 @@ def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
     return replace(recipe, task=replace(cast(RetrievalTask, recipe.task), base=base), **changes)
 
 
+_K_HOP = Recipe(
+    task=KHopTask(),
+    model=ModelConfig(layers=4, heads=1, d_model=64, mlp=False),
+    steps=3_000,
+    log_every=100,
+    schedule="cooldown",
+    cooldown=0.4,
+    warmup=100,
+    precision="bfloat16",
+    init="linear",
+)
+
 PRESETS: dict[str, Recipe] = {
     # The shipped default, with the cleanest circuit of all sizes and seeds tried. Seed 1 leaves the
     # plateau of 0.75 before step 1,000, seed 3 never does. At a constant learning rate the loss
@@ -146,18 +158,14 @@ PRESETS: dict[str, Recipe] = {
         precision="bfloat16",
         init="linear",
     ),
-    # A layer more than three hops need at least. With three layers of one head x_3 is at 0.22 after
-    # 8,000 steps; with two heads it is learned by step 1,000, but outside the chain's positions.
-    "k-hop": Recipe(
-        task=KHopTask(),
-        model=ModelConfig(layers=4, heads=1, d_model=64, mlp=False),
-        steps=3_000,
-        log_every=100,
-        schedule="cooldown",
-        cooldown=0.4,
-        warmup=100,
-        precision="bfloat16",
-        init="linear",
+    # A layer more than three hops need at least.
+    "k-hop": _K_HOP,
+    # Exactly the four layers that seven hops need.
+    "k-hop-7": replace(
+        _K_HOP,
+        task=KHopTask(hops=7, alphabet=5),
+        model=ModelConfig(layers=4, heads=4, d_model=128, mlp=False),
+        steps=4_000,
     ),
 }
 
