@@ -4,6 +4,7 @@ A circuit states what each attention head does, by the roles of positions. The m
 https://arxiv.org/abs/2411.12118, appendix E.
 """
 
+import tasks  # noqa: F401  before PyTorch, as it says how threads wait
 from circuits.attribution.estimates import attribute as attribute
 from circuits.circuit import Circuit as Circuit
 from circuits.circuit import Head as Head

@@ -15,6 +15,7 @@ from retrieval_interp.cli.command import (
     parse_options,
     progress_bar,
     run_command,
+    say,
     tell_files,
 )
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
@@ -73,7 +74,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         score_to_dict,
         verdict,
     )
-    from retrieval_interp.views.tables import terminal_width, wrapped
+    from retrieval_interp.views.tables import terminal_width
 
     device = choose_device(options.device)
     checkpoint = load_checkpoint(options.ckpt, device)
@@ -125,15 +126,10 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         if options.circuit
         else f"found on {options.examples} examples; {measured} as many others"
     )
-    width = terminal_width()
-
-    def say(text: str) -> None:
-        print("\n".join(wrapped(text, width)))
-
     say(f"{checkpoint.name}: {describe(model, task)}")
     say(f"circuit {found}, seed {options.seed}")
-    say(f"{scale(task)}")
-    print(f"\n{score_table(score, task, width)}")
+    say(scale(task))
+    print(f"\n{score_table(score, task, terminal_width())}")
     say(verdict(score, task, reported))
     if task.graph is not None:
         say(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))

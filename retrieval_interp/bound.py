@@ -42,16 +42,18 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
 
     from retrieval_interp.storage.files import write_json, write_whole
     from retrieval_interp.views.flow import bound_row, bound_table, flow_figure, flow_text
+    from retrieval_interp.views.tables import terminal_width
 
     drawn = DEFAULT_STEPS if options.draw is None else (options.draw,)
     rows = [bound_row(steps) for steps in options.steps or drawn]
-    print(bound_table(rows))
+    width = terminal_width()
+    print(bound_table(rows, width))
     if options.json is not None:
         write_json(options.json, rows)
         print()
         tell_files(numbers=options.json)
     if options.draw is not None:
-        print("\n" + flow_text(options.draw, options.mask))
+        print("\n" + flow_text(options.draw, options.mask, width))
         if options.html is not None:
             figure = flow_figure(options.draw, options.mask)
             write_whole(options.html, figure.to_html(include_plotlyjs=True, div_id="flow"))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.cli.command import run_command
+from retrieval_interp.cli.command import run_command, say
 
 PROG = "python -m retrieval_interp.train"
 
@@ -37,7 +37,8 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         nonlocal done
         if done == start:
             onwards = f", going on from step {step - 1}" if step > 1 else ""
-            tqdm.write(f"{out}: {recipe.steps} steps of {recipe.batch} examples{onwards}")
+            with tqdm.external_write_mode():
+                say(f"{out}: {recipe.steps} steps of {recipe.batch} examples{onwards}")
         done = step
         bar.update(done - bar.n)
         if row:
@@ -57,19 +58,19 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         bar.close()
     record = trained.record
     if "validation_loss" not in record:
-        print(f"{out}: {record['step']} steps; its metrics.jsonl has no losses of the last steps")
+        say(f"{out}: {record['step']} steps; its metrics.jsonl has no losses of the last steps")
         return
     partial = " ".join(
         f"{name} {loss:.4f}" for name, loss in zip(recipe.task.asked, record["partial_losses"])
     )
-    print(
+    say(
         f"{out}: {record['step']} steps in {record['seconds'] / 60:.1f} min, validation "
         f"{recipe.task.loss_name} {record['validation_loss']:.4f} (mean of the last {FINAL_STEPS} "
         f"steps; {partial})"
     )
-    print(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")
+    say(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")
     if watch is not None:
-        print(f"when its paths came: python -m retrieval_interp.emergence --run {out}")
+        say(f"when its paths came: python -m retrieval_interp.emergence --run {out}")
 
 
 if __name__ == "__main__":

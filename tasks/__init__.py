@@ -5,6 +5,9 @@ imported on first use; `__init__.pyi` lists them.
 """
 
 from tasks.lazy_names import lazy_names
+from tasks.threads import wait_asleep
+
+wait_asleep()  # every package here imports this one before PyTorch
 
 __getattr__, __all__ = lazy_names(__name__, __file__)
 

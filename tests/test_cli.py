@@ -1,7 +1,5 @@
 """`retrieval-interp` and its own subcommands; the others are tested where they are."""
 
-import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -21,6 +19,7 @@ from retrieval_interp.storage.checkpoint import TrainedTask, load_checkpoint, sh
 from retrieval_interp.sweep.grid import GRIDS, SCALES, make_grid
 from retrieval_interp.views.tables import text_table
 from tasks import InputError, RetrievalTask
+from tests.terminal import on_terminal
 
 TASK = RetrievalTask()
 
@@ -109,18 +108,11 @@ def test_options_of_one_name_mean_the_same_in_every_command():
 )
 def test_a_usage_error_is_one_plain_line_on_a_terminal_too(arguments):
     """The option parser writes in colours where standard output is a terminal."""
-    pty = pytest.importorskip("pty")
     command = [sys.executable, "-m", "retrieval_interp.cli", *arguments]
     piped = subprocess.run(command, capture_output=True, text=True)
-    end, terminal = pty.openpty()
-    done = subprocess.run(command, stdin=terminal, stdout=terminal, stderr=terminal)
-    os.close(terminal)
-    shown = b""
-    with contextlib.suppress(OSError), open(end, "rb", buffering=0) as screen:  # at its end: EIO
-        while read := screen.read(4096):
-            shown += read
-    assert done.returncode == piped.returncode == 2 and piped.stdout == ""
-    assert shown.decode().replace("\r\n", "\n") == piped.stderr
+    status, shown = on_terminal(command)
+    assert status == piped.returncode == 2 and piped.stdout == ""
+    assert shown == piped.stderr
     assert piped.stderr.count("\n") == 1 and piped.stderr[:-1].isprintable()
 
 

@@ -117,6 +117,18 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
             raise InputError(f"{source}: expected other files to write than to read")
 
 
+def say(text: str = "", hanging: int = 0) -> None:
+    """Print prose, wrapped to the terminal's width, or to 100 characters in a pipe.
+
+    Args:
+        text: one or more lines, each of which is wrapped.
+        hanging: blanks before the lines that go on.
+    """
+    from retrieval_interp.views.tables import terminal_width, wrapped
+
+    print("\n".join(wrapped(text, terminal_width(), hanging)))
+
+
 def tell_files(**files: Path | None) -> None:
     """Print which files were written, one per line."""
     for what, path in files.items():
@@ -137,9 +149,6 @@ def run_command(
         argv: its options; by default those of this process.
     """
     name = prog.rpartition(".")[2] if prog.startswith("python -m ") else prog
-    # Before torch is loaded: its threads then sleep while they wait. By default they spin, which
-    # makes many small steps thirty times as slow if another process wants the same cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.showwarning = _warn_in_one_line  # type: ignore[assignment]
     came: list[int] = []
 

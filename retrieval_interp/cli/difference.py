@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from retrieval_interp.cli.command import parse_options
+from retrieval_interp.cli.command import parse_options, say
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,4 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp diff") -> None:
         for key in before | after
         if before.get(key) != after.get(key)
     ]
-    print("\n".join([*changed, *circuit_diff(old, new)]) or "no difference")
+    say("\n".join([*changed, *circuit_diff(old, new)]) or "no difference", hanging=4)

@@ -14,7 +14,7 @@ import tyro
 from retrieval_interp.cli.command import parse_options
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
 from retrieval_interp.sweep.scales import GRIDS, SCALES
-from retrieval_interp.views.tables import text_table
+from retrieval_interp.views.tables import terminal_width, text_table
 
 PRESETS = {
     "small": "the default: D = 3, 5 layers",
@@ -64,7 +64,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
         "tasks": (["task", "what is asked"], TASKS.items()),
     }
     texts = [
-        "\n".join(text_table(header, list(rows)))
+        "\n".join(text_table(header, list(rows), width=terminal_width()))
         for name, (header, rows) in tables.items()
         if kind in ("all", name)
     ]

@@ -16,6 +16,7 @@ from retrieval_interp.cli.command import (
     check_sampling,
     parse_options,
     progress_bar,
+    say,
     tell_files,
 )
 from tasks.errors import InputError
@@ -94,7 +95,8 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         from retrieval_interp.views.scan_view import scan_view
 
         scan_view(found, model).save_html(options.report)
-    print(f"{options.model}: {found.task.description}\n")
+    say(f"{options.model}: {found.task.description}")
+    print()
     print(scan_text(found, terminal_width()))
     tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 

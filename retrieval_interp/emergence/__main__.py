@@ -15,6 +15,7 @@ from retrieval_interp.cli.command import (
     parse_options,
     progress_bar,
     run_command,
+    say,
     tell_files,
 )
 from retrieval_interp.storage.files import check_run_folder
@@ -67,6 +68,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     from retrieval_interp.storage.run_folder import read_recipe
     from retrieval_interp.training.device import choose_device
     from retrieval_interp.views.score_text import describe_config
+    from retrieval_interp.views.tables import terminal_width
 
     device = choose_device(options.device)
     circuit = None
@@ -108,12 +110,12 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
             f"; {len(watched)} of them while training, in watch.jsonl ({watched[0].examples} "
             f"examples, seed {watched[0].seed})"
         )
-    print(f"{options.run}: {describe_config(series.recipe.model, series.recipe.task)}")
-    print(f"circuit {series.circuit_from}, {len(series.paths)} paths")
-    print(measured)
+    say(f"{options.run}: {describe_config(series.recipe.model, series.recipe.task)}")
+    say(f"circuit {series.circuit_from}, {len(series.paths)} paths")
+    say(measured)
     for note in series.notes:
-        print(f"note: {note}")
-    print(f"\n{emergence_table(series)}")
+        say(f"note: {note}")
+    print(f"\n{emergence_table(series, terminal_width())}")
     tell_files(numbers=options.json, series=options.csv, report=options.report)
 
 

@@ -79,7 +79,7 @@ def render_emergence(series: Series, command: str, examples: int, seed: int) -> 
         header=HEADER,
         rows=emergence_rows(series),
         classes=["number" if place in NUMBERS else "nowrap" for place in range(len(HEADER))],
-        legend=" ".join(LEGEND),
+        legend=LEGEND,
         record=_record(series, command, examples, seed),
     )
     return str(page)

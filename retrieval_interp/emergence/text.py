@@ -20,7 +20,7 @@ from retrieval_interp.emergence.times import (
     symbols,
 )
 from retrieval_interp.storage.provenance import provenance
-from retrieval_interp.views.tables import text_table
+from retrieval_interp.views.tables import text_table, wrapped
 from tasks.structured import to_data
 
 HEADER = [
@@ -37,21 +37,30 @@ HEADER = [
 ]
 NUMBERS = range(2, 9)
 LEGEND = (
-    "Attention is a path's mean attention. Necessity is the share of what the model has learned so",
-    "far that is lost if the path is cut in the intact model (1: all of it, back to the plateau);",
-    "frozen is the same if it is left out of the circuit, all other attention being replaced. Each",
-    "is given at the last step, with the step at which it is first above 0.5 or above half of its",
-    "final value, interpolated between measured steps (never: also where cutting the path costs no",
-    "more than the tolerance at the end). First: attention or necessity, whichever reaches half",
-    "first; unresolved if both do between the same two measured steps. ~ marks paths that only",
-    "enable.",
+    "Attention is a path's mean attention. Necessity is the share of what the model has learned so "
+    "far that is lost if the path is cut in the intact model (1: all of it, back to the plateau); "
+    "frozen is the same if it is left out of the circuit, all other attention being replaced. Each "
+    "is given at the last step, with the step at which it is first above 0.5 or above half of its "
+    "final value, interpolated between measured steps (never: also where cutting the path costs no "
+    "more than the tolerance at the end). First: attention or necessity, whichever reaches half "
+    "first; unresolved if both do between the same two measured steps. ~ marks paths that only "
+    "enable."
 )
 
 
-def emergence_table(series: Series) -> str:
-    """When each path and each asked symbol appears, as text."""
-    lines = text_table(HEADER, emergence_rows(series))
-    return "\n".join([*lines, "", *LEGEND, "", *emergence_sentences(series)])
+def emergence_table(series: Series, width: int | None = None) -> str:
+    """When each path and each asked symbol appears, as text in lines of at most `width` characters.
+
+    By default the table is as wide as it needs to be, and prose has 100 characters per line.
+    """
+    prose = "\n".join([LEGEND, "", *emergence_sentences(series)])
+    return "\n".join(
+        [
+            *text_table(HEADER, emergence_rows(series), width=width),
+            "",
+            *wrapped(prose, width or 100),
+        ]
+    )
 
 
 def emergence_rows(series: Series) -> list[list[str]]:

@@ -47,9 +47,10 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
 
     from retrieval_interp.llm.results import read_results, results_table
     from retrieval_interp.storage.files import write_json, write_whole
+    from retrieval_interp.views.tables import terminal_width
 
     results = read_results(options.logs)
-    print(results_table(results))
+    print(results_table(results, terminal_width()))
     if options.json is not None:
         write_json(options.json, [asdict(row) for row in results])
         print(f"\nnumbers: {options.json}")

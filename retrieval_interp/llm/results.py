@@ -173,8 +173,8 @@ def _result(
     )
 
 
-def results_table(results: Sequence[Result]) -> str:
-    """The rows as a text table."""
+def results_table(results: Sequence[Result], width: int | None = None) -> str:
+    """The rows as a text table, in lines of at most `width` characters."""
     header = ["model", "formulation", "D", "questions", "accuracy", "chance"]
     header += ["attempts", "unanswered"]
     rows = [
@@ -190,4 +190,4 @@ def results_table(results: Sequence[Result]) -> str:
         ]
         for row in results
     ]
-    return "\n".join(text_table(header, rows, right=range(2, len(header))))
+    return "\n".join(text_table(header, rows, right=range(2, len(header)), width=width))

@@ -5,7 +5,6 @@ that say how they were made.
 """
 
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -53,6 +52,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     from retrieval_interp.reproduce.evidence import Evidence
     from retrieval_interp.reproduce.table import table_json, table_markdown, table_text
     from retrieval_interp.storage.files import write_whole
+    from retrieval_interp.views.tables import terminal_width
 
     unknown = [name for name in options.only if name not in CLAIMS]
     if unknown:
@@ -67,7 +67,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         write_whole(options.json, table_json(rows))
     if options.markdown is not None:
         write_whole(options.markdown, table_markdown(rows))
-    print(table_text(rows, min(120, shutil.get_terminal_size((100, 24)).columns)))
+    print(table_text(rows, terminal_width()))
     for path in (options.json, options.markdown):
         if path is not None:
             print(f"rows:    {path}")

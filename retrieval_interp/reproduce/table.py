@@ -1,7 +1,7 @@
 """The table of claims as text, as Markdown and as JSON."""
 
 import json
-import textwrap
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,40 +9,45 @@ from itertools import groupby
 from typing import get_args
 
 from retrieval_interp.reproduce.claims import Row, Verdict
+from retrieval_interp.views.tables import text_table, wrapped
 
 
 def table_text(rows: Sequence[Row], width: int = 100) -> str:
-    """The claims with the paper's number and ours, one block per claim.
+    """The claims with the paper's number and ours, one block per claim; then all verdicts.
 
     Args:
         rows: as `claims.judge` gives them.
-        width: columns of the terminal.
+        width: characters per line.
     """
     lines: list[str] = []
     for _, group in groupby(rows, key=lambda row: row.id):
         own = list(group)
         claim = own[0]
-        lines.append(f"{claim.id}  {claim.claim} ({claim.where})")
-        lines += _item("paper: ", claim.paper, width)
+        lines += wrapped(f"{claim.id}  {claim.claim} ({claim.where})", width, 4)
+        items = [f"paper: {claim.paper}"]
         if claim.rule:
-            lines += _item("judged: ", claim.rule, width)
+            items.append(f"judged: {claim.rule}")
         for row in own:
-            lines += _item(f"{row.scale}: ", row.ours or "-", width)
-            lines += _item("", f"{row.verdict}  [{row.command}]", width)
+            # A command is broken at spaces alone, so that it can be copied.
+            items += [f"{row.scale}: {row.ours or '-'}", f"{row.verdict}  [{row.command}]"]
+        for item in items:
+            lines += [f"    {line}" for line in wrapped(item, width - 4, 4)]
         lines.append("")
-    return "\n".join([*lines, _counts(rows)])
+    return "\n".join([*lines, *verdict_table(rows, width), "", _counts(rows)])
 
 
-def _item(label: str, text: str, width: int) -> list[str]:
-    # A command breaks at spaces alone, so that it can be copied.
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=f"    {label}",
-        subsequent_indent=" " * 8,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+def verdict_table(rows: Sequence[Row], width: int | None = None) -> list[str]:
+    """One line per row: the claim, what was run, and the verdict."""
+    claims = [row.id for row in rows]
+    cells = [
+        [
+            *((row.id, row.claim) if place == claims.index(row.id) else ("", "")),
+            re.split("[:,;] ", row.scale)[0],
+            row.verdict,
+        ]
+        for place, row in enumerate(rows)
+    ]
+    return text_table(["", "claim", "run", "verdict"], cells, width=width)
 
 
 def _counts(rows: Sequence[Row]) -> str:

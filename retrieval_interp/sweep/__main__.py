@@ -238,12 +238,13 @@ def _summarize(out: Path, grid: "Grid", prog: str) -> None:
     from retrieval_interp.storage.files import write_json
     from retrieval_interp.sweep.findings import summarize, summary_text
     from retrieval_interp.sweep.folder import read_failed, read_results
+    from retrieval_interp.views.tables import terminal_width
 
     made_by = ["--grid", grid.grid, "--scale", grid.scale, "--out", str(out)]
     command = f"{prog} {shlex.join(made_by)}"
     summary = summarize(grid, read_results(out, grid), read_failed(out, grid), command)
     write_json(out / "summary.json", summary)
-    print(summary_text(summary))
+    print(summary_text(summary, terminal_width()))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrieval_interp.sweep.grid import Cell, Grid
-from retrieval_interp.views.tables import text_table
+from retrieval_interp.views.tables import text_table, wrapped
 
 UNLEARNED = 0.7
 PAPER = {
@@ -93,13 +93,16 @@ def _depth(layers: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def summary_text(summary: dict[str, Any]) -> str:
-    """The summary as two tables and the conclusions of section 7.2."""
+def summary_text(summary: dict[str, Any], width: int | None = None) -> str:
+    """The summary as two tables and the conclusions of section 7.2.
+
+    Args:
+        summary: what `summarize` returned.
+        width: characters per line; by default lines are as long as they need to be.
+    """
     done, cells, failed = summary["finished"], summary["cells"], summary["failed"]
-    lines = [
-        f"{summary['grid']} at scale {summary['scale']}: {done} of {cells} cells finished"
-        + (f", {len(failed)} failed" if failed else "")
-    ]
+    title = f"{summary['grid']} at scale {summary['scale']}: {done} of {cells} cells finished"
+    lines = wrapped(title + (f", {len(failed)} failed" if failed else ""), width)
     if done:
         lines += ["", "final validation MSE (mean of the last 100 steps; figure 4, left)", ""]
         lines += text_table(
@@ -114,6 +117,7 @@ def summary_text(summary: dict[str, Any]) -> str:
                 for row in summary["depths"]
             ],
             right=range(6),
+            width=width,
         )
         if len(summary["asked"]) > 1:
             lines += ["", "its parts by place in the chain, mean of the runs (figure 4, right)", ""]
@@ -124,9 +128,11 @@ def summary_text(summary: dict[str, Any]) -> str:
                     for row in summary["depths"]
                 ],
                 right=range(len(summary["asked"]) + 1),
+                width=width,
             )
-        lines += ["", *_sentences(summary)]
-    lines += [f"failed: {name}: {reason}" for name, reason in failed.items()]
+        lines += ["", *wrapped("\n".join(_sentences(summary)), width)]
+    for name, reason in failed.items():
+        lines += wrapped(f"failed: {name}: {reason}", width)
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from retrieval_interp.cli.command import say
 from retrieval_interp.sweep.cells import Job
 from retrieval_interp.sweep.grid import Cell, Grid
 
@@ -42,7 +43,7 @@ class SweepProgress:
             total=100.0,
             disable=not self._on_terminal,
             dynamic_ncols=True,
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}, left {postfix}",
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {elapsed}{postfix}",
         )
 
     def start(self, out: Path) -> None:
@@ -107,16 +108,16 @@ class SweepProgress:
 
     def _say(self, line: str) -> None:
         self._spoke = time.monotonic()
-        if self._on_terminal:
-            self._bar.write(line, file=sys.stdout)
-        else:
-            print(line, flush=True)
+        with self._bar.external_write_mode():
+            say(line)
+        sys.stdout.flush()
 
     def _show(self) -> None:
         share = self._work(self._done) / self._work(dict.fromkeys(self._done, self._steps))
         seconds = self.seconds_left()
         self._bar.set_description_str(self._count(), False)
-        self._bar.set_postfix_str(_duration(seconds) if seconds is not None else "?", False)
+        left = "starting" if seconds is None else f"{_duration(seconds)} left"
+        self._bar.set_postfix_str(left, False)
         self._bar.update(100 * share - self._bar.n)
 
 

@@ -33,11 +33,11 @@ def bound_row(steps: int) -> dict[str, int]:
     return {"steps": steps} | {key: bound(steps) for key, (_, bound) in _BOUNDS.items()}
 
 
-def bound_table(rows: Sequence[dict[str, int]]) -> str:
-    """The rows of `bound_row` as text."""
+def bound_table(rows: Sequence[dict[str, int]], width: int | None = None) -> str:
+    """The rows of `bound_row` as text, in lines of at most `width` characters."""
     header = ["D", *(title for title, _ in _BOUNDS.values())]
     cells = [[str(row[key]) for key in ("steps", *_BOUNDS)] for row in rows]
-    lines = text_table(header, cells, right=range(len(header)))
+    lines = text_table(header, cells, right=range(len(header)), width=width)
     return "\n".join(["Layers needed before the query can hold x_D", "", *lines])
 
 
@@ -50,12 +50,14 @@ def held_text(pieces: int) -> str:
     return ", ".join(runs)
 
 
-def flow_text(steps: int, causal: bool) -> str:
+def flow_text(steps: int, causal: bool, width: int | None = None) -> str:
     """Which positions share pieces at the start, and what each can hold after each layer.
 
     Args:
         steps: induction steps of the chain, D.
         causal: whether a position sees itself and earlier ones only.
+        width: characters per line, by default as many as needed; a longer chain goes on in a row
+            of its own, which begins with the last role of the row above.
 
     Raises:
         InputError: steps below 1.
@@ -67,23 +69,34 @@ def flow_text(steps: int, causal: bool) -> str:
         for role in roles
     ]
     layers = [f"after layer {layer}" for layer in range(1, depth + 1)]
-    tokens = "".join(f"╭{symbol_letter(k):─^5}╮".ljust(2 * _CELL) for k in range(steps))
-    names = "".join(role_name(role).ljust(_CELL) for role in roles)
-    letters = "".join(_letter(role).ljust(_CELL) for role in roles)
-    pairs = "".join(f"╰{f'p{k}':─^5}╯".ljust(2 * _CELL) for k in range(1, steps + 1))
+    pairs = steps if width is None else max(1, (width - _CELL) // (2 * _CELL))
+    rows_of_chain = [_chain(first, min(first + pairs, steps)) for first in range(0, steps, pairs)]
     title, conclusion = _words(steps, depth, causal)
     lines = [
         "Pieces shared at the start: tokens above, encodings of pairs below",
         "",
-        *(tokens, names, letters, " " * _CELL + pairs),
+        *"\n\n".join(rows_of_chain).splitlines(),
         "",
         title,
         "",
-        *text_table(["role", "in letters", "at the start", *layers], rows),
+        *text_table(["role", "in letters", "at the start", *layers], rows, width=width),
         "",
         conclusion,
     ]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _chain(first: int, last: int) -> str:
+    """The roles of a chain from the end of one pair to the end of another, and what they share."""
+    steps, roles = range(first, last), range(2 * first, 2 * last + 1)
+    return "\n".join(
+        [
+            "".join(f"╭{symbol_letter(k):─^5}╮".ljust(2 * _CELL) for k in steps),
+            "".join(role_name(role).ljust(_CELL) for role in roles),
+            "".join(_letter(role).ljust(_CELL) for role in roles),
+            " " * _CELL + "".join(f"╰{f'p{k + 1}':─^5}╯".ljust(2 * _CELL) for k in steps),
+        ]
+    )
 
 
 def _letter(role: int) -> str:

@@ -316,8 +316,12 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
         "",
         *wrapped(HEAD_NOTE, width),
         "",
-        f"combined {loss} (all of them replaced)  {score.combined_loss:.4f} +- "
-        f"{score.combined_se:.4f}{kept_text(score)}",
+        *wrapped(
+            f"combined {loss} (all of them replaced)  {score.combined_loss:.4f} +- "
+            f"{score.combined_se:.4f}{kept_text(score)}",
+            width,
+            4,
+        ),
         "",
     ]
     if score.paths or score.enabling or score.redundant:

@@ -1,0 +1,57 @@
+"""OpenMP's threads sleep while they wait, unless the user says otherwise.
+
+OpenMP itself says what it read, where OMP_DISPLAY_ENV is set.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+def spins(code, **variables):
+    """How often a thread looks for work before it sleeps, as OpenMP read it when Python ran this."""
+    kept = {name: value for name, value in os.environ.items() if name not in OWN}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, "OMP_DISPLAY_ENV": "VERBOSE", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = re.search(r"GOMP_SPINCOUNT = '(\w+)'", done.stderr)
+    if found is None:
+        pytest.skip("PyTorch has another OpenMP here")
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import retrieval_interp as ri; ri.RetrievalTask",
+        "import circuits; circuits.Scorer",
+        "from tasks import RetrievalTask",
+        "from retrieval_interp.cli.listing import main; import torch",
+        "from retrieval_interp.train import main; import torch",
+        "import retrieval_interp, subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'import torch'])",
+    ],
+)
+def test_threads_sleep_while_they_wait(code):
+    assert spins(code) == "0"
+
+
+def test_what_the_user_has_set_stays():
+    code = "import retrieval_interp as ri; ri.RetrievalTask"
+    assert spins(code, GOMP_SPINCOUNT="5") == "5"
+    assert spins(code, OMP_WAIT_POLICY="ACTIVE") == spins("import torch", OMP_WAIT_POLICY="ACTIVE")
+
+
+def test_a_pytorch_that_is_loaded_first_keeps_its_own():
+    """Nothing can be done about that, as docs/speed.md says."""
+    first = "import torch; import retrieval_interp"
+    assert spins(first) == spins("import torch") != "0"
