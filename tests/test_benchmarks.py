@@ -232,3 +232,30 @@ def test_what_two_versions_write_is_compared_to_the_last_word(benchmark):
     assert differences(ours, {**ours, "losses": [1.5, 2]}) == [0.5, 0]
     for other in ({**ours, "path": "s0<-s1"}, {**ours, "losses": [1.0]}, {"path": "s0<-s2"}):
         assert math.inf in differences(ours, other)
+
+
+def test_walking_and_doubling(benchmark, tmp_path, capsys):
+    """transformer-a walks with its query alone; seven hops in four layers take doubling."""
+    models = ["transformer-a", "k-hop-7"]
+    data, _, lines = run(benchmark, "walk_or_double", tmp_path, capsys, "--models", *models)
+    assert [line.split()[0] for line in lines] == models
+    walking, doubling = data["rows"]
+    assert walking["query alone, kept"] > 0.95 and walking["single hops, kept"] < 0.5
+    assert doubling["query alone, kept"] < 0.5 and doubling["single hops, kept"] < 0.5
+    assert (doubling["least"], doubling["layers"], doubling["D"]) == (4, 4, 7)
+
+
+def test_the_hops_that_are_cut(benchmark):
+    script = benchmark("walk_or_double")
+    cut = {
+        kind: {str(path) for path in script.hops(5, rule)} for kind, rule in script.KINDS.items()
+    }
+    assert cut["single hops"] == {"s0<-s4", "s1<-s4"}
+    assert cut["query alone"] == {"s1<-s2", "s1<-s3", "s1<-s4", "s2<-s4", "s3<-s4"}
+
+
+def test_hops_by_depth(benchmark, tmp_path, capsys):
+    data, _, _ = run(benchmark, "k_hop_depth", tmp_path, capsys, "--models", "k-hop", "k-hop-7")
+    assert [row["hops by bound"] for row in data["rows"]] == [3, 7]
+    for row in data["rows"]:
+        assert min(share for key, share in row.items() if key.startswith("k=")) > 0.99
