@@ -1,6 +1,6 @@
 """Whether models walk along the chain or double: what is left if they may only walk.
 
-    python benchmarks/walk_or_double.py --models k-hop small transformer-a runs/NAME ... [--json FILE]
+    python benchmarks/walk_or_double.py --models k-hop small runs/NAME ... [--json FILE]
 
 A *hop* of length d is attention from a role that stands for x_i to one that stands for x_{i+d}
 (s_{2i} and s_{2i+1} both stand for x_i). The attention of all hops of a kind is set to zero, in
