@@ -39,7 +39,11 @@ def test_a_cell_of_gpu_hour_is_the_beginning_of_the_full_one():
     ("name", "scale", "text"),
     [
         ("section8", "full", "grid 'section8': expected one of: section7-ic, section7-nonic"),
-        ("section7-ic", "huge", "scale 'huge': expected one of: full, gpu-hour, laptop, smoke"),
+        (
+            "section7-ic",
+            "huge",
+            "scale 'huge': expected one of: full, gpu-hour, paper-sizes, laptop, smoke",
+        ),
     ],
 )
 def test_unknown_names_are_refused_with_the_known_ones(name, scale, text):

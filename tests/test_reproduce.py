@@ -184,12 +184,11 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(only_small):
     assert ours["C7"].ours.startswith(f"{score.combined_loss:.4f} with 5 of 5 heads replaced")
     for row in score.paths:
         assert f"{row.path} {row.ablated_loss:.2f}" in ours["C8"].ours
-    first = sum(row.path.head.layer == 0 for row in score.paths)
-    assert re.match(
-        f"first useful layer, L0: \\d of {first} paths inside 0.05 to 0.1", ours["C8"].ours
-    )
-    rest = len(score.paths) - first
-    assert re.search(f"; later layers: \\d of {rest} paths inside 0.17 to 0.89", ours["C8"].ours)
+    first, later = ours["C8"].ours.split("; later layers: ")
+    assert first.startswith("first useful layer (L0): ")
+    for text, layers in ((first, {0}), (later, {1, 2, 3, 4})):
+        counts = [int(count) for count in re.findall(r"(\d) (?:inside|below|above)", text)]
+        assert sum(counts) == sum(row.path.head.layer in layers for row in score.paths)
     inside = all(
         (0.045 < cost < 0.105) if layer == 0 else (0.165 < cost < 0.895)
         for layer, cost in ((row.path.head.layer, row.ablated_loss) for row in score.paths)
@@ -217,31 +216,31 @@ def worth(combined, **costs):
     [
         (
             worth(0.04, L2_H0_s2tos1=0.07, L5_H0_s0tos2=0.5),
-            "first useful layer, L2: 1 of 1 paths inside 0.05 to 0.1 (L2.H0 s2<-s1 0.07); "
-            "later layers: 1 of 1 paths inside 0.17 to 0.89 (L5.H0 s0<-s2 0.50)",
+            "first useful layer (L2): 1 inside (L2.H0 s2<-s1 0.07); "
+            "later layers: 1 inside (L5.H0 s0<-s2 0.50)",
             True,
         ),
         # The ends belong to the range, to two decimals.
         (
             worth(0.04, L0_H0_s2tos1=0.1049, L1_H0_s0tos2=0.8949),
-            "inside 0.17 to 0.89 (L1.H0 s0<-s2 0.89)",
+            "later layers: 1 inside (L1.H0 s0<-s2 0.89)",
             True,
         ),
         (
             worth(0.04, L0_H0_s2tos1=0.0451, L1_H0_s0tos2=0.1651),
-            "inside 0.05 to 0.1 (L0.H0 s2<-s1 0.05)",
+            "first useful layer (L0): 1 inside (L0.H0 s2<-s1 0.05)",
             True,
         ),
         (worth(0.04, L0_H0_s2tos1=0.1051, L1_H0_s0tos2=0.5), "1 above (L0.H0 s2<-s1 0.11)", False),
         (worth(0.04, L0_H0_s2tos1=0.0449, L1_H0_s0tos2=0.5), "1 below (L0.H0 s2<-s1 0.04)", False),
         (
             worth(0.04, L0_H0_s2tos1=0.07, L1_H0_s0tos2=0.16, L1_H0_s4tos6=0.9, L2_H0_s0tos4=0.3),
-            "later layers: 1 of 3 paths inside 0.17 to 0.89 (L2.H0 s0<-s4 0.30), "
+            "later layers: 1 inside (L2.H0 s0<-s4 0.30), "
             "1 below (L1.H0 s0<-s2 0.16), 1 above (L1.H0 s4<-s6 0.90)",
             False,
         ),
         # A circuit that does not hold shows nothing about its paths.
-        (worth(0.06, L0_H0_s2tos1=0.07, L1_H0_s0tos2=0.5), "1 of 1 paths inside", False),
+        (worth(0.06, L0_H0_s2tos1=0.07, L1_H0_s0tos2=0.5), "later layers: 1 inside", False),
         (worth(0.04, L0_H0_s2tos1=0.07), "later layers: no path", False),
         (worth(0.04), "first useful layer: no path; later layers: no path", False),
     ],
@@ -425,8 +424,9 @@ def test_the_page_shows_what_the_command_says(monkeypatch):
     ship(monkeypatch, "small", "transformer-a")
     page = (Path(__file__).parent.parent / "docs" / "reproduction.md").read_text()
     rows = table_markdown(judge(Evidence(Path("/nowhere")))).splitlines()
-    compared = [row for row in rows if "| not run |" not in row]
-    assert len(compared) > 12 and sum("transformer-a" in row for row in compared) >= 4
+    compared = [row for row in rows if "| not run |" not in row and "|  | `train" not in row]
+    shown = [row for row in compared if row.startswith("|")]
+    assert len(shown) > 12 and sum("transformer-a |" in row for row in shown) >= 4
     for row in compared:
         # Folders of runs are the reader's own.
         assert row.replace("/nowhere", "runs") in page.splitlines(), row

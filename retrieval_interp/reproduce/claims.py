@@ -309,7 +309,7 @@ def costs_of_paths(worth: Worth) -> Answer:
     The first useful layer, the lowest with a path, has a range of its own.
     """
     first = min((path.head.layer for path in worth.ablated), default=None)
-    name = "first useful layer" + ("" if first is None else f", L{first}")
+    name = "first useful layer" + ("" if first is None else f" (L{first})")
     costs = list(worth.ablated.items())
     parts = (
         _inside(name, [one for one in costs if one[0].head.layer == first], FIRST_LAYER),
@@ -326,13 +326,10 @@ def _inside(name: str, costs: list[tuple[HeadPath, float]], within: Range) -> An
     found: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
     for path, cost in costs:
         found[side(cost, within)].append(f"{path} {cost:.2f}")
-    text = f"{name}: {len(found['inside'])} of {len(costs)} paths inside {range_text(within)}"
-    if found["inside"]:
-        text += f" ({', '.join(found['inside'])})"
-    for place in ("below", "above"):
-        if found[place]:
-            text += f", {len(found[place])} {place} ({', '.join(found[place])})"
-    return text, len(found["inside"]) == len(costs)
+    parts = [
+        f"{len(paths)} {place} ({', '.join(paths)})" for place, paths in found.items() if paths
+    ]
+    return f"{name}: {', '.join(parts)}", len(found["inside"]) == len(costs)
 
 
 @_claim(

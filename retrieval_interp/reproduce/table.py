@@ -42,7 +42,7 @@ def verdict_table(rows: Sequence[Row], width: int | None = None) -> list[str]:
     cells = [
         [
             *((row.id, row.claim) if place == claims.index(row.id) else ("", "")),
-            re.split("[:,;] ", row.scale)[0],
+            _run(row),
             row.verdict,
         ]
         for place, row in enumerate(rows)
@@ -58,17 +58,34 @@ def _counts(rows: Sequence[Row]) -> str:
 
 
 def table_markdown(rows: Sequence[Row]) -> str:
-    """A table for a page: claim, the paper's number, ours, the scale, the verdict, the command."""
-    lines = [
-        "| | claim | paper | ours | scale | verdict | command |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """Two tables for a page: claims with the paper's number, ours and the verdict; then every run
+    with its scale and commands.
+    """
+    lines = ["| | claim | paper | run | ours | verdict |", "|---|---|---|---|---|---|"]
+    for _, group in groupby(rows, key=lambda row: row.id):
+        for place, row in enumerate(group):
+            rule = f"; {row.rule}" if row.rule else ""
+            claim = [row.id, f"{row.claim} ({row.where}){rule}", row.paper]
+            cells = [*(claim if place == 0 else ["", "", ""]), _run(row)]
+            lines.append(_cells([*cells, row.ours or "-", row.verdict]))
+    lines += ["", "| run | scale | commands |", "|---|---|---|"]
+    runs: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        rule = f"; {row.rule}" if row.rule else ""
-        cells = [row.id, f"{row.claim} ({row.where}){rule}", row.paper, row.ours or "-", row.scale]
-        cells += [row.verdict, f"`{row.command.removeprefix('python -m retrieval_interp.')}`"]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        scale = row.scale.removeprefix(_run(row)).lstrip(":;, ")
+        runs.setdefault((_run(row), scale), []).append(row.command)
+    for (run, scale), commands in runs.items():
+        said = [f"`{each.removeprefix('python -m retrieval_interp.')}`" for each in commands]
+        lines.append(_cells([run, scale, ", ".join(dict.fromkeys(said))]))
     return "\n".join(lines) + "\n"
+
+
+def _run(row: Row) -> str:
+    """What a row's number comes from, in short."""
+    return re.split("[:,;] ", row.scale)[0]
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def table_json(rows: Sequence[Row]) -> str:
