@@ -1,16 +1,21 @@
+import itertools
 import re
+from xml.etree import ElementTree as ET
 
 import plotly.io as pio
 import pytest
 import torch
 
+import retrieval_interp as ri
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
 from circuits.draw.figure import circuit_figure
 from circuits.draw.layout import chain_order, role_order
+from circuits.draw.names import head_kind
 from circuits.draw.svg import draw_circuit
 from circuits.mean_pattern import MeanPattern
 from circuits.notation import circuit_diff, circuit_text
-from tasks import ConditionalRetrievalTask, EquationsTask, InputError, RetrievalTask
+from circuits.scores.enabling import Enabled
+from tasks import Batch, ConditionalRetrievalTask, EquationsTask, InputError, RetrievalTask
 
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))
 CIRCUIT = Circuit(
@@ -75,8 +80,118 @@ def test_equal_paths_of_two_heads_run_side_by_side():
     circuit = Circuit({Head(0, 0): same, Head(0, 1): same}, 5)
     first, second = circuit_figure(circuit).data
     assert first.x != second.x and first.line.color != second.line.color
-    arrows = re.findall(r' d="(M\d.*?)"', draw_circuit(circuit))[1:]
+    arrows = re.findall(r' d="(M\d[^"]*)" [^>]*marker-end', draw_circuit(circuit))
     assert len(set(arrows)) == len(arrows) == 2
+
+
+def texts_and_boxes(svg):
+    """Every text of a drawing with the rectangle that it covers at most."""
+    found = []
+    for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
+        x, y, size = (float(text.get(key, 13)) for key in ("x", "y", "font-size"))
+        width = 0.55 * size * len(text.text)
+        left = x - width / 2 if text.get("text-anchor") == "middle" else x
+        found.append((text.text, (left, y - 0.75 * size, left + width, y + 0.2 * size)))
+    return found
+
+
+@pytest.mark.parametrize("beside", range(1, 8))
+def test_no_two_texts_overlap_however_many_heads_share_a_path(beside):
+    """As seen with two heads: their numbers stood on top of each other."""
+    task = ri.RepeatedTokensTask()
+    heads = [Head(1, number) for number in range(beside)]
+    same = Mechanism("one-hot", (RolePath(0, 2),))
+    sets = (tuple(HeadPath(Head(0, h), RolePath(2, 1)) for h in range(beside)),)
+    circuit = Circuit(dict.fromkeys(heads, same), 3, redundant=sets if beside > 1 else ())
+    necessity = {path: 0.3 + 0.01 * number for number, path in enumerate(circuit.paths())}
+    found = texts_and_boxes(draw_circuit(circuit, 2, necessity=necessity, task=task))
+    assert {f"{loss:.2f}" for loss in necessity.values()} <= {text for text, _ in found}
+    for (one, a), (other, b) in itertools.combinations(found, 2):
+        apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+        assert apart, (one, other)
+
+
+def test_every_colour_of_a_layer_with_several_heads_has_its_head_beside_it():
+    heads = [Head(0, 0), Head(0, 8), Head(0, 9)]  # 0 and 8 would share one of eight colours
+    circuit = Circuit(
+        {head: Mechanism("one-hot", (RolePath(dest, 1),)) for dest, head in zip((2, 3, 4), heads)},
+        5,
+    )
+    svg = ET.fromstring(draw_circuit(circuit))
+    name = "{http://www.w3.org/2000/svg}"
+    legend, arrows = {}, {}
+    swatch = None
+    for child in svg:
+        if child.tag == f"{name}line" and child.get("stroke", "").startswith("#"):
+            swatch = child.get("stroke")
+        elif child.tag == f"{name}text" and swatch:
+            legend[child.text.split()[0]], swatch = swatch, None
+        elif child.get("data-path"):
+            arrows[child.get("data-path").split()[0]] = child[-1].get("stroke")
+    assert legend == arrows and len(set(legend.values())) == 3
+    ticks = circuit_figure(circuit).layout.yaxis.ticktext[0]
+    assert all(f'color: {color}">{head}' in ticks for head, color in legend.items())
+
+
+def induction(task):
+    """An induction head, found as the search finds it: what enables it is replaced by uniform."""
+    key, answer = HeadPath(Head(0, 1), RolePath(2, 1)), HeadPath(Head(1, 0), RolePath(0, 2))
+    mechanisms = {key.head: UNIFORM, answer.head: Mechanism("one-hot", (answer.path,))}
+    return Circuit(mechanisms, 3, task=task.to_dict(), enabling=(key,)), {
+        key: (Enabled(answer, 0.98, 0.03, 0.9, 0.1),)
+    }
+
+
+def test_an_induction_heads_circuit_reads_as_one():
+    task = ri.RepeatedTokensTask()
+    circuit, enables = induction(task)
+    texts = [text for text, _ in texts_and_boxes(draw_circuit(circuit, task=task, enables=enables))]
+    assert "L1.H0 induction head, one-hot" in texts
+    below = texts.index("L0.H1 previous-token head") + 1
+    assert " ".join(texts[below : below + 2]) == "enables (key) L1.H0; replaced by uniform"
+    unmeasured = draw_circuit(circuit, task=task)
+    assert "L0.H1 previous-token head, only enables" in unmeasured
+    assert "L0.H1 only enables" in draw_circuit(circuit)  # without a task nothing is known
+    by_key = circuit_figure(circuit, task=task, enables=enables).layout.yaxis.ticktext
+    assert "induction head" in by_key[1] and "enables (key) L1.H0" in by_key[0]
+
+
+def test_heads_are_called_by_what_their_paths_do_on_every_chain():
+    task = ri.RepeatedTokensTask(length=6, alphabet=8)
+    batch = task.sample(32)
+
+    def kind(*paths):
+        return head_kind([HeadPath(Head(0, 0), RolePath(*path)) for path in paths], batch)
+
+    assert kind((2, 1)) == "previous-token head"
+    assert kind((0, 1)) == "duplicate-token head"
+    assert kind((0, 2)) == "induction head"
+    assert kind((0, 2), (2, 1)) == kind((0, 0)) == kind((1, 1)) == ""
+    vectors = RetrievalTask(steps=1).sample(8)
+    assert head_kind([HeadPath(Head(0, 0), RolePath(0, 2))], vectors) == ""
+    absent = Batch(batch.inputs, batch.targets, batch.roles.clone())
+    absent.roles[:, :, 1] = -1
+    assert head_kind([HeadPath(Head(0, 0), RolePath(2, 1))], absent) == ""
+
+
+class Labelled(ri.RepeatedTokensTask):
+    """As a user's own task is: labels for people, and no symbols."""
+
+    role_names = ("s0", "s1", "s2")
+    role_labels = ("query", "same word before", "what followed it")
+    role_symbols = role_names
+
+
+def test_a_role_is_never_named_twice_and_by_its_label_if_it_has_one():
+    circuit, _ = induction(Labelled())
+    names = [text for text, _ in texts_and_boxes(draw_circuit(circuit, task=Labelled()))]
+    for name in ("s0", "s1", "s2", "query", "same word", "before"):
+        assert names.count(name) == 1, name
+    ticks = circuit_figure(circuit, task=Labelled()).layout.xaxis.ticktext
+    assert set(ticks) == {"query<br>s0", "same word<br>before<br>s1", "what<br>followed it<br>s2"}
+    plain = Circuit(circuit.mechanisms, 3, task={"name": "other"})
+    bare = [text for text, _ in texts_and_boxes(draw_circuit(plain))]
+    assert bare.count("s1") == 1
 
 
 def test_an_arrow_a_path_ends_where_the_path_ends():

@@ -1,12 +1,14 @@
 """A circuit as a Plotly figure (paper, figures 5 and 7)."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from html import escape
 
 import plotly.graph_objects as go
 
 from circuits.circuit import Circuit, HeadPath
-from circuits.draw.layout import Arrow, Bundle, lay_out
+from circuits.draw.labels import Enabling, Label
+from circuits.draw.layout import Arrow, Bundle, Column, lay_out
 from tasks import Task
 
 _BESIDE = 0.08  # columns between equal paths of two heads
@@ -20,6 +22,7 @@ def circuit_figure(
     colors: Mapping[HeadPath, str] | None = None,
     notes: Mapping[HeadPath, str] | None = None,
     task: Task | None = None,
+    enables: Enabling | None = None,
 ) -> go.Figure:
     """Draw a circuit: roles across, layers upwards, an arrow for each path.
 
@@ -33,9 +36,11 @@ def circuit_figure(
         order: roles from left to right; by default their order in the task's sequence, or without
             a task that of a chain.
         necessity: the loss with each path ablated.
-        colors: CSS colour of an arrow; by default one colour per head.
+        colors: CSS colour of an arrow; by default one per head of a layer.
         notes: short text beside an arrow.
-        task: names the roles and the loss; without it `circuits.draw.names` does.
+        task: names the roles, the loss and heads of a common kind; without it
+            `circuits.draw.names` names the roles.
+        enables: what is known to need each path, to be said beside its head.
 
     Returns:
         A figure with a template of its own; use `figure.show()` and `figure.write_html(...)`.
@@ -51,7 +56,7 @@ def circuit_figure(
         >>> len(figure.data)  # one trace per path
         4
     """
-    layout, notes = lay_out(circuit, n_layers, order, necessity, colors, task), notes or {}
+    layout, notes = lay_out(circuit, n_layers, order, necessity, colors, task, enables), notes or {}
     depth, width = len(layout.labels), len(layout.columns)
     figure = go.Figure()
     for x in range(width):
@@ -71,14 +76,14 @@ def circuit_figure(
     figure.update_xaxes(
         title="role, in the order of the sequence",
         tickvals=list(range(width)),
-        ticktext=[f"{_plain(column.symbol)}<br>{column.name}" for column in layout.columns],
+        ticktext=["<br>".join(_column_lines(column)) for column in layout.columns],
         showgrid=False,
         zeroline=False,
     )
     figure.update_yaxes(
         title="layer",
         tickvals=[layer + 0.5 for layer in range(depth)],
-        ticktext=[", ".join(label.text for label in labels) for labels in layout.labels],
+        ticktext=["<br>".join(map(_label, labels)) for labels in layout.labels],
         showgrid=False,
         zeroline=False,
         range=[-0.2, depth + 0.3],
@@ -143,6 +148,16 @@ def _add_arrow(figure: go.Figure, arrow: Arrow, note: str | None) -> None:
             showlegend=False,
         )
     )
+
+
+def _column_lines(column: Column) -> list[str]:
+    return [*map(_plain, textwrap.wrap(column.symbol, 12)), column.name]
+
+
+def _label(label: Label) -> str:
+    """A line beside a layer, in the colour of the head's arrows."""
+    text = _plain(label.text)
+    return f'<span style="color: {label.color}">{text}</span>' if label.color else text
 
 
 def _plain(text: str) -> str:

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from circuits.circuit import Circuit, HeadPath, Mechanism, RolePath, one_suffices
+from circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
+from circuits.draw.labels import Enabling, Label, head_colors, layer_labels
 from circuits.draw.names import names_for
 from tasks import Batch, InputError, Task, role_name
-
-COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
 
 
 class Column(NamedTuple):
@@ -23,19 +22,12 @@ class Column(NamedTuple):
     Attributes:
         role: its number.
         name: as paths are written.
-        symbol: for people, in short.
+        symbol: for people, in short; empty if that is the name.
     """
 
     role: int
     name: str
     symbol: str
-
-
-class Label(NamedTuple):
-    """A line of text beside a layer; without a colour it has the page's."""
-
-    text: str
-    color: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,7 @@ class Arrow:
         start: the column of its source.
         end: the column of its destination.
         beside: how many heads before it have the same path in the same layer.
-        color: CSS colour, one per head unless others are given.
+        color: CSS colour, one per head of a layer unless others are given.
         width: of the line, in pixels.
         dashed: whether it only enables.
         loss: with the path ablated, or None.
@@ -104,6 +96,7 @@ def lay_out(
     necessity: Mapping[HeadPath, float] | None = None,
     colors: Mapping[HeadPath, str] | None = None,
     task: Task | None = None,
+    enables: Enabling | None = None,
 ) -> Layout:
     """Lay a circuit out.
 
@@ -113,8 +106,10 @@ def lay_out(
         order: roles from left to right; by default as they stand in the task's sequence, without a
             task as in a chain's.
         necessity: loss when each path is ablated, which makes its arrow wider.
-        colors: CSS colour of an arrow; by default one per head.
-        task: names the roles and the loss; without it `circuits.draw.names` does.
+        colors: CSS colour of an arrow; by default one per head of a layer.
+        task: names the roles, the loss and heads of a common kind; without it
+            `circuits.draw.names` names the roles.
+        enables: what is known to need each path, to be said beside its head.
 
     Raises:
         InputError: a head above the layers, or a path whose role is not in the order.
@@ -126,11 +121,13 @@ def lay_out(
             f"drawing: expected a circuit of the model's {n_layers} layers, found a head in "
             f"L{depth(circuit) - 1}"
         )
+    batch = None if task is None else task.sample(8)
     if order is None:
-        order = chain_order(circuit.n_roles) if task is None else role_order(task.sample(8))
+        order = chain_order(circuit.n_roles) if batch is None else role_order(batch)
     place = {role: column for column, role in enumerate(order)}
     loss_name = task.loss_name if task else "loss"
     carrying = set(circuit.paths())
+    own_color = head_colors(circuit)
     arrows = []
     seen: Counter[tuple[int, RolePath]] = Counter()
     for path in dict.fromkeys(circuit.every_path()):
@@ -151,7 +148,7 @@ def lay_out(
                 place[src],
                 place[dest],
                 seen[head.layer, path.path],
-                colors.get(path, COLORS[head.head % len(COLORS)]),
+                colors.get(path, own_color[head]),
                 1.5 if loss is None else 1.5 + 4.5 * min(1.0, loss),
                 path not in carrying,
                 loss,
@@ -159,9 +156,15 @@ def lay_out(
             )
         )
         seen[head.layer, path.path] += 1
+    drawn = {arrow.path: arrow.color for arrow in arrows}
     return Layout(
-        tuple(Column(role, role_name(role), names.symbols[role]) for role in order),
-        tuple(_labels(circuit, layer) for layer in range(n_layers)),
+        tuple(
+            Column(role, name, "" if names.symbols[role] == name else names.symbols[role])
+            for role, name in ((role, role_name(role)) for role in order)
+        ),
+        tuple(
+            layer_labels(circuit, layer, drawn, batch, enables or {}) for layer in range(n_layers)
+        ),
         tuple(arrows),
         tuple(_bundles(circuit, arrows)),
     )
@@ -196,25 +199,3 @@ def chain_order(n_roles: int) -> list[int]:
     pairs = range(2 * ((n_roles - 1) // 2), 0, -2)
     order = [*(role for last in pairs for role in (last - 1, last)), 0]
     return [*order, *range(len(order), n_roles)]
-
-
-def _labels(circuit: Circuit, layer: int) -> tuple[Label, ...]:
-    """Heads with paths by name, others counted."""
-    heads = {head: m for head, m in circuit.mechanisms.items() if head.layer == layer}
-    if not heads:
-        return (Label(f"L{layer} original"),)
-    if len(heads) == 1:
-        return tuple(Label(f"{head} {_what(m)}") for head, m in heads.items())
-    lines = [
-        Label(f"{head} {_what(m)}", COLORS[head.head % len(COLORS)])
-        for head, m in heads.items()
-        if m.paths
-    ]
-    idle = Counter(_what(m) for m in heads.values() if not m.paths)
-    counts = ", ".join(f"{n} {what}" for what, n in idle.items())
-    return (*lines, *([Label(f"L{layer}: {counts}")] if counts else []))
-
-
-def _what(mechanism: Mechanism) -> str:
-    """A mechanism without its paths, which are drawn."""
-    return mechanism.kind if mechanism.paths else str(mechanism)

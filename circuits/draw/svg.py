@@ -1,15 +1,19 @@
 """A circuit as SVG, for pages: in the page's own colours, and in need of nothing else."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from circuits.circuit import Circuit, HeadPath
-from circuits.draw.layout import Arrow, Bundle, Label, lay_out
+from circuits.draw.labels import Enabling, Label
+from circuits.draw.layout import Arrow, Bundle, Column, lay_out
+from circuits.draw.placing import Box, Curve, place_text
 from tasks import Task
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
-_COLUMN, _ROW, _IDLE_ROW, _LINE, _LEFT, _TOP, _FOOT = 92, 96, 30, 17, 150, 26, 60
-_BESIDE = 7  # between equal paths of two heads
+_COLUMN, _ROW, _IDLE_ROW, _LINE, _LEFT, _TOP, _FOOT = 92, 96, 30, 17, 150, 26, 45
+_BESIDE = 9  # between equal paths of two heads
+_SYMBOL = 13  # characters of a line below a column
 
 
 def draw_circuit(
@@ -18,6 +22,7 @@ def draw_circuit(
     order: Sequence[int] | None = None,
     necessity: Mapping[HeadPath, float] | None = None,
     task: Task | None = None,
+    enables: Enabling | None = None,
 ) -> str:
     """Draw a circuit as SVG: roles across, layers upwards, an arrow for each path.
 
@@ -28,7 +33,9 @@ def draw_circuit(
         order: roles from left to right; by default as they stand in the task's sequence, without a
             task as in a chain's.
         necessity: loss when each path is ablated; wider arrows are needed more.
-        task: names the roles and the loss; without it `circuits.draw.names` does.
+        task: names the roles, the loss and heads of a common kind; without it
+            `circuits.draw.names` names the roles.
+        enables: what is known to need each path, to be said beside its head.
 
     Returns:
         An `<svg>` element that takes its text colour from the page and needs nothing else.
@@ -36,32 +43,33 @@ def draw_circuit(
     Raises:
         InputError: a head above the layers, or a path whose role is not in the order.
     """
-    layout = lay_out(circuit, n_layers, order, necessity, task=task)
-    widest = max((len(label.text) for row in layout.labels for label in row), default=0)
-    left = max(_LEFT, 60 + 7 * widest)
-    xs = [left + _COLUMN * place for place in range(len(layout.columns))]
+    layout = lay_out(circuit, n_layers, order, necessity, task=task, enables=enables)
+    labels = [label for row in layout.labels for label in row]
+    left = max(
+        _LEFT, 60 + max(round((6 if label.faint else 7) * len(label.text)) for label in labels)
+    )
+    widest = max((len(line) for column in layout.columns for line in _lines(column)), default=0)
+    step = max(_COLUMN, 8 * widest)
+    xs = [left + step * place for place in range(len(layout.columns))]
     busy = {arrow.path.head.layer for arrow in layout.arrows}
     heights = [
-        max(_ROW if layer in busy else _IDLE_ROW, 8 + _LINE * len(labels))
-        for layer, labels in enumerate(layout.labels)
+        max(_ROW if layer in busy else _IDLE_ROW, 8 + _LINE * len(row))
+        for layer, row in enumerate(layout.labels)
     ]
-    width, height = left + _COLUMN * len(xs), _TOP + sum(heights) + _FOOT
-    floors = [height - _FOOT - sum(heights[:layer]) for layer in range(len(heights) + 1)]
+    foot = _FOOT + 15 * max(len(_lines(column)) for column in layout.columns)
+    width, height = left + step * len(xs), _TOP + sum(heights) + foot
+    floors = [height - foot - sum(heights[:layer]) for layer in range(len(heights) + 1)]
     svg = _canvas(width, height)
     for x, column in zip(xs, layout.columns):
         line = {"x1": x, "y1": floors[0], "x2": x, "y2": floors[-1]}
         _add(svg, "line", **line, stroke="currentColor", stroke_opacity=0.18)
-        text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}
-        _add(svg, "text", column.symbol, **text, y=height - 36, font_weight=600)
-        _add(svg, "text", column.name, **text, y=height - 18, font_size=11, fill_opacity=0.65)
-    for layer, labels in enumerate(layout.labels):
-        _add_labels(svg, labels, (floors[layer] + floors[layer + 1]) / 2, faint=layer not in busy)
-    for bundle in layout.bundles:
-        layer = bundle.arrows[0].path.head.layer
-        _add_bundle(svg, bundle, xs, floors[layer], floors[layer + 1])
-    for arrow in layout.arrows:
-        layer = arrow.path.head.layer
-        _add_arrow(svg, arrow, xs, floors[layer], floors[layer + 1])
+        _add_column(svg, column, x, floors[0])
+    for layer, row in enumerate(layout.labels):
+        bottom, top = floors[layer], floors[layer + 1]
+        _add_labels(svg, row, (bottom + top) / 2, faint=layer not in busy)
+        arrows = [arrow for arrow in layout.arrows if arrow.path.head.layer == layer]
+        bundles = [b for b in layout.bundles if b.arrows[0].path.head.layer == layer]
+        _add_layer(svg, arrows, bundles, xs, bottom, top)
     for y in floors:
         for x in xs:
             _add(svg, "circle", cx=x, cy=y, r=3.5, fill="currentColor", fill_opacity=0.6)
@@ -93,46 +101,69 @@ def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) 
 def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: bool) -> None:
     first = middle + 4 - _LINE * (len(labels) - 1) / 2
     for place, label in enumerate(labels):
-        opacity = {"fill_opacity": 0.55} if faint else {}
-        color, y = label.color or "currentColor", f"{first + _LINE * place:.0f}"
-        _add(svg, "text", label.text, x=8, y=y, fill=color, **opacity)
+        y = round(first + _LINE * place)
+        if label.color:
+            swatch = {"x1": 8, "y1": y - 4, "x2": 20, "y2": y - 4}
+            _add(svg, "line", **swatch, stroke=label.color, stroke_width=4)
+        style = {"fill_opacity": 0.65} if faint or label.faint else {}
+        style |= {"font_size": 11} if label.faint else {}
+        _add(svg, "text", label.text, x=26, y=y, fill="currentColor", **style)
 
 
-def _add_bundle(svg: ET.Element, bundle: Bundle, xs: Sequence[int], bottom: int, top: int) -> None:
-    """A band behind arrows."""
-    first = bundle.arrows[0]
-    beside = [arrow.beside for arrow in bundle.arrows]
-    middle = (min(beside) + max(beside)) / 2
-    width = _BESIDE * (max(beside) - min(beside)) + first.width + 8
-    band = {"stroke": "currentColor", "stroke_opacity": 0.14, "stroke_width": f"{width:.1f}"}
-    group = _add(svg, "g")
-    _add(group, "title", bundle.about)
-    _add(group, "path", d=_curve(first, middle, xs, bottom, top), **band, fill="none")
-    start, end = (xs[place] + _BESIDE * middle for place in (first.start, first.end))
-    where = {"x": f"{(start + end + width) / 2 + 4:.0f}", "y": (bottom + top) // 2 + 18}
-    _add(group, "text", bundle.label, **where, font_size=11, fill="currentColor", fill_opacity=0.8)
+def _add_column(svg: ET.Element, column: Column, x: int, floor: int) -> None:
+    """A role below the drawing: its symbol on one or more lines, then its name."""
+    text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}
+    lines = _lines(column)
+    for place, line in enumerate(lines):
+        _add(svg, "text", line, **text, y=floor + 24 + 15 * place, font_weight=600)
+    below = floor + 24 + 15 * len(lines) + (3 if lines else 0)
+    _add(svg, "text", column.name, **text, y=below, font_size=11, fill_opacity=0.65)
 
 
-def _curve(arrow: Arrow, beside: int | float, xs: Sequence[int], bottom: int, top: int) -> str:
+def _lines(column: Column) -> list[str]:
+    return textwrap.wrap(column.symbol, _SYMBOL)
+
+
+def _curve(arrow: Arrow, beside: int | float, xs: Sequence[int], bottom: int, top: int) -> Curve:
     # Equal paths of several heads run side by side.
     start, end = (xs[place] + _BESIDE * beside for place in (arrow.start, arrow.end))
-    middle = (bottom + top) / 2
-    return f"M{start:g} {bottom - 5} C{start:g} {middle} {end:g} {middle} {end:g} {top + 5}"
+    return Curve(start, end, bottom - 5, top + 5)
 
 
-def _add_arrow(svg: ET.Element, arrow: Arrow, xs: Sequence[int], bottom: int, top: int) -> None:
-    dashes = {"stroke_dasharray": "5 4", "stroke_opacity": 0.75} if arrow.dashed else {}
-    group = _add(svg, "g")
-    _add(group, "title", f"{arrow.path}: {', '.join(arrow.about[1:])}")
-    line = {"stroke": arrow.color, "stroke_width": f"{arrow.width:.1f}", "fill": "none"}
-    curve = _curve(arrow, arrow.beside, xs, bottom, top)
-    _add(group, "path", d=curve, **line, **dashes, marker_end="url(#tip)")
-    if arrow.loss is not None:
-        start, end = (xs[place] + _BESIDE * arrow.beside for place in (arrow.start, arrow.end))
-        straight = start == end
-        where = {
-            "x": f"{(start + end) / 2 + (8 if straight else 0):.0f}",
-            "y": f"{(bottom + top) / 2 - 8 + 13 * arrow.beside:.0f}",
-            "text_anchor": "start" if straight else "middle",
-        }
-        _add(group, "text", f"{arrow.loss:.2f}", **where, font_size=11, fill="currentColor")
+def _add_layer(
+    svg: ET.Element,
+    arrows: Sequence[Arrow],
+    bundles: Sequence[Bundle],
+    xs: Sequence[int],
+    bottom: int,
+    top: int,
+) -> None:
+    """Bands, arrows before them, and texts where they cover least."""
+    curves = {arrow.path: _curve(arrow, arrow.beside, xs, bottom, top) for arrow in arrows}
+    texts = []
+    for bundle in bundles:
+        beside = [arrow.beside for arrow in bundle.arrows]
+        band = _curve(bundle.arrows[0], (min(beside) + max(beside)) / 2, xs, bottom, top)
+        width = _BESIDE * (max(beside) - min(beside)) + bundle.arrows[0].width + 8
+        style = {"stroke": "currentColor", "stroke_opacity": 0.14, "fill": "none"}
+        group = _add(svg, "g")
+        _add(group, "title", bundle.about)
+        _add(group, "path", d=band.svg(), stroke_width=f"{width:.1f}", **style)
+        texts.append((group, bundle.label, curves[bundle.arrows[-1].path]))
+    for arrow in arrows:
+        group = _add(svg, "g", data_path=arrow.path, **{"class": "arrow"})
+        _add(group, "title", f"{arrow.path}: {', '.join(arrow.about[1:])}")
+        dashes = {"stroke_dasharray": "5 4", "stroke_opacity": 0.75} if arrow.dashed else {}
+        line = {"d": curves[arrow.path].svg(), "fill": "none"}
+        # A wider, invisible line is easier to click.
+        _add(group, "path", **line, stroke="transparent", stroke_width=_BESIDE)
+        style = {"stroke": arrow.color, "stroke_width": f"{arrow.width:.1f}"}
+        _add(group, "path", **line, **style, **dashes, marker_end="url(#tip)")
+        if arrow.loss is not None:
+            texts.append((group, f"{arrow.loss:.2f}", curves[arrow.path]))
+    taken: list[Box] = []
+    for group, text, curve in texts:
+        box = place_text(text, curve, taken, list(curves.values()))
+        taken.append(box)
+        where = {"x": f"{box.left:.0f}", "y": f"{box.bottom - 3:.0f}"}
+        _add(group, "text", text, **where, font_size=11, fill="currentColor")

@@ -42,7 +42,7 @@ from retrieval_interp.storage.files import check_writable, write_whole
 from retrieval_interp.training.device import choose_device
 from retrieval_interp.views.attention import attention_view
 from retrieval_interp.views.page import View, render, unescaped
-from retrieval_interp.views.report import render_report, score_parts
+from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.role_maps import role_maps
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from tasks import InputError, Task
@@ -85,7 +85,7 @@ def open(
         L3.H0: original -> uniform
         MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0087)
     """
-    name, training = type(what).__name__, {}
+    kind, name, training = type(what).__name__, "", {}
     if not hasattr(what, "run_with_hooks"):
         if isinstance(what, (str, Path)):
             if len(str(what)) > 4000:
@@ -97,15 +97,23 @@ def open(
             name, task, training, what = what.name, what.task, what.training, what.model
     if task is None:
         raise InputError(
-            f"expected a task with a model that is no checkpoint ({name}): ri.open(model, task)"
+            f"expected a task with a model that is no checkpoint ({kind}): ri.open(model, task)"
         )
     if not isinstance(task, Task):
         raise InputError(f"expected a task, an instance of ri.Task, found {task!r:.60}")
     if not hasattr(what, "run_with_hooks") or not hasattr(what, "cfg"):
         raise InputError(
-            f"expected a hooked model (HookedTransformer, TransformerBridge), found {name}"
+            f"expected a hooked model (HookedTransformer, TransformerBridge), found {kind}"
         )
-    return Workbench(what, task, name, training, examples, seed, tolerance, progress)
+    return Workbench(
+        what, task, name or _own_name(what, task), training, examples, seed, tolerance, progress
+    )
+
+
+def _own_name(model: Any, task: Task) -> str:
+    """What a model that is no checkpoint is called: by its configuration, or by its task."""
+    given = getattr(model.cfg, "model_name", None)
+    return given if given and given != "custom" else f"{type(task).__name__} model"
 
 
 class _Step(NamedTuple):
@@ -234,7 +242,10 @@ class Workbench:
         )
 
     def drawing(self) -> str:
-        """The current circuit as SVG."""
+        """The current circuit as SVG, with its scores if they have been taken."""
+        score = self._score
+        if score is not None and score.circuit == self.circuit:
+            return score_drawing(score, self.model.cfg.n_layers, self.task, self.order)
         return draw_circuit(self.circuit, self.model.cfg.n_layers, self.order, task=self.task)
 
     # Supposing

@@ -84,6 +84,13 @@ def render_report(
     return str(page)
 
 
+def score_drawing(score: CircuitScore, n_layers: int, task: Task, order: Sequence[int]) -> str:
+    """A scored circuit as SVG: what each path is worth, and which heads it enables."""
+    necessity = {row.path: row.ablated_loss for row in score.paths}
+    enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
+    return draw_circuit(score.circuit, n_layers, order, necessity, task, enables)
+
+
 def score_parts(
     score: CircuitScore,
     model: Any,
@@ -93,13 +100,12 @@ def score_parts(
 ) -> dict[str, Any]:
     """What the macros of `score.html` show; `order` is that of the roles, from left to right."""
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
-    necessity = {row.path: row.ablated_loss for row in score.paths}
     return {
         "score": score,
         "reported": reported,
         "verdict": verdict(score, task, reported),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
-        "drawing": unescaped(draw_circuit(score.circuit, n_layers, order, necessity, task)),
+        "drawing": unescaped(score_drawing(score, n_layers, task, order)),
         "flow": describe_flow(score.circuit, n_layers, n_heads) if task.graph is not None else "",
         "head_header": head_header(score),
         "head_rows": head_rows(score),
