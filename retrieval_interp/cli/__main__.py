@@ -13,6 +13,7 @@ from tasks.errors import InputError
 
 COMMANDS = {
     "ablate": ("retrieval_interp.ablate", "find which attention paths of a model do the work"),
+    "explore": ("retrieval_interp.cli.explore", "build circuits by clicking, in a browser"),
     "scan": (
         "retrieval_interp.cli.scan",
         "say what every head looks at, and which are needed",

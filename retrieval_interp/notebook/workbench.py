@@ -201,6 +201,13 @@ class Workbench:
         return self._steps[0].loss
 
     @property
+    def scored(self) -> CircuitScore | None:
+        """The score of the current circuit, if it has been taken."""
+        asked = (self.circuit, self.tolerance)
+        taken = self._score
+        return taken if taken and (taken.circuit, taken.tolerance) == asked else None
+
+    @property
     def undoable(self) -> bool:
         """Whether there is a change to undo."""
         return len(self._steps) > 1
@@ -243,9 +250,8 @@ class Workbench:
 
     def drawing(self) -> str:
         """The current circuit as SVG, with its scores if they have been taken."""
-        score = self._score
-        if score is not None and score.circuit == self.circuit:
-            return score_drawing(score, self.model.cfg.n_layers, self.task, self.order)
+        if self.scored is not None:
+            return score_drawing(self.scored, self.model.cfg.n_layers, self.task, self.order)
         return draw_circuit(self.circuit, self.model.cfg.n_layers, self.order, task=self.task)
 
     # Supposing
@@ -385,8 +391,7 @@ class Workbench:
         return self._changed_from(before, said)
 
     def _changed_from(self, before: _Step, said: str = "") -> View:
-        for watcher in list(self.watchers):
-            watcher.refresh()
+        self._tell_watchers()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
         state = f"{self._state()} (was {before.loss:.4f})"
         html = render(
@@ -398,6 +403,10 @@ class Workbench:
         )
         lines = [said, *changes, state] if said else [*changes, state]
         return View("What was supposed", html, "\n".join(lines), self.loss)
+
+    def _tell_watchers(self) -> None:
+        for watcher in list(self.watchers):
+            watcher.refresh()
 
     # Looking
 
@@ -463,7 +472,7 @@ class Workbench:
 
     # Scoring
 
-    def score(self) -> View:
+    def score(self, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
         Write loss(C) for the mean loss with circuit C in place of the model's attention:
@@ -476,6 +485,9 @@ class Workbench:
 
         A circuit is sufficient if loss(C) < tolerance, and minimal if also
         loss(C without p) > tolerance for every p. See `ri.score_circuit` for the details.
+
+        Args:
+            progress: instead of the workbench's own.
 
         Returns:
             A view whose `data` is the `CircuitScore`. With nothing supposed, it says so and scores
@@ -493,7 +505,7 @@ class Workbench:
             L2.H0 s0<-s2 1.89 1.82
             L2.H0 s4<-s6 0.4 0.41
         """
-        score, reported = self._scored(), paper_reports(self.task)
+        score, reported = self._scored(progress), paper_reports(self.task)
         note, text = "", score_table(score, self.task)
         if self.circuit.mechanisms:
             text += f"\n{textwrap.fill(verdict(score, self.task, reported), 100)}"
@@ -509,19 +521,20 @@ class Workbench:
         )
         return View(f"Circuit of {self.name}", html, text, score)
 
-    def _scored(self) -> CircuitScore:
+    def _scored(self, progress: Progress | None = None) -> CircuitScore:
         self._check_unchanged()
-        asked = (self.circuit, self.tolerance)
-        if self._score is None or (self._score.circuit, self._score.tolerance) != asked:
-            self._score = score_circuit(
+        score = self.scored
+        if score is None:
+            score = self._score = score_circuit(
                 self.model,
                 self.task,
                 self.circuit,
                 self.batch,
                 self.tolerance,
-                progress=self.progress,
+                progress=progress or self.progress,
             )
-        return self._score
+            self._tell_watchers()
+        return score
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report that `ablate` writes: one HTML page, no network.

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+EXPLORER_SCRIPTS = ("explorer.js", "example.js", "sort.js", "downloads.js")
+"""The scripts of the explorer's page; they make one module."""
+
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -79,12 +82,12 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["asset"] = _asset
+    environment.globals["asset"] = asset
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
 
 
 @cache
-def _asset(name: str) -> "Markup":
+def asset(name: str) -> "Markup":
     """A style sheet or script of the templates folder."""
     return unescaped((_TEMPLATES / name).read_text(encoding="utf-8"))

@@ -1,17 +1,22 @@
 // A click on a column header sorts the table by it, a second click reverses the order.
-document.querySelectorAll("table.sortable th").forEach((head, column) => {
-  const table = head.closest("table"), body = table.tBodies[0];
-  column = head.cellIndex;
-  head.querySelector("button").onclick = () => {
-    const rising = head.getAttribute("aria-sort") !== "ascending";
-    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", rising ? "ascending" : "descending");
-    const value = row => {
-      const text = row.cells[column].textContent.trim(), number = Number(text);
-      return text && !isNaN(number) ? number : text;
-    };
-    const order = (a, b) => a === "" ? 1 : b === "" ? -1 : (a < b ? -1 : a > b ? 1 : 0)
-      * (rising ? 1 : -1);
-    [...body.rows].sort((a, b) => order(value(a), value(b))).forEach(row => body.append(row));
+function makeSortable(table) {
+  table.dataset.sorts = "";
+  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+  const valueOf = (row, column) => {
+    const text = row.cells[column].textContent.trim(), number = Number(text);
+    return text && text !== "–" ? (isNaN(number) ? text : number) : null;
   };
-});
+  for (const head of heads) {
+    head.setAttribute("aria-sort", "none");
+    head.querySelector("button").onclick = () => {
+      const rising = head.getAttribute("aria-sort") !== "ascending";
+      for (const other of heads) other.setAttribute("aria-sort", "none");
+      head.setAttribute("aria-sort", rising ? "ascending" : "descending");
+      // Empty cells stay at the end.
+      const order = (a, b) => a === null ? 1 : b === null ? -1
+        : (a < b ? -1 : a > b ? 1 : 0) * (rising ? 1 : -1);
+      const values = new Map([...body.rows].map(row => [row, valueOf(row, head.cellIndex)]));
+      body.append(...[...body.rows].sort((a, b) => order(values.get(a), values.get(b))));
+    };
+  }
+}

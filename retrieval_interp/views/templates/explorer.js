@@ -1,10 +1,11 @@
-// The page of the explorer. It displays Python's state and sends messages; of its own it keeps only
-// which chain is highlighted.
+// The page of the explorer. It displays what the workbench tells and sends messages; of its own it
+// keeps only which chain is highlighted. `model` is a widget's, or has the same four methods.
 
-const MARGIN = 34, HEAT = "47,111,190", PATH = "#e0862b";
+export default { render };
 
-function render({ model, el }) {
-  const page = new Page(model);
+// `scope` is where the selected path is marked: here, or on the whole page.
+function render({ model, el, scope }) {
+  const page = new Page(model, scope);
   el.append(page.root);
   page.drawState();
   page.drawShown();
@@ -30,16 +31,18 @@ function onEnter(action) {
 }
 
 class Page {
-  constructor(model) {
+  constructor(model, scope) {
     this.model = model;
     this.info = model.get("model_info");
     this.chain = 0; // -1: no chain is highlighted
-    this.size = 12; // of a position of the example, in pixels
+    this.picture = new Example(this);
     this.root = element("div", { className: "ri-explorer" },
-      this.makeTop(), this.makeSaid(),
-      element("h4", { textContent: "Heads, by mean attention of role to role" }), this.makeHeads(),
-      element("div", { className: "panels" }, this.makeExample(), this.makePaths()),
-      element("h4", { textContent: "The circuit so far" }), this.makeDrawing());
+      element("div", { className: "wide" },
+        ...this.info.frozen ? [] : [this.makeTop(), this.makeSaid()],
+        element("h4", { textContent: "Heads, by mean attention of role to role" }), this.makeHeads(),
+        element("div", { className: "panels" },
+          this.makeLook(), this.makePaths(), this.makeCircuit())));
+    this.scope = scope ?? this.root;
   }
 
   // Python's state, and messages to Python
@@ -50,12 +53,31 @@ class Page {
   ask(what, more = {}) { this.model.send({ do: what, ...more }); }
 
   show(change) {
-    const { layer, head, example, with_circuit } = this.shown;
-    this.ask("show", { layer, head, example, with_circuit, ...change });
+    const { layer, head, example, with_circuit } = this.shown, path = this.selected;
+    this.ask("show", { layer, head, example, with_circuit, path, ...change });
   }
 
   pathName(head, dest, src) {
     return `${head} ${this.info.roles[dest]}<-${this.info.roles[src]}`;
+  }
+
+  // A click on a path selects it everywhere; one on the selected path adds it, or takes it out.
+  click(path) {
+    if (path !== this.selected) this.select(path);
+    else if (!this.info.frozen) this.ask("toggle", { path });
+  }
+
+  select(path) {
+    const [layer, head] = path.match(/[0-9]+/g).map(Number);
+    this.selected = path;
+    this.mark();
+    this.show({ layer, head, path });
+  }
+
+  // Everything that stands for the selected path.
+  mark() {
+    for (const one of this.scope.querySelectorAll("[data-path]"))
+      one.classList.toggle("selected", one.dataset.path === this.selected);
   }
 
   // The selected head: its name, and whether a path is in the circuit.
@@ -73,6 +95,7 @@ class Page {
     this.undo = button("Undo", () => this.ask("undo"));
     this.clear = button("Clear", () => this.ask("clear"));
     this.discover = button("Discover", () => { this.say("searching …"); this.ask("discover"); });
+    this.score = button("Score", () => { this.say("scoring …"); this.ask("score"); });
     const saveNow = () => this.ask("save", { path: file.value });
     const file = element("input", {
       type: "text", value: "circuit.json", ariaLabel: "file name", onkeydown: onEnter(saveNow),
@@ -80,7 +103,7 @@ class Page {
     this.save = button("Save", saveNow);
     return element("div", { className: "top" },
       element("b", { textContent: this.info.name }), this.loss, this.facts,
-      element("span", { className: "gap" }), this.undo, this.clear, this.discover,
+      element("span", { className: "gap" }), this.undo, this.clear, this.discover, this.score,
       element("span", { className: "together" }, file, this.save));
   }
 
@@ -97,13 +120,13 @@ class Page {
     return this.heads;
   }
 
-  makeExample() {
+  makeLook() {
     const pick = () => {
-      const wanted = this.example.value === "" ? null : Number(this.example.value);
+      const wanted = this.number.value === "" ? null : Number(this.number.value);
       if (wanted !== this.shown.example) this.show({ example: wanted });
     };
     this.title = element("h4");
-    this.example = element("input", {
+    this.number = element("input", {
       type: "number", min: 0, max: this.info.examples - 1, ariaLabel: "example",
       onchange: pick, onkeydown: onEnter(pick),
     });
@@ -111,32 +134,51 @@ class Page {
       type: "checkbox", onchange: () => this.show({ with_circuit: this.withCircuit.checked }),
     });
     this.chains = element("div", { className: "row" });
-    this.canvas = element("canvas", {
-      className: "example",
-      onmousemove: event => this.hoverExample(event), onclick: event => this.clickExample(event),
-    });
-    this.hover = element("div", { className: "hover soft" });
-    return element("div", {}, this.title,
+    return element("div", { className: "look" }, this.title,
       element("div", { className: "row" },
-        element("label", {}, "example ", this.example),
-        element("label", { title: "attention after the circuit's replacements" },
-          this.withCircuit, " with the circuit in place")),
-      this.chains, this.canvas, this.hover);
+        element("label", {}, "example ", this.number),
+        ...this.info.frozen ? [] : [
+          element("label", { title: "attention after the circuit's replacements" },
+            this.withCircuit, " with the circuit in place")]),
+      this.chains, ...this.picture.parts);
   }
 
   makePaths() {
+    const { frozen, loss_name } = this.info;
+    this.pathsTitle = element("h4");
     this.roleTable = element("table", { className: "roles" });
+    this.details = element("div", { className: "details" });
     this.choices = element("div", { className: "choices" });
-    return element("div", {},
-      element("h4", { textContent: "Paths: click a source (column) of a role (row)" }),
-      this.roleTable,
-      element("h4", { textContent: `Mechanism, and the ${this.info.loss_name} it would give` }),
-      this.choices);
+    return element("div", { className: "edit" }, this.pathsTitle, this.roleTable, this.details,
+      ...frozen ? [] : [
+        element("h4", { textContent: `Mechanism, and the ${loss_name} it would give` }),
+        this.choices]);
   }
 
-  makeDrawing() {
+  makeCircuit() {
+    const { loss_name } = this.info;
+    const link = (textContent, make) => element("button", { textContent, onclick: make });
+    const downloads = element("div", { className: "row downloads" }, "Download",
+      link("JSON", () => download("circuit.json", "application/json", this.state.json)),
+      link("CSV", () => download("paths.csv", "text/csv", csv(this.state.rows, loss_name))),
+      link("SVG", () => download("circuit.svg", "image/svg+xml", this.state.drawing)));
     this.drawing = element("div", { className: "drawing" });
-    return this.drawing;
+    this.drawing.onclick = event => this.clickArrow(event);
+    this.drawing.onkeydown = event => {
+      if (event.key === "Enter" || event.key === " ") this.clickArrow(event);
+    };
+    this.rows = element("div", { className: "rows" });
+    return element("div", { className: "circuit" },
+      element("h4", { textContent: this.info.frozen ? "The circuit" : "The circuit so far" }),
+      this.drawing, this.rows, downloads);
+  }
+
+  clickArrow(event) {
+    const arrow = event.target.closest("[data-path]");
+    if (!arrow) return;
+    event.stopPropagation();
+    event.preventDefault();
+    this.select(arrow.dataset.path);
   }
 
   // Redraws on every change of Python's state; returns a function that stops that.
@@ -144,7 +186,7 @@ class Page {
     const drawn = { "change:state": () => this.drawState(), "change:shown": () => this.drawShown() };
     for (const [change, draw] of Object.entries(drawn)) this.model.on(change, draw);
     // The canvas uses the page's colours, which change with the theme.
-    const repaint = () => this.drawExample();
+    const repaint = () => this.picture.draw();
     const dark = matchMedia("(prefers-color-scheme: dark)");
     const themes = new MutationObserver(repaint);
     themes.observe(document.body, { attributes: true });
@@ -159,51 +201,126 @@ class Page {
   // Drawing Python's state
 
   say(text, failed = false) {
+    if (this.info.frozen) return;
     this.said.textContent = text;
     this.said.classList.toggle("failed", failed);
     const busy = text.endsWith("…");
-    for (const button of [this.undo, this.clear, this.discover, this.save]) button.disabled = busy;
+    for (const button of [this.undo, this.clear, this.discover, this.score, this.save])
+      button.disabled = busy;
   }
 
   // Redrawing replaces the buttons; keyboard users keep their focus.
   keepFocus(draw, ...attributes) {
     const active = this.root.contains(document.activeElement) ? document.activeElement : null;
     const found = attributes.find(attribute => active?.dataset[attribute]);
-    const value = found && active.dataset[found];
+    const value = found && active.dataset[found], place = active?.closest("table, svg")?.parentElement;
     draw();
-    if (value) this.root.querySelector(`[data-${found}="${CSS.escape(value)}"]`)?.focus();
+    if (value)
+      (place?.isConnected ? place : this.root).querySelector(`[data-${found}="${CSS.escape(value)}"]`)
+        ?.focus();
   }
 
   drawState() {
     const { info, state } = this;
-    const good = state.loss !== null && state.loss < info.tolerance;
-    this.loss.textContent = `${info.loss_name} ${lossText(state.loss)}`;
-    this.loss.className = `loss ${good ? "good" : "bad"}`;
-    this.facts.textContent = `${state.replaced} of ${info.layers * info.heads} heads replaced · `
-      + `intact ${lossText(state.intact)} · ${good ? "below" : "not below"} ${info.tolerance}`;
-    this.say(state.busy ? `${state.busy} …` : state.said, state.failed);
-    this.example.value = this.shown.example;
-    if (!state.undoable) this.undo.disabled = true;
-    if (!state.replaced) this.clear.disabled = true;
-    this.drawing.innerHTML = state.drawing;
+    if (!info.frozen) {
+      const good = state.loss !== null && state.loss < info.tolerance;
+      this.loss.textContent = `${info.loss_name} ${lossText(state.loss)}`;
+      this.loss.className = `loss ${good ? "good" : "bad"}`;
+      this.facts.textContent = `${state.replaced} of ${info.layers * info.heads} heads replaced · `
+        + `intact ${lossText(state.intact)} · ${good ? "below" : "not below"} the tolerance of `
+        + `${Number(info.tolerance.toPrecision(4))}`;
+      this.say(state.busy ? `${state.busy} …` : state.said, state.failed);
+      if (!state.undoable) this.undo.disabled = true;
+      if (!state.replaced) this.clear.disabled = true;
+    }
+    this.number.value = this.shown.example;
+    this.keepFocus(() => { this.drawCircuit(); this.drawRows(); }, "path");
     this.drawHeadsAndRoles();
-    this.drawExample();
+    this.picture.draw();
   }
 
   drawShown() {
     const { shown } = this;
+    this.selected = shown.path?.name ?? null;
     this.title.textContent = `${this.current().label}, `
       + `${shown.with_circuit ? "with the circuit" : "intact model"}: rows attend to columns`;
-    this.example.value = shown.example;
+    this.number.value = shown.example;
     this.withCircuit.checked = shown.with_circuit;
     this.drawChains();
     this.keepFocus(() => this.drawChoices(), "choice");
+    this.drawDetails();
     this.drawHeadsAndRoles();
-    this.drawExample();
+    this.picture.draw();
+  }
+
+  drawCircuit() {
+    if (this.state.drawing !== this.source) {
+      this.source = this.state.drawing;
+      this.drawing.innerHTML = this.source;
+      for (const arrow of this.drawing.querySelectorAll("[data-path]")) {
+        arrow.setAttribute("tabindex", "0");
+        arrow.setAttribute("role", "button");
+      }
+    }
+    this.mark();
+  }
+
+  drawRows() {
+    const { rows } = this.state, loss = this.info.loss_name;
+    if (!rows.length) { this.rows.replaceChildren(); return; }
+    const header = ["path", "attention", `${loss}, ablated too`, `${loss}, cut live`];
+    const table = element("table", {},
+      element("thead", {}, element("tr", {}, ...header.map(text =>
+        element("th", { scope: "col" }, element("button", { textContent: text }))))),
+      element("tbody", {}, ...rows.map(row => this.rowOf(row))));
+    this.rows.replaceChildren(table);
+    makeSortable(table);
+    this.mark();
+  }
+
+  rowOf(row) {
+    const button = element("button", { textContent: row.name, title: row.label });
+    const made = element("tr", { onclick: () => this.select(row.name) },
+      element("td", {}, button),
+      ...[row.attention?.toFixed(2), row.ablated?.toFixed(4), row.live?.toFixed(4)].map(text =>
+        element("td", { textContent: text ?? "–" })));
+    made.dataset.path = button.dataset.path = row.name;
+    return made;
+  }
+
+  // What is known of the selected path.
+  drawDetails() {
+    const { info, shown } = this, { path } = shown;
+    const hint = info.frozen ? "" : ", and a click on the selected one adds it or takes it out";
+    if (!path) {
+      this.details.replaceChildren(element("span", { className: "soft",
+        textContent: `A click on a path, here or in the circuit, shows what it is worth${hint}.` }));
+      return;
+    }
+    const facts = [
+      ["mean attention", path.attention?.toFixed(3)],
+      [`${info.loss_name}, ablated too`, path.ablated?.toFixed(4)],
+      [`${info.loss_name} with it`, path.added?.toFixed(4)],
+      [`${info.loss_name}, cut live`, path.live?.toFixed(4)],
+      ["", path.does || (path.enables?.length ? `enables ${path.enables.join(", ")}` : "")],
+      ["", path.note],
+    ].filter(([, value]) => value);
+    this.details.replaceChildren(
+      element("div", {}, element("b", { textContent: path.name }), " ",
+        element("span", { className: "soft", textContent: path.label })),
+      element("dl", {}, ...facts.flatMap(([name, value]) => [
+        element("dt", { textContent: name }),
+        element("dd", { textContent: value, className: name ? "" : "all" })])));
+    if (!info.frozen && !path.note)
+      this.details.append(element("button", {
+        textContent: path.present ? "Take it out" : "Add it",
+        onclick: () => this.ask("toggle", { path: path.name }),
+      }));
   }
 
   drawHeadsAndRoles() {
     this.keepFocus(() => { this.drawHeads(); this.drawRoles(); }, "head", "path");
+    this.mark();
   }
 
   drawChains() {
@@ -245,7 +362,7 @@ class Page {
     const button = element("button", {
       className: `head${picked ? " picked" : ""}${paths.length ? " paths" : ""}`,
       title: `${label}: ${kind} ${paths.map(path => this.pathName("", ...path)).join(" ")}`,
-      onclick: () => this.show({ layer, head }),
+      onclick: () => this.show({ layer, head, path: null }),
     }, this.headMap(this.shown.by_role[layer][head], paths),
       element("div", { textContent: label }),
       element("div", { className: "kind", textContent: kind }));
@@ -268,11 +385,13 @@ class Page {
 
   drawRoles() {
     const { order, roles, labels, symbols } = this.info;
+    this.pathsTitle.textContent = `Paths of ${this.current().label}: a role (row) attends to another`;
     const header = element("tr", {}, element("th"),
       ...order.map(src => element("th", { title: labels[src] },
         ...(symbols[src] === roles[src] ? [] : [symbols[src], element("br")]), roles[src])));
     this.roleTable.replaceChildren(header, ...order.map(dest => element("tr", {},
-      element("th", { textContent: roles[dest], title: labels[dest] }),
+      element("th", { textContent: roles[dest], title: labels[dest] }, element("span", {
+        className: "long", textContent: labels[dest] === roles[dest] ? "" : ` ${labels[dest]}` })),
       ...order.map(src => element("td", {}, this.pathButton(dest, src))))));
   }
 
@@ -286,122 +405,11 @@ class Page {
       textContent: weight >= .05 ? weight.toFixed(2).replace(/^0/, "") : "",
       title: `${labels[dest]} from ${labels[src]}: ${weight.toFixed(3)}`,
       disabled: later && weight === 0 && !inside,
-      onclick: () => this.ask("toggle", { path }),
+      onclick: () => this.click(path),
     });
     button.style.setProperty("--w", weight);
     button.dataset.path = path;
     button.ariaPressed = String(inside);
     return button;
   }
-
-  // The example, on a canvas
-
-  drawExample() {
-    const n = this.shown.tokens.length, ratio = window.devicePixelRatio || 1;
-    this.size = Math.max(5, Math.min(16, Math.floor(440 / n)));
-    const side = MARGIN + n * this.size + 2;
-    Object.assign(this.canvas, { width: side * ratio, height: side * ratio });
-    Object.assign(this.canvas.style, { width: `${side}px`, height: `${side}px` });
-    const pen = this.canvas.getContext("2d"), ink = getComputedStyle(this.root).color;
-    pen.scale(ratio, ratio);
-    const own = this.chain < 0 ? null : new Set(this.shown.chains[this.chain] ?? []);
-    this.paintTokens(pen, ink, own);
-    this.paintPattern(pen, ink, own);
-    this.paintPaths(pen);
-  }
-
-  paintTokens(pen, ink, own) {
-    const { size } = this;
-    pen.font = `${Math.min(11, size - 1)}px system-ui, sans-serif`;
-    pen.fillStyle = ink;
-    pen.textBaseline = "middle";
-    this.shown.tokens.forEach((token, i) => {
-      const middle = MARGIN + (i + .5) * size;
-      pen.globalAlpha = !own || own.has(i) ? 1 : .35;
-      pen.textAlign = "right";
-      pen.fillText(token.slice(0, 6), MARGIN - 3, middle);
-      pen.save();
-      pen.translate(middle, MARGIN - 3);
-      pen.rotate(-Math.PI / 2);
-      pen.textAlign = "left";
-      pen.fillText(token.slice(0, 6), 0, 0);
-      pen.restore();
-    });
-    pen.globalAlpha = 1;
-  }
-
-  paintPattern(pen, ink, own) {
-    const { size } = this, { pattern } = this.shown, side = pattern.length * size;
-    pen.fillStyle = "rgba(224,134,43,.13)";
-    for (const i of own ?? []) {
-      pen.fillRect(MARGIN, MARGIN + i * size, side, size);
-      pen.fillRect(MARGIN + i * size, MARGIN, size, side);
-    }
-    pattern.forEach((row, dest) => row.forEach((weight, src) => {
-      if (!weight) return;
-      const strength = !own || own.has(dest) ? 1 : .35;
-      pen.fillStyle = `rgba(${HEAT},${weight / 1000 * strength})`;
-      pen.fillRect(MARGIN + src * size, MARGIN + dest * size, size, size);
-    }));
-    pen.strokeStyle = ink;
-    pen.globalAlpha = .3;
-    pen.strokeRect(MARGIN - .5, MARGIN - .5, side + 1, side + 1);
-    pen.globalAlpha = 1;
-  }
-
-  paintPaths(pen) {
-    const { size } = this, { isIn } = this.current();
-    pen.strokeStyle = PATH;
-    pen.lineWidth = 2;
-    this.shown.chains.forEach((positions, number) => {
-      if (this.chain >= 0 && number !== this.chain) return;
-      positions.forEach((at, dest) => positions.forEach((from, src) => {
-        if (isIn(dest, src))
-          pen.strokeRect(MARGIN + from * size + 1, MARGIN + at * size + 1, size - 2, size - 2);
-      }));
-    });
-  }
-
-  // The two positions under the pointer, with their chains and roles if they have any.
-  under(event) {
-    const box = this.canvas.getBoundingClientRect(), n = this.shown.tokens.length;
-    const scale = (MARGIN + n * this.size + 2) / box.width;
-    const cell = (offset, edge) => Math.floor(((offset - edge) * scale - MARGIN) / this.size);
-    const src = cell(event.clientX, box.left), dest = cell(event.clientY, box.top);
-    if (src < 0 || dest < 0 || src >= n || dest >= n) return null;
-    const to = this.roleOf(dest), from = this.roleOf(src);
-    return { src, dest, to, from, together: to && from && to.chain === from.chain };
-  }
-
-  roleOf(position) {
-    for (const [chain, positions] of this.shown.chains.entries()) {
-      const role = positions.indexOf(position);
-      if (role >= 0) return { chain, role };
-    }
-    return null;
-  }
-
-  hoverExample(event) {
-    const at = this.under(event);
-    if (!at) { this.hover.textContent = ""; return; }
-    const { tokens, pattern } = this.shown, { roles } = this.info;
-    const weight = (pattern[at.dest][at.src] / 1000).toFixed(3);
-    this.hover.textContent = `${tokens[at.dest]} attends to ${tokens[at.src]}: ${weight}`
-      + (at.together ? ` (${roles[at.to.role]}<-${roles[at.from.role]})` : "");
-  }
-
-  // The first click highlights a chain, later ones toggle its paths.
-  clickExample(event) {
-    const at = this.under(event);
-    if (!at || !at.to) return;
-    if (this.chain !== at.to.chain) {
-      this.chain = at.to.chain;
-      this.drawShown();
-    } else if (at.together) {
-      const path = this.pathName(this.current().label, at.to.role, at.from.role);
-      this.ask("toggle", { path });
-    }
-  }
 }
-
-export default { render };

@@ -1,0 +1,71 @@
+"""Build circuits by clicking, in a browser: `retrieval-interp explore --ckpt small`.
+
+The page of `bench.explore()`, without Jupyter: see `retrieval_interp.notebook.server`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrieval_interp.cli.command import check_sampling, parse_options
+from retrieval_interp.storage.find_checkpoint import find_checkpoint
+from tasks.errors import InputError
+
+PROG = "retrieval-interp explore"
+
+
+@dataclass(frozen=True)
+class ExploreOptions:
+    """Open a trained model in a browser and build circuits by clicking.
+
+    Attributes:
+        ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint).
+        circuit: begin with this circuit.
+        examples: how many examples to measure on.
+        seed: which examples.
+        tolerance: the loss that a working circuit stays below; by default the task's own.
+        port: of 127.0.0.1; by default any free one.
+        browser: open a browser; the address is printed either way.
+        device: auto, cpu or cuda.
+    """
+
+    ckpt: str = "small"
+    circuit: Path | None = None
+    examples: int = 512
+    seed: int = 0
+    tolerance: float | None = None
+    port: int = 0
+    browser: bool = True
+    device: str = "auto"
+
+
+def main(argv: Sequence[str], prog: str = PROG) -> None:
+    options = parse_options(ExploreOptions, argv, prog)
+    check_sampling(options.examples, options.seed, options.tolerance)
+    if not 0 <= options.port < 65536:
+        raise InputError(f"--port: expected 0 to 65535, found {options.port}")
+    find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
+    print(f"opening {options.ckpt} ...", flush=True)
+
+    import webbrowser
+
+    from retrieval_interp.notebook import workbench
+    from retrieval_interp.notebook.server import ExplorerServer
+
+    bench = workbench.open(
+        options.ckpt,
+        examples=options.examples,
+        seed=options.seed,
+        tolerance=options.tolerance,
+        device=options.device,
+    )
+    if options.circuit is not None:
+        bench.load(options.circuit)
+    server = ExplorerServer(bench, options.port)
+    print(f"explorer of {bench.name}: {server.address}\nCtrl-C ends it", flush=True)
+    if options.browser:
+        webbrowser.open(server.address)
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        print("\nended; what was not saved is gone", flush=True)

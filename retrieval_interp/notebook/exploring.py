@@ -1,0 +1,250 @@
+"""What the explorer's page shows and asks, wherever the page is.
+
+The page (`explorer.js`) only displays and asks; the circuit and its numbers belong to the
+workbench. The page is a widget in a notebook (`explorer.py`), a tab of a browser (`server.py`), or
+frozen in a report (`views/report.py`).
+"""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from circuits import Circuit, Head, HeadPath, Mechanism, ablated
+from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
+from circuits.discovery.candidates import propose, role_mean
+from circuits.hooks.points import pattern_hook_name
+from circuits.scores.enabling import enabled_by
+from circuits.scores.scorer import no_progress
+from retrieval_interp.views.explorer_data import finite, model_info, path_data, path_rows_data
+from tasks import InputError
+
+if TYPE_CHECKING:
+    from retrieval_interp import Workbench
+
+_STRONG = 0.4  # attention of a proposed path
+_ENABLING = 128  # examples on which enabled paths are found
+
+
+class Exploring:
+    """One page's view of a workbench.
+
+    The page knows three dictionaries: `model_info` never changes, `state` is the circuit so far and
+    its loss, `shown` the selected head and path. It asks by messages such as
+    `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
+
+    Args:
+        bench: what is explored.
+        publish: told the name and the new value of every dictionary that changes.
+    """
+
+    def __init__(self, bench: "Workbench", publish: Callable[[str, dict[str, Any]], None]):
+        self.bench, self.publish = bench, publish
+        self.head, self.example, self.with_circuit = bench.heads[0], 0, False
+        self.path: HeadPath | None = None
+        self._answering = False
+        self._choices_of: tuple[Circuit, Head, list[dict[str, Any]]] | None = None
+        self._numbers: dict[tuple[Circuit, HeadPath], dict[str, Any]] = {}
+        self.model_info = model_info(bench.name, bench.model, bench.task, bench.order)
+        self.model_info |= {"examples": len(bench.batch), "tolerance": bench.tolerance}
+        self.state, self.shown = self._state(), self._shown()
+        bench.watchers.add(self)
+
+    @property
+    def circuit(self) -> Circuit:
+        """The workbench's circuit."""
+        return self.bench.circuit
+
+    def _state(self, said: str = "", failed: bool = False, busy: str = "") -> dict[str, Any]:
+        bench = self.bench
+        heads = {}
+        for head in bench.heads:
+            kind, paths = self.circuit[head].kind, self.circuit[head].paths
+            shown = paths if kind in ("one-hot", "shared") else ()
+            heads[str(head)] = {"kind": kind, "paths": [list(path) for path in shown]}
+        return {
+            "loss": finite(bench.loss),
+            "intact": finite(bench.intact_loss),
+            "replaced": len(self.circuit.mechanisms),
+            "heads": heads,
+            "drawing": bench.drawing(),
+            "rows": self._rows(),
+            "json": self.circuit.to_json(),
+            "undoable": bench.undoable,
+            "said": said,
+            "failed": failed,
+            "busy": busy,
+        }
+
+    @torch.no_grad()
+    def _shown(self) -> dict[str, Any]:
+        bench, (layer, head) = self.bench, self.head
+        one = bench.batch[self.example : self.example + 1]
+        circuit = self.circuit if self.with_circuit else bench.scorer.empty_circuit
+        name = pattern_hook_name(layer)
+        with ablated(bench.model, circuit, one):
+            _, cache = bench.model.run_with_cache(one.inputs, names_filter=name)
+        by_role = bench.mean_attention(self.with_circuit)
+        return {
+            "layer": layer,
+            "head": head,
+            "example": self.example,
+            "with_circuit": self.with_circuit,
+            "tokens": bench.task.position_labels(one, 0),
+            "chains": one.roles[0].tolist(),
+            "pattern": cache[name][0, head].float().cpu().mul(1000).round().int().tolist(),
+            "by_role": by_role.mul(1000).round().int().tolist(),
+            "choices": self._choices(),
+            "path": None if self.path is None else self._measured(self.path),
+        }
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """The circuit's paths, with the numbers that have been measured."""
+        bench = self.bench
+        if (score := bench.scored) is not None:
+            return path_rows_data(score, bench.task)
+        rows = []
+        for path in dict.fromkeys(self.circuit.every_path()):
+            known = self._numbers.get((self.circuit, path), {})
+            attention = float(bench.intact_attention[path.head][path.path])
+            rows.append(path_data(path, bench.task, attention) | known)
+        return rows
+
+    def _measured(self, path: HeadPath) -> dict[str, Any]:
+        """What one path is worth, in the circuit and in the intact model."""
+        bench, circuit = self.bench, self.circuit
+        if (circuit, path) not in self._numbers:
+            present = path in set(circuit.paths())
+            empty = bench.scorer.empty_circuit
+            numbers: dict[str, Any] = {"present": present, "note": ""}
+            if present:
+                numbers["ablated"] = finite(bench.loss_with(circuit.without(path)))
+            else:
+                try:
+                    numbers["added"] = finite(bench.loss_with(str(path)))
+                except InputError as error:  # a source that the mask hides
+                    numbers["note"] = str(error)
+            if not numbers["note"]:
+                numbers["live"] = finite(bench.loss_with(empty.cut(path)))
+                numbers["enables"] = self._enabled(path)
+            attention = float(bench.intact_attention[path.head][path.path])
+            self._numbers[circuit, path] = path_data(path, bench.task, attention) | numbers
+        return self._numbers[circuit, path]
+
+    def _enabled(self, path: HeadPath) -> list[str]:
+        """The circuit's later paths that lose attention when a path is cut."""
+        bench = self.bench
+        later = list(dict.fromkeys(self.circuit.every_path()))
+        try:
+            found = enabled_by(bench.model, bench.batch[:_ENABLING], [path], later)[path]
+        except InputError:  # queries and keys of this model cannot be told apart
+            return []
+        return [
+            f"{row.path} ({row.side} {row.attention:.2f} to {row.when_cut:.2f})" for row in found
+        ]
+
+    def _choices(self) -> list[dict[str, Any]]:
+        """Plausible mechanisms for the selected head, each with the loss it would give."""
+        if self._choices_of is not None and self._choices_of[:2] == (self.circuit, self.head):
+            return self._choices_of[2]
+        attention = self.bench.intact_attention[self.head]
+        found: dict[Mechanism, str] = {
+            ORIGINAL: "original",
+            UNIFORM: "uniform",
+            IDENTITY: "identity",
+            propose(attention, "one-hot", _STRONG): "one-hot",
+            tidy(propose(attention, "shared", _STRONG / 2)): "shared",
+            role_mean(attention): "role-mean",
+        }
+        choices = [
+            {
+                "name": name,
+                "line": f"{self.head} {name if name == 'role-mean' else mechanism}",
+                "chosen": self.circuit[self.head] == mechanism,
+                "paths": " ".join(map(str, mechanism.paths)) if name != "role-mean" else "",
+                "loss": finite(self.bench.loss_with(self.circuit.replace(self.head, mechanism))),
+            }
+            for mechanism, name in found.items()
+        ]
+        self._choices_of = self.circuit, self.head, choices
+        return choices
+
+    def _set(self, name: str, value: dict[str, Any]) -> None:
+        setattr(self, name, value)
+        self.publish(name, value)
+
+    def answer(self, asked: dict[str, Any]) -> None:
+        """Do what a message asks; what went wrong is said in the state."""
+        start, said, failed = time.perf_counter(), "", False
+        self._answering = True
+        try:
+            said = self._do(asked)
+        except Exception as error:  # a message has no cell to show a traceback in
+            known = isinstance(error, InputError)
+            said, failed = f"{'' if known else f'{type(error).__name__}: '}{error}", True
+        finally:
+            self._answering = False
+            if not said and asked.get("do") != "show":
+                seconds = time.perf_counter() - start
+                said = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+            # The loss first: the choices below take longer to measure.
+            self._set("state", self._state(said, failed))
+        if asked.get("do") != "save" and not failed:
+            self._show()
+
+    def _show(self) -> None:
+        """Show the selected head at once, and then what its path is worth, in the rows as well."""
+        fresh = self.path is not None and (self.circuit, self.path) not in self._numbers
+        self._set("shown", self._shown())
+        if fresh:
+            self._set("state", {**self.state, "rows": self._rows()})
+
+    def _do(self, asked: dict[str, Any]) -> str:
+        bench, what = self.bench, asked.get("do")
+        if what == "show":
+            head, example = Head(asked["layer"], asked["head"]), asked["example"]
+            bench.check_head(head)
+            if type(example) is not int or not 0 <= example < len(bench.batch):
+                raise InputError(
+                    f"example: expected 0 to {len(bench.batch) - 1}, found {example!r:.40}"
+                )
+            self.path = self._checked_path(asked.get("path"), head)
+            self.head, self.example = head, example
+            self.with_circuit = bool(asked["with_circuit"])
+        elif what == "suppose":
+            bench.suppose(str(asked["line"]))
+        elif what == "toggle":
+            path = str(asked["path"])
+            present = path in {str(other) for other in self.circuit.paths()}
+            (bench.remove if present else bench.suppose)(path)
+        elif what == "undo":
+            bench.undo()
+        elif what == "clear":
+            bench.suppose(bench.scorer.empty_circuit)
+        elif what == "discover":
+            self._set("state", self._state(busy="searching"))
+            bench.discover(no_progress)
+        elif what == "score":
+            self._set("state", self._state(busy="scoring"))
+            bench.score(no_progress)
+        elif what == "save":
+            return f"saved to {bench.save(str(asked['path']))}"
+        else:
+            raise InputError(f"explorer: expected a known request, found {what!r:.40}")
+        return ""
+
+    def _checked_path(self, name: Any, head: Head) -> HeadPath | None:
+        """A path of the shown head, from its name."""
+        if name is None:
+            return None
+        path = HeadPath.parse(str(name), self.circuit.n_roles)
+        if path.head != head:
+            raise InputError(f"path: expected one of the shown head {head}, found {path}")
+        return path
+
+    def refresh(self) -> None:
+        """Show what the workbench's own methods changed; the workbench calls this."""
+        if not self._answering:
+            self._set("state", self._state())
+            self._show()

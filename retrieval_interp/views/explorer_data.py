@@ -1,0 +1,65 @@
+"""What the explorer's page is given, live or frozen in a report."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from circuits import CircuitScore, HeadPath
+from circuits.scores.circuit_score import PathScore
+from retrieval_interp.views.score_text import path_rows
+from tasks import Task, role_name
+
+
+def model_info(name: str, model: Any, task: Task, order: Sequence[int]) -> dict[str, Any]:
+    """What never changes: the model's sizes, and the names and order of the roles."""
+    return {
+        "name": name,
+        "layers": model.cfg.n_layers,
+        "heads": model.cfg.n_heads,
+        "roles": [role_name(role) for role in range(len(task.role_names))],
+        "labels": list(task.role_labels),
+        "symbols": list(task.role_symbols),
+        "order": list(order),
+        "loss_name": task.loss_name,
+        "frozen": False,
+    }
+
+
+def path_data(path: HeadPath, task: Task, attention: float) -> dict[str, Any]:
+    """A path by name and in words, and its mean attention in the intact model."""
+    return {
+        "name": str(path),
+        "label": task.path_label(*path.path),
+        "attention": round(attention, 4),
+    }
+
+
+def path_rows_data(score: CircuitScore, task: Task) -> list[dict[str, Any]]:
+    """The paths of a score, in the order of its table, with all that was measured."""
+    does = {name: text for name, *_, text in path_rows(score, task)}
+    rows = []
+    for row in (*score.paths, *score.enabling):
+        carrying = isinstance(row, PathScore)
+        rows.append(
+            {
+                **path_data(row.path, task, row.attention),
+                "present": carrying,
+                **({"ablated": finite(row.ablated_loss)} if isinstance(row, PathScore) else {}),
+                "live": finite(row.live_loss),
+                "does": does[str(row.path)],
+                "note": "",
+            }
+        )
+    known = {row["name"] for row in rows}
+    for together in score.redundant:
+        said = f"any one of {len(together.paths)}: {finite(together.live_loss):.4g} without all"
+        for path in together.paths:
+            if str(path) not in known and score.attention is not None:
+                attention = float(score.attention[path.head][path.path])
+                rows.append(path_data(path, task, attention) | {"does": said, "note": ""})
+    return rows
+
+
+def finite(loss: float) -> float | None:
+    """JSON has no infinity."""
+    return loss if math.isfinite(loss) else None
