@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from circuits.circuit import Circuit, HeadPath
 from circuits.draw.labels import Enabling, Label
 from circuits.draw.layout import Arrow, Bundle, Column, lay_out
-from tasks import Task
+from tasks import Batch, Task
 
 _BESIDE = 0.08  # columns between equal paths of two heads
 
@@ -23,6 +23,7 @@ def circuit_figure(
     notes: Mapping[HeadPath, str] | None = None,
     task: Task | None = None,
     enables: Enabling | None = None,
+    batch: Batch | None = None,
 ) -> go.Figure:
     """Draw a circuit: roles across, layers upwards, an arrow for each path.
 
@@ -41,6 +42,8 @@ def circuit_figure(
         task: names the roles, the loss and heads of a common kind; without it
             `circuits.draw.names` names the roles.
         enables: what is known to need each path, to be said beside its head.
+        batch: examples that tell the order of the roles and what heads do; by default a few of
+            the task's.
 
     Returns:
         A figure with a template of its own; use `figure.show()` and `figure.write_html(...)`.
@@ -56,7 +59,10 @@ def circuit_figure(
         >>> len(figure.data)  # one trace per path
         4
     """
-    layout, notes = lay_out(circuit, n_layers, order, necessity, colors, task, enables), notes or {}
+    layout, notes = (
+        lay_out(circuit, n_layers, order, necessity, colors, task, enables, batch),
+        notes or {},
+    )
     depth, width = len(layout.labels), len(layout.columns)
     figure = go.Figure()
     for x in range(width):

@@ -97,6 +97,7 @@ def lay_out(
     colors: Mapping[HeadPath, str] | None = None,
     task: Task | None = None,
     enables: Enabling | None = None,
+    batch: Batch | None = None,
 ) -> Layout:
     """Lay a circuit out.
 
@@ -110,6 +111,8 @@ def lay_out(
         task: names the roles, the loss and heads of a common kind; without it
             `circuits.draw.names` names the roles.
         enables: what is known to need each path, to be said beside its head.
+        batch: examples that tell the order of the roles and what heads do; by default a few of
+            the task's.
 
     Raises:
         InputError: a head above the layers, or a path whose role is not in the order.
@@ -121,7 +124,8 @@ def lay_out(
             f"drawing: expected a circuit of the model's {n_layers} layers, found a head in "
             f"L{depth(circuit) - 1}"
         )
-    batch = None if task is None else task.sample(8)
+    if batch is None and task is not None:
+        batch = task.sample(8)
     if order is None:
         order = chain_order(circuit.n_roles) if batch is None else role_order(batch)
     place = {role: column for column, role in enumerate(order)}

@@ -8,7 +8,7 @@ from circuits.circuit import Circuit, HeadPath
 from circuits.draw.labels import Enabling, Label
 from circuits.draw.layout import Arrow, Bundle, Column, lay_out
 from circuits.draw.placing import Box, Curve, place_text
-from tasks import Task
+from tasks import Batch, Task
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
 _COLUMN, _ROW, _IDLE_ROW, _LINE, _LEFT, _TOP, _FOOT = 92, 96, 30, 17, 150, 26, 45
@@ -23,6 +23,7 @@ def draw_circuit(
     necessity: Mapping[HeadPath, float] | None = None,
     task: Task | None = None,
     enables: Enabling | None = None,
+    batch: Batch | None = None,
 ) -> str:
     """Draw a circuit as SVG: roles across, layers upwards, an arrow for each path.
 
@@ -36,6 +37,8 @@ def draw_circuit(
         task: names the roles, the loss and heads of a common kind; without it
             `circuits.draw.names` names the roles.
         enables: what is known to need each path, to be said beside its head.
+        batch: examples that tell the order of the roles and what heads do; by default a few of
+            the task's.
 
     Returns:
         An `<svg>` element that takes its text colour from the page and needs nothing else.
@@ -43,7 +46,7 @@ def draw_circuit(
     Raises:
         InputError: a head above the layers, or a path whose role is not in the order.
     """
-    layout = lay_out(circuit, n_layers, order, necessity, task=task, enables=enables)
+    layout = lay_out(circuit, n_layers, order, necessity, task=task, enables=enables, batch=batch)
     labels = [label for row in layout.labels for label in row]
     left = max(
         _LEFT, 60 + max(round((6 if label.faint else 7) * len(label.text)) for label in labels)

@@ -5,6 +5,8 @@
 2. Going back from the output shows which paths can carry something that is asked for.
 """
 
+from collections.abc import Sequence
+
 from circuits.circuit import RULES, Circuit, Head, HeadPath
 from circuits.flow.pieces import Held, check_layers, token_bit, tokens_held
 from tasks.errors import InputError
@@ -31,7 +33,7 @@ def circuit_flow(circuit: Circuit, n_layers: int) -> list[Held]:
         InputError: the circuit belongs to neither a chain nor a graph, or names a layer that the
             model lacks.
     """
-    by_layer = _paths_by_layer(circuit, n_layers)
+    by_layer = paths_by_layer(circuit, n_layers)
     roles = circuit_graph(circuit).roles
     states: list[Held] = [tuple(token_bit(role.node) | 1 << 2 * role.statement for role in roles)]
     for paths in by_layer:
@@ -69,7 +71,7 @@ def carrying_paths(circuit: Circuit, n_layers: int) -> tuple[HeadPath, ...]:
         InputError: as `circuit_flow`.
     """
     states = circuit_flow(circuit, n_layers)
-    by_layer = _paths_by_layer(circuit, n_layers)
+    by_layer = paths_by_layer(circuit, n_layers)
     asked = sum(map(token_bit, circuit_graph(circuit).retrieved))
     heard = {0}  # roles whose residual stream reaches the output
     carrying = set()
@@ -106,20 +108,21 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
     got = [graph.nodes[node].name for node in brought]
     missing = [graph.nodes[node].name for node in graph.retrieved if node not in brought]
     if not missing:
-        text = f"can deliver {_listed(got, 'and')}"
+        text = f"can deliver {listed(got, 'and')}"
     elif got:
-        text = f"can deliver {_listed(got, 'and')} but not {_listed(missing, 'or')}"
+        text = f"can deliver {listed(got, 'and')} but not {listed(missing, 'or')}"
     else:
-        text = f"cannot deliver {_listed(missing, 'or')}"
+        text = f"cannot deliver {listed(missing, 'or')}"
     if missing and kept:
         heads = [str(head) for head in kept]
-        named = _listed(heads, "and") if len(heads) <= 4 else f"{len(heads)} of its heads"
+        named = listed(heads, "and") if len(heads) <= 4 else f"{len(heads)} of its heads"
         verb = "is" if len(heads) == 1 else "are"
         text += f"; {named} {verb} not reduced to paths and may bring more"
     return f"By information flow along its paths, this circuit {text}."
 
 
-def _listed(words: list[str], conjunction: str) -> str:
+def listed(words: Sequence[str], conjunction: str) -> str:
+    """`A, B and C`."""
     if len(words) == 1:
         return words[0]
     return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
@@ -144,7 +147,7 @@ def circuit_graph(circuit: Circuit) -> RetrievalGraph:
     return graph
 
 
-def _paths_by_layer(circuit: Circuit, n_layers: int) -> list[list[HeadPath]]:
+def paths_by_layer(circuit: Circuit, n_layers: int) -> list[list[HeadPath]]:
     """The paths of every layer.
 
     Raises:

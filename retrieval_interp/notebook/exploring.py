@@ -17,7 +17,13 @@ from circuits.discovery.candidates import propose, role_mean
 from circuits.hooks.points import pattern_hook_name
 from circuits.scores.enabling import enabled_by
 from circuits.scores.scorer import no_progress
-from retrieval_interp.views.explorer_data import finite, model_info, path_data, path_rows_data
+from retrieval_interp.views.explorer_data import (
+    finite,
+    heads_data,
+    model_info,
+    path_data,
+    path_rows_data,
+)
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -58,16 +64,11 @@ class Exploring:
 
     def _state(self, said: str = "", failed: bool = False, busy: str = "") -> dict[str, Any]:
         bench = self.bench
-        heads = {}
-        for head in bench.heads:
-            kind, paths = self.circuit[head].kind, self.circuit[head].paths
-            shown = paths if kind in ("one-hot", "shared") else ()
-            heads[str(head)] = {"kind": kind, "paths": [list(path) for path in shown]}
         return {
             "loss": finite(bench.loss),
             "intact": finite(bench.intact_loss),
             "replaced": len(self.circuit.mechanisms),
-            "heads": heads,
+            "heads": heads_data(self.circuit, bench.heads),
             "drawing": bench.drawing(),
             "rows": self._rows(),
             "json": self.circuit.to_json(),

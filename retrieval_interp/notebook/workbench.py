@@ -251,8 +251,12 @@ class Workbench:
     def drawing(self) -> str:
         """The current circuit as SVG, with its scores if they have been taken."""
         if self.scored is not None:
-            return score_drawing(self.scored, self.model.cfg.n_layers, self.task, self.order)
-        return draw_circuit(self.circuit, self.model.cfg.n_layers, self.order, task=self.task)
+            return score_drawing(
+                self.scored, self.model.cfg.n_layers, self.task, self.order, self.batch
+            )
+        return draw_circuit(
+            self.circuit, self.model.cfg.n_layers, self.order, task=self.task, batch=self.batch
+        )
 
     # Supposing
 
@@ -514,7 +518,7 @@ class Workbench:
             text = f"{note}\n{text}"
         html = render(
             "scored.html",
-            parts=score_parts(score, self.model, self.task, self.order, reported),
+            parts=score_parts(score, self.model, self.task, self.order, self.batch, reported),
             note=note,
             scale=self.task.loss_meaning,
             seed=self.seed,

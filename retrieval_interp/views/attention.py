@@ -27,6 +27,7 @@ def attention_view(
     examples: Sequence[int] = (0,),
     layers: Sequence[int] | None = None,
     circuit: Circuit | None = None,
+    name: str | None = None,
 ) -> View:
     """Every head's attention on some examples; the reader picks the example from a list.
 
@@ -37,6 +38,7 @@ def attention_view(
         examples: which examples of the batch.
         layers: which layers; by default all.
         circuit: show the attention with this circuit in place; by default the intact model's.
+        name: of the view's element on its page; by default a random one.
 
     Returns:
         A view whose `data` is the attention, [example head dest src] on the CPU, heads in order of
@@ -60,7 +62,7 @@ def attention_view(
     script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
     html = render(
         "attention.html",
-        name=f"attention-{uuid.uuid4().hex[:12]}",
+        name=name or f"attention-{uuid.uuid4().hex[:12]}",
         examples=chosen,
         circuitsvis=unescaped(script.replace("</script", "<\\/script")),
         data={

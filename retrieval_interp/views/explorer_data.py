@@ -1,10 +1,10 @@
 """What the explorer's page is given, live or frozen in a report."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from circuits import CircuitScore, HeadPath
+from circuits import Circuit, CircuitScore, Head, HeadPath
 from circuits.scores.circuit_score import PathScore
 from retrieval_interp.views.score_text import path_rows
 from tasks import Task, role_name
@@ -22,6 +22,21 @@ def model_info(name: str, model: Any, task: Task, order: Sequence[int]) -> dict[
         "order": list(order),
         "loss_name": task.loss_name,
         "frozen": False,
+    }
+
+
+def heads_data(circuit: Circuit, heads: Iterable[Head]) -> dict[str, dict[str, Any]]:
+    """The mechanism of every head, and its paths where it has any to show."""
+    return {
+        str(head): {
+            "kind": circuit[head].kind,
+            "paths": [
+                list(path)
+                for path in circuit[head].paths
+                if circuit[head].kind in ("one-hot", "shared")
+            ],
+        }
+        for head in heads
     }
 
 

@@ -1,7 +1,7 @@
 """The HTML report of a scored circuit: one file that needs no network.
 
-The drawing and the heat maps are SVG and tables; the only scripts are circuitsvis's own and the one
-that sorts tables. Everything that came from a file is escaped.
+It is the explorer's page, frozen, with sentences and tables around it. Everything that came from a
+file is escaped.
 """
 
 import importlib.metadata
@@ -12,15 +12,15 @@ from typing import Any
 from circuits import CircuitScore, mean_attention
 from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
-from circuits.flow.delivery import describe_flow
 from retrieval_interp.views.attention import attention_view
-from retrieval_interp.views.page import render, unescaped
+from retrieval_interp.views.explorer_data import finite, heads_data, model_info, path_rows_data
+from retrieval_interp.views.finding import example_sequence, finding, task_words
+from retrieval_interp.views.page import EXPLORER_SCRIPTS, render, unescaped
 from retrieval_interp.views.role_maps import role_maps_html
 from retrieval_interp.views.score_text import (
     HEAD_NOTE,
     NOTHING_REPORTED,
     Reported,
-    describe,
     head_header,
     head_rows,
     kept_text,
@@ -67,28 +67,64 @@ def render_report(
     paths = list(score.circuit.every_path())
     each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
     shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
+    parts = score_parts(score, model, task, order, batch, reported)
     page = render(
         "report.html",
         title=f"Circuit of {name}",
-        name=name,
-        description=describe(model, task),
+        sentences=task_words(model, task, batch),
+        sequence=example_sequence(task, batch, order),
         scale=task.loss_meaning,
-        parts=score_parts(score, model, task, order, reported),
+        parts=parts,
         maps=role_maps_html(attention.cpu(), task, order, paths),
         framed=bool(paths),
         shown=shown,
         position_note=task.position_note,
-        attention=unescaped(attention_view(model, task, batch, range(shown)).html),
+        attention=unescaped(
+            attention_view(model, task, batch, range(shown), name="examples-view").html
+        ),
+        scripts=EXPLORER_SCRIPTS,
+        frozen=_frozen(score, model, task, name, order, batch[:shown], str(parts["drawing"]))
+        | {"by_role": attention.mul(1000).round().int().tolist()},
         record=_record(score, seed, command, training or {}, reported),
     )
     return str(page)
 
 
-def score_drawing(score: CircuitScore, n_layers: int, task: Task, order: Sequence[int]) -> str:
+def _frozen(
+    score: CircuitScore,
+    model: Any,
+    task: Task,
+    name: str,
+    order: Sequence[int],
+    batch: Batch,
+    drawing: str,
+) -> dict[str, Any]:
+    """What the explorer's page needs where nothing answers it; attention comes from circuitsvis's
+    part of the page."""
+    circuit = score.circuit
+    heads = [row.head for row in score.heads]
+    info = model_info(name, model, task, order)
+    return {
+        "model_info": info | {"frozen": True, "examples": len(batch), "tolerance": score.tolerance},
+        "state": {
+            "loss": finite(score.combined_loss),
+            "intact": finite(score.baseline_loss),
+            "heads": heads_data(circuit, heads),
+            "drawing": drawing,
+            "rows": path_rows_data(score, task),
+            "json": circuit.to_json(),
+        },
+        "chains": batch.roles.tolist(),
+    }
+
+
+def score_drawing(
+    score: CircuitScore, n_layers: int, task: Task, order: Sequence[int], batch: Batch
+) -> str:
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
     necessity = {row.path: row.ablated_loss for row in score.paths}
     enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
-    return draw_circuit(score.circuit, n_layers, order, necessity, task, enables)
+    return draw_circuit(score.circuit, n_layers, order, necessity, task, enables, batch)
 
 
 def score_parts(
@@ -96,22 +132,34 @@ def score_parts(
     model: Any,
     task: Task,
     order: Sequence[int],
+    batch: Batch,
     reported: Reported = NOTHING_REPORTED,
 ) -> dict[str, Any]:
-    """What the macros of `score.html` show; `order` is that of the roles, from left to right."""
+    """What the macros of `score.html` show.
+
+    Args:
+        score: what was measured.
+        model: the model.
+        task: what it was measured on.
+        order: of the roles, from left to right.
+        batch: examples, which tell what heads do.
+        reported: numbers that others report, shown below these.
+    """
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
     return {
         "score": score,
         "reported": reported,
-        "verdict": verdict(score, task, reported),
+        "verdict": verdict(score, task),
+        "finding": finding(score, task, batch, n_layers, n_heads),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
-        "drawing": unescaped(score_drawing(score, n_layers, task, order)),
-        "flow": describe_flow(score.circuit, n_layers, n_heads) if task.graph is not None else "",
+        "drawing": unescaped(score_drawing(score, n_layers, task, order, batch)),
         "head_header": head_header(score),
         "head_rows": head_rows(score),
         "head_note": HEAD_NOTE,
         "path_header": path_header(score),
         "path_rows": path_rows(score, task),
+        "path_keys": [str(row.path) for row in (*score.paths, *score.enabling)]
+        + [str(row.paths[0]) for row in score.redundant],
         "kept": kept_text(score),
     }
 

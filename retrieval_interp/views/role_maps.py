@@ -37,8 +37,8 @@ def role_maps_html(
 
     def cell(head: Head, dest: int, src: int) -> dict[str, Any]:
         weight = float(attention[head.layer - first_layer, head.head, dest, src])
-        framed = HeadPath(head, RolePath(dest, src)) in outlined
-        return _cell(weight, task.path_label(dest, src), framed)
+        path = HeadPath(head, RolePath(dest, src))
+        return _cell(path, weight, task.path_label(dest, src), path in outlined)
 
     n_layers, n_heads = attention.shape[:2]
     layers = [
@@ -58,13 +58,14 @@ def role_maps_html(
     )
 
 
-def _cell(weight: float, label: str, framed: bool) -> dict[str, Any]:
+def _cell(path: HeadPath, weight: float, label: str, framed: bool) -> dict[str, Any]:
     classes = " ".join(["hot"] * (weight > 0.55) + ["in"] * framed) or None
     if weight < 0.005:
         return {"text": "", "attributes": {"class": classes}}
     text = f"{weight:.2f}"[1:] if 0.05 <= weight < 0.995 else "1" if weight >= 0.995 else ""
     title, style = f"{label}: {weight:.3f}", f"--w:{weight:.2f}"
-    return {"text": text, "attributes": {"class": classes, "title": title, "style": style}}
+    attributes = {"class": classes, "title": title, "style": style, "data-path": str(path)}
+    return {"text": text, "attributes": attributes}
 
 
 def role_maps(

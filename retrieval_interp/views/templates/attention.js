@@ -1,4 +1,5 @@
 // Draws one example at a time with circuitsvis; `name` and `data` are defined above.
+(globalThis.attentionShown ??= {})[name] = data;
 const draw = example => CircuitsVis.render(name, CircuitsVis.AttentionHeads, {
   ...data.props,
   tokens: data.tokens[example],

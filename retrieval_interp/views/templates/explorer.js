@@ -3,13 +3,15 @@
 
 export default { render };
 
-// `scope` is where the selected path is marked: here, or on the whole page.
-function render({ model, el, scope }) {
+function render({ model, el }) { return show(model, el).listen(); }
+
+// `scope` is where the selected path is marked: in the explorer, or on the whole page.
+function show(model, place, scope) {
   const page = new Page(model, scope);
-  el.append(page.root);
+  place.append(page.root);
   page.drawState();
   page.drawShown();
-  return page.listen();
+  return page;
 }
 
 function element(tag, properties = {}, ...children) {
@@ -341,7 +343,8 @@ class Page {
       });
       button.dataset.choice = choice.name;
       return [button, element("span", { textContent: lossText(choice.loss) }),
-        element("span", { className: "soft", textContent: choice.paths })];
+        element("span", { className: "soft" }, ...choice.paths.split(" ").flatMap(path =>
+          [element("span", { className: "path", textContent: path }), " "]))];
     }));
   }
 
