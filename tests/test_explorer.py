@@ -109,7 +109,7 @@ def test_paths_of_a_cut_head_are_not_shown_as_the_circuits(explorer, bench):
 
 def test_what_is_sent_is_json(explorer, bench, monkeypatch):
     monkeypatch.setattr(type(bench), "loss_with", lambda self, *lines: float("inf"))
-    ask(explorer, "show", layer=0, head=0, example=0, with_circuit=False)
+    ask(explorer, "show", layer=0, head=1, example=0, with_circuit=False)  # not shown yet
     json.dumps([explorer.state, explorer.shown, explorer.model_info], allow_nan=False)
     assert explorer.shown["choices"][0]["loss"] is None
 
