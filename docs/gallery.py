@@ -45,8 +45,8 @@ def explorer(folder: Path) -> None:
         explorer.wait_for(timeout=120_000)
         explorer.locator("[data-head='L2.H0']").click()
         for path in ("s0<-s2", "s4<-s6"):
-            explorer.locator(f"[data-path='L2.H0 {path}']").click()
-            explorer.locator(f"[data-path='L2.H0 {path}'].in").wait_for()
+            explorer.locator(f".roles [data-path='L2.H0 {path}']").dblclick()
+            explorer.locator(f".roles [data-path='L2.H0 {path}'].in").wait_for()
         page.locator("canvas.example").hover(position={"x": 200, "y": 390})
         page.wait_for_timeout(1500)
         explorer.screenshot(path=DOCS / "explorer.png")

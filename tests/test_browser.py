@@ -3,7 +3,10 @@
 `pytest -m browser --basetemp=DIR` leaves screenshots in DIR.
 """
 
+import csv
+import io
 import re
+from xml.etree import ElementTree
 
 import nbformat
 import pytest
@@ -52,12 +55,19 @@ def test_the_reports_table_sorts_and_its_examples_change(report):
     with page_in_chromium() as (page, left):
         page.goto(path.as_uri())
         page.locator(".views canvas").first.wait_for(timeout=LONG)
-        table = page.locator("table.sortable").nth(1)
+        table = page.locator("#costs ~ div table.sortable").nth(1)
         head = table.get_by_role("button", name="MSE, ablated too")
         names = table.locator("tbody tr td:first-child")
-        head.click()
+        shown = "getComputedStyle(document.querySelector('table.sortable th button'), '::after')"
+        assert "↕" in page.evaluate(f"{shown}.content")  # says that it sorts
+        heads = table.locator("th")
+        assert heads.nth(2).get_attribute("aria-sort") == "none"
+        head.focus()
+        page.keyboard.press("Enter")
+        assert heads.nth(2).get_attribute("aria-sort") == "ascending"
         assert names.all_inner_texts() == [str(path) for path in sorted(costs, key=costs.get)]
-        head.click()
+        page.keyboard.press("Enter")
+        assert heads.nth(2).get_attribute("aria-sort") == "descending"
         down = sorted(costs, key=costs.get, reverse=True)
         assert names.all_inner_texts() == [str(path) for path in down]
 
@@ -70,6 +80,67 @@ def test_the_reports_table_sorts_and_its_examples_change(report):
         page.wait_for_function(
             "old => document.querySelectorAll('.views canvas')[5].toDataURL() !== old", arg=before
         )
+        assert left == [] and page.errors == []
+
+
+def test_the_report_is_the_explorers_page_frozen(report):
+    """An arrow, a row and a cell select one path everywhere, with its pattern and its numbers."""
+    path, bench = report
+    rows = {str(row.path): row for row in bench.score().data.paths}
+    with page_in_chromium(viewport={"width": 1440, "height": 950}) as (page, left):
+        page.goto(path.as_uri())
+        explorer = page.locator("#explorer .ri-explorer")
+        explorer.wait_for(timeout=LONG)
+        # Nothing is cut off at the right.
+        for table in page.locator("table").all():
+            box = table.bounding_box()
+            assert box["x"] + box["width"] <= 1440
+
+        def selected_is(name):
+            page.wait_for_function(
+                "name => { const marked = [...document.querySelectorAll('.selected')]; return "
+                "marked.length >= 5 && marked.every(one => one.dataset.path === name); }",
+                arg=name,
+            )
+            details = explorer.locator(".details").inner_text()
+            assert f"{rows[name].ablated_loss:.4f}" in details
+            assert f"{rows[name].live_loss:.4f}" in details
+            head, arrow = name.split()
+            assert head in explorer.locator(".look h4").inner_text()
+            dest, src = (int(role[1:]) for role in arrow.split("<-"))
+            return page.evaluate(  # the pattern is the head's, on the first example
+                "([dest, src]) => { const [x] = attentionShown['examples-view'].attention; "
+                f"return x[{head[1]}][dest][src] / 1000; }}",
+                [bench.batch.roles[0, 0, role].item() for role in (dest, src)],
+            )
+
+        page.locator("#costs ~ div tr[data-path='L2.H0 s4<-s6']").first.click()
+        weight = selected_is("L2.H0 s4<-s6")
+        pattern = bench.attention(2, 0).data[0, 0]
+        at = [bench.batch.roles[0, 0, role].item() for role in (4, 6)]
+        assert weight == pytest.approx(float(pattern[at[0], at[1]]), abs=1e-3)
+        page.locator(".maps td[data-path='L4.H0 s0<-s4']").click()
+        selected_is("L4.H0 s0<-s4")
+        explorer.locator(".drawing [data-path='L2.H0 s0<-s2']").focus()
+        page.keyboard.press("Enter")
+        selected_is("L2.H0 s0<-s2")
+        explorer.locator(".roles [data-path='L2.H0 s4<-s6']").click()
+        selected_is("L2.H0 s4<-s6")
+        assert explorer.get_by_role("button", name="Discover").count() == 0
+
+        files = {}
+        for kind in ("JSON", "CSV", "SVG"):
+            with page.expect_download() as download:
+                explorer.get_by_role("button", name=kind).click()
+            files[kind] = download.value.path().read_text()
+        assert ri.Circuit.from_json(files["JSON"], 7) == bench.circuit
+        table = {row["path"]: row for row in csv.DictReader(io.StringIO(files["CSV"]))}
+        for name, row in rows.items():
+            assert float(table[name]["MSE ablated too"]) == row.ablated_loss
+            assert float(table[name]["MSE cut live"]) == row.live_loss
+        assert ElementTree.fromstring(files["SVG"]).tag.endswith("svg")
+        page.get_by_role("link", name="Costs", exact=True).click()
+        assert page.url.endswith("#costs")
         assert left == [] and page.errors == []
 
 
@@ -98,7 +169,7 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
 
         explorer.locator("[data-head='L2.H0']").click()
         explorer.get_by_text("L2.H0, intact model: rows attend to columns").wait_for(timeout=LONG)
-        explorer.locator("[data-path='L2.H0 s0<-s2']").click()
+        explorer.locator("[data-path='L2.H0 s0<-s2']").dblclick()  # selects, and adds
         explorer.get_by_text(f"MSE {bench.loss:.4f}").wait_for(timeout=LONG)
         took = re.fullmatch(r"(\d+) ms|([\d.]+) s", explorer.locator(".said").inner_text())
         assert took  # how long is for the reader; a busy machine decides it
@@ -117,7 +188,7 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         box = canvas.bounding_box()
         cell = (box["width"] - 36) / bench.batch.inputs.shape[1]
         at = {"x": 34 + (where[6] + 0.5) * cell, "y": 34 + (where[4] + 0.5) * cell}
-        canvas.click(position=at)
+        canvas.dblclick(position=at)
         bench.suppose("L2.H0 s4<-s6")
         page.wait_for_function(
             "text => document.querySelector('.ri-explorer .loss').innerText === text",

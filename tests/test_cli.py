@@ -43,7 +43,7 @@ def test_the_overview_has_every_command_in_a_line(arguments, monkeypatch, capsys
     assert (status, err) == (0, "")
     assert out.startswith("usage: retrieval-interp COMMAND [OPTIONS]\n")
     listed = dict(line.split(maxsplit=1) for line in out.splitlines()[2:-2])
-    names = "ablate, scan, train, bound, emergence, sweep, reproduce, llm, list, diff"
+    names = "ablate, explore, scan, train, bound, emergence, sweep, reproduce, llm, list, diff"
     assert ", ".join(listed) == names and all(listed.values())
 
 
@@ -51,8 +51,8 @@ def test_an_unknown_command_is_refused_with_the_known_ones(monkeypatch, capsys):
     status, out, err = run(monkeypatch, capsys, "ablat")
     assert (status, out) == (2, "")
     assert err == (
-        "retrieval-interp: expected one of: ablate, scan, train, bound, emergence, sweep, "
-        "reproduce, llm, list, diff, found 'ablat'; see retrieval-interp --help\n"
+        "retrieval-interp: expected one of: ablate, explore, scan, train, bound, emergence, "
+        "sweep, reproduce, llm, list, diff, found 'ablat'; see retrieval-interp --help\n"
     )
 
 
@@ -98,7 +98,7 @@ def test_options_of_one_name_mean_the_same_in_every_command():
         "device": {"auto, cpu or cuda."},
     }
     assert set(texts["json"]) == {"ablate", "scan", "bound", "emergence", "reproduce", "llm"}
-    assert set(texts["device"]) == {"ablate", "scan", "train", "emergence", "sweep"}
+    assert set(texts["device"]) == {"ablate", "explore", "scan", "train", "emergence", "sweep"}
 
 
 @pytest.mark.parametrize(

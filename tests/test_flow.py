@@ -12,6 +12,7 @@ from circuits.flow.delivery import (
     describe_flow,
     original_heads,
 )
+from circuits.flow.fetches import Fetch, fetches
 from circuits.flow.pieces import piece_names, tokens_held
 from circuits.flow.simulation import sequence_order
 from circuits.notation import parse_head_path
@@ -302,3 +303,18 @@ def test_circuits_that_do_not_fit_are_refused():
         delivered(too_far, 1)
     with pytest.raises(InputError, match="layers: expected an integer of at least 0"):
         circuit_flow(circuit, -1)
+
+
+def test_who_fetches_what_and_who_had_brought_it_there():
+    first, second, last = Head(0, 0), Head(1, 0), Head(2, 0)
+    assert fetches(circuit_of(*JOINED, *FETCHED), 3) == (
+        Fetch(second, 2, (1,), ()),  # B, the source's own symbol
+        Fetch(last, 4, (2, 3), ((3, second),)),  # C is the source's own, D was brought
+    )
+    # Read one layer after the other, B comes along with C, and the joining head had brought it.
+    assert fetches(circuit_of(*JOINED, "L1.H0 s0<-s4"), 2) == (
+        Fetch(second, 4, (1, 2), ((1, first),)),
+    )
+    assert fetches(circuit_of(*JOINED), 3) == ()
+    # The source is read as it was before the layer: in one layer nothing passes on.
+    assert fetches(circuit_of("L0.H0 s4<-s6", "L0.H0 s0<-s4"), 1) == (Fetch(first, 4, (2,), ()),)

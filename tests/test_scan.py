@@ -288,6 +288,27 @@ def test_a_click_on_a_head_shows_its_patterns(tmp_path):
         assert left == [] and page.errors == []
 
 
+@pytest.mark.browser
+@needs_chromium
+def test_the_table_sorts_in_a_notebook_too(tmp_path):
+    """As an output of a cell: what a notebook is given, beside another one."""
+    small = ri.load_checkpoint("small")
+    found = scan(small.model, small.task, examples=16)
+    output = scan_view(found, small.model)._repr_html_()
+    path = tmp_path / "outputs.html"
+    path.write_text(f"<!doctype html><meta charset=utf-8><div>{output}</div><div>{output}</div>")
+    costs = {str(row.head): row.loss for row in found.heads}
+    with page_in_chromium() as (page, left):
+        page.goto(path.as_uri())
+        for number in range(2):
+            table = page.locator("table.sortable").nth(number)
+            head = table.get_by_role("button", name="alone")
+            head.click()
+            names = table.locator("tbody tr td:first-child").all_inner_texts()
+            assert names == sorted(costs, key=costs.get)
+        assert left == [] and page.errors == []
+
+
 def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, monkeypatch):
     whole = scan(hooked, text)
     monkeypatch.setattr("circuits.runs.hook_runs.LOGITS", 13 * 7)  # one sequence at a time

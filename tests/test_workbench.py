@@ -191,7 +191,11 @@ def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, bench
     words = " ".join(repr(view).split())
     assert "; paper: below 0.05)" in words
     assert "(paper: 0.17 to 0.89 per path, 0.05 to 0.1 in the first useful layer)" in words
-    assert "(paper: below 0.05)" in view.html and "(there: 0.17 to 0.89 per path" in view.html
+    beside = "the paper reports a loss below 0.05 with all heads replaced, and, with one path"
+    for html in (view.html, small.report(tmp_path / "report.html").read_text()):
+        verdict = html.partition('class="verdict')[2].partition("</p>")[0]
+        assert "intact" in verdict and "paper" not in verdict  # ours stand alone
+        assert beside in " ".join(html.split())
     page = small.report(tmp_path / "report.html").read_text()
     assert "Mechanism and Emergence of Stacked Attention Heads" in page
     assert "paper" not in ri.verdict(view.data, small.task)  # which nobody told
@@ -200,6 +204,15 @@ def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, bench
     assert paper_reports(ri.EquationsTask()) == Reported("")
     units = paper_reports(ri.RetrievalTask(tokens="unit"))
     assert units.citation and not units.combined  # whose losses are on another scale
+
+
+def test_an_own_model_is_called_by_its_configuration_or_its_task(model, task, bench, tmp_path):
+    """Not by its class, which says nothing."""
+    assert ri.open(model, task, examples=8).name == "RetrievalTask model"
+    page = bench.report(tmp_path / "report.html").read_text()
+    assert "<h1>Circuit of RetrievalTask model</h1>" in page
+    model.cfg.model_name = "attn-only-2l"
+    assert ri.open(model, task, examples=8).name == "attn-only-2l"
 
 
 def test_tables_are_text_in_a_notebook_too(bench, monkeypatch, capsys):

@@ -62,10 +62,10 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     if options.circuit is not None:
         bench.load(options.circuit)
     server = ExplorerServer(bench, options.port)
-    print(f"explorer of {bench.name}: {server.address}\nCtrl-C ends it", flush=True)
-    if options.browser:
-        webbrowser.open(server.address)
     try:
+        print(f"explorer of {bench.name}: {server.address}\nCtrl-C ends it", flush=True)
+        if options.browser:
+            webbrowser.open(server.address)
         server.serve()
     except KeyboardInterrupt:
         print("\nended; what was not saved is gone", flush=True)
