@@ -110,7 +110,7 @@ HOSTILE = (
     "</script></style></title><script>alert(1)</script><img src=x onerror=alert(2)>"
     "\"'--><!--&\u2028"
 )
-MILD = "a name"
+MILD = re.sub("[^ ]", "a", HOSTILE)  # which breaks into as many lines
 
 
 def named_task(text):

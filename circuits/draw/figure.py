@@ -157,7 +157,8 @@ def _add_arrow(figure: go.Figure, arrow: Arrow, note: str | None) -> None:
 
 
 def _column_lines(column: Column) -> list[str]:
-    return [*map(_plain, textwrap.wrap(column.symbol, 12)), column.name]
+    lines = textwrap.wrap(column.symbol, 12, break_on_hyphens=False)
+    return [*map(_plain, lines), column.name]
 
 
 def _label(label: Label) -> str:

@@ -124,7 +124,7 @@ def _add_column(svg: ET.Element, column: Column, x: int, floor: int) -> None:
 
 
 def _lines(column: Column) -> list[str]:
-    return textwrap.wrap(column.symbol, _SYMBOL)
+    return textwrap.wrap(column.symbol, _SYMBOL, break_on_hyphens=False)
 
 
 def _curve(arrow: Arrow, beside: int | float, xs: Sequence[int], bottom: int, top: int) -> Curve:
