@@ -53,8 +53,19 @@ def main(name):
             f"{most:.0f} ms at most; all choices after {statistics.median(whole) * 1000:.0f} ms; "
             f"{len(bench.batch)} examples"
         )
+    selected = [
+        {"do": "show", "example": 0, "with_circuit": False, "path": one["path"]}
+        | dict(zip(("layer", "head"), ri.Head.parse(one["path"].split()[0])))
+        for one in strong
+    ]
+    _, whole = clicks(explorer, selected)
+    print(
+        f"{len(selected)} paths selected: what each is worth after "
+        f"{statistics.median(whole) * 1000:.0f} ms (median), {max(whole) * 1000:.0f} ms at most"
+    )
     with tempfile.TemporaryDirectory() as folder:
         page = bench.report(Path(folder) / "report.html").stat().st_size
+    print(f"CPU time {time.process_time():.1f} s")
     print(f"attention view {len(view) / 1e6:.2f} MB, report {page / 1e6:.2f} MB")
 
 
