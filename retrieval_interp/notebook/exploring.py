@@ -195,7 +195,7 @@ class Exploring:
             self._show()
 
     def _show(self) -> None:
-        """Show the selected head at once, and then what its path is worth, in the rows as well."""
+        """Show the selected head and path; numbers that are new appear in the rows as well."""
         fresh = self.path is not None and (self.circuit, self.path) not in self._numbers
         self._set("shown", self._shown())
         if fresh:
