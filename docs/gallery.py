@@ -36,7 +36,7 @@ def explorer(folder: Path) -> None:
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), folder / "a.ipynb")
     with (
         jupyter_lab(folder) as address,
-        page_in_chromium(address, viewport={"width": 1340, "height": 1500}) as (page, _),
+        page_in_chromium(address, viewport={"width": 1760, "height": 1150}) as (page, _),
     ):
         page.goto(f"{address}lab/tree/a.ipynb")
         page.locator(".jp-CodeCell").first.wait_for(timeout=120_000)

@@ -46,7 +46,8 @@ def test_an_induction_heads_circuit_reads_as_one(repeated):
     assert finding(score, repeated.task, repeated.batch, 2, 1) == [
         "L1.H0, an induction head, brings what is at “B after it” to “repeated A”.",
         "L0.H0, a previous-token head, brings “first A” to “B after it”, which enables L1.H0 "
-        f"(key; without it s0<-s2 falls from {later.attention:.2f} to {later.when_cut:.2f}).",
+        f"(key; without it the attention s0<-s2 falls from {later.attention:.2f} to "
+        f"{later.when_cut:.2f}).",
     ]
     drawing = repeated.drawing()
     assert "L0.H0 previous-token head" in drawing and "enables (key) L1.H0" in drawing

@@ -107,7 +107,7 @@ def _enabling(score: CircuitScore, task: Task, kinds: _Kinds) -> list[str]:
         dest, src = (task.role_labels[role] for role in row.path.path)
         moves = f"keeps “{dest}” as it is" if dest == src else f"brings “{src}” to “{dest}”"
         later = [
-            f"{lost.path.head} ({lost.side}; without it {lost.path.path} falls from "
+            f"{lost.path.head} ({lost.side}; without it the attention {lost.path.path} falls from "
             f"{lost.attention:.2f} to {lost.when_cut:.2f})"
             for lost in row.enables
         ]
