@@ -123,7 +123,7 @@ def _curve(arrow: Arrow, beside: int | float, xs: Sequence[int], bottom: int, to
 def _add_arrow(svg: ET.Element, arrow: Arrow, xs: Sequence[int], bottom: int, top: int) -> None:
     dashes = {"stroke_dasharray": "5 4", "stroke_opacity": 0.75} if arrow.dashed else {}
     group = _add(svg, "g")
-    _add(group, "title", f"{arrow.path}: {', '.join(arrow.about[1:])}")
+    _add(group, "title", f"{arrow.about[0]}: {', '.join(arrow.about[1:])}")
     line = {"stroke": arrow.color, "stroke_width": f"{arrow.width:.1f}", "fill": "none"}
     curve = _curve(arrow, arrow.beside, xs, bottom, top)
     _add(group, "path", d=curve, **line, **dashes, marker_end="url(#tip)")

@@ -166,7 +166,9 @@ def ablation_sweep(
             for choice in progress(replaced, "replacing heads")
         }
         paths = [
-            LiveScore(path, float(attention[path.head][path.path]), scorer.loss(empty.cut(path)))
+            LiveScore(
+                path, float(attention[path.head][path.path.pair]), scorer.loss(empty.cut(path))
+            )
             for path in progress(_paths(scorer, attention, least), "cutting paths")
         ]
         return AblationSweep(baseline, heads, paths)
@@ -193,5 +195,5 @@ def _paths(
         for layer in range(attention.shape[0])
         for head in range(attention.shape[1])
         for path in allowed
-        if attention[layer, head][path] >= least
+        if attention[layer, head][path.pair] >= least
     ]

@@ -16,8 +16,10 @@ import traitlets
 from circuits import Circuit, Head, Mechanism, ablated
 from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
 from circuits.discovery.candidates import propose, role_mean
-from circuits.hooks.points import pattern_hook_name
+from circuits.hooks.points import call_options, pattern_hook_name
+from circuits.notation import parse_head_path
 from circuits.scores.scorer import no_progress
+from retrieval_interp.views.attention import position_labels
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -108,14 +110,16 @@ class Explorer(anywidget.AnyWidget):
         circuit = self.circuit if self.with_circuit else bench.scorer.empty_circuit
         name = pattern_hook_name(layer)
         with ablated(bench.model, circuit, one):
-            _, cache = bench.model.run_with_cache(one.inputs, names_filter=name)
+            _, cache = bench.model.run_with_cache(
+                one.inputs, names_filter=name, **call_options(one)
+            )
         by_role = bench.mean_attention(self.with_circuit)
         return {
             "layer": layer,
             "head": head,
             "example": self.example,
             "with_circuit": self.with_circuit,
-            "tokens": bench.task.position_labels(one, 0),
+            "tokens": position_labels(bench.model, bench.task, one, 0),
             "chains": one.roles[0].tolist(),
             "pattern": cache[name][0, head].float().cpu().mul(1000).round().int().tolist(),
             "by_role": by_role.mul(1000).round().int().tolist(),
@@ -124,7 +128,7 @@ class Explorer(anywidget.AnyWidget):
 
     def _choices(self) -> list[dict[str, Any]]:
         """Plausible mechanisms for the selected head, each with the loss it would give."""
-        attention = self.bench.intact_attention[self.head]
+        attention, names = self.bench.intact_attention[self.head], self.circuit.role_names
         found: dict[Mechanism, str] = {
             ORIGINAL: "original",
             UNIFORM: "uniform",
@@ -136,9 +140,11 @@ class Explorer(anywidget.AnyWidget):
         return [
             {
                 "name": name,
-                "line": f"{self.head} {name if name == 'role-mean' else mechanism}",
+                "line": f"{self.head} {name if name == 'role-mean' else mechanism.text(names)}",
                 "chosen": self.circuit[self.head] == mechanism,
-                "paths": " ".join(map(str, mechanism.paths)) if name != "role-mean" else "",
+                "paths": " ".join(path.text(names) for path in mechanism.paths)
+                if name != "role-mean"
+                else "",
                 "loss": _finite(self.bench.loss_with(self.circuit.replace(self.head, mechanism))),
             }
             for mechanism, name in found.items()
@@ -177,7 +183,7 @@ class Explorer(anywidget.AnyWidget):
             bench.suppose(str(asked["line"]))
         elif what == "toggle":
             path = str(asked["path"])
-            present = path in {str(other) for other in self.circuit.paths()}
+            present = parse_head_path(path, bench.task) in self.circuit.paths()
             (bench.remove if present else bench.suppose)(path)
         elif what == "undo":
             bench.undo()

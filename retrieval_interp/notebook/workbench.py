@@ -27,8 +27,9 @@ from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
 from circuits.hooks.ablated import ablated
 from circuits.hooks.points import is_causal
-from circuits.notation import circuit_diff, circuit_text
+from circuits.notation import circuit_diff, circuit_text, parse_head_path
 from circuits.notation import suppose as suppose_line
+from circuits.runs.fits import draw_batch
 from circuits.runs.losses import standard_error
 from circuits.scores.control import allowed_attention
 from circuits.scores.scorer import Progress, is_unlearned
@@ -159,7 +160,7 @@ class Workbench:
         self.seed, self.progress = seed, progress
         cfg, device = model.cfg, next(model.parameters()).device
         self.heads = [Head(layer, i) for layer in range(cfg.n_layers) for i in range(cfg.n_heads)]
-        self.batch = task.sample(examples, seed, device, split="test")
+        self.batch = draw_batch(task, examples, seed, device, "test")
         self.order = role_order(self.batch)
         self.scorer = Scorer(model, task, self.batch)
         self._steps = [self._measured(self.scorer.empty_circuit)]
@@ -277,13 +278,16 @@ class Workbench:
         Raises:
             InputError: the circuit has no such path.
         """
-        paths = {str(other): other for other in self.circuit.paths()}
-        key = " ".join(str(path).split())
-        if key not in paths:
-            known = ", ".join(paths) or "none"
-            raise InputError(f"expected a path of the circuit ({known}), found {key!r:.60}")
-        head = paths[key].head
-        smaller = self.circuit.without(paths[key])
+        asked = path if isinstance(path, HeadPath) else parse_head_path(path, self.task)
+        paths = list(self.circuit.paths())
+        if asked not in paths:
+            names = self.circuit.role_names
+            known = ", ".join(other.text(names) for other in paths) or "none"
+            raise InputError(
+                f"expected a path of the circuit ({known}), found {asked.text(names)!r:.60}"
+            )
+        head = asked.head
+        smaller = self.circuit.without(asked)
         kept = tidy(smaller[head]) if smaller[head].paths else ORIGINAL
         return self._change(smaller.replace(head, kept))
 
@@ -339,7 +343,13 @@ class Workbench:
             return circuit.replace(head, role_mean(self.intact_attention[head]))
         supposed = suppose_line(circuit, line)
         head = self.check_head(Head.parse(words[0]))
-        check_paths(supposed[head].paths, self.batch.roles, is_causal(self.model), f"{head}: ")
+        check_paths(
+            supposed[head].paths,
+            self.batch.roles,
+            is_causal(self.model),
+            f"{head}: ",
+            self.circuit.role_names,
+        )
         return supposed
 
     def check_head(self, head: Head) -> Head:

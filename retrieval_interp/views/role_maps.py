@@ -85,7 +85,9 @@ def role_maps(
                 for src, weight in enumerate(row)
                 if weight >= _STRONG
             )
-            paths = "  ".join(f"{path} {-weight:.2f}" for weight, path in strong)
+            paths = "  ".join(
+                f"{path.text(task.role_names)} {-weight:.2f}" for weight, path in strong
+            )
             lines.append(f"{Head(layer, number)!s:<8} {paths or '-'}")
     title = f"Mean attention by role{caption}"
     html = role_maps_html(attention, task, order, outlined, first_layer, f"{title}.")
