@@ -18,14 +18,19 @@ class Batch:
             [batch query]; the c-th query belongs to chain c.
         roles: the position of every role of every chain, [batch chain role]; -1 where an example
             lacks the role.
-        attention_mask: True at real positions and False at padding, [batch pos]; None where all are
-            real. Padding stands before or after an example, not within it.
+        attention_mask: True (or 1, as tokenizers give it) at real positions and False at padding,
+            [batch pos]; None where all are real. Padding stands before or after an example, not
+            within it.
     """
 
     inputs: Shaped[Tensor, "batch pos *d_in"]
     targets: Shaped[Tensor, "batch query *d_out"]
     roles: Int[Tensor, "batch chain role"]
-    attention_mask: Bool[Tensor, "batch pos"] | None = None
+    attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.attention_mask is not None:
+            object.__setattr__(self, "attention_mask", self.attention_mask.bool())
 
     @property
     def tokens(self) -> Int[Tensor, "batch pos"] | None:

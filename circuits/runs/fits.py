@@ -136,10 +136,10 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
 
 def _check_padding(batch: Batch) -> None:
     real, shape = batch.attention_mask, batch.inputs.shape[:2]
-    if not isinstance(real, Tensor) or real.dtype != torch.bool or real.shape != shape:
+    if real is None or real.shape != shape:
         raise InputError(
-            f"batch: expected attention_mask as bool of {list(shape)}, found {shape_text(real)}; "
-            "True stands for a real position"
+            f"batch: expected attention_mask of shape {list(shape)}, True at real positions, found "
+            f"{shape_text(real)}"
         )
     position = torch.arange(shape[1], device=real.device)
     count, start = real.sum(1, keepdim=True), first_real(real)[:, None]
