@@ -54,14 +54,15 @@ class Page {
     this.ask("show", { layer, head, example, with_circuit, ...change });
   }
 
-  pathName(head, dest, src) {
-    return `${head} ${this.info.roles[dest]}<-${this.info.roles[src]}`;
+  pathName(head, dest, src, relation = "own") {
+    const of = relation === "own" ? "" : `${relation}.`;
+    return `${head} ${this.info.roles[dest]}<-${of}${this.info.roles[src]}`;
   }
 
   // The selected head: its name, and whether a path is in the circuit.
   current() {
     const label = headName(this.shown.layer, this.shown.head), { paths } = this.state.heads[label];
-    return { label, isIn: (dest, src) => paths.some(p => p[0] === dest && p[1] === src) };
+    return { label, isIn: (dest, src) => paths.some(p => p[0] === dest && p[1] === src && p[2] === "own") };
   }
 
   // Building, once
@@ -213,7 +214,7 @@ class Page {
     });
     const { chains, tokens } = this.shown;
     this.chains.replaceChildren("chain of ",
-      ...chains.map((positions, number) => pick(number, tokens[positions[0]])), pick(-1, "all"));
+      ...chains.map((positions, number) => pick(number, tokens[positions.find(at => at >= 0) ?? 0])), pick(-1, "all"));
   }
 
   drawChoices() {
@@ -356,7 +357,7 @@ class Page {
     this.shown.chains.forEach((positions, number) => {
       if (this.chain >= 0 && number !== this.chain) return;
       positions.forEach((at, dest) => positions.forEach((from, src) => {
-        if (isIn(dest, src))
+        if (at >= 0 && from >= 0 && isIn(dest, src))
           pen.strokeRect(MARGIN + from * size + 1, MARGIN + at * size + 1, size - 2, size - 2);
       }));
     });

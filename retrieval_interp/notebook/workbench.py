@@ -18,7 +18,16 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits import Circuit, CircuitScore, Head, HeadPath, Scorer, mean_attention, score_circuit
+from circuits import (
+    Circuit,
+    CircuitScore,
+    Head,
+    HeadPath,
+    Scorer,
+    ablation_sweep,
+    mean_attention,
+    score_circuit,
+)
 from circuits import discover as discover_circuit
 from circuits.attention import check_paths
 from circuits.circuit import ORIGINAL, tidy
@@ -46,6 +55,7 @@ from retrieval_interp.views.page import View, render, unescaped
 from retrieval_interp.views.report import render_report, score_parts
 from retrieval_interp.views.role_maps import role_maps
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
+from retrieval_interp.views.sweep_view import sweep_view
 from tasks import InputError, Task
 from tasks.training_task import counted
 
@@ -459,6 +469,27 @@ class Workbench:
             return self.intact_attention
         with ablated(self.model, self.circuit, self.batch):
             return mean_attention(self.model, self.batch).cpu()
+
+    def sweep(self, least: float = 0.05) -> View:
+        """Replace every head alone, and cut every path alone, in the intact model.
+
+        Args:
+            least: paths with less mean attention are not cut.
+
+        Returns:
+            A view with a heat map of heads and the paths that cost most; its `data` is what
+            `ri.ablation_sweep` gives.
+
+        Raises:
+            InputError: least is not from 0 to 1.
+        """
+        if type(least) not in (int, float) or not 0 <= least <= 1:
+            raise InputError(f"least: expected a mean attention of 0 to 1, found {least!r:.40}")
+        self._check_unchanged()
+        found = ablation_sweep(
+            self.model, self.task, self.batch, least=least, progress=self.progress
+        )
+        return sweep_view(found, self.task)
 
     # Scoring
 
