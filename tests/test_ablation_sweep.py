@@ -172,6 +172,6 @@ def test_the_sweep_of_a_workbench_is_a_heat_map_and_a_table(tmp_path):
     assert "cdn.plot.ly/plotly" not in page.replace("plotlyServerURL", "")
     assert repr(view).startswith("intact loss 0.0")
     assert bench.circuit == bench.scorer.empty_circuit
-    with pytest.raises(InputError, match="least: expected a mean attention of 0 to 1, found 2"):
-        bench.sweep(least=2)
+    with pytest.raises(InputError, match="least: expected a mean attention of 0 to 1, found 2.0"):
+        bench.sweep(least=2.0)
     assert "head replaced" in repr(bench.sweep(least=1.0))
