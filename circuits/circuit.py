@@ -18,12 +18,15 @@ optionally (`rest`) uniform or identity. `circuits.attention` turns mechanisms i
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from circuits.mean_pattern import MeanPattern
-from tasks import InputError, Task, parse_role, role_name
+from circuits.paths import Head as Head
+from circuits.paths import HeadPath as HeadPath
+from circuits.paths import RolePath as RolePath
+from tasks import InputError, Task, role_name
 from tasks.roles import Roles
 from tasks.structured import from_data, read_json
 
@@ -32,116 +35,10 @@ Kind = Literal[
     "offset", "first", "same", "after-same", "mean",
 ]  # fmt: skip
 Rest = Literal["zero", "uniform", "identity"]
-Relation = Literal["own", "all", "other"]  # whose role `src` a path goes to
 KINDS: tuple[Kind, ...] = get_args(Kind)
 RESTS: tuple[Rest, ...] = get_args(Rest)
-RELATIONS: tuple[Relation, ...] = get_args(Relation)
 WITH_PATHS = ("one-hot", "shared", "role-mean", "cut")
 RULES = ("offset", "first", "same", "after-same", "mean")
-
-
-# Names
-
-
-class Head(NamedTuple):
-    """An attention head."""
-
-    layer: int
-    head: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Head":
-        """Read `L1.H0`.
-
-        Raises:
-            InputError: not of that form.
-        """
-        match = re.fullmatch(r"\s*L([0-9]{1,6})\.H([0-9]{1,6})\s*", text)
-        if match is None:
-            raise InputError(f"expected a head such as L1.H0, found {text!r:.60}")
-        return cls(int(match[1]), int(match[2]))
-
-    def __str__(self) -> str:
-        return f"L{self.layer}.H{self.head}"
-
-
-class RolePath(NamedTuple):
-    """Role `dest` attends to role `src`, by default of its own chain.
-
-    With the relation `all` or `other` it attends to role `src` of all chains, or of all but its
-    own, as far as it may see them, in equal parts.
-    """
-
-    dest: int
-    src: int
-    relation: Relation = "own"
-
-    @classmethod
-    def parse(cls, text: str, roles: Roles) -> "RolePath":
-        """Read `s0<-s2`, `s0<-all.s2` or `s0<-other.s2`, also with a task's names for its roles.
-
-        Raises:
-            InputError: not two roles joined by an arrow, or a role out of range.
-        """
-        match = re.fullmatch(r"\s*(\S+?)\s*<-\s*(\S+)\s*", text)
-        if match is None:
-            raise InputError(f"expected a path such as s0<-s2, found {text!r:.60}")
-        return cls.join(match[1], match[2], roles)
-
-    @classmethod
-    def join(cls, dest: str, source: str, roles: Roles) -> "RolePath":
-        """From the name of the destination and of the source, such as `s2` or `all.s2`."""
-        prefix, _, src = source.partition(".")
-        for relation in RELATIONS[1:]:
-            if prefix == relation:
-                return cls(parse_role(dest, roles), parse_role(src, roles), relation)
-        return cls(parse_role(dest, roles), parse_role(source, roles))
-
-    def ends(self, names: Sequence[str] = ()) -> tuple[str, str]:
-        """The names of destination and source, as `join` reads them."""
-        prefix = "" if self.relation == "own" else f"{self.relation}."
-        return role_name(self.dest, names), prefix + role_name(self.src, names)
-
-    @property
-    def pair(self) -> tuple[int, int]:
-        """Destination and source, the place of a path of the own chain in means by role."""
-        return self.dest, self.src
-
-    def text(self, names: Sequence[str] = ()) -> str:
-        """The path with a task's names for its roles."""
-        return "<-".join(self.ends(names))
-
-    def words(self, label: Callable[[int, int], str]) -> str:
-        """The path for people, from what names a path of the own chain, such as `path_label`."""
-        chains = "" if self.relation == "own" else f" ({self.relation} chains)"
-        return label(*self.pair) + chains
-
-    def __str__(self) -> str:
-        return self.text()
-
-
-class HeadPath(NamedTuple):
-    """A path of one head, written `L1.H0 s0<-s2`."""
-
-    head: Head
-    path: RolePath
-
-    @classmethod
-    def parse(cls, text: str, roles: Roles) -> "HeadPath":
-        """Read `L1.H0 s0<-s2`.
-
-        Raises:
-            InputError: not of that form, or a role out of range.
-        """
-        head, _, path = text.strip().partition(" ")
-        return cls(Head.parse(head), RolePath.parse(path, roles))
-
-    def text(self, names: Sequence[str] = ()) -> str:
-        """The path with a task's names for its roles."""
-        return f"{self.head} {self.path.text(names)}"
-
-    def __str__(self) -> str:
-        return self.text()
 
 
 # Mechanisms

@@ -413,7 +413,8 @@ def test_the_workbench_and_the_scan_take_padded_batches(side):
     assert "last<-first" in repr(bench.score()) and repr(bench.roles())
     labels = str(bench.attention(0, 0).html)
     assert "pad" in labels and "(first)" in labels
-    assert ri.scan(model, task, examples=12).heads
+    found = ri.scan(model, task, examples=12)
+    assert len(found.heads) == 4 and ri.scan_view(found, model).html
 
 
 def test_padding_that_cannot_be_is_refused():

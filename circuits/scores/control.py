@@ -15,7 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.attention import path_sources
-from circuits.circuit import RELATIONS, Circuit, Head, Mechanism, Relation, RolePath
+from circuits.circuit import Circuit, Head, Mechanism
+from circuits.paths import RELATIONS, Relation, RolePath
 from circuits.runs.losses import mean_loss, standard_error
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from tasks import Batch
