@@ -24,7 +24,7 @@ def test_a_click_makes_a_path_and_a_second_takes_it_away(explorer, bench):
     ask(explorer, "toggle", path="L1.H0 s0<-s2")
     assert str(explorer.circuit[1, 0]) == "one-hot s0<-s2"
     assert explorer.state["loss"] == bench.loss != bench.intact_loss
-    assert explorer.state["heads"]["L1.H0"] == {"kind": "one-hot", "paths": [[0, 2]]}
+    assert explorer.state["heads"]["L1.H0"] == {"kind": "one-hot", "paths": [[0, 2, "own"]]}
     assert explorer.state["drawing"].count("marker-end") == 1 and explorer.state["undoable"]
     ask(explorer, "toggle", path="L1.H0 s0<-s2")
     assert explorer.circuit.mechanisms == {}
