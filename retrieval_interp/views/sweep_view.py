@@ -70,10 +70,12 @@ def sweep_view(sweep: AblationSweep, task: Task) -> View:
         ]
         for row in sweep.by_cost[:_ROWS]
     ]
-    figure = sweep_figure(sweep, task)
+    figure = sweep_figure(sweep, task).to_html(
+        full_html=False, include_plotlyjs=True, config={"displayModeBar": False}
+    )
     html = render(
         "sweep.html",
-        figure=unescaped(figure.to_html(full_html=False, include_plotlyjs=True)),
+        figure=unescaped(figure),
         loss=task.loss_name,
         baseline=f"{sweep.baseline_loss:.4f}",
         header=["path", "in words", "attention", f"{task.loss_name}, cut live", "rises by"],
