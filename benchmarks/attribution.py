@@ -46,7 +46,7 @@ def hypotheses(model: Any, task: Task, batch: Batch) -> list[Circuit]:
         empty.cut(HeadPath(head, path))
         for head in heads
         for path in paths
-        if attention[head][path] >= 0.05
+        if attention[head][path.pair] >= 0.05
     ]
     return [*cuts, *(empty.replace(head, m) for head in heads for m in (UNIFORM, IDENTITY))]
 

@@ -38,7 +38,9 @@ def main(name):
     strong = [
         {"do": "toggle", "path": f"{head} {path}"}
         for head in bench.heads
-        for path in map(ri.RolePath._make, (bench.intact_attention[head] > 0.5).nonzero().tolist())
+        for path in (
+            ri.RolePath(*pair) for pair in (bench.intact_attention[head] > 0.5).nonzero().tolist()
+        )
     ]
     mechanisms = [
         {"do": "suppose", "line": f"{head} {kind}"}

@@ -1,7 +1,10 @@
-"""Attention as tensors: patterns of mechanisms, cuts, softmax, and means by role.
+"""Attention as tensors: patterns of mechanisms, cuts, softmax, and means along paths.
 
-Nothing here runs a model.
+`path_sources` says which positions a path joins; all else here, and what checks, measures or draws
+paths elsewhere, asks it. Nothing here runs a model.
 """
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,10 +15,45 @@ from circuits.rules import rule_pattern
 from tasks import InputError, role_name
 
 
-def allowed_positions(n_positions: int, causal: bool, device: torch.device) -> Bool[Tensor, "d s"]:
-    """Which sources each destination may attend to, [dest src]."""
-    allowed = torch.ones(n_positions, n_positions, dtype=torch.bool, device=device)
-    return allowed.tril() if causal else allowed
+def allowed_positions(
+    n_positions: int,
+    causal: bool,
+    device: torch.device,
+    real: Bool[Tensor, "batch pos"] | None = None,
+) -> Bool[Tensor, "#batch dest src"]:
+    """Which sources each destination may attend to: never padding, nor itself if it is padding."""
+    allowed = torch.ones(1, n_positions, n_positions, dtype=torch.bool, device=device)
+    allowed = allowed.tril() if causal else allowed
+    return allowed if real is None else allowed & real[:, None, :]
+
+
+def path_sources(
+    path: RolePath, roles: Int[Tensor, "batch chain role"], n_positions: int, causal: bool
+) -> Bool[Tensor, "batch chain src"]:
+    """Where role `dest` of every chain attends along a path; nowhere without a destination.
+
+    Args:
+        path: which one.
+        roles: position of every role; -1 where it is absent.
+        n_positions: sequence length.
+        causal: whether sources of other chains that come later are left out. (A source of the own
+            chain that comes later is an error, see `check_paths`.)
+    """
+    position = torch.arange(n_positions, device=roles.device)
+    dest, src = roles[:, :, path.dest, None], roles[:, :, path.src, None]
+    sources = src == position
+    if path.relation != "own":
+        of_all = sources.sum(1, keepdim=True)
+        sources = (of_all if path.relation == "all" else of_all - sources.long()) > 0
+        if causal:
+            sources = sources & (position <= dest)
+    return sources & (dest >= 0)
+
+
+def _rows(path: RolePath, roles: Int[Tensor, "batch chain role"]) -> tuple[Tensor, Tensor]:
+    """Index of the rows of role `dest` of every chain; of absent ones, any row."""
+    example = torch.arange(len(roles), device=roles.device)[:, None].expand(roles.shape[:2])
+    return example, roles[:, :, path.dest].clamp(min=0)
 
 
 def attention_pattern(
@@ -25,19 +63,23 @@ def attention_pattern(
     causal: bool = True,
     rest: Rest = "zero",
     tokens: Int[Tensor, "batch pos"] | None = None,
+    real: Bool[Tensor, "batch pos"] | None = None,
 ) -> Float[Tensor, "#batch dest src"]:
     """The attention pattern of a mechanism, in float32 on the device of `roles`.
 
-    Where chains overlap, a position has several roles. It then attends along every path that any of
-    them has: in equal parts, and if paths have weights, with the mean of its roles' rows.
+    A position attends along every path that starts there and has a source, in equal parts, and a
+    path shares its part among its sources. So a position with several roles, where chains overlap,
+    attends along the paths of all of them; if paths have weights, it has the mean of its roles'
+    rows.
 
     Args:
         mechanism: any but `original` and `cut`, which have no pattern of their own.
-        roles: position of every role.
+        roles: position of every role; -1 where it is absent.
         n_positions: sequence length.
         causal: whether positions attend only to themselves and earlier ones.
-        rest: the row of a position without a path.
+        rest: the row of a position without a path, or none of whose paths has a source.
         tokens: token ids, for rules that compare them.
+        real: False at padding, which no rule and no uniform row attends to.
 
     Returns:
         [batch dest src], or [1 dest src] if the pattern is the same for every example.
@@ -47,37 +89,38 @@ def attention_pattern(
             does not fit the batch (`circuits.rules.rule_pattern`).
     """
     if mechanism.kind in RULES:
-        pattern = rule_pattern(mechanism, tokens, n_positions, roles.device)
+        pattern = rule_pattern(mechanism, tokens, n_positions, roles.device, real)
         if causal and mechanism.mean is not None and bool(pattern.triu(1).any()):
             raise InputError(
                 "mean: expected a pattern that looks back, as the model is causal, found attention "
                 "to later positions"
             )
         return pattern
-    allowed = allowed_positions(n_positions, causal, roles.device).float()
-    rows: dict[str, Tensor] = {
-        "zero": torch.zeros_like(allowed),
-        "uniform": allowed / allowed.sum(-1, keepdim=True),
-        "identity": torch.eye(n_positions, device=roles.device),
-    }
+    kind = mechanism.kind if mechanism.kind in ("uniform", "identity") else rest
+    allowed = allowed_positions(n_positions, causal, roles.device, real).float()
+    if kind == "uniform":
+        others = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+    else:
+        others = torch.eye(n_positions, device=roles.device)[None] * (kind == "identity")
     if mechanism.kind in ("uniform", "identity"):
-        return rows[mechanism.kind][None]
+        return others
     if mechanism.kind in ("original", "cut"):
         raise InputError(f"{mechanism.kind}: the head keeps its own attention, no pattern to build")
     check_paths(mechanism.paths, roles, causal)
     pattern = torch.zeros(len(roles), n_positions, n_positions, device=roles.device)
-    parts = torch.zeros(len(roles), n_positions, 1, device=roles.device)
-    example = torch.arange(len(roles), device=roles.device)[:, None].expand(roles.shape[:2])
-    one = torch.ones((), device=roles.device)
+    parts = torch.zeros(len(roles), n_positions, device=roles.device)
     for dest in {path.dest for path in mechanism.paths}:
-        at = (example, roles[:, :, dest])
-        sources = mechanism.sources(dest)
-        for src, weight in sources:
-            share = weight * one if mechanism.weights else one
-            pattern.index_put_((*at, roles[:, :, src]), share, accumulate=True)
-        count = one if mechanism.weights else one * len(sources)
-        parts.index_put_((*at, torch.zeros_like(at[1])), count, accumulate=True)
-    return torch.where(parts > 0, pattern / parts.clamp(min=1), rows[rest])
+        found = []
+        for path, weight in mechanism.row(dest):
+            sources = path_sources(path, roles, n_positions, causal).float()
+            count = sources.sum(-1, keepdim=True)
+            share = sources / count.clamp(min=1)
+            at = _rows(path, roles)
+            pattern.index_put_(at, weight * share if mechanism.weights else share, accumulate=True)
+            found.append((count[..., 0] > 0).float())
+        each = torch.stack(found)
+        parts.index_put_(at, each.amax(0) if mechanism.weights else each.sum(0), accumulate=True)
+    return torch.where(parts[..., None] > 0, pattern / parts.clamp(min=1)[..., None], others)
 
 
 def softmax_attention(
@@ -105,11 +148,11 @@ def cut_paths(
     roles: Int[Tensor, "batch chain role"],
 ) -> Float[Tensor, "batch dest src"]:
     """A copy of the pattern with the attention along the given paths set to zero."""
-    pattern = pattern.clone()
-    example = torch.arange(len(roles), device=roles.device)[:, None]
-    for dest, src in paths:
-        pattern[example, roles[:, :, dest], roles[:, :, src]] = 0.0
-    return pattern
+    cut = torch.zeros(pattern.shape, dtype=torch.int32, device=pattern.device)
+    for path in paths:
+        sources = path_sources(path, roles, pattern.shape[-1], causal=False)
+        cut.index_put_(_rows(path, roles), sources.int(), accumulate=True)
+    return pattern.masked_fill(cut > 0, 0.0)
 
 
 def check_paths(
@@ -117,12 +160,13 @@ def check_paths(
     roles: Int[Tensor, "batch chain role"],
     causal: bool,
     where: str = "",
+    names: Sequence[str] = (),
 ) -> None:
     """Check that paths fit these positions; errors start with `where`.
 
     Raises:
-        InputError: a role that the batch lacks, or, in a causal model, a source that comes after
-            its destination.
+        InputError: a role that the batch lacks, or, in a causal model, a source of the own chain
+            that comes after its destination.
     """
     n_roles = roles.shape[-1]
     for path in paths:
@@ -130,17 +174,43 @@ def check_paths(
             raise InputError(
                 f"{where}expected roles from s0 to s{n_roles - 1}, found the path {path}"
             )
-        if causal and bool((roles[:, :, path.src] > roles[:, :, path.dest]).any()):
+        dest, src = roles[:, :, path.dest], roles[:, :, path.src]
+        if causal and path.relation == "own" and bool(((src > dest) & (dest >= 0)).any()):
             raise InputError(
                 f"{where}expected a source before its destination (the model is causal), found "
-                f"{path}: {role_name(path.src)} comes later in the sequence"
+                f"{path.text(names)}: {role_name(path.src, names)} comes later in the sequence"
             )
 
 
 def attention_by_role(
     pattern: Float[Tensor, "batch head dest src"], roles: Int[Tensor, "batch chain role"]
-) -> Float[Tensor, "head role role2"]:
-    """Average a pattern over examples and chains, from each role to each role of the same chain."""
+) -> tuple[Float[Tensor, "head role role2"], Float[Tensor, "role role2"]]:
+    """Average a pattern from each role to each role of the same chain.
+
+    Returns:
+        The mean over the examples and chains that have both roles, 0 where none has; and their
+        number.
+    """
     example = torch.arange(len(pattern), device=pattern.device)[:, None, None, None]
-    between = pattern.transpose(0, 1)[:, example, roles[:, :, :, None], roles[:, :, None, :]]
-    return between.mean(dim=(1, 2))
+    dest, src = roles[:, :, :, None], roles[:, :, None, :]
+    between = pattern.transpose(0, 1)[:, example, dest.clamp(min=0), src.clamp(min=0)]
+    present = ((dest >= 0) & (src >= 0)).float()
+    count = present.sum(dim=(0, 1))
+    return (between * present).sum(dim=(1, 2)) / count.clamp(min=1), count
+
+
+def attention_along(
+    pattern: Float[Tensor, "batch dest src"],
+    path: RolePath,
+    roles: Int[Tensor, "batch chain role"],
+    causal: bool,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Average one head's attention along a path, to all its sources together.
+
+    Returns:
+        The mean over the examples and chains in which the path has a source, 0 if none has; and
+        their number.
+    """
+    sources = path_sources(path, roles, pattern.shape[-1], causal).float()
+    count = sources.amax(-1).sum()
+    return (pattern[_rows(path, roles)] * sources).sum() / count.clamp(min=1), count

@@ -4,7 +4,8 @@
 - `cut`: the head's own attention, with that of its paths set to zero.
 - `uniform`: equal weight on every position that the mask allows.
 - `identity`: every position attends to itself.
-- `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain.
+- `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain;
+  dest <- all.src and dest <- other.src spread it over that role of all, or all other, chains.
 - `shared`: as one-hot, but a role may have several sources, which share its attention equally.
 - `role-mean`: every path has its own, measured weight; independent of content, but not simple.
 - `offset`, `first`, `same`, `after-same`, `mean`: rules by position or token (`circuits.rules`).
@@ -19,10 +20,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from circuits.mean_pattern import MeanPattern
-from tasks import InputError, parse_role, role_name
+from circuits.paths import Head as Head
+from circuits.paths import HeadPath as HeadPath
+from circuits.paths import RolePath as RolePath
+from tasks import InputError, Task, role_name
+from tasks.roles import Roles
 from tasks.structured import from_data, read_json
 
 Kind = Literal[
@@ -34,73 +39,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 RESTS: tuple[Rest, ...] = get_args(Rest)
 WITH_PATHS = ("one-hot", "shared", "role-mean", "cut")
 RULES = ("offset", "first", "same", "after-same", "mean")
-
-
-# Names
-
-
-class Head(NamedTuple):
-    """An attention head."""
-
-    layer: int
-    head: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Head":
-        """Read `L1.H0`.
-
-        Raises:
-            InputError: not of that form.
-        """
-        match = re.fullmatch(r"\s*L([0-9]{1,6})\.H([0-9]{1,6})\s*", text)
-        if match is None:
-            raise InputError(f"expected a head such as L1.H0, found {text!r:.60}")
-        return cls(int(match[1]), int(match[2]))
-
-    def __str__(self) -> str:
-        return f"L{self.layer}.H{self.head}"
-
-
-class RolePath(NamedTuple):
-    """Role `dest` attends to role `src` of its own chain."""
-
-    dest: int
-    src: int
-
-    @classmethod
-    def parse(cls, text: str, n_roles: int) -> "RolePath":
-        """Read `s0<-s2`.
-
-        Raises:
-            InputError: not two roles joined by an arrow, or a role out of range.
-        """
-        match = re.fullmatch(r"\s*(\S+?)\s*<-\s*(\S+)\s*", text)
-        if match is None:
-            raise InputError(f"expected a path such as s0<-s2, found {text!r:.60}")
-        return cls(parse_role(match[1], n_roles), parse_role(match[2], n_roles))
-
-    def __str__(self) -> str:
-        return f"{role_name(self.dest)}<-{role_name(self.src)}"
-
-
-class HeadPath(NamedTuple):
-    """A path of one head, written `L1.H0 s0<-s2`."""
-
-    head: Head
-    path: RolePath
-
-    @classmethod
-    def parse(cls, text: str, n_roles: int) -> "HeadPath":
-        """Read `L1.H0 s0<-s2`.
-
-        Raises:
-            InputError: not of that form, or a role out of range.
-        """
-        head, _, path = text.strip().partition(" ")
-        return cls(Head.parse(head), RolePath.parse(path, n_roles))
-
-    def __str__(self) -> str:
-        return f"{self.head} {self.path}"
 
 
 # Mechanisms
@@ -173,21 +111,24 @@ class Mechanism:
             tuple(self.weights[place] for place in kept) if self.weights else (),
         )
 
-    def sources(self, dest: int) -> tuple[tuple[int, float], ...]:
-        """The sources of a role, each with its share of the attention."""
+    def row(self, dest: int) -> tuple[tuple[RolePath, float], ...]:
+        """The paths of a role, each with its share of the attention."""
         places = [place for place, path in enumerate(self.paths) if path.dest == dest]
         share = 1 / max(1, len(places))
         return tuple(
-            (self.paths[place].src, self.weights[place] if self.weights else share)
-            for place in places
+            (self.paths[place], self.weights[place] if self.weights else share) for place in places
         )
 
-    def __str__(self) -> str:
+    def text(self, names: Sequence[str] = ()) -> str:
+        """The mechanism with a task's names for its roles."""
         if self.kind == "role-mean":
             return f"role-mean of {len(self.paths)} paths"
         if self.kind == "offset":
             return "previous" if self.offset == 1 else f"offset {self.offset}"
-        return " ".join([self.kind, *map(str, self.paths)])
+        return " ".join([self.kind, *(path.text(names) for path in self.paths)])
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 def tidy(mechanism: Mechanism) -> Mechanism:
@@ -219,6 +160,7 @@ class Circuit:
             intact model needs to find where to attend (`circuits.scores.enabling`).
         redundant: sets of two or more paths, the same role path in several heads, of which the
             intact model needs any one (`circuits.discovery.redundancy`).
+        role_names: what the task calls its roles, for text and files; s0, s1, ... if empty.
     """
 
     mechanisms: Mapping[Head, Mechanism]
@@ -227,6 +169,18 @@ class Circuit:
     task: Mapping[str, Any] = field(default_factory=dict)
     enabling: tuple[HeadPath, ...] = ()
     redundant: tuple[tuple[HeadPath, ...], ...] = ()
+    role_names: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def empty(cls, task: Task, rest: Rest = "zero") -> "Circuit":
+        """The circuit of a task that leaves every head as it is."""
+        names = tuple(task.role_names)
+        return cls({}, len(names), rest, task.to_dict(), role_names=names)
+
+    @property
+    def roles(self) -> Roles:
+        """What the roles are called, or how many there are, to read paths."""
+        return self.role_names or self.n_roles
 
     def __post_init__(self) -> None:
         kept = {
@@ -235,6 +189,8 @@ class Circuit:
             if mechanism.kind != "original"
         }
         object.__setattr__(self, "mechanisms", kept)
+        if self.role_names == tuple(map(role_name, range(self.n_roles))):
+            object.__setattr__(self, "role_names", ())
 
     def __hash__(self) -> int:
         heads = tuple(self.mechanisms.items())
@@ -287,65 +243,80 @@ class Circuit:
 
     def __repr__(self) -> str:
         """One line per head; `~` marks paths that only enable, then sets of which one suffices."""
-        lines = [f"{head} {mechanism}" for head, mechanism in self.mechanisms.items()]
-        lines += [f"{path.head} ~{path.path}" for path in self.enabling]
-        lines += [one_suffices(paths) for paths in self.redundant]
+        names = self.role_names
+        lines = [f"{head} {mechanism.text(names)}" for head, mechanism in self.mechanisms.items()]
+        lines += [f"{path.head} ~{path.path.text(names)}" for path in self.enabling]
+        lines += [one_suffices(paths, names) for paths in self.redundant]
         return "\n".join(lines) or "empty circuit: every head as it is"
 
     # Files
 
     def to_dict(self) -> dict[str, Any]:
         """The circuit as JSON data; `from_dict` reads it back."""
-        redundant = [[str(path) for path in paths] for paths in self.redundant]
+        names = self.role_names
+        redundant = [[path.text(names) for path in paths] for paths in self.redundant]
         return {
             "task": dict(self.task),
+            **({"role_names": list(names)} if names else {}),
             "rest": self.rest,
             "heads": [
                 {
                     **head._asdict(),
                     "mechanism": mechanism.kind,
-                    "paths": [list(map(role_name, path)) for path in mechanism.paths],
+                    "paths": [list(path.ends(names)) for path in mechanism.paths],
                     **({"weights": list(mechanism.weights)} if mechanism.weights else {}),
                     **({"offset": mechanism.offset} if mechanism.offset else {}),
                     **({"mean": mechanism.mean.rows} if mechanism.mean else {}),
                 }
                 for head, mechanism in self.mechanisms.items()
             ],
-            "enabling": [str(path) for path in self.enabling],
+            "enabling": [path.text(names) for path in self.enabling],
             **({"redundant": redundant} if redundant else {}),
         }
 
     @classmethod
-    def from_dict(cls, data: Any, n_roles: int) -> "Circuit":
-        """Read a circuit for a task of `n_roles` roles.
+    def from_dict(cls, data: Any, roles: Roles | None = None) -> "Circuit":
+        """Read a circuit for a task with these roles: their number, or `task.role_names`.
+
+        Paths are read with the names that the file gives its roles, or else with the task's.
+        Without a task there are as many roles as the file names.
 
         Raises:
             InputError: a key is missing, unknown or malformed; the message names the head.
         """
         file = from_data(_File, data, "circuit")
+        if roles is None:
+            numbers = re.findall(r"\bs([0-9]{1,6})\b", json.dumps(data))
+            roles = file.role_names or 1 + max(map(int, numbers), default=0)
+        n_roles = roles if isinstance(roles, int) else len(roles)
+        if len(file.role_names) not in (0, n_roles):
+            raise InputError(
+                f"circuit: role_names: expected {n_roles}, as the task has, found "
+                f"{len(file.role_names)}"
+            )
+        own = () if isinstance(roles, int) else tuple(roles)
+        roles = file.role_names or roles
         mechanisms: dict[Head, Mechanism] = {}
         for row in file.heads:
             head = Head(row.layer, row.head)
             if min(head) < 0 or head in mechanisms:
                 raise InputError(f"circuit: expected every head once, from L0.H0 on, found {head}")
             try:
-                paths = tuple(
-                    RolePath(parse_role(dest, n_roles), parse_role(src, n_roles))
-                    for dest, src in row.paths
-                )
+                paths = tuple(RolePath.join(dest, source, roles) for dest, source in row.paths)
                 mean = MeanPattern.from_rows(row.mean) if row.mean else None
                 mechanisms[head] = Mechanism(row.mechanism, paths, row.weights, row.offset, mean)
             except InputError as error:
                 raise InputError(f"circuit: {head}: {error}") from None
-        enabling = _paths(file.enabling, n_roles, "enabling")
-        redundant = tuple(_paths(paths, n_roles, "redundant") for paths in file.redundant)
+        enabling = _paths(file.enabling, roles, "enabling")
+        redundant = tuple(_paths(paths, roles, "redundant") for paths in file.redundant)
         for same in redundant:
             if len(set(same)) < max(2, len(same)) or len({path.path for path in same}) > 1:
                 raise InputError(
                     "circuit: redundant: expected the same path of two or more heads, found "
                     f"{', '.join(map(str, same)) or 'none'}"
                 )
-        circuit = cls(mechanisms, n_roles, file.rest, file.task, enabling, redundant)
+        names = own or file.role_names
+        circuit = cls(mechanisms, n_roles, file.rest, file.task, enabling, redundant, names)
         seen = set(circuit.paths())
         for path in enabling:
             if path in seen:
@@ -367,24 +338,24 @@ class Circuit:
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
-    def from_json(cls, text: str, n_roles: int) -> "Circuit":
+    def from_json(cls, text: str, roles: Roles | None = None) -> "Circuit":
         """Read what `to_json` wrote.
 
         Raises:
             InputError: not JSON, or not a circuit.
         """
-        return cls.from_dict(read_json(text, "circuit"), n_roles)
+        return cls.from_dict(read_json(text, "circuit"), roles)
 
 
-def one_suffices(paths: Sequence[HeadPath]) -> str:
+def one_suffices(paths: Sequence[HeadPath], names: Sequence[str] = ()) -> str:
     """`any one of L2.H0, L2.H3 suffices for s0<-s4`."""
     heads = ", ".join(str(path.head) for path in paths)
-    return f"any one of {heads} suffices for {paths[0].path}"
+    return f"any one of {heads} suffices for {paths[0].path.text(names)}"
 
 
-def _paths(texts: Sequence[str], n_roles: int, key: str) -> tuple[HeadPath, ...]:
+def _paths(texts: Sequence[str], roles: Roles, key: str) -> tuple[HeadPath, ...]:
     try:
-        return tuple(HeadPath.parse(text, n_roles) for text in texts)
+        return tuple(HeadPath.parse(text, roles) for text in texts)
     except InputError as error:
         raise InputError(f"circuit: {key}: {error}") from None
 
@@ -406,6 +377,7 @@ class _File:
 
     heads: tuple[_HeadRow, ...]
     task: dict[str, Any] = field(default_factory=dict)
+    role_names: tuple[str, ...] = ()
     rest: Rest = "zero"
     enabling: tuple[str, ...] = ()
     redundant: tuple[tuple[str, ...], ...] = ()

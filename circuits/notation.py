@@ -4,6 +4,9 @@ L0.H0 one-hot s2<-s1 s4<-s3     the head's mechanism, with all its paths
 L1.H0 uniform                   a mechanism without paths
 L1.H1 offset 2                  two positions back; `previous` is `offset 1`
 L2.H0 s0<-s2                    adds a path; a role with two sources shares its attention
+L2.H1 s0<-all.s2 s4<-other.s3   to a role of all chains, or of all others, in equal parts
+
+A task's own names for its roles stand as well as s0, s1, ...
 """
 
 import re
@@ -46,7 +49,7 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
     head = Head.parse(words[0])
     if words[1] == "offset":
         return circuit.replace(head, Mechanism("offset", offset=_offset(paths)))
-    parsed = tuple(RolePath.parse(word, circuit.n_roles) for word in paths)
+    parsed = tuple(RolePath.parse(word, circuit.roles) for word in paths)
     if words[1] in _WRITTEN:
         return circuit.replace(head, Mechanism(words[1], parsed))
     old = circuit[head]
@@ -82,7 +85,7 @@ def parse_circuit(lines: Iterable[str], task: Task, rest: Rest = "zero") -> Circ
         L1.H0 uniform
         L2.H0 shared s0<-s1 s0<-s2
     """
-    circuit = Circuit({}, len(task.role_names), rest, task.to_dict())
+    circuit = Circuit.empty(task, rest)
     named: set[Head] = set()
     for line in lines:
         circuit = suppose(circuit, line)
@@ -93,26 +96,30 @@ def parse_circuit(lines: Iterable[str], task: Task, rest: Rest = "zero") -> Circ
     return circuit
 
 
-def parse_head_path(text: str, n_roles: int) -> HeadPath:
+def parse_head_path(text: str, n_roles: int | Task) -> HeadPath:
     """Read `L1.H0 s0<-s2`.
+
+    Args:
+        text: a head and a path.
+        n_roles: how many roles there are, or the task, whose names for them are then read, too.
 
     Raises:
         InputError: not of that form, or a role is out of range.
     """
-    return HeadPath.parse(text, n_roles)
+    return HeadPath.parse(text, n_roles if isinstance(n_roles, int) else n_roles.role_names)
 
 
 def circuit_text(circuit: Circuit, n_layers: int) -> str:
     """The circuit with one line per layer, the last layer on top; `~` marks enabling paths."""
-    lines = []
+    lines, names = [], circuit.role_names
     for layer in reversed(range(n_layers)):
         heads = [
-            f"H{head.head} {mechanism}"
+            f"H{head.head} {mechanism.text(names)}"
             for head, mechanism in circuit.mechanisms.items()
             if head.layer == layer
         ]
         heads += [
-            f"H{path.head.head} ~{path.path}"
+            f"H{path.head.head} ~{path.path.text(names)}"
             for path in circuit.enabling
             if path.head.layer == layer
         ]
@@ -123,14 +130,15 @@ def circuit_text(circuit: Circuit, n_layers: int) -> str:
 def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
     """What changed between two circuits, one line per head: `L1.H0: uniform -> one-hot s0<-s2`."""
     heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
-    lines = [
-        f"{head}: {old[head]} -> {'another ' * (str(old[head]) == str(new[head]))}{new[head]}"
-        for head in heads
-        if old[head] != new[head]
-    ]
-    gone = [f"enabling: - {path}" for path in old.enabling if path not in new.enabling]
-    come = [f"enabling: + {path}" for path in new.enabling if path not in old.enabling]
-    gone += [f"redundant: - {one_suffices(p)}" for p in old.redundant if p not in new.redundant]
-    come += [f"redundant: + {one_suffices(p)}" for p in new.redundant if p not in old.redundant]
-    rest = [f"rest: {old.rest} -> {new.rest}"] if old.rest != new.rest else []
-    return [*rest, *lines, *gone, *come]
+    names = new.role_names or old.role_names
+    lines = [f"rest: {old.rest} -> {new.rest}"] if old.rest != new.rest else []
+    for head in heads:
+        before, after = old[head].text(names), new[head].text(names)
+        if old[head] != new[head]:
+            lines.append(f"{head}: {before} -> {'another ' * (before == after)}{after}")
+    for sign, one, other in (("-", old, new), ("+", new, old)):
+        paths = [path for path in one.enabling if path not in other.enabling]
+        sets = [paths for paths in one.redundant if paths not in other.redundant]
+        lines += [f"enabling: {sign} {path.text(names)}" for path in paths]
+        lines += [f"redundant: {sign} {one_suffices(paths, names)}" for paths in sets]
+    return lines

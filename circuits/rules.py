@@ -11,7 +11,7 @@ look back only, in a model without a mask as well.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from circuits.circuit import Mechanism
@@ -30,6 +30,7 @@ def rule_pattern(
     tokens: Int[Tensor, "batch pos"] | None,
     n_positions: int,
     device: torch.device,
+    real: Bool[Tensor, "batch pos"] | None = None,
 ) -> Float[Tensor, "#batch dest src"]:
     """The attention pattern of a rule.
 
@@ -38,6 +39,7 @@ def rule_pattern(
         tokens: what stands at each position; None where inputs are vectors.
         n_positions: sequence length.
         device: of the pattern.
+        real: False at padding, which rules do not see: positions count from the first real one.
 
     Returns:
         [batch dest src], or [1 dest src] if the pattern is the same for every example.
@@ -46,6 +48,12 @@ def rule_pattern(
         InputError: the rule compares tokens and there are none, or a mean that looks ahead was
             measured on shorter sequences.
     """
+    if real is not None:
+        starts = first_real(real)
+        tokens = None if tokens is None else shifted(tokens, -starts, (1,))
+        pattern = rule_pattern(mechanism, tokens, n_positions, device)
+        pattern = shifted(pattern.expand(len(real), -1, -1), starts, (1, 2))
+        return pattern * (real[:, :, None] & real[:, None, :])
     if mechanism.mean is not None:
         return mechanism.mean.pattern(n_positions).to(device)[None]
     position = torch.arange(n_positions, device=device)
@@ -64,3 +72,17 @@ def rule_pattern(
         targets = torch.nn.functional.pad(targets[:, :, :-1], (1, 0))
     targets[:, :, 0] |= ~targets.any(-1)
     return targets / targets.sum(-1, keepdim=True)
+
+
+def first_real(real: Bool[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
+    """The position of every example's first token that is no padding."""
+    return real.int().argmax(1)
+
+
+def shifted(x: Tensor, by: Int[Tensor, " batch"], dims: tuple[int, ...]) -> Tensor:
+    """Each example moved along some axes by a number of places of its own, around the end."""
+    for dim in dims:
+        place = torch.arange(x.shape[dim], device=x.device) - by[:, None]
+        shape = [len(x), *[1] * (dim - 1), x.shape[dim], *[1] * (x.ndim - dim - 1)]
+        x = x.gather(dim, (place % x.shape[dim]).view(shape).expand(x.shape))
+    return x

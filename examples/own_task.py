@@ -15,8 +15,9 @@ WORDS, LENGTH, BACK = 10, 12, 3
 
 
 class ThreeBack(ri.Task):
-    role_names = ("s0", "s1")
+    role_names = ("here", "before")
     role_labels = ("here", "three before")
+    vocabulary = tuple("abcdefghij")  # for axes
     loss_name = "cross entropy"
 
     def sample(self, n, seed=0, device="cpu", split="train", start=0):
@@ -47,4 +48,5 @@ for step in range(300):
     optimizer.step()
 
 bench = ri.open(model.eval(), task)
-print(bench.roles(), bench.suppose("L0.H0 s0<-s1"), bench.score(), sep="\n\n")
+print(bench.roles(), bench.sweep(), bench.suppose("L0.H0 here<-before"), sep="\n\n")
+print(bench.score())

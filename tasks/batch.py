@@ -1,10 +1,10 @@
 """A batch of examples: inputs, targets and the position of every role."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 
@@ -16,12 +16,21 @@ class Batch:
         inputs: what the model reads: vectors [batch pos d_in], or token ids [batch pos].
         targets: one vector per query, [batch query d_out], or one token id per query,
             [batch query]; the c-th query belongs to chain c.
-        roles: the position of every role of every chain, [batch chain role].
+        roles: the position of every role of every chain, [batch chain role]; -1 where an example
+            lacks the role.
+        attention_mask: True (or 1, as tokenizers give it) at real positions and False at padding,
+            [batch pos]; None where all are real. Padding stands before or after an example, not
+            within it.
     """
 
     inputs: Shaped[Tensor, "batch pos *d_in"]
     targets: Shaped[Tensor, "batch query *d_out"]
     roles: Int[Tensor, "batch chain role"]
+    attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.attention_mask is not None:
+            object.__setattr__(self, "attention_mask", self.attention_mask.bool())
 
     @property
     def tokens(self) -> Int[Tensor, "batch pos"] | None:
@@ -32,7 +41,7 @@ class Batch:
         return self.inputs.shape[0]
 
     def __getitem__(self, examples: slice) -> "Batch":
-        return Batch(self.inputs[examples], self.targets[examples], self.roles[examples])
+        return self._each(lambda tensor: tensor[examples])
 
     def parts(self, most: int) -> Iterator["Batch"]:
         """Split the batch into consecutive parts of at most `most` examples."""
@@ -42,7 +51,16 @@ class Batch:
     def take(self, examples: Sequence[int]) -> "Batch":
         """The chosen examples, in the order given."""
         chosen = list(examples)
-        return Batch(self.inputs[chosen], self.targets[chosen], self.roles[chosen])
+        return self._each(lambda tensor: tensor[chosen])
 
     def to(self, device: str | torch.device) -> "Batch":
-        return Batch(self.inputs.to(device), self.targets.to(device), self.roles.to(device))
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        mask = self.attention_mask
+        return Batch(
+            change(self.inputs),
+            change(self.targets),
+            change(self.roles),
+            None if mask is None else change(mask),
+        )

@@ -6,25 +6,55 @@ x_{d-1} and x_d. In letters, s2 is "B of A->B".
 
 import re
 import string
+from collections.abc import Sequence
 
 from tasks.errors import InputError
 
-
-def role_name(role: int) -> str:
-    """`s<number>`, as in appendix B."""
-    return f"s{role}"
+Roles = int | Sequence[str]  # how many roles there are, or what each is called
+_NUMBERED = re.compile("s(0|[1-9][0-9]{0,5})")
 
 
-def parse_role(name: object, n_roles: int) -> int:
-    """The number of a role, from its name.
+def role_name(role: int, names: Sequence[str] = ()) -> str:
+    """What a task calls a role, or else `s<number>`, as in appendix B."""
+    return names[role] if 0 <= role < len(names) else f"s{role}"
+
+
+def parse_role(name: object, roles: Roles) -> int:
+    """The number of a role, from its name or as `s<number>`.
 
     Raises:
-        InputError: the name is not one of s0 .. s<n_roles-1>.
+        InputError: there is no such role.
     """
-    match = re.fullmatch(r"s(0|[1-9][0-9]{0,5})", name.strip()) if isinstance(name, str) else None
-    if match is None or int(match[1]) >= n_roles:
-        raise InputError(f"expected a role from s0 to s{n_roles - 1}, found {name!r:.60}")
+    names, count = ((), roles) if isinstance(roles, int) else (tuple(roles), len(roles))
+    text = name.strip() if isinstance(name, str) else ""
+    if text in names:
+        return names.index(text)
+    match = _NUMBERED.fullmatch(text)
+    if match is None or int(match[1]) >= count:
+        own = "" if all(map(_NUMBERED.fullmatch, names)) else f" ({', '.join(names)})"
+        raise InputError(f"expected a role from s0 to s{count - 1}{own:.200}, found {name!r:.60}")
     return int(match[1])
+
+
+def check_role_names(names: Sequence[str]) -> None:
+    """Check that roles can be told apart where paths are written.
+
+    Raises:
+        InputError: naming the first that cannot.
+    """
+    for number, name in enumerate(names):
+        wrong = (
+            not isinstance(name, str)
+            or not re.fullmatch(r"[^\s~,;<>]+", name)
+            or name.startswith(("all.", "other."))
+            or (_NUMBERED.fullmatch(name) and name != role_name(number))
+            or name in names[:number]
+        )
+        if wrong:
+            raise InputError(
+                "task: expected role_names that are different words without ~ , ; < >, and s0, "
+                f"s1, ... only for the roles of these numbers, found {name!r:.40} for s{number}"
+            )
 
 
 def symbol_letter(step: int) -> str:

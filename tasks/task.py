@@ -3,6 +3,7 @@
 A task of your own needs three things: names for its roles, examples, and a loss per example.
 """
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -23,9 +24,11 @@ class Task:
     Subclasses define `role_names`, `sample` and `example_losses`; everything else has a default.
 
     Attributes:
-        role_names: s0 .. sR, as paths are written; the last axis of a batch's roles has size R+1.
+        role_names: what roles are called where paths are written, such as `("query", "key")`; the
+            last axis of a batch's roles has as many. s0, s1, ... always work as well.
         role_labels: readable names of the roles; by default `role_names`.
         role_symbols: short readable names, for axes; by default `role_names`.
+        vocabulary: the word of every token id, for axes; by default the model's tokenizer has them.
         loss_name: what the loss is called in tables.
         loss_meaning: what its numbers mean, in a sentence.
         plateau: the loss of a model that has learned nothing, or None if unknown.
@@ -71,12 +74,13 @@ class Task:
 
         Args:
             outputs: at all positions, or at the answer roles only, in the order [chain role].
-            batch: gives the positions of the roles.
+            batch: gives the positions of the roles; the outputs of absent ones are zeros.
         """
         roles = batch.roles[:, :, list(self.answer_roles)]
         if outputs.shape[1] == batch.inputs.shape[1]:
             example = torch.arange(len(batch), device=roles.device)[:, None]
-            outputs = outputs[example, roles.flatten(1)]
+            outputs = outputs[example, roles.flatten(1).clamp(min=0)]
+        outputs = outputs.masked_fill(roles.flatten(1)[..., None] < 0, 0.0)
         return rearrange(
             outputs, "batch (chain role) d_out -> batch chain role d_out", role=roles.shape[-1]
         )
@@ -102,6 +106,10 @@ class Task:
         )
 
     @property
+    def vocabulary(self) -> Sequence[str]:
+        return ()
+
+    @property
     def role_labels(self) -> tuple[str, ...]:
         return self.role_names
 
@@ -119,13 +127,13 @@ class Task:
         return f"{self.role_labels[dest]} <- {self.role_labels[src]}"
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """A short name per position of an example: its role and chain, or else its number."""
-        labels = [f"{place}" for place in range(batch.inputs.shape[1])]
-        chains = batch.roles[example].tolist()
-        for chain, roles in enumerate(chains, start=1):
-            for symbol, position in zip(self.role_symbols, roles):
-                labels[position] = f"{symbol}.{chain}" if len(chains) > 1 else symbol
-        return labels
+        """A short name per position of an example.
+
+        Its word, if the task has a vocabulary, and its role and chain; or else its number.
+        """
+        return named_positions(
+            self, batch, example, self.vocabulary.__getitem__ if self.vocabulary else None
+        )
 
     @property
     def position_note(self) -> str:
@@ -138,3 +146,35 @@ class Task:
     def to_dict(self) -> dict[str, Any]:
         """How a circuit file identifies its task."""
         return {"name": type(self).__name__}
+
+
+def named_positions(
+    task: Task, batch: Batch, example: int, word: Callable[[int], str] | None
+) -> list[str]:
+    """Names of an example's positions: words, with their roles and chains behind them.
+
+    Args:
+        task: names the roles.
+        batch: holds the example.
+        example: which one.
+        word: gives the word of a token id; without it, or without tokens, roles stand alone, and
+            positions without a role have their number.
+    """
+    roles_at: dict[int, list[str]] = {}
+    chains = batch.roles[example].tolist()
+    for chain, roles in enumerate(chains, start=1):
+        for symbol, position in zip(task.role_symbols, roles):
+            own = f"{symbol}.{chain}" if len(chains) > 1 else symbol
+            roles_at.setdefault(position, []).append(own)
+    tokens = None if word is None or batch.tokens is None else batch.tokens[example].tolist()
+    mask = batch.attention_mask
+    labels = []
+    for place in range(batch.inputs.shape[1]):
+        names = "/".join(roles_at.get(place, []))
+        if mask is not None and not mask[example, place]:
+            labels.append("pad")
+        elif tokens is None or word is None:
+            labels.append(names or f"{place}")
+        else:
+            labels.append(f"{word(tokens[place])} ({names})" if names else word(tokens[place]))
+    return labels

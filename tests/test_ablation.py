@@ -26,8 +26,8 @@ def naive_outputs(model, circuit, batch):
             if mechanism.kind == "cut":
                 for example in range(len(batch)):
                     for chain in batch.roles[example].tolist():
-                        for dest, src in mechanism.paths:
-                            new[example, head, chain[dest], chain[src]] = 0
+                        for path in mechanism.paths:
+                            new[example, head, chain[path.dest], chain[path.src]] = 0
             else:
                 new[:, head] = attention_pattern(
                     mechanism, batch.roles, n_positions, rest=circuit.rest

@@ -16,7 +16,8 @@ from circuits.scores.control import allowed_paths, random_circuit, random_contro
 from circuits.scores.enabling import enabled_by
 from circuits.scores.hypotheses import ablation_sweep
 from circuits.scores.scorer import Scorer
-from tasks import RetrievalTask
+from retrieval_interp.views.sweep_view import sweep_figure
+from tasks import InputError, RetrievalTask
 from tests.test_mechanisms import PATHS
 from tests.test_scoring import naive_mse
 
@@ -43,7 +44,7 @@ def test_a_sweep_equals_a_naive_loop(task, model, least):
     for row in found.paths:
         expected = naive_mse(model, task, empty.cut(row.path), batch)
         assert row.live_loss == pytest.approx(expected, abs=1e-5)
-        assert row.attention == pytest.approx(float(attention[row.path.head][row.path.path]))
+        assert row.attention == pytest.approx(float(attention[row.path.head][row.path.path.pair]))
 
 
 def test_what_a_path_enables_is_seen_from_both_sides(task, model):
@@ -61,7 +62,7 @@ def test_what_a_path_enables_is_seen_from_both_sides(task, model):
     with ablated(model, circuit, batch):
         _, changed = model.run_with_cache(batch.inputs)
     for row in rows:
-        layer, place = row.path.head.layer, (*row.path.head, *row.path.path)
+        layer, place = row.path.head.layer, (*row.path.head, *row.path.path.pair)
         assert row.attention == pytest.approx(float(intact[place]), abs=1e-5)
         for side, value in (("q", row.by_query), ("k", row.by_key)):
             name = f"blocks.{layer}.attn.hook_{side}"
@@ -133,3 +134,44 @@ def test_the_control_is_what_random_circuits_give(task, model):
     drawn = [random_circuit(circuit, heads, paths, draw) for _ in range(8)]
     expected = sorted(naive_mse(model, task, other, batch) for other in drawn)
     torch.testing.assert_close(torch.tensor(found), torch.tensor(expected), atol=1e-5, rtol=0)
+
+
+def test_a_printed_sweep_is_a_table_that_fits_the_terminal(task, model, monkeypatch):
+    batch = task.sample(5, seed=2)
+    found = ablation_sweep(model, task, batch, 0.02)
+    costs = found.head_costs
+    for head, cost in costs.items():
+        losses = [loss for (other, _), loss in found.heads.items() if other == head]
+        assert cost == pytest.approx(min(losses) - found.baseline_loss)
+    for columns in ("80", "50"):
+        monkeypatch.setenv("COLUMNS", columns)
+        lines = str(found).splitlines()
+        assert max(map(len, lines)) <= int(columns)
+        rows = [line.split() for line in lines if line.startswith("L")]
+        dearest = sorted(costs, key=lambda head: -costs[head])
+        assert [row[0] for row in rows[:6]] == list(map(str, dearest))
+        most = max(found.paths, key=lambda row: row.live_loss)
+        numbers = (most.attention, most.live_loss, most.live_loss - found.baseline_loss)
+        assert rows[6] == [*str(most.path).split(), *(f"{number:.4f}" for number in numbers)]
+    estimated = ablation_sweep(model, task, batch, 0.02, estimate=True, exact=2)
+    lines = str(estimated).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert sum(len(line.split()) == 5 for line in lines if line.startswith("L")) == 2
+
+
+def test_the_sweep_of_a_workbench_is_a_heat_map_and_a_table(tmp_path):
+    import retrieval_interp as ri
+
+    bench = ri.open("small", examples=16)
+    view = bench.sweep(least=0.3)
+    costs = view.data.head_costs
+    figure = sweep_figure(view.data, bench.task)
+    assert [row[0] for row in figure.data[0].z] == [costs[head] for head in bench.heads]
+    assert "L2.H0 s0&lt;-s2" in view.html and "query A &lt;- B of A-&gt;B" in view.html
+    page = view.save_html(tmp_path / "sweep.html").read_text()
+    assert "cdn.plot.ly/plotly" not in page.replace("plotlyServerURL", "")
+    assert repr(view).startswith("intact loss 0.0")
+    assert bench.circuit == bench.scorer.empty_circuit
+    with pytest.raises(InputError, match="least: expected a mean attention of 0 to 1, found 2.0"):
+        bench.sweep(least=2.0)
+    assert "head replaced" in repr(bench.sweep(least=1.0))

@@ -162,7 +162,8 @@ def test_a_circuit_is_supposed_in_a_terminal(tmp_path):
 def test_a_task_of_ones_own_is_learned_and_explained(tmp_path):
     """In a process of its own, as a user runs it."""
     printed = run(ROOT / "examples" / "own_task.py", cwd=tmp_path)
-    assert "here <- three before" in printed and "s0<-s1 0.9" in printed
+    assert "here <- three before" in printed and "here<-before 0.9" in printed
+    assert "L0.H0: original -> one-hot here<-before" in printed
     assert "Sufficient: with 1 of 1 head" in printed
 
 

@@ -1,9 +1,12 @@
 import json
+from html import unescape
 
 import pytest
 import torch
 
 import retrieval_interp as ri
+from retrieval_interp.config.model_config import ModelConfig
+from retrieval_interp.training.model import build_model
 
 
 @pytest.fixture
@@ -24,11 +27,54 @@ def test_a_click_makes_a_path_and_a_second_takes_it_away(explorer, bench):
     ask(explorer, "toggle", path="L1.H0 s0<-s2")
     assert str(explorer.circuit[1, 0]) == "one-hot s0<-s2"
     assert explorer.state["loss"] == bench.loss != bench.intact_loss
-    assert explorer.state["heads"]["L1.H0"] == {"kind": "one-hot", "paths": [[0, 2]]}
+    assert explorer.state["heads"]["L1.H0"] == {"kind": "one-hot", "paths": [[0, 2, "own"]]}
     assert explorer.state["drawing"].count("marker-end") == 1 and explorer.state["undoable"]
     ask(explorer, "toggle", path="L1.H0 s0<-s2")
     assert explorer.circuit.mechanisms == {}
     assert explorer.state["loss"] == pytest.approx(bench.intact_loss, abs=1e-6)
+
+
+class Named(ri.RepeatedTokensTask):
+    role_names = ("query", "first", "answer")
+
+
+def test_paths_have_the_tasks_own_names_everywhere(tmp_path):
+    task = Named(length=4, alphabet=6)
+    model = build_model(ModelConfig(layers=2, heads=1, d_model=8), task)
+    bench = ri.open(model, task, examples=8, progress=lambda items, what: items)
+    explorer, name = bench.explore(), "L1.H0 query<-answer"
+    ask(explorer, "toggle", path=name)
+    ask(explorer, "show", layer=1, head=0, example=0, with_circuit=False, path=name)
+    assert explorer.model_info["roles"] == list(Named.role_names)
+    assert explorer.shown["path"]["name"] == explorer.state["rows"][0]["name"] == name
+    assert ' data-path="L1.H0 query&lt;-answer"' in explorer.state["drawing"]
+    bench.suppose("L0.H0 answer<-all.first")
+    page = unescape(bench.report(tmp_path / "report.html").read_text())
+    assert page.count(f'data-path="{name}"') >= 3  # arrow, row, cell
+    assert "L0.H0 brings what is at “first A” to “B after it” from all chains." in page
+
+
+def test_a_selected_path_says_what_it_is_worth(explorer, bench):
+    path = "L1.H0 s0<-s2"
+    ask(explorer, "show", layer=1, head=0, example=0, with_circuit=False, path=path)
+    shown, empty = explorer.shown["path"], bench.scorer.empty_circuit
+    cut = bench.loss_with(empty.cut(ri.parse_head_path(path, 5)))
+    assert shown["live"] == pytest.approx(cut, abs=1e-6) and not shown["present"]
+    assert shown["added"] == pytest.approx(bench.loss_with(path), abs=1e-6)
+    assert shown["attention"] == pytest.approx(float(bench.intact_attention[1, 0, 0, 2]), abs=1e-4)
+    ask(explorer, "suppose", line="L0.H0 uniform")
+    ask(explorer, "toggle", path=path)
+    shown = explorer.shown["path"]
+    assert shown["present"] and shown["ablated"] == pytest.approx(bench.loss_with("L1.H0 one-hot"))
+    assert explorer.state["rows"] == [shown]
+    ask(explorer, "score")
+    (row,) = bench.scored.paths
+    assert explorer.state["rows"][0]["ablated"] == row.ablated_loss
+    assert explorer.state["rows"][0]["live"] == pytest.approx(shown["live"], abs=1e-6)
+    ask(explorer, "show", layer=0, head=0, example=0, with_circuit=False, path=path)
+    assert explorer.state["failed"] and "one of the shown head L0.H0" in explorer.state["said"]
+    ask(explorer, "show", layer=1, head=0, example=0, with_circuit=False, path="L1.H0 s2<-s0")
+    assert "source before its destination" in explorer.shown["path"]["note"]
 
 
 def test_the_choices_are_worth_what_they_say(explorer, bench):

@@ -62,7 +62,7 @@ def test_the_task_is_said_in_two_sentences_with_an_example(repeated):
         "An example has 33 positions and asks 15 questions; the roles of a question are repeated A "
         "(s0), first A (s1) and B after it (s2)."
     )
-    sequence = example_sequence(task, batch, repeated.order)
+    sequence = example_sequence(repeated.model, task, batch, repeated.order)
     assert [place["text"] for place in sequence] == task.position_labels(batch, 0)
     marked = {place["role"]: number for number, place in enumerate(sequence) if place["role"]}
     assert marked == {f"s{role}": int(batch.roles[0, 0, role]) for role in range(3)}

@@ -271,7 +271,7 @@ def test_one_head_a_layer_with_one_source_a_role_reaches_the_causal_depth():
         assert steps not in delivered(frontier_circuit(steps, layers - 1), layers - 1)
         order = sequence_order(steps)
         states = circuit_flow(circuit, layers)
-        for head, (dest, src) in circuit.paths():
+        for head, (dest, src, _) in circuit.paths():
             assert order.index(src) < order.index(dest)  # the mask allows it
             assert states[head.layer][dest] & states[head.layer][src]  # assumption 1 does
 

@@ -76,7 +76,7 @@ def test_sets_equal_those_of_all_subsets_run_by_hooks(pairing):
             pattern = pattern.clone()
             for path in cut:
                 if path.head.layer == hook.layer():
-                    dest, src = (batch.roles[:, :, role] for role in path.path)
+                    dest, src = (batch.roles[:, :, role] for role in path.path.pair)
                     pattern[example, path.head.head, dest, src] = 0
             return pattern
 
@@ -89,7 +89,9 @@ def test_sets_equal_those_of_all_subsets_run_by_hooks(pairing):
     for role_path in {path.path for path in built.enabling | built.carrying}:
         heads = [Head(layer, head) for layer in range(3) for head in range(3)]
         mean = ri.mean_attention(model, batch)
-        present = [HeadPath(head, role_path) for head in heads if mean[head][role_path] >= 0.05]
+        present = [
+            HeadPath(head, role_path) for head in heads if mean[head][role_path.pair] >= 0.05
+        ]
         breaking = [
             set(cut)
             for size in range(1, len(present) + 1)

@@ -89,7 +89,7 @@ def test_roles_stand_at_the_last_token_of_their_words(kind, bpe):
 
 def test_names_losses_and_padding(bpe):
     task = giving(bpe)
-    assert task.role_names == ("s0", "s1", "s2", "s3", "s4")
+    assert task.role_names == ("END", "S2", "S1+1", "S1", "IO")
     assert task.role_labels == task.role_symbols == ("END", "S2", "S1+1", "S1", "IO")
     assert task.path_label(0, 4) == "END <- IO" and task.answer_roles == (0,)
     assert task.plateau == pytest.approx(math.log(2)) and task.tolerance is None
@@ -174,7 +174,7 @@ def test_every_filling_is_as_likely_as_any_other(bpe):
         ({"templates": "{IO} and {S1}"}, "templates: expected a list of texts"),
         (
             {"templates": ["{IO} saw {S1}, who saw"]},
-            r"template 1: expected the role \{S2\}, found none",
+            r"templates: expected the role \{S2\} in one of them, found it in none",
         ),
         (
             {"templates": ["{IO} and {S1}, {S2}, {IO} to"]},
@@ -283,3 +283,19 @@ def test_indirect_objects():
         IndirectObjectTask(tokenizer, names=["Anna", "Qzxwvut"])
     with pytest.raises(InputError, match="gives offsets"):
         IndirectObjectTask(None)
+
+
+def test_a_template_may_lack_a_role(bpe):
+    with_place = "At the {place} {IO} saw {S1} , {S2} spoke to"
+    without = "When {S1} and {IO} met, {S2} gave a book to"
+    task = giving(bpe, templates=[with_place, without], roles=("END", "S1", "place", "place+1"))
+    questions, tokens = task.usable(40)
+    assert task.role_names == ("END", "S1", "place", "place+1")
+    batch = task.batch(tokens)
+    lacking = torch.tensor([question.prompt.startswith("When") for question in questions])
+    assert 5 < int(lacking.sum()) < 35
+    assert (batch.roles[lacking][:, 0, 2:] == -1).all()
+    assert (batch.roles[~lacking][:, 0, 2] + 1 == batch.roles[~lacking][:, 0, 3]).all()
+    assert (batch.roles[:, :, :2] >= 0).all()
+    by_default = giving(bpe, templates=[without, with_place], roles=None)
+    assert by_default.role_names == ("END", "S2", "IO", "S1", "place")

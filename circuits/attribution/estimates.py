@@ -136,7 +136,7 @@ def attribute(
     """
     check_model_fits(model, batch, task)
     check_batch_fits(batch, task)
-    circuit = Circuit({}, len(task.role_names), task=task.to_dict()) if circuit is None else circuit
+    circuit = Circuit.empty(task) if circuit is None else circuit
     if circuit.n_roles != len(task.role_names):
         raise InputError(
             f"circuit: expected one for the task's {len(task.role_names)} roles, found one for "

@@ -16,7 +16,7 @@ from torch import Tensor
 from circuits.attention import attention_pattern, cut_paths
 from circuits.circuit import Circuit, Head, Mechanism
 from circuits.hooks.ablated import ablated
-from circuits.hooks.points import is_causal, pattern_hook_name
+from circuits.hooks.points import call_options, is_causal, pattern_hook_name
 from circuits.runs.hook_runs import answer_hooks
 from tasks import Batch, InputError, Task
 
@@ -92,6 +92,7 @@ class PatternGradients:
             self.causal,
             self.circuit.rest,
             self.batch.tokens,
+            self.batch.attention_mask,
         ).to(own)
 
 
@@ -146,7 +147,7 @@ def pattern_gradients(
             ablated(model, circuit, batch),
             model.hooks(fwd_hooks=after),
         ):
-            outputs = model(batch.inputs)
+            outputs = model(batch.inputs, **call_options(batch))
         if not len(own) == len(used) == len(shifts) == n_layers:
             raise InputError(
                 f"attribution: expected {pattern_hook_name(0)}, hook_v, hook_z and their "

@@ -16,6 +16,7 @@ from torch import Tensor
 from circuits.circuit import Head, HeadPath
 from circuits.discovery.judge import Judge, OutOfTime, SearchStopped
 from circuits.hooks.points import is_causal
+from circuits.runs.fits import draw_batch
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths
 from circuits.scores.scorer import Progress, no_progress
@@ -73,7 +74,7 @@ def needed_paths(
         L0.H0 s4<-s3
     """
     device = next(model.parameters()).device
-    batch = task.sample(examples, seed, device, split="discovery")
+    batch = draw_batch(task, examples, seed, device, "discovery")
     judge = Judge(model, task, batch, tolerance)
     if not has_learned(task, judge.intact_loss, judge.uninformed_loss):
         return []
@@ -92,7 +93,7 @@ def needed_sets(
     n_layers, n_heads = attention.shape[:2]
     heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     allowed = allowed_paths(judge.batch, is_causal(judge.model))
-    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p] >= _WEAKEST]
+    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p.pair] >= _WEAKEST]
     sets: list[tuple[HeadPath, ...]] = []
     try:
         effects = judge.effects(judge.empty, [judge.empty.cut(path) for path in present])

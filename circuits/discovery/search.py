@@ -58,6 +58,7 @@ from circuits.discovery.cost import circuit_cost, cost
 from circuits.discovery.judge import Judge, OutOfTime, SearchStopped
 from circuits.discovery.redundancy import needed_sets
 from circuits.hooks.points import is_causal
+from circuits.runs.fits import draw_batch
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_attention
 from circuits.scores.scorer import Progress, no_progress
@@ -149,7 +150,7 @@ def discover(
     if time is not None and not time > 0:
         raise InputError(f"time: expected more than 0 seconds, found {time:g}")
     device = next(model.parameters()).device
-    batch = task.sample(examples, seed, device, split="discovery")
+    batch = draw_batch(task, examples, seed, device, "discovery")
     search = Search(model, task, batch, tolerance, shared)
     if not search.learned:
         return search.empty
@@ -280,7 +281,7 @@ class Search:
             ),
             {head: role_mean(self.attention[head]) for head in self.heads},
         ]
-        circuits = [Circuit(m, empty.n_roles, empty.rest, empty.task) for m in mechanisms]
+        circuits = [replace(empty, mechanisms=each) for each in mechanisms]
         return [c for place, c in enumerate(circuits) if c not in circuits[:place]]
 
     def _changed(self, circuit: Circuit, *changes: Change) -> Circuit:

@@ -5,6 +5,7 @@ is an arrow from its source to its destination: wider where it is needed more, d
 enables.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,17 +136,20 @@ def lay_out(
     arrows = []
     seen: Counter[tuple[int, RolePath]] = Counter()
     for path in dict.fromkeys(circuit.every_path()):
-        head, (dest, src) = path
+        head, (dest, src, _) = path
         if dest not in place or src not in place:
             raise InputError(
                 f"drawing: expected an order with the roles of every path, found {path}, and the "
                 f"order {', '.join(map(role_name, order))}"
             )
         loss = necessity.get(path)
-        about = [str(path), f"{names.labels[dest]} from {names.labels[src]}"]
+        label = path.path.words(lambda dest, src: f"{names.labels[dest]} from {names.labels[src]}")
+        about = [path.text(circuit.role_names), label]
         about += [] if loss is None else [f"{loss_name} {loss:.3f} when ablated"]
         about += [] if path in carrying else ["only enables"]
-        about += [one_suffices(paths) for paths in circuit.redundant if path in paths]
+        about += [
+            one_suffices(paths, circuit.role_names) for paths in circuit.redundant if path in paths
+        ]
         arrows.append(
             Arrow(
                 path,
@@ -164,7 +168,7 @@ def lay_out(
     return Layout(
         tuple(
             Column(role, name, "" if names.symbols[role] == name else names.symbols[role])
-            for role, name in ((role, role_name(role)) for role in order)
+            for role, name in ((role, role_name(role, circuit.role_names)) for role in order)
         ),
         tuple(
             layer_labels(circuit, layer, drawn, batch, enables or {}) for layer in range(n_layers)
@@ -179,7 +183,9 @@ def _bundles(circuit: Circuit, arrows: Sequence[Arrow]) -> Iterator[Bundle]:
         for layer in sorted({path.head.layer for path in paths}):
             beside = [a for a in arrows if a.path in paths and a.path.head.layer == layer]
             if beside:
-                yield Bundle(tuple(beside), f"1 of {len(paths)}", one_suffices(paths))
+                yield Bundle(
+                    tuple(beside), f"1 of {len(paths)}", one_suffices(paths, circuit.role_names)
+                )
 
 
 def depth(circuit: Circuit) -> int:
@@ -189,8 +195,9 @@ def depth(circuit: Circuit) -> int:
 
 
 def role_order(batch: Batch) -> list[int]:
-    """Roles in the order in which they stand in the sequence, earliest first."""
-    means = batch.roles.double().mean(dim=(0, 1)).tolist()
+    """Roles in the order in which they stand in the sequence, earliest first; absent ones last."""
+    present = batch.roles.double().masked_fill(batch.roles < 0, math.nan)
+    means = present.nanmean(dim=(0, 1)).nan_to_num(math.inf).tolist()
     return sorted(range(len(means)), key=lambda role: means[role])
 
 

@@ -20,7 +20,7 @@ class RoleNames(NamedTuple):
 def names_for(circuit: Circuit, task: Task | None) -> RoleNames:
     """As the task says; without one in a chain's letters, or s0, s1, ... for other tasks."""
     if task is not None:
-        own = task.role_symbols != task.role_names
+        own = tuple(task.role_symbols) != tuple(task.role_names)
         return RoleNames(task.role_labels, task.role_symbols if own else task.role_labels)
     roles = range(circuit.n_roles)
     if circuit.task.get("name", RetrievalTask.name) == RetrievalTask.name:
@@ -43,7 +43,7 @@ def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
 
 def _path_kind(path: RolePath, batch: Batch) -> str:
     dest, src = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
-    there = (dest >= 0) & (src >= 0)
+    there = (dest >= 0) & (src >= 0) & (path.relation == "own")
 
     def always(holds: Bool[Tensor, "batch chain"]) -> bool:
         return bool(holds[there].all())

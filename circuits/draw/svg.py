@@ -154,8 +154,9 @@ def _add_layer(
         _add(group, "path", d=band.svg(), stroke_width=f"{width:.1f}", **style)
         texts.append((group, bundle.label, curves[bundle.arrows[-1].path]))
     for arrow in arrows:
-        group = _add(svg, "g", data_path=arrow.path, **{"class": "arrow"})
-        _add(group, "title", f"{arrow.path}: {', '.join(arrow.about[1:])}")
+        name, *about = arrow.about
+        group = _add(svg, "g", data_path=name, **{"class": "arrow"})
+        _add(group, "title", f"{name}: {', '.join(about)}")
         dashes = {"stroke_dasharray": "5 4", "stroke_opacity": 0.75} if arrow.dashed else {}
         line = {"d": curves[arrow.path].svg(), "fill": "none"}
         # A wider, invisible line is easier to click.

@@ -39,8 +39,8 @@ def circuit_flow(circuit: Circuit, n_layers: int) -> list[Held]:
     for paths in by_layer:
         held = states[-1]
         grown = list(held)
-        for _, (dest, src) in paths:
-            grown[dest] |= held[src]
+        for _, path in paths:
+            grown[path.dest] |= held[path.src]
         states.append(tuple(grown))
     return states
 
@@ -148,7 +148,7 @@ def circuit_graph(circuit: Circuit) -> RetrievalGraph:
 
 
 def paths_by_layer(circuit: Circuit, n_layers: int) -> list[list[HeadPath]]:
-    """The paths of every layer.
+    """The paths of every layer that can bring something of the same chain.
 
     Raises:
         InputError: not the roles of a chain or graph, or a role or layer is out of range.
@@ -162,9 +162,10 @@ def paths_by_layer(circuit: Circuit, n_layers: int) -> list[list[HeadPath]]:
                 f"circuit: expected heads of the model's {n_layers} layers, L0 on, found {head}"
             )
     for path in circuit.paths():
-        if not all(0 <= role < n_roles for role in path.path):
+        if not all(0 <= role < n_roles for role in path.path.pair):
             raise InputError(
                 f"circuit: expected roles from s0 to {role_name(n_roles - 1)}, found {path}"
             )
-        by_layer[path.head.layer].append(path)
+        if path.path.relation != "other":
+            by_layer[path.head.layer].append(path)
     return by_layer

@@ -52,7 +52,7 @@ def circuit_hooks(
         for head in heads:
             mechanism = circuit[head]
             if mechanism.kind == "cut":
-                check_paths(mechanism.paths, batch.roles, causal)
+                check_paths(mechanism.paths, batch.roles, causal, names=circuit.role_names)
                 cuts[head.head] = mechanism.paths
             else:
                 patterns[head.head] = attention_pattern(
@@ -62,9 +62,10 @@ def circuit_hooks(
                     causal,
                     circuit.rest,
                     batch.tokens,
+                    batch.attention_mask,
                 )
         if by_values:
-            hooks += value_hooks(layer, patterns, cuts, batch.roles, causal)
+            hooks += value_hooks(layer, patterns, cuts, batch, causal)
         else:
             hook = partial(_replace_heads, patterns=patterns, cuts=cuts, roles=batch.roles)
             hooks.append((pattern_hook_name(layer), hook))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from circuits.attention import allowed_positions, cut_paths, softmax_attention
 from circuits.circuit import RolePath
-from circuits.hooks.points import is_hooked_transformer
+from circuits.hooks.points import call_options, is_hooked_transformer
 from tasks import Batch, InputError
 
 _USED: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
@@ -35,6 +35,7 @@ def pattern_is_used(model: Any, batch: Batch) -> bool:
         gathered: list[Tensor] = []
         model.run_with_hooks(
             batch.inputs[:1],
+            **call_options(batch[:1]),
             fwd_hooks=[
                 ("blocks.0.attn.hook_pattern", lambda pattern, hook: torch.zeros_like(pattern)),
                 ("blocks.0.attn.hook_z", lambda z, hook: gathered.append(z)),
@@ -53,7 +54,7 @@ def value_hooks(
     layer: int,
     patterns: dict[int, Tensor],
     cuts: dict[int, tuple[RolePath, ...]],
-    roles: Tensor,
+    batch: Batch,
     causal: bool,
 ) -> list[tuple[str, Callable[..., Any]]]:
     """Hooks that replace a layer's attention through its values.
@@ -62,13 +63,16 @@ def value_hooks(
         layer: its number.
         patterns: the pattern of each replaced head, [batch dest src].
         cuts: the paths to cut in each head.
-        roles: role positions of the batch, [batch chain role].
+        batch: the examples, whose roles place the paths.
         causal: whether the model masks later positions.
 
     Returns:
-        Pairs of hook name and hook. Set them all together, for a run of the batch that `roles`
-        belongs to.
+        Pairs of hook name and hook. Set them all together, for a run of this batch.
     """
+    real = batch.attention_mask
+    allowed = allowed_positions(batch.inputs.shape[1], causal, batch.inputs.device, real)
+    if real is not None:
+        allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
     seen: dict[str, Float[Tensor, "batch pos head d_head"]] = {}
     own: dict[int, Tensor] = {}
     used: dict[int, Tensor] = {}
@@ -82,9 +86,9 @@ def value_hooks(
     def replace(
         z: Float[Tensor, "batch pos head d_head"], hook: Any
     ) -> Float[Tensor, "batch pos head d_head"]:
-        if len(z) != len(roles):
+        if len(z) != len(batch):
             raise InputError(
-                f"ablation: the circuit was applied for a batch of {len(roles)} examples, but the "
+                f"ablation: the circuit was applied for a batch of {len(batch)} examples, but the "
                 f"model ran on {len(z)}; run the same batch"
             )
         z = z.clone()
@@ -92,9 +96,8 @@ def value_hooks(
         group = z.shape[2] // seen["v"].shape[2]
         for head, paths in cuts.items():
             queries, keys = seen["q"][:, :, head], seen["k"][:, :, head // group]
-            allowed = allowed_positions(queries.shape[1], causal, queries.device)
             own[head] = softmax_attention(queries, keys, allowed, queries.shape[-1] ** 0.5)
-            used[head] = cut_paths(own[head], paths, roles)
+            used[head] = cut_paths(own[head], paths, batch.roles)
         for head, pattern in patterns.items():
             used[head] = pattern.to(z).expand(len(z), -1, -1)
         for head, pattern in used.items():
@@ -106,7 +109,8 @@ def value_hooks(
     ) -> Float[Tensor, "batch head dest src"]:
         """Show the pattern that was actually used to other hooks."""
         for head, mine in own.items():
-            if not torch.allclose(mine, pattern[:, head], atol=1e-4):
+            apart = (mine - pattern[:, head]).abs().amax(-1)
+            if bool((apart if real is None else apart * real).max() > 1e-4):
                 raise InputError(
                     f"ablation: expected L{layer}.H{head} to attend by its queries and keys alone, "
                     "found another pattern; paths of this model cannot be cut, only replaced"

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuits.hooks.points import call_options
 from tasks import Batch
 
 # How many things a model's blocks return, 0 for the stream alone; None if skipping fails.
@@ -72,7 +73,7 @@ def _blocks_return(model: Any, batch: Batch) -> int | None:
 
     handle = model.blocks[0].register_forward_hook(note)
     try:
-        model(batch.inputs)
+        model(batch.inputs, **call_options(batch))
     finally:
         handle.remove()
     return returned[0] if returned else None
@@ -88,13 +89,16 @@ def _is_exact(model: Any, batch: Batch) -> bool:
     names = [f"blocks.{layer}.hook_resid_pre" for layer in layers]
     if any(name not in model.hook_dict for name in names):
         return False
-    whole = model.run_with_hooks(batch.inputs, fwd_hooks=[(name, keep) for name in names])
+    whole = model.run_with_hooks(
+        batch.inputs, **call_options(batch), fwd_hooks=[(name, keep) for name in names]
+    )
     if len(residuals) != len(layers):
         return False
     try:
         for layer, residual in zip(layers, residuals):
             with blocks_skipped(model, layer, residual):
-                if not torch.allclose(model(batch.inputs), whole, atol=1e-5, rtol=1e-5):
+                again = model(batch.inputs, **call_options(batch))
+                if not torch.allclose(again, whole, atol=1e-5, rtol=1e-5):
                     return False
     except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError):
         return False  # its loop over blocks needs more of them

@@ -1,8 +1,84 @@
 """Whether a model, a batch and a task fit each other."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
-from tasks import Batch, InputError, Task, TrainingTask, role_name
+import torch
+from torch import Tensor
+
+from circuits.hooks.points import is_causal
+from circuits.rules import first_real
+from tasks import Batch, InputError, Split, Task, TrainingTask
+from tasks.roles import check_role_names
+
+_DEFINED = {  # what a task has to define, and how it is called
+    "role_names": "role_names = ('s0', 's1'), or names of your own",
+    "sample": "sample(n, seed, device, split)",
+    "example_losses": "example_losses(outputs, batch)",
+}
+
+
+def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split: Split) -> Batch:
+    """Examples of a task, checked.
+
+    Raises:
+        InputError: the task lacks one of its three parts or takes other arguments, or what it draws
+            is no batch of n examples with its roles.
+    """
+    if not isinstance(task, Task):
+        raise InputError(f"expected a task, an instance of ri.Task, found {task!r:.60}")
+    for name, form in _DEFINED.items():
+        if getattr(type(task), name) is getattr(Task, name) and name not in vars(task):
+            raise InputError(
+                f"task: expected {type(task).__name__} to define {form}, found nothing; see ri.Task"
+            )
+    _check_call(task.sample, "sample", n, seed, device, split=split)
+    _check_call(task.example_losses, "example_losses", None, None)
+    batch = task.sample(n, seed, device, split=split)
+    if not isinstance(batch, Batch):
+        raise InputError(
+            "task: expected sample to return an ri.Batch of inputs, targets and roles, found "
+            f"{shape_text(batch)}"
+        )
+    check_batch_fits(batch, task)
+    if len(batch) != n:
+        raise InputError(
+            f"task: expected {n} examples from sample({n}, ...), found {len(batch)}: inputs of "
+            f"{shape_text(batch.inputs)}"
+        )
+    return batch
+
+
+def _check_call(method: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> None:
+    """Check that a method takes what it is called with."""
+    try:
+        inspect.signature(method).bind(*arguments, **options)
+    except TypeError as error:
+        found = inspect.signature(method)
+        raise InputError(
+            f"task: expected {_DEFINED[name]}, found {name}{found} ({error}); change its arguments"
+        ) from None
+
+
+def shape_text(found: Any) -> str:
+    """`float32 of [8, 13]` for a tensor, the type of anything else."""
+    if not isinstance(found, Tensor):
+        return f"{found!r:.40}" if found is None else type(found).__name__
+    return f"{str(found.dtype).removeprefix('torch.')} of {list(found.shape)}"
+
+
+def check_losses(losses: Any, batch: Batch) -> None:
+    """Check the losses that a task gives.
+
+    Raises:
+        InputError: not a tensor [batch, asked].
+    """
+    if not isinstance(losses, Tensor) or losses.ndim != 2 or len(losses) != len(batch):
+        raise InputError(
+            f"task: expected example_losses of shape [{len(batch)}, asked], one row per example "
+            f"and one column if one thing is asked, found {shape_text(losses)}"
+        )
 
 
 def check_batch_fits(batch: Batch, task: Task) -> None:
@@ -12,31 +88,73 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
         InputError: saying what is wrong.
     """
     names, roles = task.role_names, batch.roles
-    if tuple(names) != tuple(map(role_name, range(len(names)))) or not names:
+    if not names or isinstance(names, str):
         raise InputError(
-            f"task: expected role_names s0, s1, ... (role_labels are for people), found "
-            f"{', '.join(map(str, names)):.80}"
+            "task: expected role_names such as ('s0', 's1') or ('query', 'key'), found "
+            f"{names!r:.40}"
         )
+    check_role_names(names)
     if len(task.role_labels) != len(names) or len(task.role_symbols) != len(names):
         raise InputError(f"task: expected a label and a symbol for each of {len(names)} roles")
+    for what, tensor in (("inputs", batch.inputs), ("targets", batch.targets), ("roles", roles)):
+        if not isinstance(tensor, Tensor) or tensor.ndim < 1:
+            raise InputError(f"batch: expected {what} as a tensor, found {shape_text(tensor)}")
+    if batch.inputs.ndim not in (2, 3) or not batch.inputs.shape[1]:
+        raise InputError(
+            "batch: expected inputs of shape [batch, pos] (token ids) or [batch, pos, d_in] "
+            f"(vectors), found {shape_text(batch.inputs)}"
+        )
     if roles.ndim != 3 or roles.is_floating_point() or not all(roles.shape):
         raise InputError(
-            f"batch: expected roles as whole numbers of shape [batch, chain, role], found "
-            f"{str(roles.dtype).removeprefix('torch.')} of {list(roles.shape)}"
+            "batch: expected roles as whole numbers of shape [batch, chain, role], found "
+            f"{shape_text(roles)}"
         )
     if roles.shape[-1] != len(names):
         raise InputError(
-            f"expected a batch with the task's {len(names)} roles, s0 to {names[-1]}, found one "
-            f"with {roles.shape[-1]}"
+            f"expected a batch with the task's {len(names)} roles, {names[0]} to {names[-1]}, "
+            f"found one with {roles.shape[-1]}"
         )
-    if (
-        len(roles) != len(batch)
-        or not 0 <= int(roles.min()) <= int(roles.max()) < (batch.inputs.shape[1])
-    ):
+    lowest, highest = int(roles.min()), int(roles.max())
+    if len(roles) != len(batch) or not -1 <= lowest <= highest < batch.inputs.shape[1]:
         raise InputError(
             f"batch: expected roles of {len(batch)} examples at positions 0 to "
-            f"{batch.inputs.shape[1] - 1}, found {len(roles)} at {int(roles.min())} to "
-            f"{int(roles.max())}"
+            f"{batch.inputs.shape[1] - 1}, or -1 where absent, found {len(roles)} at {lowest} to "
+            f"{highest}"
+        )
+    if (
+        task.vocabulary
+        and batch.tokens is not None
+        and ((most := int(batch.tokens.max())) >= len(task.vocabulary))
+    ):
+        raise InputError(
+            "task: expected a vocabulary with a word for every token, found "
+            f"{len(task.vocabulary)} words and the token {most}"
+        )
+    if batch.attention_mask is not None:
+        _check_padding(batch)
+
+
+def _check_padding(batch: Batch) -> None:
+    real, shape = batch.attention_mask, batch.inputs.shape[:2]
+    if real is None or real.shape != shape:
+        raise InputError(
+            f"batch: expected attention_mask of shape {list(shape)}, True at real positions, found "
+            f"{shape_text(real)}"
+        )
+    position = torch.arange(shape[1], device=real.device)
+    count, start = real.sum(1, keepdim=True), first_real(real)[:, None]
+    whole = (real == ((position >= start) & (position < start + count))).all(1) & (count[:, 0] > 0)
+    if not bool(whole.all()):
+        raise InputError(
+            "batch: expected padding before or after the real positions of an example, found "
+            f"another attention_mask in example {int((~whole).int().argmax())}"
+        )
+    flat = batch.roles.flatten(1)
+    padded = (flat >= 0) & ~real.gather(1, flat.clamp(min=0))
+    if bool(padded.any()):
+        raise InputError(
+            "batch: expected roles at real positions, or -1 where absent, found one at padding in "
+            f"example {int(padded.any(1).int().argmax())}"
         )
 
 
@@ -53,6 +171,12 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
         raise InputError(
             f"expected inputs of the model's type, {dtype}, found {batch.inputs.dtype}; use "
             "model.float()"
+        )
+    if batch.attention_mask is not None and not is_causal(model):
+        raise InputError(
+            "batch: expected a causal model for a batch with an attention_mask, found one that "
+            "sees later positions, in which TransformerLens does not mask padding; run each length "
+            "alone"
         )
     if isinstance(task, TrainingTask) and (model.cfg.d_vocab, model.cfg.d_vocab_out) != (
         task.d_in,

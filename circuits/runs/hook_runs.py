@@ -10,7 +10,7 @@ from torch import Tensor
 
 from circuits.circuit import Circuit
 from circuits.hooks.ablated import ablated
-from circuits.hooks.points import is_hooked_transformer
+from circuits.hooks.points import call_options, is_hooked_transformer
 from circuits.hooks.skipped import blocks_skipped, can_skip_blocks
 from tasks import Batch, InputError
 
@@ -43,7 +43,7 @@ class HookRuns:
     def __init__(
         self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
     ):
-        self.model, self.batch = model, batch
+        self.model, self.batch, self.options = model, batch, call_options(batch)
         # A user's hook before a layer would act twice on the activation kept there.
         hooked = any(
             point.has_hooks() for name, point in model.hook_dict.items() if "resid_pre" in name
@@ -69,7 +69,7 @@ class HookRuns:
             ablated(self.model, circuit, self.batch),
             self.model.hooks(fwd_hooks=[*((name, keep) for name in names), *self.reading]),
         ):
-            outputs: Tensor = self.model(self.batch.inputs)
+            outputs: Tensor = self.model(self.batch.inputs, **self.options)
         if len(residuals) != len(names):
             raise InputError(
                 f"scoring: expected hook_resid_pre to fire once in each of {len(names)} layers, "
@@ -87,16 +87,16 @@ class HookRuns:
         outputs: Tensor
         if not self.starts_anywhere:
             with self._answering(circuit):
-                outputs = self.model(self.batch.inputs)
+                outputs = self.model(self.batch.inputs, **self.options)
         elif is_hooked_transformer(self.model):
             with self._answering(circuit, layer):
-                outputs = self.model(self.residuals[layer], start_at_layer=layer)
+                outputs = self.model(self.residuals[layer], start_at_layer=layer, **self.options)
         else:
             with (
                 self._answering(circuit, layer),
                 blocks_skipped(self.model, layer, self.residuals[layer]),
             ):
-                outputs = self.model(self.batch.inputs)
+                outputs = self.model(self.batch.inputs, **self.options)
         return outputs
 
     @contextmanager
@@ -117,8 +117,11 @@ class HookRuns:
 def answer_hooks(
     model: Any, batch: Batch, answer_roles: tuple[int, ...]
 ) -> list[tuple[str, Callable[..., Tensor]]]:
-    """Hooks that keep only the answer roles' positions before logits are computed."""
-    positions = batch.roles[:, :, list(answer_roles)].flatten(1)
+    """Hooks that keep only the answer roles' positions before logits are computed.
+
+    For an absent role any position is kept; `Task.answers` leaves it out.
+    """
+    positions = batch.roles[:, :, list(answer_roles)].flatten(1).clamp(min=0)
     example = torch.arange(len(batch), device=positions.device)[:, None]
 
     def at_answers(residual: Tensor, hook: Any) -> Tensor:

@@ -1,13 +1,15 @@
 """Mean attention by role: how much each role attends to each other one (paper, section 9.1)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import attention_by_role
+from circuits.attention import attention_along, attention_by_role
+from circuits.circuit import HeadPath
+from circuits.hooks.points import is_causal
 from circuits.runs.hook_runs import parts_of
 from circuits.runs.patterns import read_patterns
 from tasks import Batch
@@ -17,7 +19,7 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
     """Mean attention from each role to each role of the same chain, per head.
 
     With A[l, h, b] the attention pattern of head h in layer l on example b, and roles[b, c, r] the
-    position of role r of chain c,
+    position of role r of chain c, over the examples and chains that have both roles,
 
         mean[l, h, dest, src] = mean over b and c of A[l, h, b, roles[b, c, dest], roles[b, c, src]]
 
@@ -37,20 +39,63 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
         >>> round(attention[2, 0, 0, 2].item(), 2)  # L2.H0 s0<-s2
         0.89
     """
-    parts = parts_of(model, batch)
-    return weighted_mean((_mean_attention(model, part), len(part)) for part in parts)
+    return weighted_mean(_mean_attention(model, part) for part in parts_of(model, batch))
 
 
-def weighted_mean(parts: Iterable[tuple[Tensor, int]]) -> Tensor:
-    """The mean over all examples, from the parts' means and sizes."""
+def attention_along_paths(
+    model: Any,
+    batch: Batch,
+    paths: Sequence[HeadPath],
+    by_role: Float[Tensor, "layer head role role2"],
+) -> dict[HeadPath, float]:
+    """The mean attention of some paths, to all their sources together.
+
+    Args:
+        model: a hooked model; left unchanged.
+        batch: the examples.
+        paths: which ones.
+        by_role: what `mean_attention` gives, which tells that of paths within a chain.
+    """
+    found = {
+        path: float(by_role[path.head][path.path.pair])
+        for path in paths
+        if path.path.relation == "own"
+    }
+    others = [path for path in dict.fromkeys(paths) if path not in found]
+    if others:
+        parts = (_along(model, part, others) for part in parts_of(model, batch))
+        found |= dict(zip(others, weighted_mean(parts).tolist()))
+    return found
+
+
+def weighted_mean(parts: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """The mean over all examples, from the parts' means and how many examples each is the mean of.
+
+    Counts are broadcast against means.
+    """
     means, counts = zip(*parts)
-    weights = torch.tensor(counts, dtype=means[0].dtype, device=means[0].device) / sum(counts)
-    mean: Tensor = torch.tensordot(weights, torch.stack(means), dims=1)
+    total = torch.stack([count.float() for count in counts]).sum(0).clamp(min=1)
+    mean: Tensor = torch.stack([m * (count / total) for m, count in zip(means, counts)]).sum(0)
     return mean
 
 
-def _mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:
-    def by_role(pattern: Tensor) -> Tensor:
-        return attention_by_role(pattern, batch.roles)
+def _mean_attention(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    counts: list[Tensor] = []
 
-    return torch.stack(read_patterns(model, batch, by_role))
+    def by_role(pattern: Tensor) -> Tensor:
+        mean, count = attention_by_role(pattern, batch.roles)
+        counts.append(count)
+        return mean
+
+    return torch.stack(read_patterns(model, batch, by_role)), counts[0]
+
+
+def _along(model: Any, batch: Batch, paths: Sequence[HeadPath]) -> tuple[Tensor, Tensor]:
+    causal = is_causal(model)
+    layers = read_patterns(model, batch, Tensor.float)
+    found = [
+        attention_along(layers[head.layer][:, head.head], path, batch.roles, causal)
+        for head, path in paths
+    ]
+    means, counts = zip(*found)
+    return torch.stack(means), torch.stack(counts)

@@ -10,6 +10,7 @@ from torch import Tensor
 from circuits.attention import attention_pattern
 from circuits.circuit import Head, Mechanism
 from circuits.hooks.points import is_causal
+from circuits.rules import first_real, shifted
 from circuits.runs.patterns import read_patterns
 from tasks import Batch
 
@@ -17,14 +18,17 @@ _AT_ONCE = 50_000_000  # weights of the patterns that are held at once
 
 
 def asked_rows(batch: Batch) -> Float[Tensor, "batch pos"]:
-    """1 at positions up to the last role of each example, 0 after it."""
+    """1 at positions up to the last role of each example, 0 after it and at padding."""
     last = batch.roles.flatten(1).amax(1, keepdim=True)
-    return (torch.arange(batch.inputs.shape[1], device=last.device) <= last).float()
+    asked = torch.arange(batch.inputs.shape[1], device=last.device) <= last
+    return (asked if batch.attention_mask is None else asked & batch.attention_mask).float()
 
 
 @torch.no_grad()
 def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest src"]:
     """Mean attention by position, over the examples that have it (`asked_rows`).
+
+    Positions count from the first that is no padding.
 
     Raises:
         InputError: the model's pattern hooks do not fire.
@@ -32,9 +36,17 @@ def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest sr
     total: list[Tensor] = []
     for part in _parts(model, batch):
         weights = asked_rows(part)[:, None, :, None]
-        sums = [(pattern * weights).sum(0) for pattern in _patterns(model, part)]
+        weighted = (pattern * weights for pattern in _patterns(model, part))
+        sums = [_from_start(pattern, part, (2, 3)).sum(0) for pattern in weighted]
         total = [a + b for a, b in zip(total, sums)] if total else sums
-    return torch.stack(total) / asked_rows(batch).sum(0).clamp(min=1)[None, None, :, None]
+    count = _from_start(asked_rows(batch), batch, (1,)).sum(0)
+    return torch.stack(total) / count.clamp(min=1)[None, None, :, None]
+
+
+def _from_start(x: Tensor, batch: Batch, dims: tuple[int, ...]) -> Tensor:
+    """Positions moved so that each example starts at 0."""
+    real = batch.attention_mask
+    return x if real is None else shifted(x, -first_real(real), dims)
 
 
 def pattern_shares(
@@ -51,7 +63,7 @@ def pattern_shares(
     causal, length = is_causal(model), batch.inputs.shape[1]
     sums = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
     for part in _parts(model, batch):
-        rows = asked_rows(part)
+        rows, real = asked_rows(part), part.attention_mask
         rules: dict[Mechanism, Tensor] = {}
         patterns = _patterns(model, part)
         for head, of_head in mechanisms.items():
@@ -59,7 +71,7 @@ def pattern_shares(
                 wanted = rules.get(mechanism)
                 if wanted is None:
                     wanted = attention_pattern(
-                        mechanism, part.roles, length, causal, tokens=part.tokens
+                        mechanism, part.roles, length, causal, "zero", part.tokens, real
                     )
                     if not (mechanism.paths or mechanism.mean):  # others have it, too
                         rules[mechanism] = wanted

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuits.hooks.points import pattern_hook_name
+from circuits.hooks.points import call_options, pattern_hook_name
 from tasks import Batch, InputError
 
 
@@ -34,7 +34,8 @@ def read_patterns(model: Any, batch: Batch, keep: Callable[[Tensor], Tensor]) ->
             f"attention: expected a model with hook points, found no {missing[0]}; load it as a "
             "HookedTransformer or TransformerBridge"
         )
-    model.run_with_hooks(batch.inputs, fwd_hooks=[(name, hold) for name in names], return_type=None)
+    hooks = [(name, hold) for name in names]
+    model.run_with_hooks(batch.inputs, **call_options(batch), fwd_hooks=hooks, return_type=None)
     if len(layers) != len(names):
         raise InputError(
             f"attention: expected {names[0]} and its counterparts to fire in {len(names)} layers, "

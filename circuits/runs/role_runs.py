@@ -27,10 +27,9 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from circuits.attention import softmax_attention
-from circuits.circuit import RULES, Circuit, Mechanism, Rest
+from circuits.attention import attention_pattern, softmax_attention
+from circuits.circuit import RULES, Circuit, Mechanism, Rest, RolePath
 from circuits.hooks.points import is_causal, is_hooked_transformer
-from circuits.rules import rule_pattern
 from circuits.runs.layer_input import BaseInput, ChangedInput, LayerInput, norm
 from circuits.runs.plain_weights import plain_weights
 from tasks import Batch
@@ -43,23 +42,29 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": _GELU,
     "relu": F.relu,
 }
-Row = tuple[str | Mechanism, tuple[tuple[int, float], ...]]
+Row = tuple[str | tuple[Mechanism, Rest], tuple[tuple[RolePath, float], ...]]
 Rows = list[list[list[Row]]]  # by layer, head and role
 
 
 def attention_row(mechanism: Mechanism, dest: int, rest: Rest) -> Row:
-    """What a role attends to: `fixed` shares, `uniform`, a rule, or `original` minus sources."""
-    sources = mechanism.sources(dest)
+    """What a role attends to: `fixed` shares, `uniform`, a pattern, or `original` minus paths.
+
+    Rules and paths to other chains are patterns: what a position sees then depends on where it is.
+    """
+    paths = mechanism.row(dest)
     if mechanism.kind in ("original", "cut"):
-        return "original", sources
+        return "original", paths
     if mechanism.kind in RULES:
-        return mechanism, ()
-    if sources:
-        return "fixed", sources
+        return (mechanism, "zero"), ()
+    if any(path.relation != "own" for path, _ in paths):
+        weights = tuple(weight for _, weight in paths) if mechanism.weights else ()
+        return (Mechanism(mechanism.kind, tuple(path for path, _ in paths), weights), rest), ()
+    if paths:
+        return "fixed", paths
     kind = mechanism.kind if mechanism.kind in ("uniform", "identity") else rest
     if kind == "uniform":
         return "uniform", ()
-    return "fixed", ((dest, 1.0),) if kind == "identity" else ()
+    return "fixed", ((RolePath(dest, dest), 1.0),) if kind == "identity" else ()
 
 
 class RoleRuns:
@@ -74,7 +79,8 @@ class RoleRuns:
         n_positions = batch.inputs.shape[1]
         positions = torch.arange(n_positions, device=roles.device)
         return (
-            roles.shape[1] == n_positions
+            batch.attention_mask is None
+            and roles.shape[1] == n_positions
             and bool((roles == positions).all())
             and model.cfg.normalization_type in (None, "LN")
             and model.cfg.n_key_value_heads is None
@@ -102,7 +108,8 @@ class RoleRuns:
         self.model = model if is_hooked_transformer(model) else plain_weights(model)
         self.cfg, self.keep = model.cfg, keep
         positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
-        self.positions, self._rules = positions, dict[Mechanism, Tensor]()
+        self.positions, self._patterns = positions, dict[tuple[Mechanism, Rest], Tensor]()
+        self.roles = batch.roles
         self.n_chains, self.n_roles = batch.roles.shape[1:]
         self.all_roles = list(range(self.n_roles))
         seen = positions[:, None, :] <= positions[:, :, None]
@@ -236,7 +243,7 @@ class RoleRuns:
 
     def _sources(self, row: Row, dest: int) -> set[int]:
         kind, shares = row
-        return {src for src, _ in shares} if kind == "fixed" else self.visible[dest]
+        return {path.src for path, _ in shares} if kind == "fixed" else self.visible[dest]
 
     def _visible_roles(self) -> list[set[int]]:
         """For each role, the roles that any of its positions may attend to."""
@@ -271,22 +278,22 @@ class RoleRuns:
         """What a head writes at some roles, without the output bias."""
         attn = self.model.blocks[layer].attn
         z = attn.W_V.new_zeros(len(dests), len(self.mask), self.n_chains, self.cfg.d_head)
-        ruled: dict[Mechanism, list[int]] = {}
+        placed: dict[tuple[Mechanism, Rest], list[int]] = {}
         spread: list[int] = []
         live: list[int] = []
         for place, dest in enumerate(dests):
             kind, shares = row[dest]
             if kind == "fixed":
-                for src, weight in shares:
-                    z[place].add_(inputs.values(head, src), alpha=weight)
-            elif isinstance(kind, Mechanism):
-                ruled.setdefault(kind, []).append(place)
+                for path, weight in shares:
+                    z[place].add_(inputs.values(head, path.src), alpha=weight)
+            elif isinstance(kind, tuple):
+                placed.setdefault(kind, []).append(place)
             else:
                 (spread if kind == "uniform" else live).append(place)
-        for rule, places in ruled.items():
+        for key, places in placed.items():
             chosen = [dests[place] for place in places]
             sources = self._seen_by(chosen)
-            pattern = self._between(self._rule(rule), chosen, sources)
+            pattern = self._between(self._pattern(*key), chosen, sources)
             z[places] = self._by_role(pattern @ _joined(inputs.values, head, sources))
         if spread:
             chosen = [dests[place] for place in spread]
@@ -321,23 +328,29 @@ class RoleRuns:
         between: Tensor = by_role[:, dests][:, :, :, sources].flatten(3, 4).flatten(1, 2)
         return between
 
-    def _rule(self, rule: Mechanism) -> Float[Tensor, "batch pos pos"]:
-        """A rule's pattern, with positions by role."""
-        if rule not in self._rules:
-            n_positions = self.positions.shape[1]
-            pattern = rule_pattern(rule, None, n_positions, self.positions.device)
+    def _pattern(self, mechanism: Mechanism, rest: Rest) -> Float[Tensor, "batch pos pos"]:
+        """A mechanism's pattern, with positions by role."""
+        key = mechanism, rest
+        if key not in self._patterns:
+            n_positions, causal = self.positions.shape[1], is_causal(self.model)
+            pattern = attention_pattern(mechanism, self.roles, n_positions, causal, rest)
+            example = torch.arange(len(self.roles), device=self.roles.device)[:, None, None]
             dests, sources = self.positions[:, :, None], self.positions[:, None, :]
-            self._rules[rule] = pattern[0, dests, sources]
-        return self._rules[rule]
+            pattern = pattern.expand(len(self.roles), -1, -1)
+            self._patterns[key] = pattern[example, dests, sources]
+        return self._patterns[key]
 
     def _cut(self, pattern: Tensor, row: list[Row], dests: list[int], sources: list[int]) -> None:
         """Set the attention of cut paths to zero, in place."""
-        chain = torch.arange(self.n_chains, device=pattern.device)
+        own = torch.eye(self.n_chains, dtype=torch.bool, device=pattern.device)
+        cut = {"own": own, "all": torch.ones_like(own), "other": ~own}
+        shape = (-1, self.n_chains)
+        by_role = pattern.unflatten(2, shape).unflatten(1, shape)  # [batch dest chain src chain]
         for place, dest in enumerate(dests):
-            for src, _ in row[dest][1]:
-                if src in sources:
-                    at = sources.index(src)
-                    pattern[:, place * self.n_chains + chain, at * self.n_chains + chain] = 0.0
+            for path, _ in row[dest][1]:
+                if path.src in sources:
+                    between = by_role[:, place, :, sources.index(path.src)]
+                    between.masked_fill_(cut[path.relation], 0.0)
 
     def _read_out(self, inputs: LayerInput) -> Float[Tensor, "batch chain d_out"]:
         residual = inputs.residual[SCORED_ROLE]

@@ -24,6 +24,7 @@ import torch
 from circuits.attribution.estimates import attribute, rank_correlation
 from circuits.circuit import Circuit, Head, Mechanism
 from circuits.hooks.points import is_causal
+from circuits.runs.fits import draw_batch
 from circuits.runs.losses import mean_loss
 from circuits.scan.describe import describe_heads
 from circuits.scores.scorer import Progress, Scorer, no_progress
@@ -302,8 +303,8 @@ def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Ba
     """Examples to describe heads on, and others to measure losses on."""
     device = next(model.parameters()).device
     if not isinstance(task, NextTokenTask):
-        one = task.sample(examples, seed, device, split="discovery")
-        return one, task.sample(examples, seed, device, split="test")
+        one = draw_batch(task, examples, seed, device, "discovery")
+        return one, draw_batch(task, examples, seed, device, "test")
     if len(task) == 1:
         return task.whole(device), task.whole(device)
     half = len(task) // 2

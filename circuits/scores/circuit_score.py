@@ -13,7 +13,7 @@ A path that the circuit lists as enabling has no frozen score, since the circuit
 """
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxtyping import Float
@@ -23,7 +23,7 @@ from circuits.circuit import Circuit, Head, HeadPath, Mechanism
 from circuits.hooks.points import is_causal
 from circuits.runs.hook_runs import has_hooks
 from circuits.runs.losses import mean_loss, standard_error
-from circuits.runs.mean_attention import mean_attention
+from circuits.runs.mean_attention import attention_along_paths, mean_attention
 from circuits.scores.control import allowed_paths, random_control
 from circuits.scores.enabling import Cut, Enabled, enabled_by
 from circuits.scores.old_names import OldNames
@@ -239,8 +239,9 @@ def score_circuit(
     if tolerance is None:
         tolerance = tolerance_of(task, mean_loss(scorer.base_losses), uninformed)
     attention = mean_attention(model, batch)
+    along = attention_along_paths(model, batch, [*circuit.paths(), *circuit.enabling], attention)
     heads = [Head(la, h) for la in range(model.cfg.n_layers) for h in range(model.cfg.n_heads)]
-    empty = Circuit({}, circuit.n_roles, circuit.rest, circuit.task)
+    empty = replace(circuit, mechanisms={}, enabling=(), redundant=())
     baseline = _measured(scorer.losses(empty))
     head_rows = []
     for head in progress(heads, "scoring heads"):
@@ -267,7 +268,8 @@ def score_circuit(
     }
     control: list[float] = []
     if carrying and controls:
-        drawn_from = allowed_paths(batch, is_causal(model))
+        relations = {path.path.relation for path in carrying}
+        drawn_from = allowed_paths(batch, is_causal(model), relations)
         control = random_control(scorer, circuit, heads, drawn_from, controls, 0, progress)
     notes: tuple[str, ...] = ()
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
@@ -279,7 +281,7 @@ def score_circuit(
     rows = {
         path: LivePathScore(
             path,
-            float(attention[path.head][path.path]),
+            along[path],
             live[path].loss,
             live[path].se,
             enables.get(path, ()),

@@ -7,14 +7,16 @@ at random among those that the mask allows.
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import Circuit, Head, Mechanism, RolePath
+from circuits.attention import path_sources
+from circuits.circuit import Circuit, Head, Mechanism
+from circuits.paths import RELATIONS, Relation, RolePath
 from circuits.runs.losses import mean_loss, standard_error
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from tasks import Batch
@@ -23,16 +25,26 @@ _QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 
 
-def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
-    """The role paths that the mask allows at every position of a batch."""
-    roles = batch.roles
-    n_roles = roles.shape[-1]
-    return [
-        RolePath(dest, src)
+def allowed_paths(
+    batch: Batch, causal: bool, relations: Collection[Relation] = RELATIONS[:1]
+) -> list[RolePath]:
+    """The role paths that the mask allows in every example of a batch and that have a source."""
+    n_roles, n_positions = batch.roles.shape[-1], batch.inputs.shape[1]
+    every = [
+        RolePath(dest, src, relation)
+        for relation in RELATIONS
+        if relation in relations
         for dest in range(n_roles)
         for src in range(n_roles)
-        if not causal or bool((roles[:, :, src] <= roles[:, :, dest]).all())
     ]
+    position = torch.arange(n_positions, device=batch.roles.device)
+    found = []
+    for path in every:
+        sources = path_sources(path, batch.roles, n_positions, causal)
+        later = sources & (position > batch.roles[:, :, path.dest, None])
+        if bool(sources.any()) and not (causal and bool(later.any())):
+            found.append(path)
+    return found
 
 
 def allowed_attention(
@@ -44,7 +56,7 @@ def allowed_attention(
     """
     allowed = torch.zeros_like(attention[0, 0])
     for path in allowed_paths(batch, causal):
-        allowed[path] = 1
+        allowed[path.pair] = 1
     return attention * allowed
 
 
@@ -69,22 +81,39 @@ def random_circuit(
     mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in moved}
     for place, mechanism in zip(places, moved.values()):
         mechanisms[place] = _redrawn(mechanism, paths, draw)
-    return Circuit(mechanisms, circuit.n_roles, circuit.rest, circuit.task)
+    return replace(circuit, mechanisms=mechanisms, enabling=(), redundant=())
 
 
 def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
-    sources = [list[int]() for _ in range(max((path.dest for path in paths), default=-1) + 1)]
+    """The same mechanism with as many other paths of each relation."""
+    chosen: list[RolePath] = []
+    for relation in RELATIONS:
+        own, pool = (
+            [path for path in some if path.relation == relation]
+            for some in (mechanism.paths, paths)
+        )
+        chosen += _drawn(own, pool, draw)
+    several = len({path.dest for path in chosen}) < len(chosen)
+    kind = "shared" if mechanism.kind == "one-hot" and several else mechanism.kind
+    return replace(mechanism, kind=kind, paths=tuple(chosen))
+
+
+def _drawn(
+    own: Sequence[RolePath], paths: Sequence[RolePath], draw: random.Random
+) -> list[RolePath]:
+    """As many paths, with as many sources for a role, among others."""
+    sources = [list[RolePath]() for _ in range(max((path.dest for path in paths), default=-1) + 1)]
     for path in paths:
-        sources[path.dest].append(path.src)
-    wanted = sorted(Counter(path.dest for path in mechanism.paths).values(), reverse=True)
+        sources[path.dest].append(path)
+    wanted = sorted(Counter(path.dest for path in own).values(), reverse=True)
     chosen: list[RolePath] = []
     free = list(range(len(sources)))
     for count in wanted:
         able = [dest for dest in free if len(sources[dest]) >= count]
         dest = draw.choice(able)
         free.remove(dest)
-        chosen += [RolePath(dest, src) for src in draw.sample(sources[dest], count)]
-    return replace(mechanism, paths=tuple(chosen))
+        chosen += draw.sample(sources[dest], count)
+    return chosen
 
 
 def random_control(

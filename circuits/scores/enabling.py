@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import allowed_positions, attention_by_role, softmax_attention
+from circuits.attention import allowed_positions, attention_along, softmax_attention
 from circuits.circuit import Circuit, HeadPath
 from circuits.hooks.points import is_causal
 from circuits.runs.hook_runs import HookRuns, parts_of
@@ -98,7 +98,7 @@ def enabled_by(
         L2.H0 s0<-s2 key 0.89 to 0.01
         L4.H0 s0<-s4 query 0.99 to 0.2
     """
-    means: dict[Cut, list[tuple[Tensor, int]]] = {cut: [] for cut in cuts}
+    means: dict[Cut, list[tuple[Tensor, Tensor]]] = {cut: [] for cut in cuts}
     first = min(map(_layer, cuts), default=0)
     layers = sorted({path.head.layer for path in later if path.head.layer > first})
     if not layers:
@@ -114,7 +114,7 @@ def enabled_by(
         with _seeing(model, [layer for layer in layers if layer > _layer(cut)]) as changed:
             if changed:
                 runs.outputs(empty.cut(*_paths(cut)))
-        means[cut].append((_all_sides(model, part, intact, changed, later), len(part)))
+        means[cut].append(_all_sides(model, part, intact, changed, later))
     return {cut: _losers(weighted_mean(means[cut]), cut, later, least_drop) for cut in cuts}
 
 
@@ -159,7 +159,7 @@ def _seeing(model: Any, layers: list[int]) -> Iterator[Seen]:
 def _check_sides(model: Any, batch: Batch, seen: Seen, paths: Sequence[HeadPath]) -> None:
     for layer, sides in seen.items():
         of_layer = [path for path in paths if path.head.layer == layer]
-        expected = _shown(batch, sides["pattern"], of_layer)
+        expected, _ = _shown(model, batch, sides["pattern"], of_layer)
         mean = _mean_attention(model, batch, layer, sides["q"], sides["k"], of_layer)
         if not torch.allclose(mean, expected, atol=1e-3):
             raise InputError(
@@ -170,29 +170,39 @@ def _check_sides(model: Any, batch: Batch, seen: Seen, paths: Sequence[HeadPath]
 
 def _all_sides(
     model: Any, batch: Batch, intact: Seen, changed: Seen, paths: Sequence[HeadPath]
-) -> Float[Tensor, "side path"]:
+) -> tuple[Float[Tensor, "side path"], Float[Tensor, " path"]]:
     """Mean attention of paths with neither, the keys, the queries, and both from the changed run.
 
-    Zero in layers that are not in the changed run.
+    Zero in layers that are not in the changed run. Also how many chains each is the mean of.
     """
-    sides = torch.zeros(4, len(paths))
+    sides, counts = torch.zeros(4, len(paths)), torch.zeros(len(paths))
     for layer, after in changed.items():
         before = intact[layer]
         places = [place for place, path in enumerate(paths) if path.head.layer == layer]
         here = [paths[place] for place in places]
         by_key = _mean_attention(model, batch, layer, before["q"], after["k"], here)
         by_query = _mean_attention(model, batch, layer, after["q"], before["k"], here)
-        neither, both = (_shown(batch, seen["pattern"], here) for seen in (before, after))
+        neither, counts[places] = _shown(model, batch, before["pattern"], here)
+        both, _ = _shown(model, batch, after["pattern"], here)
         sides[:, places] = torch.stack([neither, by_key, by_query, both])
-    return sides
+    return sides, counts
 
 
 def _shown(
-    batch: Batch, pattern: Float[Tensor, "batch head dest src"], paths: Sequence[HeadPath]
-) -> Float[Tensor, " path"]:
-    """The mean attention of some paths of one layer."""
-    by_role = attention_by_role(pattern, batch.roles)
-    return torch.stack([by_role[path.head.head][path.path] for path in paths]).cpu()
+    model: Any,
+    batch: Batch,
+    pattern: Float[Tensor, "batch head dest src"],
+    paths: Sequence[HeadPath],
+) -> tuple[Float[Tensor, " path"], Float[Tensor, " path"]]:
+    """The mean attention of some paths of one layer, and how many chains each is the mean of."""
+    if not paths:
+        return torch.zeros(0), torch.zeros(0)
+    found = [
+        attention_along(pattern[:, head.head], path, batch.roles, is_causal(model))
+        for head, path in paths
+    ]
+    means, counts = zip(*found)
+    return torch.stack(means).cpu(), torch.stack(counts).cpu()
 
 
 def _mean_attention(
@@ -206,14 +216,11 @@ def _mean_attention(
     """The mean attention of some paths of one layer, from given queries and keys."""
     group = queries.shape[2] // keys.shape[2]
     scale = getattr(model.blocks[layer].attn, "attn_scale", None) or queries.shape[-1] ** 0.5
-    allowed = allowed_positions(queries.shape[1], is_causal(model), queries.device)
-    example = torch.arange(len(batch), device=queries.device)[:, None]
-    means = []
-    for path in paths:
-        head = path.head.head
-        dests, sources = (batch.roles[:, :, role] for role in path.path)
-        pattern = softmax_attention(
-            queries[example, dests, head], keys[:, :, head // group], allowed[dests], scale
-        )
-        means.append(pattern.gather(-1, sources[..., None]).mean())
-    return torch.stack(means).cpu()
+    allowed = allowed_positions(
+        queries.shape[1], is_causal(model), queries.device, batch.attention_mask
+    )
+    pattern = queries.new_zeros(len(queries), queries.shape[2], *allowed.shape[1:])
+    for head in {path.head.head for path in paths}:
+        key = keys[:, :, head // group]
+        pattern[:, head] = softmax_attention(queries[:, :, head], key, allowed, scale)
+    return _shown(model, batch, pattern, paths)[0]

@@ -8,6 +8,9 @@ Exact, and computed only where a hypothesis can change the answer (`circuits.run
 estimated, all from one pass (`circuits.attribution`), with as many exact losses as are asked for.
 """
 
+import math
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -42,17 +45,54 @@ class LiveScore(OldNames):
 
 @dataclass(frozen=True)
 class AblationSweep(OldNames):
-    """The loss of every head and path hypothesis.
+    """The loss of every head and path hypothesis; printed, a table of those that cost most.
 
     Attributes:
         baseline_loss: the intact model's loss.
         heads: the loss with one head replaced by a mechanism.
         paths: the loss with one path cut.
+        role_names: what the task calls its roles; s0, s1, ... if empty.
     """
 
     baseline_loss: float
     heads: dict[tuple[Head, Mechanism], float]
     paths: list[LiveScore]
+    role_names: tuple[str, ...] = ()
+
+    @property
+    def head_costs(self) -> dict[Head, float]:
+        """What the loss rises by with uniform or identity attention, whichever costs less."""
+        costs: dict[Head, float] = {}
+        for (head, _), loss in self.heads.items():
+            cost = loss - self.baseline_loss
+            costs[head] = min(cost, costs.get(head, cost))
+        return costs
+
+    @property
+    def by_cost(self) -> list[LiveScore]:
+        """The paths, those that cost most when cut first."""
+        return sorted(self.paths, key=lambda row: -row.live_loss)
+
+    def __str__(self) -> str:
+        costs = self.head_costs
+        heads = [
+            (str(head), [*(self.heads[head, m] for m in (UNIFORM, IDENTITY)), costs[head]])
+            for head in sorted(costs, key=lambda head: -costs[head])
+        ]
+        paths = [
+            (
+                row.path.text(self.role_names),
+                [row.attention, row.live_loss, row.live_loss - self.baseline_loss],
+            )
+            for row in self.by_cost
+        ]
+        return "\n".join(
+            [
+                f"intact loss {self.baseline_loss:.4f}",
+                *_table("head replaced", ("uniform", "identity", "rises by"), heads),
+                *_table("path cut live", ("attention", "loss", "rises by"), paths),
+            ]
+        )
 
 
 Hypothesis = HeadPath | tuple[Head, Mechanism]  # a path that is cut, or a head that is replaced
@@ -67,12 +107,27 @@ class EstimatedSweep:
         heads: the estimate with one head replaced by a mechanism.
         paths: the estimate with one path cut.
         exact: the exact losses of the hypotheses with the largest estimates, largest first.
+        role_names: what the task calls its roles; s0, s1, ... if empty.
     """
 
     baseline_loss: float
     heads: dict[tuple[Head, Mechanism], Estimate]
     paths: dict[HeadPath, Estimate]
     exact: dict[Hypothesis, float]
+    role_names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        effects: list[tuple[Hypothesis, Estimate]] = [*self.heads.items(), *self.paths.items()]
+        rows = [
+            (
+                each.text(self.role_names) if isinstance(each, HeadPath) else "{} {}".format(*each),
+                [effect.first, effect.curvature, self.exact.get(each, math.nan)],
+            )
+            for each, effect in sorted(effects, key=lambda pair: -pair[1].effect)
+        ]
+        header = ("first order", "curvature", "exact loss")
+        loss = f"intact loss {self.baseline_loss:.4f}; estimates of its rise"
+        return "\n".join([loss, *_table("changed", header, rows)])
 
     @property
     def rank_correlation(self) -> float:
@@ -166,10 +221,12 @@ def ablation_sweep(
             for choice in progress(replaced, "replacing heads")
         }
         paths = [
-            LiveScore(path, float(attention[path.head][path.path]), scorer.loss(empty.cut(path)))
+            LiveScore(
+                path, float(attention[path.head][path.path.pair]), scorer.loss(empty.cut(path))
+            )
             for path in progress(_paths(scorer, attention, least), "cutting paths")
         ]
-        return AblationSweep(baseline, heads, paths)
+        return AblationSweep(baseline, heads, paths, empty.role_names)
     attribution = attribute(model, task, batch)
     of_heads = {choice: attribution.estimate(empty.replace(*choice)) for choice in replaced}
     cuts = progress(_paths(scorer, attention, least), "estimating cuts")
@@ -180,7 +237,30 @@ def ablation_sweep(
         each: scorer.loss(empty.cut(each) if isinstance(each, HeadPath) else empty.replace(*each))
         for each in progress(largest, "scoring exactly")
     }
-    return EstimatedSweep(baseline, of_heads, of_paths, losses)
+    return EstimatedSweep(baseline, of_heads, of_paths, losses, empty.role_names)
+
+
+_PRINTED = 20  # rows of a table
+_NUMBER = 12  # characters of a number's column
+
+
+def _table(
+    what: str, header: Sequence[str], rows: Sequence[tuple[str, Sequence[float]]]
+) -> list[str]:
+    """Lines of a table of named numbers, no wider than the terminal; the first rows alone."""
+    shown = [(what, list(header))]
+    for name, numbers in rows[:_PRINTED]:
+        shown.append((name, ["" if math.isnan(each) else f"{each:.4f}" for each in numbers]))
+    room = shutil.get_terminal_size().columns - _NUMBER * len(header)
+    width = max(8, min(room, max(len(name) for name, _ in shown)))
+    lines = [
+        (name if len(name) <= width else f"{name[: width - 1]}…").ljust(width)
+        + "".join(cell.rjust(_NUMBER) for cell in cells)
+        for name, cells in shown
+    ]
+    if len(rows) > _PRINTED:
+        lines.append(f"and {len(rows) - _PRINTED} more")
+    return ["", *lines] if rows else []
 
 
 def _paths(
@@ -193,5 +273,5 @@ def _paths(
         for layer in range(attention.shape[0])
         for head in range(attention.shape[1])
         for path in allowed
-        if attention[layer, head][path] >= least
+        if attention[layer, head][path.pair] >= least
     ]

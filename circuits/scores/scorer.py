@@ -14,7 +14,7 @@ from torch import Tensor
 from circuits.attention import check_paths
 from circuits.circuit import Circuit
 from circuits.hooks.points import is_causal
-from circuits.runs.fits import check_batch_fits, check_model_fits
+from circuits.runs.fits import check_batch_fits, check_losses, check_model_fits
 from circuits.runs.losses import mean_loss
 from circuits.runs.parted_runs import make_runs
 from tasks import Batch, InputError, Task
@@ -36,11 +36,6 @@ class Scorer:
         self.model, self.task, self.batch = model, task, batch
         self.runs = make_runs(model, batch, task)
         self.base_losses = self._losses(self.runs.outputs(self.runs.base))
-        if self.base_losses.ndim != 2 or len(self.base_losses) != len(batch):
-            raise InputError(
-                f"task: expected example_losses of shape [{len(batch)}, asked], found "
-                f"{list(self.base_losses.shape)}"
-            )
         if not bool(torch.isfinite(self.base_losses).all()):
             raise InputError(
                 "scoring: expected finite losses of the intact model, found NaN or infinity; its "
@@ -50,7 +45,7 @@ class Scorer:
     @property
     def empty_circuit(self) -> Circuit:
         """The circuit that leaves every head as it is."""
-        return Circuit({}, len(self.task.role_names), task=self.task.to_dict())
+        return Circuit.empty(self.task)
 
     def rebase(self, circuit: Circuit) -> float:
         """Run a circuit, keep what later runs can reuse, and return its loss.
@@ -79,7 +74,9 @@ class Scorer:
                 f"one for {circuit.n_roles}"
             )
         for mechanism in circuit.mechanisms.values():
-            check_paths(mechanism.paths, self.batch.roles, is_causal(self.model))
+            check_paths(
+                mechanism.paths, self.batch.roles, is_causal(self.model), names=circuit.role_names
+            )
 
     def loss(self, circuit: Circuit) -> float:
         """The mean of `losses`, by `mean_loss`."""
@@ -88,7 +85,9 @@ class Scorer:
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         # Otherwise half-precision losses would be averaged in half precision.
         outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
-        return self.task.example_losses(outputs, self.batch)
+        losses = self.task.example_losses(outputs, self.batch)
+        check_losses(losses, self.batch)
+        return losses
 
 
 def is_unlearned(loss: float, task: Task) -> bool:

@@ -10,6 +10,7 @@ A task without a tolerance of its own asks for 95% of that.
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from circuits.circuit import UNIFORM, Circuit, Head
@@ -25,7 +26,7 @@ def uninformed_loss(model: Any, task: Task, loss: Callable[[Circuit], float]) ->
         return task.plateau
     heads = itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))
     uniform = {Head(*head): UNIFORM for head in heads}
-    return loss(Circuit(uniform, len(task.role_names), task=task.to_dict()))
+    return loss(replace(Circuit.empty(task), mechanisms=uniform))
 
 
 def kept_share(loss: float, intact: float, uninformed: float) -> float:

@@ -1,6 +1,5 @@
 """Shows what changed between two circuit files: `retrieval-interp diff A B`."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +32,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp diff") -> None:
 
     def read(path: Path) -> Circuit:
         text = read_text(path, "a circuit")
-        roles = [int(role) for role in re.findall(r"\bs([0-9]{1,6})\b", text)]
         try:
-            return Circuit.from_json(text, max(roles, default=0) + 1)
+            return Circuit.from_json(text)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 

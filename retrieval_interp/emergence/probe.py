@@ -24,6 +24,7 @@ from torch import Tensor
 from circuits import Circuit, HeadPath, Scorer, mean_attention
 from circuits.attention import check_paths
 from circuits.hooks.points import is_causal
+from circuits.runs.mean_attention import attention_along_paths
 from tasks import InputError, TrainingTask
 from tasks.structured import from_data
 
@@ -185,7 +186,8 @@ class Probe:
         if not is_causal(model):
             raise InputError("emergence: expected a causal model, found one without a mask")
         scorer = Scorer(model, self.task, self.batch)
-        attention = mean_attention(model, self.batch)
+        by_role = mean_attention(model, self.batch)
+        attention = attention_along_paths(model, self.batch, paths_of(circuit), by_role)
         empty = Circuit({}, circuit.n_roles, circuit.rest, circuit.task)
         intact = _by_symbol(scorer.base_losses)
         live = {path: _by_symbol(scorer.losses(empty.cut(path))) for path in paths_of(circuit)}
@@ -195,7 +197,7 @@ class Probe:
             path: _by_symbol(scorer.losses(circuit.without(path))) for path in circuit.paths()
         }
         paths = {
-            path: PathAtStep(float(attention[path.head][path.path]), losses, frozen.get(path))
+            path: PathAtStep(attention[path], losses, frozen.get(path))
             for path, losses in live.items()
         }
         return Snapshot(step, len(self.batch), self.seed, intact, combined, paths)

@@ -68,7 +68,7 @@ def emergence_rows(series: Series) -> list[list[str]]:
     return [
         [
             row.name,
-            series.recipe.task.path_label(*row.path.path),
+            row.path.path.words(series.recipe.task.path_label),
             f"{row.attention:.2f}",
             step_text(row.above),
             step_text(row.attention_half),

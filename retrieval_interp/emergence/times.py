@@ -28,7 +28,6 @@ from retrieval_interp.emergence.crossing import (
     who_leads,
 )
 from retrieval_interp.emergence.series import Series
-from tasks import role_name
 from tasks.structured import to_data
 
 LEAST_ATTENTION = 0.05  # a path that ends below this has no attention
@@ -72,10 +71,11 @@ class PathEmergence:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
+        dest, src = self.path.path.ends()
         return {
             **self.path.head._asdict(),
-            "dest": role_name(self.path.path.dest),
-            "src": role_name(self.path.path.src),
+            "dest": dest,
+            "src": src,
             "carries": self.carries,
             "attention": self.attention,
             "attention_above_half": to_data(self.above),

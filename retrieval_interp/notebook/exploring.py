@@ -6,7 +6,7 @@ frozen in a report (`views/report.py`).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +14,12 @@ import torch
 from circuits import Circuit, Head, HeadPath, Mechanism, ablated
 from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
 from circuits.discovery.candidates import propose, role_mean
-from circuits.hooks.points import pattern_hook_name
+from circuits.hooks.points import call_options, pattern_hook_name
+from circuits.notation import parse_head_path
+from circuits.runs.mean_attention import attention_along_paths
 from circuits.scores.enabling import enabled_by
 from circuits.scores.scorer import no_progress
+from retrieval_interp.views.attention import position_labels
 from retrieval_interp.views.explorer_data import (
     finite,
     heads_data,
@@ -85,14 +88,16 @@ class Exploring:
         circuit = self.circuit if self.with_circuit else bench.scorer.empty_circuit
         name = pattern_hook_name(layer)
         with ablated(bench.model, circuit, one):
-            _, cache = bench.model.run_with_cache(one.inputs, names_filter=name)
+            _, cache = bench.model.run_with_cache(
+                one.inputs, names_filter=name, **call_options(one)
+            )
         by_role = bench.mean_attention(self.with_circuit)
         return {
             "layer": layer,
             "head": head,
             "example": self.example,
             "with_circuit": self.with_circuit,
-            "tokens": bench.task.position_labels(one, 0),
+            "tokens": position_labels(bench.model, bench.task, one, 0),
             "chains": one.roles[0].tolist(),
             "pattern": cache[name][0, head].float().cpu().mul(1000).round().int().tolist(),
             "by_role": by_role.mul(1000).round().int().tolist(),
@@ -105,12 +110,18 @@ class Exploring:
         bench = self.bench
         if (score := bench.scored) is not None:
             return path_rows_data(score, bench.task)
-        rows = []
-        for path in dict.fromkeys(self.circuit.every_path()):
-            known = self._numbers.get((self.circuit, path), {})
-            attention = float(bench.intact_attention[path.head][path.path])
-            rows.append(path_data(path, bench.task, attention) | known)
-        return rows
+        paths = list(dict.fromkeys(self.circuit.every_path()))
+        attention = self._attention(paths)
+        return [
+            path_data(path, bench.task, attention[path])
+            | self._numbers.get((self.circuit, path), {})
+            for path in paths
+        ]
+
+    def _attention(self, paths: Sequence[HeadPath]) -> dict[HeadPath, float]:
+        """The intact model's mean attention along some paths."""
+        bench = self.bench
+        return attention_along_paths(bench.model, bench.batch, paths, bench.intact_attention)
 
     def _measured(self, path: HeadPath) -> dict[str, Any]:
         """What one path is worth, in the circuit and in the intact model."""
@@ -129,7 +140,7 @@ class Exploring:
             if not numbers["note"]:
                 numbers["live"] = finite(bench.loss_with(empty.cut(path)))
                 numbers["enables"] = self._enabled(path)
-            attention = float(bench.intact_attention[path.head][path.path])
+            attention = self._attention([path])[path]
             self._numbers[circuit, path] = path_data(path, bench.task, attention) | numbers
         return self._numbers[circuit, path]
 
@@ -142,14 +153,16 @@ class Exploring:
         except InputError:  # queries and keys of this model cannot be told apart
             return []
         return [
-            f"{row.path} ({row.side} {row.attention:.2f} to {row.when_cut:.2f})" for row in found
+            f"{row.path.text(bench.task.role_names)} "
+            f"({row.side} {row.attention:.2f} to {row.when_cut:.2f})"
+            for row in found
         ]
 
     def _choices(self) -> list[dict[str, Any]]:
         """Plausible mechanisms for the selected head, each with the loss it would give."""
         if self._choices_of is not None and self._choices_of[:2] == (self.circuit, self.head):
             return self._choices_of[2]
-        attention = self.bench.intact_attention[self.head]
+        attention, names = self.bench.intact_attention[self.head], self.circuit.role_names
         found: dict[Mechanism, str] = {
             ORIGINAL: "original",
             UNIFORM: "uniform",
@@ -161,9 +174,11 @@ class Exploring:
         choices = [
             {
                 "name": name,
-                "line": f"{self.head} {name if name == 'role-mean' else mechanism}",
+                "line": f"{self.head} {name if name == 'role-mean' else mechanism.text(names)}",
                 "chosen": self.circuit[self.head] == mechanism,
-                "paths": " ".join(map(str, mechanism.paths)) if name != "role-mean" else "",
+                "paths": " ".join(path.text(names) for path in mechanism.paths)
+                if name != "role-mean"
+                else "",
                 "loss": finite(self.bench.loss_with(self.circuit.replace(self.head, mechanism))),
             }
             for mechanism, name in found.items()
@@ -217,7 +232,7 @@ class Exploring:
             bench.suppose(str(asked["line"]))
         elif what == "toggle":
             path = str(asked["path"])
-            present = path in {str(other) for other in self.circuit.paths()}
+            present = parse_head_path(path, bench.task) in self.circuit.paths()
             (bench.remove if present else bench.suppose)(path)
         elif what == "undo":
             bench.undo()
@@ -239,9 +254,9 @@ class Exploring:
         """A path of the shown head, from its name."""
         if name is None:
             return None
-        path = HeadPath.parse(str(name), self.circuit.n_roles)
+        path = parse_head_path(str(name), self.bench.task)
         if path.head != head:
-            raise InputError(f"path: expected one of the shown head {head}, found {path}")
+            raise InputError(f"path: expected one of the shown head {head}, found {name!r:.60}")
         return path
 
     def refresh(self) -> None:

@@ -18,7 +18,16 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits import Circuit, CircuitScore, Head, HeadPath, Scorer, mean_attention, score_circuit
+from circuits import (
+    Circuit,
+    CircuitScore,
+    Head,
+    HeadPath,
+    Scorer,
+    ablation_sweep,
+    mean_attention,
+    score_circuit,
+)
 from circuits import discover as discover_circuit
 from circuits.attention import check_paths
 from circuits.circuit import ORIGINAL, tidy
@@ -27,8 +36,9 @@ from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
 from circuits.hooks.ablated import ablated
 from circuits.hooks.points import is_causal
-from circuits.notation import circuit_diff, circuit_text
+from circuits.notation import circuit_diff, circuit_text, parse_head_path
 from circuits.notation import suppose as suppose_line
+from circuits.runs.fits import draw_batch
 from circuits.runs.losses import standard_error
 from circuits.scores.control import allowed_attention
 from circuits.scores.scorer import Progress, is_unlearned
@@ -45,6 +55,7 @@ from retrieval_interp.views.page import View, render, unescaped
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.role_maps import role_maps
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
+from retrieval_interp.views.sweep_view import sweep_view
 from tasks import InputError, Task
 from tasks.training_task import counted
 
@@ -167,7 +178,7 @@ class Workbench:
         self.seed, self.progress = seed, progress
         cfg, device = model.cfg, next(model.parameters()).device
         self.heads = [Head(layer, i) for layer in range(cfg.n_layers) for i in range(cfg.n_heads)]
-        self.batch = task.sample(examples, seed, device, split="test")
+        self.batch = draw_batch(task, examples, seed, device, "test")
         self.order = role_order(self.batch)
         self.scorer = Scorer(model, task, self.batch)
         self._steps = [self._measured(self.scorer.empty_circuit)]
@@ -298,13 +309,16 @@ class Workbench:
         Raises:
             InputError: the circuit has no such path.
         """
-        paths = {str(other): other for other in self.circuit.paths()}
-        key = " ".join(str(path).split())
-        if key not in paths:
-            known = ", ".join(paths) or "none"
-            raise InputError(f"expected a path of the circuit ({known}), found {key!r:.60}")
-        head = paths[key].head
-        smaller = self.circuit.without(paths[key])
+        asked = path if isinstance(path, HeadPath) else parse_head_path(path, self.task)
+        paths = list(self.circuit.paths())
+        if asked not in paths:
+            names = self.circuit.role_names
+            known = ", ".join(other.text(names) for other in paths) or "none"
+            raise InputError(
+                f"expected a path of the circuit ({known}), found {asked.text(names)!r:.60}"
+            )
+        head = asked.head
+        smaller = self.circuit.without(asked)
         kept = tidy(smaller[head]) if smaller[head].paths else ORIGINAL
         return self._change(smaller.replace(head, kept))
 
@@ -360,7 +374,13 @@ class Workbench:
             return circuit.replace(head, role_mean(self.intact_attention[head]))
         supposed = suppose_line(circuit, line)
         head = self.check_head(Head.parse(words[0]))
-        check_paths(supposed[head].paths, self.batch.roles, is_causal(self.model), f"{head}: ")
+        check_paths(
+            supposed[head].paths,
+            self.batch.roles,
+            is_causal(self.model),
+            f"{head}: ",
+            self.circuit.role_names,
+        )
         return supposed
 
     def check_head(self, head: Head) -> Head:
@@ -473,6 +493,27 @@ class Workbench:
             return self.intact_attention
         with ablated(self.model, self.circuit, self.batch):
             return mean_attention(self.model, self.batch).cpu()
+
+    def sweep(self, least: float = 0.05) -> View:
+        """Replace every head alone, and cut every path alone, in the intact model.
+
+        Args:
+            least: paths with less mean attention are not cut.
+
+        Returns:
+            A view with a heat map of heads and the paths that cost most; its `data` is what
+            `ri.ablation_sweep` gives.
+
+        Raises:
+            InputError: least is not from 0 to 1.
+        """
+        if type(least) not in (int, float) or not 0 <= least <= 1:
+            raise InputError(f"least: expected a mean attention of 0 to 1, found {least!r:.40}")
+        self._check_unchanged()
+        found = ablation_sweep(
+            self.model, self.task, self.batch, least=least, progress=self.progress
+        )
+        return sweep_view(found, self.task)
 
     # Scoring
 

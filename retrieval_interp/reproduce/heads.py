@@ -99,7 +99,7 @@ def head_order(series: Series) -> HeadOrder:
     crossings = {name: found and found[1] for name, found in finders.items()}
     return HeadOrder(
         tuple(one for one in others if one[1].step == others[0][1].step),
-        next((one for one in moving if one[0].path == (2, 1)), None),
+        next((one for one in moving if one[0].path == RolePath(2, 1)), None),
         tuple(one for one in passed if one not in moving and one[1].step < start),
         finders,
         in_order(crossings, pairs),

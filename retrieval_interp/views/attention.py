@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from circuits import Circuit, ablated
-from circuits.hooks.points import is_causal, pattern_hook_name
+from circuits.hooks.points import call_options, is_causal, pattern_hook_name
 from circuits.runs.fits import check_devices
 from retrieval_interp.views.page import View, render, unescaped
 from tasks import Batch, InputError, Task
+from tasks.task import named_positions
 
 
 @torch.no_grad()
@@ -54,10 +55,10 @@ def attention_view(
     some = batch.take(chosen)
     names = [pattern_hook_name(layer) for layer in layers]
     with ablated(model, circuit, some) if circuit is not None else nullcontext():
-        _, cache = model.run_with_cache(some.inputs, names_filter=names)
+        _, cache = model.run_with_cache(some.inputs, names_filter=names, **call_options(some))
     patterns = torch.cat([cache[name] for name in names], dim=1).float().cpu()
     heads = [f"L{layer}.H{head}" for layer in layers for head in range(model.cfg.n_heads)]
-    labels = [task.position_labels(some, place) for place in range(len(chosen))]
+    labels = [position_labels(model, task, some, place) for place in range(len(chosen))]
     of = "with the circuit in place" if circuit is not None else "of the intact model"
     script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
     html = render(
@@ -77,15 +78,26 @@ def attention_view(
             },
         },
     )
-    lines = [f"attention {of}, example {chosen[0]}: where each s0 looks most"]
+    lines = [f"attention {of}, example {chosen[0]}: where each {task.role_names[0]} looks most"]
     for head, pattern in zip(heads, patterns[0]):
         looks = []
         for position in some.roles[0, :, 0].tolist():
+            if position < 0:
+                continue
             weight, source = pattern[position].max(dim=0)
             looks.append(f"{labels[0][position]} -> {labels[0][int(source)]} {float(weight):.2f}")
         lines.append(f"{head:<8} " + "   ".join(looks))
     lines.append("notebooks draw this with circuitsvis; .save_html(path) writes it as a page")
     return View(f"Attention {of}", html, "\n".join(lines), patterns)
+
+
+def position_labels(model: Any, task: Task, batch: Batch, example: int) -> list[str]:
+    """As the task says; where it has no words for tokens, those of the model's tokenizer."""
+    tokenizer = getattr(model, "tokenizer", None)
+    own = type(task).position_labels is not Task.position_labels or task.vocabulary
+    if own or tokenizer is None:
+        return task.position_labels(batch, example)
+    return named_positions(task, batch, example, lambda token: tokenizer.decode([token]).strip())
 
 
 def _checked(chosen: Sequence[int], count: int, what: str) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 from circuits import Circuit, CircuitScore, Head, HeadPath
 from circuits.scores.circuit_score import PathScore
 from retrieval_interp.views.score_text import path_rows
-from tasks import Task, role_name
+from tasks import Task
 
 
 def model_info(name: str, model: Any, task: Task, order: Sequence[int]) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def model_info(name: str, model: Any, task: Task, order: Sequence[int]) -> dict[
         "name": name,
         "layers": model.cfg.n_layers,
         "heads": model.cfg.n_heads,
-        "roles": [role_name(role) for role in range(len(task.role_names))],
+        "roles": list(task.role_names),
         "labels": list(task.role_labels),
         "symbols": list(task.role_symbols),
         "order": list(order),
@@ -43,8 +43,8 @@ def heads_data(circuit: Circuit, heads: Iterable[Head]) -> dict[str, dict[str, A
 def path_data(path: HeadPath, task: Task, attention: float) -> dict[str, Any]:
     """A path by name and in words, and its mean attention in the intact model."""
     return {
-        "name": str(path),
-        "label": task.path_label(*path.path),
+        "name": path.text(task.role_names),
+        "label": path.path.words(task.path_label),
         "attention": round(attention, 4),
     }
 
@@ -61,7 +61,7 @@ def path_rows_data(score: CircuitScore, task: Task) -> list[dict[str, Any]]:
                 "present": carrying,
                 **({"ablated": finite(row.ablated_loss)} if isinstance(row, PathScore) else {}),
                 "live": finite(row.live_loss),
-                "does": does[str(row.path)],
+                "does": does[row.path.text(score.circuit.role_names)],
                 "note": "",
             }
         )
@@ -69,8 +69,9 @@ def path_rows_data(score: CircuitScore, task: Task) -> list[dict[str, Any]]:
     for together in score.redundant:
         said = f"any one of {len(together.paths)}: {finite(together.live_loss):.4g} without all"
         for path in together.paths:
-            if str(path) not in known and score.attention is not None:
-                attention = float(score.attention[path.head][path.path])
+            name = path.text(task.role_names)
+            if name not in known and score.attention is not None and path.path.relation == "own":
+                attention = float(score.attention[path.head][path.path.pair])
                 rows.append(path_data(path, task, attention) | {"does": said, "note": ""})
     return rows
 

@@ -9,8 +9,9 @@ from circuits.flow.delivery import describe_flow, listed
 from circuits.flow.fetches import fetches
 from circuits.scores.circuit_score import PathScore
 from circuits.scores.enabling import Enabled
+from retrieval_interp.views.attention import position_labels
 from retrieval_interp.views.score_text import describe
-from tasks import Batch, Task, role_name
+from tasks import Batch, Task
 from tasks.training_task import counted
 
 _MOST = 6  # sentences of one kind
@@ -49,7 +50,9 @@ def finding(
     for row in score.redundant:
         if row.one_suffices(score.tolerance):
             heads = listed([str(path.head) for path in row.paths], "or")
-            said.append(f"Any one of {heads} suffices for {task.path_label(*row.paths[0].path)}.")
+            said.append(
+                f"Any one of {heads} suffices for {row.paths[0].path.words(task.path_label)}."
+            )
     return said
 
 
@@ -93,7 +96,7 @@ def _brought(score: CircuitScore, task: Task, kinds: _Kinds) -> list[str]:
     for head, rows in by_head.items():
         moves = [
             f"what is at “{task.role_labels[row.path.path.src]}” to "
-            f"“{task.role_labels[row.path.path.dest]}”"
+            f"“{task.role_labels[row.path.path.dest]}”{_chains(row.path)}"
             for row in rows
         ]
         said.append(f"{kinds.name(head)} brings {listed(moves, 'and')}.")
@@ -104,15 +107,24 @@ def _enabling(score: CircuitScore, task: Task, kinds: _Kinds) -> list[str]:
     rows = [row for row in (*score.paths, *score.enabling) if row.enables]
     said = []
     for row in sorted(rows, key=lambda row: -max(map(_lost, row.enables))):
-        dest, src = (task.role_labels[role] for role in row.path.path)
-        moves = f"keeps “{dest}” as it is" if dest == src else f"brings “{src}” to “{dest}”"
+        dest, src = (task.role_labels[role] for role in row.path.path.pair)
+        own = dest == src and row.path.path.relation == "own"
+        moves = f"keeps “{dest}” as it is" if own else f"brings “{src}” to “{dest}”"
+        moves += _chains(row.path)
         later = [
-            f"{lost.path.head} ({lost.side}; without it the attention {lost.path.path} falls from "
-            f"{lost.attention:.2f} to {lost.when_cut:.2f})"
+            f"{lost.path.head} ({lost.side}; without it the attention "
+            f"{lost.path.path.text(task.role_names)} falls from {lost.attention:.2f} to "
+            f"{lost.when_cut:.2f})"
             for lost in row.enables
         ]
         said.append(f"{kinds.name(row.path.head)} {moves}, which enables {listed(later, 'and')}.")
     return said
+
+
+def _chains(path: HeadPath) -> str:
+    """From which chains, if not from the destination's own."""
+    of = {"own": "", "all": " from all chains", "other": " from the other chains"}
+    return of[path.path.relation]
 
 
 def _lost(later: Enabled) -> float:
@@ -124,7 +136,7 @@ def task_words(model: Any, task: Task, batch: Batch) -> list[str]:
     description = describe(model, task)
     roles = [
         f"{label} ({name})" if label != name else name
-        for label, name in zip(task.role_labels, map(role_name, range(len(task.role_labels))))
+        for label, name in zip(task.role_labels, task.role_names)
     ]
     n_chains, n_positions = batch.roles.shape[1], batch.inputs.shape[1]
     return [
@@ -134,10 +146,15 @@ def task_words(model: Any, task: Task, batch: Batch) -> list[str]:
     ]
 
 
-def example_sequence(task: Task, batch: Batch, order: Sequence[int]) -> list[dict[str, str]]:
+def example_sequence(
+    model: Any, task: Task, batch: Batch, order: Sequence[int]
+) -> list[dict[str, str]]:
     """The positions of the first example, with the roles that its first question gives them."""
     chain = batch.roles[0, 0].tolist()
-    labels = task.position_labels(batch[:1], 0)
-    roles = {place: " ".join(role_name(r) for r in order if chain[r] == place) for place in chain}
+    labels = position_labels(model, task, batch[:1], 0)
+    roles = {
+        place: " ".join(task.role_names[role] for role in order if chain[role] == place)
+        for place in chain
+    }
     last = min(len(labels), max([_LONGEST, *(place + 1 for place in chain)]))
     return [{"text": labels[place], "role": roles.get(place, "")} for place in range(last)]

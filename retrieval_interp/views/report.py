@@ -72,7 +72,7 @@ def render_report(
         "report.html",
         title=f"Circuit of {name}",
         sentences=task_words(model, task, batch),
-        sequence=example_sequence(task, batch, order),
+        sequence=example_sequence(model, task, batch, order),
         scale=task.loss_meaning,
         parts=parts,
         maps=role_maps_html(attention.cpu(), task, order, paths),
@@ -158,8 +158,13 @@ def score_parts(
         "head_note": HEAD_NOTE,
         "path_header": path_header(score),
         "path_rows": path_rows(score, task),
-        "path_keys": [str(row.path) for row in (*score.paths, *score.enabling)]
-        + [str(row.paths[0]) for row in score.redundant],
+        "path_keys": [
+            path.text(task.role_names)
+            for path in (
+                *(row.path for row in (*score.paths, *score.enabling)),
+                *(row.paths[0] for row in score.redundant),
+            )
+        ],
         "kept": kept_text(score),
     }
 

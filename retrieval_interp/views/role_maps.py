@@ -38,7 +38,9 @@ def role_maps_html(
     def cell(head: Head, dest: int, src: int) -> dict[str, Any]:
         weight = float(attention[head.layer - first_layer, head.head, dest, src])
         path = HeadPath(head, RolePath(dest, src))
-        return _cell(path, weight, task.path_label(dest, src), path in outlined)
+        return _cell(
+            path.text(task.role_names), weight, task.path_label(dest, src), path in outlined
+        )
 
     n_layers, n_heads = attention.shape[:2]
     layers = [
@@ -58,13 +60,13 @@ def role_maps_html(
     )
 
 
-def _cell(path: HeadPath, weight: float, label: str, framed: bool) -> dict[str, Any]:
+def _cell(path: str, weight: float, label: str, framed: bool) -> dict[str, Any]:
     classes = " ".join(["hot"] * (weight > 0.55) + ["in"] * framed) or None
     if weight < 0.005:
         return {"text": "", "attributes": {"class": classes}}
     text = f"{weight:.2f}"[1:] if 0.05 <= weight < 0.995 else "1" if weight >= 0.995 else ""
     title, style = f"{label}: {weight:.3f}", f"--w:{weight:.2f}"
-    attributes = {"class": classes, "title": title, "style": style, "data-path": str(path)}
+    attributes = {"class": classes, "title": title, "style": style, "data-path": path}
     return {"text": text, "attributes": attributes}
 
 
@@ -86,7 +88,9 @@ def role_maps(
                 for src, weight in enumerate(row)
                 if weight >= _STRONG
             )
-            paths = "  ".join(f"{path} {-weight:.2f}" for weight, path in strong)
+            paths = "  ".join(
+                f"{path.text(task.role_names)} {-weight:.2f}" for weight, path in strong
+            )
             lines.append(f"{Head(layer, number)!s:<8} {paths or '-'}")
     title = f"Mean attention by role{caption}"
     html = role_maps_html(attention, task, order, outlined, first_layer, f"{title}.")

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from circuits.circuit import Mechanism
@@ -18,26 +19,27 @@ NOTE = (
 )
 
 
-def rule_name(mechanism: Mechanism) -> str:
+def rule_name(mechanism: Mechanism, names: Sequence[str] = ()) -> str:
     """A rule in a word or two; paths are counted."""
     if mechanism.kind in ("one-hot", "shared"):
-        return str(mechanism) if len(mechanism.paths) < 3 else f"{len(mechanism.paths)} paths"
+        many = len(mechanism.paths) > 2
+        return f"{len(mechanism.paths)} paths" if many else mechanism.text(names)
     return mechanism.kind if mechanism.paths else str(mechanism)
 
 
 def scan_rows(scan: Scan) -> list[list[str]]:
     """One row per head: those that cost most alone first."""
-    rows = sorted(scan.heads, key=lambda row: -_cost(row, scan))
+    rows, names = sorted(scan.heads, key=lambda row: -_cost(row, scan)), scan.circuit.role_names
     return [
         [
             str(row.head),
-            rule_name(row.rule),
+            rule_name(row.rule, names),
             f"{row.share:.2f}",
             f"{row.mean_share:.2f}",
             _number(row.estimate),
             "" if math.isnan(row.loss) else f"{row.loss:.4f}",
             _number(row.loss - scan.alone_intact_loss),
-            "-" if row.replaced is None else rule_name(row.replaced),
+            "-" if row.replaced is None else rule_name(row.replaced, names),
         ]
         for row in rows
     ]
@@ -117,12 +119,14 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
         "heads": [
             {
                 **row.head._asdict(),
-                "rule": str(row.rule),
+                "rule": row.rule.text(scan.circuit.role_names),
                 "share": row.share,
                 "mean_share": row.mean_share,
                 "estimate": _finite(row.estimate),
                 "loss": _finite(row.loss),
-                "replaced": None if row.replaced is None else str(row.replaced),
+                "replaced": None
+                if row.replaced is None
+                else row.replaced.text(scan.circuit.role_names),
             }
             for row in scan.heads
         ],

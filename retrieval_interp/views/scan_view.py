@@ -12,6 +12,7 @@ from circuits.attention import attention_pattern
 from circuits.hooks.points import is_causal
 from circuits.runs.patterns import read_patterns
 from circuits.scan.scan import Scan
+from retrieval_interp.views.attention import position_labels
 from retrieval_interp.views.page import View, render, unescaped
 from retrieval_interp.views.scan_text import HEADER, NOTE, scan_rows, scan_text, scan_verdict
 from tasks import InputError
@@ -53,7 +54,13 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
     for row in scan.heads:
         kind = "paths" if row.rule.paths else row.rule.kind
         # A mean by role is drawn as it falls on this example.
-        mean = attention_pattern(scan.means[row.head], some.roles, patterns.shape[-1], causal)
+        mean = attention_pattern(
+            scan.means[row.head],
+            some.roles,
+            patterns.shape[-1],
+            causal,
+            real=some.attention_mask,
+        )
         heads.append(
             {
                 "name": str(row.head),
@@ -80,7 +87,7 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
         note=NOTE,
         circuitsvis=unescaped(script.replace("</script", "<\\/script")),
         data={
-            "tokens": scan.task.position_labels(some, 0)[:shown],
+            "tokens": position_labels(model, scan.task, some, 0)[:shown],
             "causal": causal,
             "heads": {
                 head["name"]: {"mean": head["mean"], "attention": head["attention"]}

@@ -16,7 +16,7 @@ from circuits.scores.enabling import Enabled
 from circuits.scores.scorer import is_unlearned
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.views.tables import text_table, wrapped
-from tasks import Task, path_letters, role_name
+from tasks import Task, path_letters
 from tasks.training_task import counted
 
 
@@ -47,6 +47,7 @@ def _named(name: str, loss: float) -> dict[str, float]:
 
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict[str, Any]:
     """The numbers as JSON data."""
+    names = score.circuit.role_names
     return {
         "checkpoint": name,
         "task": task.to_dict(),
@@ -60,7 +61,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
             {
                 **row.head._asdict(),
                 "mechanism": row.mechanism.kind,
-                "paths": [[role_name(dest), role_name(src)] for dest, src in row.mechanism.paths],
+                "paths": [list(path.ends(names)) for path in row.mechanism.paths],
                 **_named("", row.loss),
                 "se": row.se,
             }
@@ -72,22 +73,22 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
         "kept": score.kept if math.isfinite(score.kept) else None,
         "paths": [
             {
-                **_place(row.path),
+                **_place(row.path, names),
                 **_named("ablated_", row.ablated_loss),
                 "se": row.se,
                 "carries": score.sufficient and row.ablated_loss > score.tolerance,
-                **_live(row),
+                **_live(row, names),
             }
             for row in score.paths
         ],
-        "enabling": [{**_place(row.path), **_live(row)} for row in score.enabling],
+        "enabling": [{**_place(row.path, names), **_live(row, names)} for row in score.enabling],
         "redundant": [
             {
-                "paths": [str(path) for path in row.paths],
+                "paths": [path.text(names) for path in row.paths],
                 "live_loss": row.live_loss,
                 "live_se": row.live_se,
                 "left_losses": list(row.left_losses),
-                "enables": _enabled(row.enables),
+                "enables": _enabled(row.enables, names),
             }
             for row in score.redundant
         ],
@@ -98,24 +99,24 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
     }
 
 
-def _place(path: HeadPath) -> dict[str, Any]:
-    names = {"dest": role_name(path.path.dest), "src": role_name(path.path.src)}
-    return {**path.head._asdict(), **names}
+def _place(path: HeadPath, names: Sequence[str]) -> dict[str, Any]:
+    dest, src = path.path.ends(names)
+    return {**path.head._asdict(), "dest": dest, "src": src}
 
 
-def _live(row: LivePathScore) -> dict[str, Any]:
+def _live(row: LivePathScore, names: Sequence[str]) -> dict[str, Any]:
     return {
         "attention": row.attention,
         **_named("live_", row.live_loss),
         "live_se": row.live_se,
-        "enables": _enabled(row.enables),
+        "enables": _enabled(row.enables, names),
     }
 
 
-def _enabled(enables: Sequence[Enabled]) -> list[dict[str, Any]]:
+def _enabled(enables: Sequence[Enabled], names: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
-            **_place(later.path),
+            **_place(later.path, names),
             "attention": later.attention,
             "when_cut": later.when_cut,
             "by_query": later.by_query,
@@ -220,7 +221,7 @@ def _minimality(score: CircuitScore, reported: Reported) -> str:
     if score.minimal:
         theirs = f" ({reported.source}: {reported.paths})" if reported.paths else ""
         return f"Minimal, as no path can go without exceeding that: {each}{theirs}."
-    spared = ", ".join(map(str, score.spared))
+    spared = ", ".join(path.text(score.circuit.role_names) for path in score.spared)
     if len(score.spared) > 1:
         spared = f"each of {spared} alone"
     return f"Not minimal, as {spared} can go: {each}."
@@ -232,10 +233,11 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
     Paths of which any one suffices share a row; there the live loss is that of cutting them all.
     """
     label = task.path_label if task else path_letters
+    names = score.circuit.role_names
     return [
         [
-            str(row.path),
-            label(*row.path.path),
+            row.path.text(names),
+            row.path.path.words(label),
             f"{row.ablated_loss:.4f}" if isinstance(row, PathScore) else "",
             f"{row.live_loss:.4f}",
             _does(row, score),
@@ -243,11 +245,11 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
         for row in (*score.paths, *score.enabling)
     ] + [
         [
-            f"{', '.join(str(path.head) for path in row.paths)} {row.paths[0].path}",
-            label(*row.paths[0].path),
+            f"{', '.join(str(path.head) for path in row.paths)} {row.paths[0].path.text(names)}",
+            row.paths[0].path.words(label),
             "",
             f"{row.live_loss:.4f}",
-            "; ".join([_suffices(row, score), *_enables(row.enables)]),
+            "; ".join([_suffices(row, score), *_enables(row.enables, names)]),
         ]
         for row in score.redundant
     ]
@@ -271,11 +273,16 @@ def path_header(score: CircuitScore) -> list[str]:
 def _does(row: LivePathScore, score: CircuitScore) -> str:
     # In a circuit that does not work, leaving out any path gives a high loss, whatever it carries.
     carries = isinstance(row, PathScore) and row.path not in score.spared and score.sufficient
-    return "; ".join([*(["carries"] if carries else []), *_enables(row.enables)])
+    return "; ".join(
+        [*(["carries"] if carries else []), *_enables(row.enables, score.circuit.role_names)]
+    )
 
 
-def _enables(later: Sequence[Enabled]) -> list[str]:
-    paths = [f"{row.path} ({row.side} {row.attention:.2f} to {row.when_cut:.2f})" for row in later]
+def _enables(later: Sequence[Enabled], names: Sequence[str]) -> list[str]:
+    paths = [
+        f"{row.path.text(names)} ({row.side} {row.attention:.2f} to {row.when_cut:.2f})"
+        for row in later
+    ]
     return [f"enables {', '.join(paths)}"] if paths else []
 
 
@@ -291,7 +298,10 @@ def _suffices(row: RedundantScore, score: CircuitScore) -> str:
 def head_rows(score: CircuitScore) -> list[list[str]]:
     """One row per replaced head: name, mechanism, loss with it alone replaced; one for the rest."""
     replaced = [row for row in score.heads if row.mechanism.kind != "original"]
-    rows = [[str(row.head), str(row.mechanism), f"{row.loss:.4f}"] for row in replaced]
+    rows = [
+        [str(row.head), row.mechanism.text(score.circuit.role_names), f"{row.loss:.4f}"]
+        for row in replaced
+    ]
     left = len(score.heads) - len(replaced)
     if left:
         rows.append(

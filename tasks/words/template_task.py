@@ -45,9 +45,10 @@ class TemplateTask(TextTask):
         wrong: the names whose words are the other acceptable answers; by default, all other words
             that `answer` may have.
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
-        roles: which marks are roles s0, s1, ..., in this order, with `END` for the last token of
-            the prompt, and `S1+1` for the token after the mark S1. By default END, then the marks
-            of the first template from last to first.
+        roles: which marks are roles, in this order, with `END` for the last token of the prompt,
+            and `S1+1` for the token after the mark S1. By default END, then the marks of the first
+            template from last to first, then those that only others have. A role is absent where a
+            template lacks its mark.
         answer_prefix: text between prompt and answer; for most tokenizers a space.
         prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
             tokenizer has one.
@@ -66,7 +67,7 @@ class TemplateTask(TextTask):
         >>> task = ri.TemplateTask(
         ...     ["The capital of {country} is"], capitals, answer="capital", tokenizer=tokenizer
         ... )
-        >>> task.role_labels
+        >>> task.role_names
         ('END', 'country')
         >>> task.question(0).prompt
         'The capital of France is'
@@ -98,7 +99,10 @@ class TemplateTask(TextTask):
             self._rows = fillings
         parts = [_parse(template, answer_prefix) for template in self.templates]
         marks = [[mark for _, mark in part if mark is not None] for part in parts]
-        roles = (END, *reversed(marks[0])) if roles is None else tuple(roles)
+        later = dict.fromkeys(mark for found in marks[1:] for mark in found)
+        if roles is None:
+            roles = (END, *reversed(marks[0]), *(mark for mark in later if mark not in marks[0]))
+        roles = tuple(roles)
         self._check_names(marks, roles)
         self._parts = parts
         super().__init__(roles, tokenizer, answer_prefix, prepend_bos)
@@ -151,12 +155,12 @@ class TemplateTask(TextTask):
                         f"{found.count(mark)} times in {template!r:.200}; name the second one "
                         'differently and fill it with the same word, such as "S2": "S1"'
                     )
-            for role in roles:
-                if role != END and role.removesuffix(_NEXT) not in found:
-                    raise InputError(
-                        f"template {number}: expected the role {{{role.removesuffix(_NEXT)}}}, "
-                        f"found none in {template!r:.200}; write it, or leave it out of roles"
-                    )
+        for role in roles:
+            if role != END and not any(role.removesuffix(_NEXT) in found for found in marks):
+                raise InputError(
+                    f"templates: expected the role {{{role.removesuffix(_NEXT)}}} in one of them, "
+                    "found it in none; write it, or leave it out of roles"
+                )
         if END not in roles or len(set(roles)) < len(roles):
             raise InputError(
                 f"roles: expected different ones, with {END} among them, found {list(roles)}; "
@@ -175,6 +179,10 @@ class TemplateTask(TextTask):
                 f"templates: expected the mark {{{min(everywhere - used)}}}, found it in none; "
                 "write it, or leave it out of the fillings"
             )
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        return tuple(self._roles)
 
     # Questions
 

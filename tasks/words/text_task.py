@@ -40,7 +40,7 @@ class Tokens(NamedTuple):
 
     Attributes:
         prompt: token ids, including a beginning-of-sequence token if there is one.
-        roles: the position of every role of the chain that is asked.
+        roles: the position of every role of the chain that is asked; -1 where it is absent.
         answers: the token of each acceptable answer in which they differ, the correct one first.
     """
 
@@ -220,16 +220,20 @@ class TextTask(Task):
                 position_of[symbol.role] = own[-1] + len(self.begin)
         prompt = [*self.begin, *numbers[0][:shared]]
         position_of[END] = len(prompt) - 1
-        roles: dict[int, str] = {}
+        taken: dict[int, str] = {}
+        roles: list[int] = []
         for role in self._roles:
-            at = position_of[role.removesuffix("+1")] + role.endswith("+1")
-            if at in roles or at == len(prompt):
+            name = role.removesuffix("+1")
+            at = position_of[name] + role.endswith("+1") if name in position_of else -1
+            if at in taken or at == len(prompt):
                 return (
-                    f"the roles {roles.get(at, END)} and {role} stand at one token; put text "
+                    f"the roles {taken.get(at, END)} and {role} stand at one token; put text "
                     "between them or leave one out"
                 )
-            roles[at] = role
-        return Tokens(prompt, list(roles), list(first))
+            if at >= 0:
+                taken[at] = role
+            roles.append(at)
+        return Tokens(prompt, roles, list(first))
 
     def _encode(self, text: str) -> Any:
         return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)

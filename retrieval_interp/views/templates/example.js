@@ -91,7 +91,8 @@ class Example {
     const cell = (offset, edge) => Math.floor(((offset - edge) * scale - MARGIN) / this.size);
     const src = cell(event.clientX, box.left), dest = cell(event.clientY, box.top);
     if (src < 0 || dest < 0 || src >= tokens.length || dest >= tokens.length) return null;
-    const numbers = [...chains.keys()].sort((a, b) => (b === this.page.chain) - (a === this.page.chain));
+    const first = this.page.chain;
+    const numbers = [...chains.keys()].sort((a, b) => (b === first) - (a === first));
     const together = numbers.find(n => chains[n].includes(dest) && chains[n].includes(src));
     const chain = together ?? numbers.find(n => chains[n].includes(dest));
     const roles = together === undefined ? null : [dest, src].map(at => chains[chain].indexOf(at));

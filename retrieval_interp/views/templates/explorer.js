@@ -59,8 +59,9 @@ class Page {
     this.ask("show", { layer, head, example, with_circuit, path, ...change });
   }
 
-  pathName(head, dest, src) {
-    return `${head} ${this.info.roles[dest]}<-${this.info.roles[src]}`;
+  pathName(head, dest, src, relation = "own") {
+    const of = relation === "own" ? "" : `${relation}.`;
+    return `${head} ${this.info.roles[dest]}<-${of}${this.info.roles[src]}`;
   }
 
   // A click on a path selects it everywhere; one on the selected path adds it, or takes it out.
@@ -70,7 +71,7 @@ class Page {
   }
 
   select(path) {
-    const [layer, head] = path.match(/[0-9]+/g).map(Number);
+    const [layer, head] = path.match(/[0-9]+/g).slice(0, 2).map(Number);
     this.selected = path;
     this.mark();
     this.show({ layer, head, path });
@@ -85,7 +86,7 @@ class Page {
   // The selected head: its name, and whether a path is in the circuit.
   current() {
     const label = headName(this.shown.layer, this.shown.head), { paths } = this.state.heads[label];
-    return { label, isIn: (dest, src) => paths.some(p => p[0] === dest && p[1] === src) };
+    return { label, isIn: (dest, src) => paths.some(p => p[0] === dest && p[1] === src && p[2] === "own") };
   }
 
   // Building, once
@@ -332,7 +333,7 @@ class Page {
     });
     const { chains, tokens } = this.shown;
     this.chains.replaceChildren("chain of ",
-      ...chains.map((positions, number) => pick(number, tokens[positions[0]])), pick(-1, "all"));
+      ...chains.map((positions, number) => pick(number, tokens[positions.find(at => at >= 0) ?? 0])), pick(-1, "all"));
   }
 
   drawChoices() {

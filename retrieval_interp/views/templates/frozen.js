@@ -4,7 +4,7 @@ class FrozenModel {
   constructor() {
     this.listeners = new Set();
     const known = frozen.state.rows.find(row => row.ablated !== undefined) ?? frozen.state.rows[0];
-    const [layer, head] = known ? known.name.match(/[0-9]+/g).map(Number) : [0, 0];
+    const [layer, head] = known ? known.name.match(/[0-9]+/g).slice(0, 2).map(Number) : [0, 0];
     this.choose({ layer, head, example: 0, path: known?.name ?? null });
   }
 
@@ -18,10 +18,12 @@ class FrozenModel {
   }
 
   pathOf(name) {
-    const { labels } = frozen.model_info, [layer, head, dest, src] = name.match(/[0-9]+/g).map(Number);
+    const { labels, roles } = frozen.model_info, [head, arrow] = name.split(" ");
+    const [layer, number] = head.match(/[0-9]+/g).map(Number);
+    const [dest, src] = arrow.split("<-").map(role => roles.indexOf(role));
     return frozen.state.rows.find(row => row.name === name) ?? {
       name, label: `${labels[dest]} <- ${labels[src]}`,
-      attention: frozen.by_role[layer][head][dest][src] / 1000, note: "not in the circuit",
+      attention: frozen.by_role[layer][number][dest][src] / 1000, note: "not in the circuit",
     };
   }
 

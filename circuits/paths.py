@@ -1,0 +1,120 @@
+"""Heads, paths between roles, and how both are written.
+
+L1.H0                     a head
+s0<-s2                    role s0 attends to role s2 of its own chain
+s0<-all.s2, s0<-other.s2  to role s2 of all chains, or of all but its own
+L1.H0 s0<-s2              a path of one head
+
+A task's own names for its roles stand as well as s0, s1, ...
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from tasks import InputError, parse_role, role_name
+from tasks.roles import Roles
+
+Relation = Literal["own", "all", "other"]  # whose role `src` a path goes to
+RELATIONS: tuple[Relation, ...] = get_args(Relation)
+
+
+class Head(NamedTuple):
+    """An attention head."""
+
+    layer: int
+    head: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Head":
+        """Read `L1.H0`.
+
+        Raises:
+            InputError: not of that form.
+        """
+        match = re.fullmatch(r"\s*L([0-9]{1,6})\.H([0-9]{1,6})\s*", text)
+        if match is None:
+            raise InputError(f"expected a head such as L1.H0, found {text!r:.60}")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"L{self.layer}.H{self.head}"
+
+
+class RolePath(NamedTuple):
+    """Role `dest` attends to role `src`, by default of its own chain.
+
+    With the relation `all` or `other` it attends to role `src` of all chains, or of all but its
+    own, as far as it may see them, in equal parts.
+    """
+
+    dest: int
+    src: int
+    relation: Relation = "own"
+
+    @classmethod
+    def parse(cls, text: str, roles: Roles) -> "RolePath":
+        """Read `s0<-s2`, `s0<-all.s2` or `s0<-other.s2`, also with a task's names for its roles.
+
+        Raises:
+            InputError: not two roles joined by an arrow, or a role out of range.
+        """
+        match = re.fullmatch(r"\s*(\S+?)\s*<-\s*(\S+)\s*", text)
+        if match is None:
+            raise InputError(f"expected a path such as s0<-s2, found {text!r:.60}")
+        return cls.join(match[1], match[2], roles)
+
+    @classmethod
+    def join(cls, dest: str, source: str, roles: Roles) -> "RolePath":
+        """From the name of the destination and of the source, such as `s2` or `all.s2`."""
+        prefix, _, src = source.partition(".")
+        for relation in RELATIONS[1:]:
+            if prefix == relation:
+                return cls(parse_role(dest, roles), parse_role(src, roles), relation)
+        return cls(parse_role(dest, roles), parse_role(source, roles))
+
+    def ends(self, names: Sequence[str] = ()) -> tuple[str, str]:
+        """The names of destination and source, as `join` reads them."""
+        prefix = "" if self.relation == "own" else f"{self.relation}."
+        return role_name(self.dest, names), prefix + role_name(self.src, names)
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Destination and source, the place of a path of the own chain in means by role."""
+        return self.dest, self.src
+
+    def text(self, names: Sequence[str] = ()) -> str:
+        """The path with a task's names for its roles."""
+        return "<-".join(self.ends(names))
+
+    def words(self, label: Callable[[int, int], str]) -> str:
+        """The path for people, from what names a path of the own chain, such as `path_label`."""
+        chains = "" if self.relation == "own" else f" ({self.relation} chains)"
+        return label(*self.pair) + chains
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+class HeadPath(NamedTuple):
+    """A path of one head, written `L1.H0 s0<-s2`."""
+
+    head: Head
+    path: RolePath
+
+    @classmethod
+    def parse(cls, text: str, roles: Roles) -> "HeadPath":
+        """Read `L1.H0 s0<-s2`.
+
+        Raises:
+            InputError: not of that form, or a role out of range.
+        """
+        head, _, path = text.strip().partition(" ")
+        return cls(Head.parse(head), RolePath.parse(path, roles))
+
+    def text(self, names: Sequence[str] = ()) -> str:
+        """The path with a task's names for its roles."""
+        return f"{self.head} {self.path.text(names)}"
+
+    def __str__(self) -> str:
+        return self.text()

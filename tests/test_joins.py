@@ -1,0 +1,433 @@
+"""What a path joins: absent roles, other chains, padding, against patterns written by hand."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import retrieval_interp as ri
+from circuits.attention import (
+    attention_along,
+    attention_by_role,
+    attention_pattern,
+    cut_paths,
+    path_sources,
+)
+from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath
+from circuits.draw.layout import role_order
+from circuits.mean_pattern import MeanPattern
+from circuits.notation import parse_circuit, parse_head_path
+from circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
+from circuits.runs.mean_attention import attention_along_paths, mean_attention
+from circuits.runs.parted_runs import make_runs
+from circuits.runs.role_runs import RoleRuns
+from circuits.scores.scorer import Scorer
+from tasks import InputError
+from tests.test_own_model import Lookup, bridge_of, hooked_model
+
+RELATIONS = ("own", "all", "other")
+
+
+def sources_by_hand(path, chains, number, causal=True):
+    """The positions that role `dest` of one chain attends to along a path, in a loop."""
+    dest = chains[number][path.dest]
+    found = set()
+    for other, chain in enumerate(chains):
+        wanted = {"own": other == number, "all": True, "other": other != number}[path.relation]
+        visible = path.relation == "own" or not causal or chain[path.src] <= dest
+        if wanted and visible and dest >= 0 and chain[path.src] >= 0:
+            found.add(chain[path.src])
+    return found
+
+
+def pattern_by_hand(paths, roles, n_positions, rest, causal=True):
+    pattern = torch.zeros(len(roles), n_positions, n_positions)
+    for example, chains in enumerate(roles.tolist()):
+        for place in range(n_positions):
+            rows = [
+                found
+                for number, chain in enumerate(chains)
+                for path in paths
+                if chain[path.dest] == place
+                if (found := sources_by_hand(path, chains, number, causal))
+            ]
+            for found in rows:
+                for src in found:
+                    pattern[example, place, src] += 1 / len(rows) / len(found)
+            if not rows and rest == "uniform":
+                pattern[example, place, : place + 1 if causal else None] = 1 / (
+                    place + 1 if causal else n_positions
+                )
+            if not rows and rest == "identity":
+                pattern[example, place, place] = 1
+    return pattern
+
+
+PATHS = st.sets(st.builds(RolePath, *[st.integers(0, 2)] * 2, st.sampled_from(RELATIONS)))
+ROLES = st.lists(  # two examples of two chains of three roles in six positions, some absent
+    st.lists(st.lists(st.integers(-1, 5), min_size=3, max_size=3), min_size=2, max_size=2),
+    min_size=2,
+    max_size=2,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(PATHS, ROLES, st.sampled_from(["zero", "uniform", "identity"]), st.booleans())
+def test_patterns_equal_the_definition_in_loops(paths, roles, rest, causal):
+    roles = torch.tensor(roles)
+    if causal:  # a source of the own chain that comes later is refused
+        paths = {p for p in paths if p.relation != "own" or p.src == p.dest}
+    mechanism = Mechanism("shared", tuple(paths))
+    pattern = attention_pattern(mechanism, roles, 6, causal, rest)
+    torch.testing.assert_close(pattern, pattern_by_hand(paths, roles, 6, rest, causal))
+
+
+@settings(max_examples=40, deadline=None)
+@given(PATHS, ROLES, st.booleans())
+def test_cuts_and_means_equal_the_definition_in_loops(paths, roles, causal):
+    roles = torch.tensor(roles)
+    own = torch.rand(2, 6, 6, generator=torch.Generator().manual_seed(0))
+    own = own.tril() if causal else own
+    cut, kept = cut_paths(own, tuple(paths), roles), own.clone()
+    for path in paths:
+        along = []
+        for example, chains in enumerate(roles.tolist()):
+            for number, chain in enumerate(chains):
+                found = sources_by_hand(path, chains, number, causal)
+                for src in found:
+                    kept[example, chain[path.dest], src] = 0
+                if found:
+                    along.append(sum(own[example, chain[path.dest], src] for src in found))
+        mean, count = attention_along(own, path, roles, causal)
+        assert count == len(along)
+        torch.testing.assert_close(mean, sum(along, torch.tensor(0.0)) / max(1, len(along)))
+    torch.testing.assert_close(cut, kept)
+
+
+def test_an_absent_role_is_nowhere():
+    roles = torch.tensor([[[3, 1, -1], [2, -1, 0]], [[3, -1, 1], [-1, 0, 2]]])
+    path = Mechanism("one-hot", (RolePath(0, 1),))
+    pattern = attention_pattern(path, roles, 4)
+    assert [row.nonzero().tolist() for row in pattern] == [[[3, 1]], []]
+    shared = attention_pattern(Mechanism("shared", (RolePath(0, 1), RolePath(0, 2))), roles, 4)
+    assert shared[0].nonzero().tolist() == [[2, 0], [3, 1]] and shared[0].max() == 1
+    assert shared[1].nonzero().tolist() == [[3, 1]]  # the one source that is there has all of it
+    spread = attention_pattern(path, roles, 4, rest="uniform")
+    torch.testing.assert_close(spread[1, 3], torch.full((4,), 0.25))
+    mean, count = attention_by_role(torch.full((2, 1, 4, 4), 0.5).tril(), roles)
+    assert count.tolist() == [[3, 1, 2], [1, 2, 1], [2, 1, 3]]
+    assert mean[0, 0, 1] == 0.5 and mean[0, 1, 2] == 0
+    with pytest.raises(InputError, match="found s1<-s0: s0 comes later"):
+        attention_pattern(Mechanism("one-hot", (RolePath(1, 0),)), roles, 4)
+    assert not path_sources(RolePath(1, 2), roles[:1], 4, True).any()
+
+
+def test_an_uninformed_last_position_is_not_taken_for_an_absent_one():
+    """Index -1 would name it."""
+    roles = torch.tensor([[[3, -1]]])
+    own = torch.full((1, 4, 4), 0.25)
+    assert torch.equal(cut_paths(own, (RolePath(0, 1), RolePath(1, 0)), roles), own)
+    assert attention_pattern(Mechanism("one-hot", (RolePath(1, 0),)), roles, 4).sum() == 0
+
+
+def test_paths_to_all_chains_by_hand():
+    roles = torch.tensor([[[4, 0], [5, 1], [3, 2]]])
+    everywhere = attention_pattern(Mechanism("one-hot", (RolePath(0, 1, "all"),)), roles, 6)[0]
+    for dest in (3, 4, 5):
+        torch.testing.assert_close(everywhere[dest], torch.tensor([1, 1, 1, 0, 0, 0]) / 3)
+    others = attention_pattern(Mechanism("one-hot", (RolePath(0, 1, "other"),)), roles, 6)[0]
+    assert others[4].tolist() == [0, 0.5, 0.5, 0, 0, 0]
+    assert others[3].tolist() == [0.5, 0.5, 0, 0, 0, 0]
+    backwards = Mechanism("one-hot", (RolePath(0, 0, "other"),))
+    pattern = attention_pattern(backwards, roles, 6, rest="identity")[0]
+    # of the queries at 3, 4 and 5 the first sees no other, the second one, the third two
+    assert pattern[3].tolist() == [0, 0, 0, 1, 0, 0] and pattern[4].tolist() == [0, 0, 0, 1, 0, 0]
+    assert pattern[5].tolist() == [0, 0, 0, 0.5, 0.5, 0]
+
+
+def test_relations_are_read_written_and_kept_in_files(task):
+    lines = ["L0.H0 shared s0<-s1 s0<-all.s2 s0<-other.s2", "L1.H0 cut s4<-other.s3"]
+    circuit = parse_circuit(lines, task)
+    assert repr(circuit).splitlines() == [
+        "L0.H0 shared s0<-s1 s0<-all.s2 s0<-other.s2",
+        "L1.H0 cut s4<-other.s3",
+    ]
+    assert Circuit.from_json(circuit.to_json(), task.role_names) == circuit
+    assert Circuit.from_json(circuit.to_json()) == circuit
+    assert parse_head_path("L0.H1 s0<-all.s2", 5).path == RolePath(0, 2, "all")
+    assert RolePath(0, 2, "all").words(task.path_label) == "query A <- B of A->B (all chains)"
+    for wrong in ("s0<-some.s2", "s0<-all.", "all.s0<-s1", "s0<-all.s9"):
+        with pytest.raises(InputError, match="expected a role from s0 to s4"):
+            RolePath.parse(wrong, 5)
+
+
+LINES = [
+    ["L0.H0 s0<-all.s2"],
+    ["L0.H0 s4<-other.s3", "L1.H1 shared s0<-s2 s0<-other.s4", "L2.H0 s0<-all.s0"],
+    ["L0.H1 cut s0<-other.s0 s0<-all.s2 s2<-s1", "L1.H0 shared s0<-all.s1 s0<-all.s2"],
+]
+
+
+@pytest.mark.parametrize("rest", ["zero", "uniform", "identity"])
+@torch.no_grad()
+def test_role_runs_equal_patterns_by_hand(task, model, rest):
+    batch = task.sample(6, split="test")
+    runs = make_runs(model, batch, task)
+    assert RoleRuns.supports(model, batch)
+    for lines in LINES:
+        circuit = parse_circuit(lines, task, rest)
+        expected = run_by_hand(model, circuit, batch)
+        example = torch.arange(len(batch))[:, None]
+        at_queries = expected[example, batch.roles[:, :, 0]]
+        torch.testing.assert_close(runs.outputs(circuit), at_queries, atol=1e-5, rtol=0)
+        torch.testing.assert_close(runs.rebase(circuit), at_queries, atol=1e-5, rtol=0)
+        with ri.ablated(model, circuit, batch):
+            torch.testing.assert_close(model(batch.inputs), expected, atol=1e-5, rtol=0)
+
+
+def run_by_hand(model, circuit, batch):
+    """Hooks whose patterns come from loops."""
+    hooks = []
+    for (layer, head), mechanism in circuit.mechanisms.items():
+
+        def replace(old, hook, head=head, mechanism=mechanism):
+            new = old.clone()
+            if mechanism.kind == "cut":
+                for example, chains in enumerate(batch.roles.tolist()):
+                    for number, chain in enumerate(chains):
+                        for path in mechanism.paths:
+                            for src in sources_by_hand(path, chains, number):
+                                new[example, head, chain[path.dest], src] = 0
+            else:
+                n_positions, paths = old.shape[-1], mechanism.paths
+                new[:, head] = pattern_by_hand(paths, batch.roles, n_positions, circuit.rest)
+            return new
+
+        hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))
+    return model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
+
+
+def test_a_circuit_with_paths_to_other_chains_is_scored_and_drawn(task, model):
+    circuit = parse_circuit(["L0.H0 s0<-all.s2 s2<-s1", "L1.H0 s0<-other.s4"], task)
+    batch = task.sample(8, split="test")
+    score = ri.score_circuit(model, task, circuit, batch, controls=3)
+    attention = mean_attention(model, batch)
+    paths = list(circuit.paths())
+    along = attention_along_paths(model, batch, paths, attention)
+    assert [row.attention for row in score.paths] == [along[path] for path in paths]
+    text = ri.score_table(score, task)
+    assert "s0<-all.s2" in text and "(all chains)" in text and "L1.H0 s0<-other.s4" in text
+    assert len(score.control) == 3
+    figure = ri.circuit_figure(circuit, task=task)
+    assert "s0<-all.s2" in str(figure.to_dict())
+    assert ri.describe_flow(circuit, 4, 2)
+
+
+# Optional roles
+
+
+class Sometimes(Lookup):
+    """As Lookup, but every second chain lacks the key, and role names of its own."""
+
+    role_names = ("query", "key", "value")
+
+    def sample(self, *arguments, **options):
+        batch = super().sample(*arguments, **options)
+        roles = batch.roles.clone()
+        roles[:, 1::2, 1] = -1
+        return ri.Batch(batch.inputs, batch.targets, roles)
+
+
+def test_every_view_and_score_goes_with_absent_roles_and_own_names(tmp_path):
+    task, model = Sometimes(), hooked_model()
+    bench = ri.open(model, task, examples=16)
+    view = bench.suppose("L0.H0 one-hot value<-key", "L1.H0 shared query<-value s0<-s1")
+    assert "L1.H0: original -> shared query<-key query<-value" in repr(view)
+    kept = task.sample(16, split="test").roles[:, ::2]
+    looks = bench.intact_attention[0, 0, 2, 1]
+    pattern = bench.attention(0).data[:, 0]
+    expected = torch.stack(
+        [pattern[b, kept[b, :, 2], kept[b, :, 1]] for b in range(len(pattern))]
+    ).mean()
+    few = ri.mean_attention(model, bench.batch[: len(pattern)])[0, 0, 2, 1]
+    torch.testing.assert_close(few, expected, atol=1e-5, rtol=0)
+    assert looks > 0 and "value" in bench.drawing()
+    text = repr(bench.score())
+    assert "L0.H0 value<-key" in text and "query <- value" in text and "s2<-s1" not in text
+    assert "query<-value" in repr(bench) and repr(bench.roles())
+    saved = bench.save(tmp_path / "circuit.json")
+    assert '"value", "key"' in saved.read_text() and '"role_names"' in saved.read_text()
+    before = bench.circuit
+    bench.remove("L1.H0 s0<-s2")
+    with pytest.raises(InputError, match=r"\(L0.H0 value<-key, .*found 'L1.H0 query<-value'"):
+        bench.remove("L1.H0 query<-value")
+    bench.load(saved)
+    assert bench.circuit == before and "query<-value" in repr(bench.circuit)
+    with pytest.raises(InputError, match=r"s0 to s2 \(query, key, value\), found 'door'"):
+        bench.suppose("L0.H0 door<-key")
+    with pytest.raises(InputError, match="found key<-value: value comes later"):
+        bench.suppose("L0.H0 key<-value")
+    assert RolePath.parse("query<-all.value", task.role_names) == RolePath(0, 2, "all")
+
+
+def test_a_role_that_no_example_has_comes_last_and_has_no_attention():
+    task, model = Sometimes(), hooked_model()
+    batch = task.sample(4, split="test")
+    roles = batch.roles.clone()
+    roles[:, :, 1] = -1
+    none = ri.Batch(batch.inputs, batch.targets, roles)
+    assert role_order(none) == [2, 0, 1]
+    assert ri.mean_attention(model, none)[:, :, :, 1].abs().max() == 0
+    scorer = Scorer(model, task, none)
+    lines = ["L0.H0 one-hot value<-key"]
+    empty = parse_circuit(["L0.H0 one-hot"], task)
+    torch.testing.assert_close(scorer.losses(parse_circuit(lines, task)), scorer.losses(empty))
+
+
+def test_absent_answers_are_zeros():
+    class Asked(Sometimes):
+        answer_roles = (1,)
+
+    task = Asked()
+    batch = task.sample(3)
+    outputs = torch.rand(3, 13, 5)
+    answers = task.answers(outputs, batch)
+    assert answers[:, 1::2].abs().max() == 0
+    at = batch.roles[:, ::2, 1]
+    torch.testing.assert_close(answers[:, ::2, 0], outputs[torch.arange(3)[:, None], at])
+    positions = batch.roles[:, :, 1].clamp(min=0)
+    few = outputs[torch.arange(3)[:, None], positions]
+    torch.testing.assert_close(task.answers(few, batch), answers)
+
+
+# Padding
+
+
+class Lengths(ri.Task):
+    """Sequences of 4 to 9 tokens; the last says the first again. Padded left or right."""
+
+    role_names = ("last", "first", "middle")
+    loss_name = "cross entropy"
+    vocabulary = (*"abcdefghij", "PAD")
+
+    def __init__(self, side):
+        self.side = side
+
+    def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        examples = [self.alone(number) for number in range(start, start + n)]
+        tokens = torch.full((n, 9), 10)
+        real, roles = torch.zeros(n, 9, dtype=torch.bool), torch.full((n, 1, 3), -1)
+        for row, one in enumerate(examples):
+            length = one.inputs.shape[1]
+            begin = 9 - length if self.side == "left" else 0
+            tokens[row, begin : begin + length] = one.inputs[0]
+            real[row, begin : begin + length] = True
+            roles[row] = torch.where(one.roles[0] < 0, -1, one.roles[0] + begin)
+        targets = torch.cat([one.targets for one in examples])
+        return ri.Batch(tokens, targets, roles, real).to(device)
+
+    def alone(self, number):
+        generator = torch.Generator().manual_seed(number)
+        length = 4 + number % 6
+        tokens = torch.randint(10, (1, length), generator=generator)
+        middle = 2 if length > 5 else -1
+        return ri.Batch(tokens, tokens[:, :1], torch.tensor([[[length - 1, 0, middle]]]))
+
+    def example_losses(self, outputs, batch):
+        last = outputs[torch.arange(len(batch)), batch.roles[:, 0, 0]]
+        return F.cross_entropy(last, batch.targets[:, 0], reduction="none")[:, None]
+
+
+def of_kind(kind):
+    model = hooked_model()
+    return model if kind == "hooked" else bridge_of(model)
+
+
+MEAN = Mechanism("mean", mean=MeanPattern(torch.rand(9, 9).softmax(-1).tril()))
+MECHANISMS = [
+    UNIFORM, IDENTITY, FIRST, PREVIOUS, Mechanism("offset", offset=3), SAME, AFTER_SAME, MEAN,
+    Mechanism("shared", (RolePath(0, 1), RolePath(0, 2))),
+    Mechanism("cut", (RolePath(0, 1), RolePath(2, 1))),
+    Mechanism("one-hot", (RolePath(0, 2, "all"),)),
+    Mechanism("role-mean", (RolePath(0, 1), RolePath(0, 2)), (0.25, 0.5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["hooked", "bridge"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@torch.no_grad()
+def test_padded_examples_have_the_losses_that_they_have_alone(side, kind):
+    task, model = Lengths(side), of_kind(kind)
+    scorer = Scorer(model, task, task.sample(12))
+    singles = [Scorer(model, task, task.alone(number)) for number in range(12)]
+    alone = torch.cat([one.base_losses for one in singles])
+    torch.testing.assert_close(scorer.base_losses, alone, atol=1e-5, rtol=0)
+    changed = 0
+    for mechanism in MECHANISMS:
+        for head in (Head(0, 0), Head(1, 1)):
+            circuit = Circuit({head: mechanism, Head(1, 0): UNIFORM}, 3, rest="uniform")
+            losses = scorer.losses(circuit)
+            expected = torch.cat([one.losses(circuit) for one in singles])
+            torch.testing.assert_close(losses, expected, atol=1e-5, rtol=0)
+            changed += not torch.allclose(losses, alone, atol=1e-4)
+    assert changed > len(MECHANISMS)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_means_of_padded_batches_are_those_of_single_examples(side):
+    from circuits.runs.pattern_shares import mean_patterns, pattern_shares
+
+    task, model = Lengths(side), hooked_model()
+    batch = task.sample(12)
+    total, count = torch.zeros(2, 2, 9, 9), torch.zeros(9)
+    by_role, seen = torch.zeros(2, 2), 0
+    for number in range(12):
+        one = task.alone(number)
+        length = one.inputs.shape[1]
+        total[:, :, :length, :length] += mean_patterns(model, one)
+        count[:length] += 1
+        by_role += mean_attention(model, one)[:, :, 0, 2]
+        seen += length > 5
+    mean = mean_patterns(model, batch)
+    torch.testing.assert_close(mean, total / count[None, None, :, None], atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        mean_attention(model, batch)[:, :, 0, 2], by_role / seen, atol=1e-5, rtol=0
+    )
+    shares = pattern_shares(model, batch, {Head(0, 0): [UNIFORM, AFTER_SAME]})[Head(0, 0)]
+    lengths = [task.alone(number).inputs.shape[1] for number in range(12)]
+    single = [
+        pattern_shares(model, task.alone(number), {Head(0, 0): [UNIFORM, AFTER_SAME]})[Head(0, 0)]
+        for number in range(12)
+    ]
+    for place, share in enumerate(shares):
+        expected = sum(s[place] * n for s, n in zip(single, lengths)) / sum(lengths)
+        assert share == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_workbench_and_the_scan_take_padded_batches(side):
+    task, model = Lengths(side), hooked_model()
+    bench = ri.open(model, task, examples=12)
+    bench.suppose("L0.H0 last<-first", "L1.H0 uniform")
+    assert "last<-first" in repr(bench.score()) and repr(bench.roles())
+    labels = str(bench.attention(0, 0).html)
+    assert "pad" in labels and "(first)" in labels
+    found = ri.scan(model, task, examples=12)
+    assert len(found.heads) == 4 and ri.scan_view(found, model).html
+
+
+def test_padding_that_cannot_be_is_refused():
+    task, model = Lengths("right"), hooked_model()
+    batch = task.sample(4)
+    holes = batch.attention_mask.clone()
+    holes[2, 1] = False
+
+    def refused(text, **changes):
+        fields = {"attention_mask": batch.attention_mask, "roles": batch.roles, **changes}
+        with pytest.raises(InputError, match=text):
+            Scorer(model, task, ri.Batch(batch.inputs, batch.targets, **fields))
+
+    refused("padding before or after .* in example 2", attention_mask=holes)
+    refused("in example 3", attention_mask=batch.attention_mask & (torch.arange(4) < 3)[:, None])
+    refused("one at padding in example 0", roles=torch.full((4, 1, 3), 6))

@@ -1,0 +1,119 @@
+"""Tasks that are not as they should be, refused in a line when they are opened."""
+
+import re
+
+import pytest
+import torch
+
+import retrieval_interp as ri
+from tasks import InputError
+from tests.test_own_model import Lookup, hooked_model
+
+
+class NoNames(ri.Task):
+    pass
+
+
+class NoSample(ri.Task):
+    role_names = ("s0", "s1", "s2")
+
+
+class NoLosses(ri.Task):
+    role_names = ("s0", "s1", "s2")
+    sample = Lookup.sample
+
+
+class NoSplit(Lookup):
+    def sample(self, n, seed=0, device="cpu"):
+        return super().sample(n, seed, device)
+
+
+class TooMuch(Lookup):
+    def sample(self, n, seed, device, split, length):
+        return super().sample(n, seed, device, split)
+
+
+class NoBatch(Lookup):
+    def example_losses(self, outputs):
+        return outputs
+
+
+class Tuple(Lookup):
+    def sample(self, *arguments, **options):
+        batch = super().sample(*arguments, **options)
+        return batch.inputs, batch.targets, batch.roles
+
+
+class Fewer(Lookup):
+    def sample(self, n, *arguments, **options):
+        return super().sample(n // 2, *arguments, **options)
+
+
+class Flat(Lookup):
+    def sample(self, *arguments, **options):
+        batch = super().sample(*arguments, **options)
+        return ri.Batch(batch.inputs[:, :, None, None], batch.targets, batch.roles)
+
+
+class Scalar(Lookup):
+    def example_losses(self, outputs, batch):
+        return super().example_losses(outputs, batch).mean()
+
+
+class Number(Lookup):
+    def example_losses(self, outputs, batch):
+        return 0.5
+
+
+class FewWords(Lookup):
+    vocabulary = ("a", "b")
+
+
+WRONG = [
+    (NoNames, "expected NoNames to define role_names = ('s0', 's1'), or names of your own, found"),
+    (NoSample, "expected NoSample to define sample(n, seed, device, split), found nothing"),
+    (NoLosses, "expected NoLosses to define example_losses(outputs, batch), found nothing"),
+    (NoSplit, "expected sample(n, seed, device, split), found sample(n, seed=0, device='cpu')"),
+    (TooMuch, "found sample(n, seed, device, split, length) (missing a required argument"),
+    (NoBatch, "expected example_losses(outputs, batch), found example_losses(outputs) (too many"),
+    (Tuple, "expected sample to return an ri.Batch of inputs, targets and roles, found tuple"),
+    (Fewer, "expected 8 examples from sample(8, ...), found 4: inputs of int64 of [4, 13]"),
+    (Flat, "[batch, pos, d_in] (vectors), found int64 of [8, 13, 1, 1]"),
+    (Scalar, "expected example_losses of shape [8, asked], one row per example and one column"),
+    (Scalar, "if one thing is asked, found float32 of []"),
+    (Number, "found float"),
+    (FewWords, "a vocabulary with a word for every token, found 2 words and the token 12"),
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hooked_model()
+
+
+@pytest.mark.parametrize(("wrong", "text"), WRONG)
+def test_opening_says_in_a_line_what_is_wrong(model, wrong, text):
+    with pytest.raises(InputError, match=re.escape(text)) as refused:
+        ri.open(model, wrong(), examples=8)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [NoNames, NoSplit, Tuple, Fewer])
+def test_scans_searches_and_needed_paths_say_the_same(model, wrong):
+    for call in (
+        lambda: ri.scan(model, wrong(), examples=8),
+        lambda: ri.discover(model, wrong(), examples=8),
+        lambda: ri.needed_paths(model, wrong(), examples=8),
+    ):
+        with pytest.raises(InputError, match="task: expected"):
+            call()
+
+
+def test_errors_of_a_tasks_own_code_are_left_alone(model):
+    class Fails(Lookup):
+        def sample(self, *arguments, **options):
+            raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        ri.open(model, Fails(), examples=8)
+    assert torch.is_grad_enabled()
