@@ -161,6 +161,8 @@ class Circuit:
         redundant: sets of two or more paths, the same role path in several heads, of which the
             intact model needs any one (`circuits.discovery.redundancy`).
         role_names: what the task calls its roles, for text and files; s0, s1, ... if empty.
+        unfinished: why the search that found it ended early and what is missing; empty if it was
+            complete. Circuits that differ in this alone are equal.
     """
 
     mechanisms: Mapping[Head, Mechanism]
@@ -170,6 +172,7 @@ class Circuit:
     enabling: tuple[HeadPath, ...] = ()
     redundant: tuple[tuple[HeadPath, ...], ...] = ()
     role_names: tuple[str, ...] = field(default=(), compare=False)
+    unfinished: str = field(default="", compare=False)
 
     @classmethod
     def empty(cls, task: Task, rest: Rest = "zero") -> "Circuit":
@@ -215,7 +218,7 @@ class Circuit:
     def replace(self, head: tuple[int, int], mechanism: Mechanism) -> "Circuit":
         """A copy with another mechanism for one head."""
         mechanisms = {**self.mechanisms, Head(*head): mechanism}
-        return replace(self, mechanisms=mechanisms)
+        return replace(self, mechanisms=mechanisms, unfinished="")
 
     def cut(self, *paths: HeadPath) -> "Circuit":
         """A copy with more paths of original heads cut."""
@@ -247,6 +250,7 @@ class Circuit:
         lines = [f"{head} {mechanism.text(names)}" for head, mechanism in self.mechanisms.items()]
         lines += [f"{path.head} ~{path.path.text(names)}" for path in self.enabling]
         lines += [one_suffices(paths, names) for paths in self.redundant]
+        lines += [f"unfinished: {self.unfinished}"] if self.unfinished else []
         return "\n".join(lines) or "empty circuit: every head as it is"
 
     # Files
@@ -272,6 +276,7 @@ class Circuit:
             ],
             "enabling": [path.text(names) for path in self.enabling],
             **({"redundant": redundant} if redundant else {}),
+            **({"unfinished": self.unfinished} if self.unfinished else {}),
         }
 
     @classmethod
@@ -315,8 +320,16 @@ class Circuit:
                     "circuit: redundant: expected the same path of two or more heads, found "
                     f"{', '.join(map(str, same)) or 'none'}"
                 )
-        names = own or file.role_names
-        circuit = cls(mechanisms, n_roles, file.rest, file.task, enabling, redundant, names)
+        circuit = cls(
+            mechanisms,
+            n_roles,
+            file.rest,
+            file.task,
+            enabling,
+            redundant,
+            own or file.role_names,
+            file.unfinished,
+        )
         seen = set(circuit.paths())
         for path in enabling:
             if path in seen:
@@ -381,4 +394,5 @@ class _File:
     rest: Rest = "zero"
     enabling: tuple[str, ...] = ()
     redundant: tuple[tuple[str, ...], ...] = ()
+    unfinished: str = ""
     record: dict[str, Any] = field(default_factory=dict)

@@ -16,9 +16,11 @@ from retrieval_interp.cli.command import (
     progress_bar,
     run_command,
     say,
+    saying,
     tell_files,
 )
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
+from tasks.errors import InputError
 
 PROG = "python -m retrieval_interp.ablate"
 
@@ -38,7 +40,11 @@ class AblateOptions:
         tolerance: the loss that a working circuit stays below; by default the task's own, which
             for vectors is 0.05 of a symbol's variance.
         one_hot: find a circuit of one-hot paths alone, as in the paper: no two sources share.
-        time: end the search after so many seconds, with the best circuit so far.
+        heads: search for replacements of these heads alone, such as L0.H0 L2.H0; default all.
+        restarts: how many starting circuits to search from.
+        time: end the search after so many seconds, with the best circuit so far. Ctrl-C ends it
+            likewise.
+        controls: how many random circuits to compare with.
         device: auto, cpu or cuda.
     """
 
@@ -51,7 +57,10 @@ class AblateOptions:
     seed: int = 0
     tolerance: float | None = None
     one_hot: bool = False
+    heads: tuple[str, ...] = ()
+    restarts: int = 4
     time: float | None = None
+    controls: int = 20
     device: str = "auto"
 
 
@@ -59,25 +68,27 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     options = parse_options(AblateOptions, argv, prog)
     _check_options(options)
 
-    from circuits import discover, score_circuit
-    from circuits.flow.delivery import describe_flow
-    from retrieval_interp.reproduce.paper import paper_reports
-    from retrieval_interp.storage.checkpoint import load_checkpoint
-    from retrieval_interp.storage.circuit_file import read_circuit
-    from retrieval_interp.storage.files import write_json, write_whole
-    from retrieval_interp.storage.provenance import provenance
-    from retrieval_interp.training.device import choose_device
-    from retrieval_interp.views.score_text import (
-        describe,
-        scale,
-        score_table,
-        score_to_dict,
-        verdict,
-    )
-    from retrieval_interp.views.tables import terminal_width
+    with saying("loading PyTorch and the model"):
+        from circuits import Head, discover, score_circuit
+        from circuits.flow.delivery import describe_flow
+        from retrieval_interp.cli.search_line import search_line
+        from retrieval_interp.reproduce.paper import paper_reports
+        from retrieval_interp.storage.checkpoint import load_checkpoint
+        from retrieval_interp.storage.circuit_file import read_circuit
+        from retrieval_interp.storage.files import write_json, write_whole
+        from retrieval_interp.storage.provenance import provenance
+        from retrieval_interp.training.device import choose_device
+        from retrieval_interp.views.score_text import (
+            describe,
+            scale,
+            score_table,
+            score_to_dict,
+            verdict,
+        )
+        from retrieval_interp.views.tables import terminal_width
 
-    device = choose_device(options.device)
-    checkpoint = load_checkpoint(options.ckpt, device)
+        device = choose_device(options.device)
+        checkpoint = load_checkpoint(options.ckpt, device)
     model, task = checkpoint.model, checkpoint.task
     if options.circuit is not None:
         trained_on = f"{checkpoint.name} was trained on"
@@ -85,18 +96,24 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
             options.circuit, task, model.cfg.n_layers, model.cfg.n_heads, trained_on
         )
     else:
-        circuit = discover(
-            model,
-            task,
-            options.tolerance,
-            options.examples,
-            options.seed,
-            shared=not options.one_hot,
-            time=options.time,
-            progress=progress_bar,
-        )
+        heads = [Head.parse(head) for head in options.heads]
+        with search_line() as watch:
+            circuit = discover(
+                model,
+                task,
+                options.tolerance,
+                options.examples,
+                options.seed,
+                options.restarts,
+                not options.one_hot,
+                options.time,
+                heads or None,
+                watch,
+            )
     batch = task.sample(options.examples, options.seed, device, split="test")
-    score = score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
+    score = score_circuit(
+        model, task, circuit, batch, options.tolerance, options.controls, progress_bar
+    )
     reported = paper_reports(task)
     # Files first: whoever reads what is printed may stop listening.
     command = " ".join([prog, shlex.join(argv)])
@@ -138,6 +155,10 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
 
 def _check_options(options: AblateOptions) -> None:
     check_sampling(options.examples, options.seed, options.tolerance)
+    if options.restarts < 1:
+        raise InputError(f"--restarts: expected at least 1, found {options.restarts}")
+    if options.controls < 0:
+        raise InputError(f"--controls: expected 0 or more, found {options.controls}")
     outputs = {
         "--json": options.json,
         "--report": options.report,

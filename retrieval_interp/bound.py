@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_interp.cli.command import check_outputs, parse_options, run_command, tell_files
+from retrieval_interp.cli.command import (
+    check_outputs,
+    parse_options,
+    run_command,
+    saying,
+    tell_files,
+)
 from tasks.errors import InputError
 
 PROG = "python -m retrieval_interp.bound"
@@ -40,9 +46,10 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     options = parse_options(BoundOptions, argv, prog)
     _check_options(options)
 
-    from retrieval_interp.storage.files import write_json, write_whole
-    from retrieval_interp.views.flow import bound_row, bound_table, flow_figure, flow_text
-    from retrieval_interp.views.tables import terminal_width
+    with saying("loading PyTorch"):
+        from retrieval_interp.storage.files import write_json, write_whole
+        from retrieval_interp.views.flow import bound_row, bound_table, flow_figure, flow_text
+        from retrieval_interp.views.tables import terminal_width
 
     drawn = DEFAULT_STEPS if options.draw is None else (options.draw,)
     rows = [bound_row(steps) for steps in options.steps or drawn]

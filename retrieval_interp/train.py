@@ -4,23 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.cli.command import run_command, say
+from retrieval_interp.cli.command import run_command, say, saying
 
 PROG = "python -m retrieval_interp.train"
 
 
 def main(argv: Sequence[str], prog: str = PROG) -> None:
-    from retrieval_interp.cli.train_options import train_options
+    with saying("loading PyTorch"):
+        from retrieval_interp.cli.train_options import train_options
 
     options = train_options(argv, prog)
 
-    import torch
-    from tqdm.auto import tqdm
+    with saying("loading TransformerLens"):
+        import torch
+        from tqdm.auto import tqdm
 
-    from retrieval_interp.emergence.watch import Watch
-    from retrieval_interp.storage.circuit_file import read_circuit
-    from retrieval_interp.storage.run_folder import last_step
-    from retrieval_interp.training.loop import FINAL_STEPS, train_model
+        from retrieval_interp.emergence.watch import Watch
+        from retrieval_interp.storage.circuit_file import read_circuit
+        from retrieval_interp.storage.run_folder import last_step
+        from retrieval_interp.training.loop import FINAL_STEPS, train_model
 
     out, recipe, watch = options.out or Path("runs") / options.preset, options.recipe, None
     if options.threads is not None:
@@ -31,11 +33,13 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
             read_circuit(options.watch, recipe.task, layers, heads, "this run is trained on")
         )
     start = done = last_step(out)
-    bar = tqdm(total=recipe.steps, unit="step", disable=None, dynamic_ncols=True)
+    waiting = "compiling the model" if options.compile else "first step"
+    bar = tqdm(desc=waiting, total=recipe.steps, unit="step", disable=None, dynamic_ncols=True)
 
     def show(step: int, row: dict[str, Any] | None) -> None:
         nonlocal done
         if done == start:
+            bar.set_description_str("", False)
             onwards = f", going on from step {step - 1}" if step > 1 else ""
             with tqdm.external_write_mode():
                 say(f"{out}: {recipe.steps} steps of {recipe.batch} examples{onwards}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from circuits import Circuit, parse_circuit
-from circuits.discovery.judge import SearchStopped
+from circuits.discovery.watch import SearchStopped
 from retrieval_interp.ablate import main as ablate
 from retrieval_interp.train import main as train
 from tasks import InputError, RetrievalTask

@@ -5,8 +5,8 @@ import pytest
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath, tidy
 from circuits.discovery.candidates import propose
 from circuits.discovery.changes import Add, changed
-from circuits.discovery.judge import SearchStopped
 from circuits.discovery.search import Search, discover
+from circuits.discovery.watch import SearchStopped
 from circuits.notation import parse_head_path
 from circuits.runs.losses import mean_loss, standard_error
 from circuits.scores.circuit_score import score_circuit
@@ -164,19 +164,20 @@ def test_a_model_that_knows_nothing_has_no_circuit():
 def test_a_search_out_of_time_gives_its_best_so_far(small, monkeypatch):
     """Time counted in looks at parts of the examples, of which a whole search takes 2,000."""
     looks = itertools.count()
-    monkeypatch.setattr("circuits.discovery.judge.time.monotonic", looks.__next__)
     monkeypatch.setattr("circuits.discovery.search.monotonic", lambda: next(looks))
     ranks, cut_short, enabling = [], [], []
     for time in (2.0, 300.0, 750.0):
         with pytest.warns(SearchStopped) as told:
             found = discover(small.model, small.task, examples=64, restarts=1, time=time)
         assert "a simpler circuit may exist" in str(told[0].message)
-        cut_short.append("the model may need more" in str(told[-1].message))
+        cut_short.append("the intact model may need more" in str(told[-1].message))
+        assert found.unfinished == "; ".join(str(one.message) for one in told)
         enabling.append(len(found.enabling))
         search = Search(small.model, small.task, small.task.sample(64, split="discovery"), None)
         ranks.append(search._rank(found))
         assert not any(point.has_hooks() for point in small.model.hook_dict.values())
     unlimited = discover(small.model, small.task, examples=64, restarts=1, time=1e9)
+    assert unlimited.unfinished == ""
     assert ranks == sorted(ranks, reverse=True) and ranks[-1] >= search._rank(unlimited)
     assert cut_short == [True, True, False] and enabling[0] == 0 < enabling[-1]
     assert search.judge.holds(found) and any(found.paths())

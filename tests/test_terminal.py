@@ -36,8 +36,10 @@ COMMANDS = {
     "bound without mask": ["bound", "--draw", 5, "--no-mask"],
     "diff": ["diff", SMALL, RESULTS / "transformer-a.circuit.json"],
     "ablate": ["ablate", "--circuit", SMALL, "--examples", 16],
-    "ablate others": ["ablate", "--ckpt", "k-hop", "--circuit", RESULTS / "k-hop.circuit.json"]
-    + ["--examples", 8, "--json", "numbers.json"],
+    "cross entropy": [
+        *["ablate", "--ckpt", "k-hop", "--circuit", RESULTS / "k-hop.circuit.json"],
+        *["--examples", 8, "--json", "numbers.json"],
+    ],
     "scan": ["scan", "--examples", 8],
     "train": ["train", "--out", "run", *TINY],
     "emergence": ["emergence", "--run", "run", "--circuit", SMALL, "--examples", 4],

@@ -14,7 +14,7 @@ OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def spins(code, **variables):
-    """How often a thread looks for work before it sleeps, as OpenMP read it when Python ran this."""
+    """How often a thread looks for work before it sleeps, as OpenMP read it in a run of this."""
     kept = {name: value for name, value in os.environ.items() if name not in OWN}
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -4,9 +4,7 @@ The examples are looked at in parts, 16, 48, 128 and then all others, and a circ
 after some of them is not run on the rest.
 """
 
-import math
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,14 +25,6 @@ _FEW = 8  # so many trials are compared by exact losses, more by estimates
 _FEW_FAST = 64  # the same where only what changes is run
 
 
-class OutOfTime(Exception):
-    """The time for looking at circuits is over."""
-
-
-class SearchStopped(UserWarning):
-    """A search ended before it was complete."""
-
-
 class Judge:
     """Decides which circuits hold on one set of examples, and remembers."""
 
@@ -43,7 +33,8 @@ class Judge:
         ends = [*(count for count in _LOOKS if count < len(batch)), len(batch)]
         self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
         self.known: dict[Circuit, bool] = {}
-        self.deadline = math.inf  # by time.monotonic()
+        self.holding: list[Circuit] = []  # those that are known to hold, as they were found
+        self.before_look: Callable[[], None] = lambda: None  # may raise to end a search
         self._losses: dict[Circuit, list[Float[Tensor, " batch"]]] = {}
         self._estimable = True
         self.empty = self.parts[0].empty_circuit
@@ -60,6 +51,8 @@ class Judge:
         """
         if circuit not in self.known:
             self.known[circuit] = self._is_close(circuit) and self._holds_on_all(circuit)
+            if self.known[circuit]:
+                self.holding.append(circuit)
         return self.known[circuit]
 
     def exceeds(self, circuit: Circuit) -> bool:
@@ -75,9 +68,10 @@ class Judge:
                 break
         return loss > self.tolerance
 
-    def holding(self) -> list[Circuit]:
-        """The circuits that are known to hold."""
-        return [circuit for circuit, holds in self.known.items() if holds]
+    @property
+    def scored(self) -> int:
+        """Number of circuits whose loss was measured, on some or all examples."""
+        return len(self._losses)
 
     def may_hold(self, circuit: Circuit) -> bool:
         """Whether it is not known that the circuit does not hold."""
@@ -113,8 +107,7 @@ class Judge:
         """The loss on the first parts of the examples, and its standard error."""
         seen = self._losses.setdefault(circuit, [])
         for part in self.parts[len(seen) : parts]:
-            if time.monotonic() > self.deadline:
-                raise OutOfTime
+            self.before_look()
             seen.append(part.losses(circuit).mean(dim=1))
         losses = torch.cat(seen[:parts])
         return float(losses.mean()), standard_error(losses)

@@ -6,15 +6,14 @@ that it cannot lose together. Which heads to try first is estimated; what is ret
 exact cuts.
 """
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
 
 from circuits.circuit import Head, HeadPath
-from circuits.discovery.judge import Judge, OutOfTime, SearchStopped
+from circuits.discovery.judge import Judge
 from circuits.hooks.points import is_causal
 from circuits.runs.fits import draw_batch
 from circuits.runs.mean_attention import mean_attention
@@ -58,8 +57,8 @@ def needed_paths(
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
-        The sets, each sorted; none for a model that has not learned the task or that exceeds the
-        tolerance by itself.
+        The sets, each sorted; none for a model that has not learned the task or that is not two
+        standard errors below the tolerance by itself.
 
     Raises:
         InputError: the model does not fit the task.
@@ -78,36 +77,34 @@ def needed_paths(
     judge = Judge(model, task, batch, tolerance)
     if not has_learned(task, judge.intact_loss, judge.uninformed_loss):
         return []
-    return needed_sets(judge, mean_attention(model, batch).cpu(), progress)
+    return list(needed_sets(judge, mean_attention(model, batch).cpu(), progress=progress))
 
 
 def needed_sets(
     judge: Judge,
     attention: Float[Tensor, "layer head dest src"],
+    heads: Sequence[Head] | None = None,
     progress: Progress = no_progress,
-) -> list[tuple[HeadPath, ...]]:
-    """`needed_paths` on the examples of a judge, given each head's mean attention."""
-    if judge.exceeds(judge.empty):
-        return []  # no cut can be blamed
+) -> Iterator[tuple[HeadPath, ...]]:
+    """`needed_paths` on the examples of a judge, given each head's mean attention.
+
+    Only paths of some heads are cut, by default of all.
+    """
+    if not judge.holds(judge.empty):
+        return  # no cut can be blamed
     judge.go_on_from(judge.empty)
     n_layers, n_heads = attention.shape[:2]
-    heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    heads = heads or [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     allowed = allowed_paths(judge.batch, is_causal(judge.model))
     present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p.pair] >= _WEAKEST]
-    sets: list[tuple[HeadPath, ...]] = []
-    try:
-        effects = judge.effects(judge.empty, [judge.empty.cut(path) for path in present])
-        by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
-        for same in progress(dict.fromkeys(path.path for path in by_effect), "cutting paths"):
-            found = minimal_sets(
-                [path for path in by_effect if path.path == same],
-                lambda paths: judge.exceeds(judge.empty.cut(*paths)),
-            )
-            sets += (tuple(sorted(paths)) for paths in found)
-    except OutOfTime:
-        message = "the time limit came before all paths were cut; the model may need more of them"
-        warnings.warn(message, SearchStopped, stacklevel=2)
-    return sets
+    effects = judge.effects(judge.empty, [judge.empty.cut(path) for path in present])
+    by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
+    for same in progress(list(dict.fromkeys(path.path for path in by_effect)), "cutting paths"):
+        found = minimal_sets(
+            [path for path in by_effect if path.path == same],
+            lambda paths: judge.exceeds(judge.empty.cut(*paths)),
+        )
+        yield from (tuple(sorted(paths)) for paths in found)
 
 
 def minimal_sets(

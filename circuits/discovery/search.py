@@ -39,6 +39,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any, Literal
 
@@ -55,13 +56,21 @@ from circuits.circuit import (
 from circuits.discovery.candidates import propose, role_mean, rule_candidates
 from circuits.discovery.changes import Add, Change, Drop, Replace, changed, compatible
 from circuits.discovery.cost import circuit_cost, cost
-from circuits.discovery.judge import Judge, OutOfTime, SearchStopped
+from circuits.discovery.judge import Judge
 from circuits.discovery.redundancy import needed_sets
+from circuits.discovery.watch import (
+    CANCELLED,
+    OUT_OF_TIME,
+    SearchEnded,
+    SearchState,
+    SearchStopped,
+    Watch,
+    ctrl_c,
+)
 from circuits.hooks.points import is_causal
 from circuits.runs.fits import draw_batch
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_attention
-from circuits.scores.scorer import Progress, no_progress
 from circuits.scores.tolerance import has_learned
 from tasks import Batch, InputError, Task
 
@@ -91,7 +100,8 @@ def discover(
     restarts: int = 4,
     shared: bool = True,
     time: float | None = None,
-    progress: Progress = no_progress,
+    heads: Sequence[Head] | None = None,
+    watch: Watch | None = None,
 ) -> Circuit:
     """Search for the simplest circuit that keeps the loss below the tolerance.
 
@@ -118,16 +128,20 @@ def discover(
         shared: whether several sources may share a role's attention; otherwise paths are one-hot
             only, as in the paper.
         time: seconds to search, by default until there is a local optimum. After two thirds of
-            it the best circuit so far is taken; the rest is for what the intact model needs. A
-            `SearchStopped` warning says what was cut short.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+            it the best circuit so far is taken; the rest is for what the intact model needs.
+        heads: heads that may be replaced, by default all; the others stay as they are.
+        watch: told where the search is after every exact score. If it returns True, the search
+            ends with the best circuit so far, as it does after Ctrl-C (in the main thread).
 
     Returns:
         A circuit that names every replaced head; empty for a model that has not learned the task.
-        It is a proposal: score it on other examples with `score_circuit`.
+        It is a proposal: score it on other examples with `score_circuit`. If the search was cut
+        short, its `unfinished` says why and what is missing, and so does a `SearchStopped` warning.
 
     Raises:
-        InputError: the model does not fit the task, or restarts is below 1 or time not above 0.
+        InputError: the model does not fit the task or has no such head, or restarts is below 1 or
+            time not above 0.
+        KeyboardInterrupt: the search was cancelled before any circuit held.
 
     Examples:
         Takes about half a minute. `~` marks paths that only enable.
@@ -151,26 +165,52 @@ def discover(
         raise InputError(f"time: expected more than 0 seconds, found {time:g}")
     device = next(model.parameters()).device
     batch = draw_batch(task, examples, seed, device, "discovery")
-    search = Search(model, task, batch, tolerance, shared)
+    search = Search(model, task, batch, tolerance, shared, heads)
     if not search.learned:
         return search.empty
     limit, start = time or math.inf, monotonic()
-    search.judge.deadline = start + limit * 2 / 3
-    try:
-        circuit = search.run(restarts, progress)
-    except OutOfTime:
-        circuit = search.best_so_far()
-        message = "the search was stopped by its time limit; a simpler circuit may exist"
-        warnings.warn(message, SearchStopped, stacklevel=2)
-    search.judge.deadline = start + limit
-    return search.with_needed(circuit, progress)
+    with ctrl_c() as pressed:
+
+        def look(deadline: float) -> None:
+            if pressed() or (watch is not None and watch(search.state())):
+                raise SearchEnded(CANCELLED, True)
+            if monotonic() > deadline:
+                raise SearchEnded(OUT_OF_TIME, False)
+
+        search.judge.before_look = partial(look, start + limit * 2 / 3)
+        try:
+            circuit = search.run(restarts)
+        except SearchEnded as end:
+            circuit = search.best_so_far()
+            unfinished = f"the search was {end.why}; a simpler circuit may exist"
+            if end.cancelled:
+                if not circuit.mechanisms:
+                    raise KeyboardInterrupt("cancelled before any circuit held") from None
+                unfinished += ", and what the intact model needs was not looked for"
+                return _marked(circuit, unfinished)
+            circuit = _marked(circuit, unfinished)
+        search.judge.before_look = partial(look, start + limit)
+        return search.with_needed(circuit)
+
+
+def _marked(circuit: Circuit, unfinished: str) -> Circuit:
+    """The circuit marked as unfinished, with a warning."""
+    warnings.warn(unfinished, SearchStopped, stacklevel=3)
+    both = f"{circuit.unfinished}; {unfinished}" if circuit.unfinished else unfinished
+    return replace(circuit, unfinished=both)
 
 
 class Search:
     """The search on one model and one set of examples."""
 
     def __init__(
-        self, model: Any, task: Task, batch: Batch, tolerance: float | None, shared: bool = True
+        self,
+        model: Any,
+        task: Task,
+        batch: Batch,
+        tolerance: float | None,
+        shared: bool = True,
+        heads: Sequence[Head] | None = None,
     ):
         self.model, self.batch, self.shared = model, batch, shared
         self.judge = Judge(model, task, batch, tolerance)
@@ -179,25 +219,38 @@ class Search:
         attention = mean_attention(model, batch).cpu()
         self.attention = allowed_attention(attention, batch, is_causal(model))
         n_layers, n_heads = self.attention.shape[:2]
-        self.heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+        every = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+        self.heads = every if heads is None else [head for head in every if head in heads]
+        if not self.heads or (heads is not None and len(self.heads) < len(set(heads))):
+            wrong = [str(head) for head in heads or () if head not in every]
+            raise InputError(
+                f"heads: expected some of {every[0]} to {every[-1]}, found {', '.join(wrong)}"
+                if wrong
+                else "heads: expected at least one, found none"
+            )
+        self._start, self._doing = "", "starting"
+        self._so_far, self._ranked = self.empty, 0
         self.rules = rule_candidates(model, batch, self.heads)
         self.candidates = {head: self._candidates(head) for head in self.heads}
 
-    def run(self, restarts: int, progress: Progress) -> Circuit:
+    def run(self, restarts: int) -> Circuit:
         """The best circuit found from the best starts."""
         best = self.empty
         starts, tried = self._starts(lambda: best), set[Circuit]()
-        for _ in progress(range(restarts), "searching"):
+        for number in range(restarts):
+            self._start = f"start {number + 1} of {restarts}: "
             start = next((start for start in starts if start not in {best, *tried}), None)
             if start is not None:
                 tried.add(start)
                 best = min(best, self._refine(self._enrich(start)), key=self._rank)
         if best == self.empty:  # no start held: replace heads one by one
+            self._start = "from the intact model: "
             best = self._refine(self.empty)
+        self._start = "at the end: "
         while self.judge.holds(best):
             idle = [Replace(head, IDENTITY) for head in self._useful(best)]
             heads = [change.head for change in self._first(idle, best, _MOST)]
-            better = self._fewer_heads(best, progress(heads, "trying fewer heads"))
+            better = self._fewer_heads(best, heads)
             better = better or self._one_or_two_less(best)
             if better is None:
                 break
@@ -206,15 +259,42 @@ class Search:
 
     def best_so_far(self) -> Circuit:
         """The best circuit that is known to hold; the empty one if none is."""
-        return min(self.judge.holding(), key=self._rank, default=self.empty)
+        found = self.judge.holding[self._ranked :]
+        self._ranked += len(found)
+        if found:
+            self._so_far = min([self._so_far, *found], key=self._rank)
+        return self._so_far
 
-    def with_needed(self, circuit: Circuit, progress: Progress) -> Circuit:
+    def state(self) -> SearchState:
+        """What is being tried, and the best circuit so far."""
+        best, scored = self.best_so_far(), self.judge.scored
+        if not best.mechanisms:
+            return SearchState(self._start + self._doing, scored)
+        cost, loss = circuit_cost(best, self.heads), self.judge.exact_loss(best)
+        return SearchState(self._start + self._doing, scored, cost, loss)
+
+    def with_needed(self, circuit: Circuit) -> Circuit:
         """The circuit, naming the paths that the intact model needs and the circuit does not."""
-        sets = needed_sets(self.judge, self.attention, progress)
+        sets = list[tuple[HeadPath, ...]]()
+        try:
+            for paths in needed_sets(self.judge, self.attention, self.heads, self._counting):
+                sets.append(paths)
+        except SearchEnded as end:
+            circuit = _marked(
+                circuit, f"{end.why} before all paths were cut; the intact model may need more"
+            )
         alone = {paths[0] for paths in sets if len(paths) == 1}
         redundant = sorted(paths for paths in sets if len(paths) > 1)
         enabling = sorted(alone - set(circuit.paths()))
         return replace(circuit, enabling=tuple(enabling), redundant=tuple(redundant))
+
+    def _counting(self, items: Iterable[Any], what: str) -> Iterator[Any]:
+        """Items one by one, each told as what is being done."""
+        items = list(items)
+        self._start = "what the intact model needs: "
+        for number, item in enumerate(items):
+            self._doing = f"{what}, {number + 1} of {len(items)}"
+            yield item
 
     # What is better
 
@@ -315,6 +395,7 @@ class Search:
 
         After four single heads, twice as many at each step.
         """
+        self._doing = "richer heads"
         for step in itertools.count():
             if self.judge.holds(circuit):
                 break
@@ -364,6 +445,7 @@ class Search:
                 return circuit
 
     def _cheaper_heads(self, circuit: Circuit) -> Circuit:
+        self._doing = "simpler heads"
         self.judge.go_on_from(circuit)
         changes = self._in_order(circuit, self._cheaper(circuit, self.heads))
         idle = dict[Head, Change]()
@@ -385,6 +467,7 @@ class Search:
         return next((trial for trial in trials if self.judge.holds(trial)), circuit)
 
     def _fewer_paths(self, circuit: Circuit) -> Circuit:
+        self._doing = "fewer paths"
         self.judge.go_on_from(circuit)
         changes = self._in_order(circuit, [Drop(path) for path in circuit.paths()])
         circuit = self._together(circuit, changes)
@@ -412,6 +495,7 @@ class Search:
 
         Only those with the lowest estimates are tried.
         """
+        self._doing = "other paths"
         self.judge.go_on_from(circuit)
         vague = self._vague(circuit)
         replaced: list[Change] = [
@@ -458,11 +542,12 @@ class Search:
             if (path := RolePath(dest, src)) not in circuit[head].paths
         ]
 
-    def _fewer_heads(self, circuit: Circuit, heads: Iterable[Head]) -> Circuit | None:
+    def _fewer_heads(self, circuit: Circuit, heads: Sequence[Head]) -> Circuit | None:
         """A better circuit that does without a head, or gives it paths instead of a role-mean."""
         own = self._simplicity(circuit)
         vague = self._vague(circuit)
-        for head in heads:
+        for number, head in enumerate(heads):
+            self._doing = f"without head {number + 1} of {len(heads)}"
             for change in self._cheaper(circuit, [head]):
                 if head in vague or change.mechanism == IDENTITY:
                     found = self._repaired(self._changed(circuit, change), head, own)
@@ -500,6 +585,7 @@ class Search:
         """
         if not self.judge.holds(circuit):
             return None
+        self._doing = "two changes at once"
         self.judge.go_on_from(circuit)
         changes: list[Change] = [*map(Drop, circuit.paths()), *self._cheaper(circuit, self.heads)]
         pairs = itertools.combinations(self._first(changes, circuit, _PAIRED), 2)

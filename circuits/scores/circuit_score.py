@@ -25,7 +25,7 @@ from circuits.runs.hook_runs import has_hooks
 from circuits.runs.losses import mean_loss, standard_error
 from circuits.runs.mean_attention import attention_along_paths, mean_attention
 from circuits.scores.control import allowed_paths, random_control
-from circuits.scores.enabling import Cut, Enabled, enabled_by
+from circuits.scores.enabling import LEAST_DROP, Cut, Enabled, enabled_by
 from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from circuits.scores.tolerance import kept_share, tolerance_of, uninformed_loss
@@ -63,6 +63,7 @@ class LivePathScore(OldNames):
         live_se: its standard error.
         enables: the circuit's later paths that lose attention when it is cut, measured on the
             first 128 examples.
+        nearly: if there are none, the later path that loses most.
     """
 
     path: HeadPath
@@ -70,6 +71,7 @@ class LivePathScore(OldNames):
     live_loss: float
     live_se: float
     enables: tuple[Enabled, ...]
+    nearly: Enabled | None
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,14 @@ class CircuitScore(OldNames):
         return bool(self.circuit.mechanisms) and self.combined_loss < limit
 
     @property
+    def reachable(self) -> bool:
+        """Whether the intact model itself is below the tolerance.
+
+        Otherwise any cut exceeds it, and what the intact model needs cannot be told.
+        """
+        return self.baseline_loss < self.tolerance
+
+    @property
     def kept(self) -> float:
         """The share of what the model has learned that the circuit keeps; NaN if that is nothing.
 
@@ -186,7 +196,7 @@ def score_circuit(
     circuit: Circuit,
     batch: Batch,
     tolerance: float | None = None,
-    controls: int = 100,
+    controls: int = 20,
     progress: Progress = no_progress,
 ) -> CircuitScore:
     """Score a circuit: each head alone, all together, each path ablated both ways, and a control.
@@ -217,7 +227,7 @@ def score_circuit(
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Raises:
-        InputError: the circuit does not fit the model or the batch.
+        InputError: the circuit does not fit the model or the batch, or controls is below 0.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -233,6 +243,8 @@ def score_circuit(
         L2.H0 s0<-s2 1.89 1.82
         L2.H0 s4<-s6 0.4 0.41
     """
+    if controls < 0:
+        raise InputError(f"controls: expected 0 random circuits or more, found {controls}")
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
     scorer = Scorer(model, task, batch)
     uninformed = uninformed_loss(model, task, scorer.loss)
@@ -275,9 +287,13 @@ def score_circuit(
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
     try:
         cuts: list[Cut] = [*ablated, *circuit.redundant]
-        enables = enabled_by(model, few, cuts, ablated, progress=progress)
+        lost = enabled_by(model, few, cuts, ablated, 0.0, progress)
     except InputError as error:
-        enables, notes = {}, (f"Enabled paths are not shown: {error}.",)
+        lost, notes = {}, (f"Enabled paths are not shown: {error}.",)
+    enables = {
+        cut: tuple(row for row in rows if row.attention - row.when_cut >= LEAST_DROP)
+        for cut, rows in lost.items()
+    }
     rows = {
         path: LivePathScore(
             path,
@@ -285,6 +301,7 @@ def score_circuit(
             live[path].loss,
             live[path].se,
             enables.get(path, ()),
+            None if enables.get(path) else next(iter(lost.get(path, ())), None),
         )
         for path in ablated
     }

@@ -121,7 +121,7 @@ def random_control(
     circuit: Circuit,
     heads: Sequence[Head],
     paths: Sequence[RolePath],
-    count: int = 100,
+    count: int = 20,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> list[float]:

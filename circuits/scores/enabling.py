@@ -28,6 +28,7 @@ from circuits.runs.mean_attention import weighted_mean
 from circuits.scores.scorer import Progress, no_progress
 from tasks import Batch, InputError
 
+LEAST_DROP = 0.1  # of mean attention
 Cut = HeadPath | tuple[HeadPath, ...]
 Seen = dict[int, dict[str, Tensor]]  # q, k and pattern by layer
 
@@ -61,7 +62,7 @@ def enabled_by(
     batch: Batch,
     cuts: Sequence[Cut],
     later: Sequence[HeadPath],
-    least_drop: float = 0.1,
+    least_drop: float = LEAST_DROP,
     progress: Progress = no_progress,
 ) -> dict[Cut, tuple[Enabled, ...]]:
     """Find the later paths that each path enables.

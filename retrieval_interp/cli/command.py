@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -207,11 +207,28 @@ def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) 
         print(f"note: {message}", file=sys.stderr)
 
 
+def in_notebook() -> bool:
+    """Whether a bar can be seen although stderr is no terminal."""
+    return "ipykernel.zmqshell" in sys.modules
+
+
+@contextlib.contextmanager
+def saying(what: str) -> Iterator[None]:
+    """Show on a terminal what is being done, for as long as it takes; nothing elsewhere."""
+    shown = sys.stderr is not None and sys.stderr.isatty()
+    if shown:
+        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
     """Show a bar on a terminal or in a notebook, and nothing elsewhere."""
     from tqdm.auto import tqdm
 
-    # In a notebook stderr is no terminal, but a bar can be seen.
-    hidden = False if "ipykernel.zmqshell" in sys.modules else None
+    hidden = False if in_notebook() else None  # None: shown on a terminal
     bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=hidden, dynamic_ncols=True)
     return bar

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from retrieval_interp.cli.command import parse_options, say
+from retrieval_interp.cli.command import parse_options, say, saying
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,11 @@ class DiffOptions:
 def main(argv: Sequence[str], prog: str = "retrieval-interp diff") -> None:
     options = parse_options(DiffOptions, argv, prog)
 
-    from circuits import Circuit
-    from circuits.notation import circuit_diff
-    from retrieval_interp.storage.files import flatten, read_text
-    from tasks.errors import InputError
+    with saying("loading PyTorch"):
+        from circuits import Circuit
+        from circuits.notation import circuit_diff
+        from retrieval_interp.storage.files import flatten, read_text
+        from tasks.errors import InputError
 
     def read(path: Path) -> Circuit:
         text = read_text(path, "a circuit")

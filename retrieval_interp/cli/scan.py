@@ -17,6 +17,7 @@ from retrieval_interp.cli.command import (
     parse_options,
     progress_bar,
     say,
+    saying,
     tell_files,
 )
 from tasks.errors import InputError
@@ -66,14 +67,15 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     options = parse_options(ScanOptions, argv, prog)
     _check_options(options)
 
-    from circuits.scan.scan import scan
-    from retrieval_interp.storage.files import read_text, write_json, write_whole
-    from retrieval_interp.storage.provenance import provenance
-    from retrieval_interp.views.scan_text import scan_text, scan_to_dict
-    from retrieval_interp.views.tables import terminal_width
+    with saying("loading PyTorch and the model"):
+        from circuits.scan.scan import scan
+        from retrieval_interp.storage.files import read_text, write_json, write_whole
+        from retrieval_interp.storage.provenance import provenance
+        from retrieval_interp.views.scan_text import scan_text, scan_to_dict
+        from retrieval_interp.views.tables import terminal_width
 
-    text = None if options.text is None else read_text(options.text, "text")
-    model, task = _load(options)
+        text = None if options.text is None else read_text(options.text, "text")
+        model, task = _load(options)
     found = scan(
         model,
         task if text is None else text,

@@ -16,6 +16,7 @@ from retrieval_interp.cli.command import (
     progress_bar,
     run_command,
     say,
+    saying,
     tell_files,
 )
 from retrieval_interp.storage.files import check_run_folder
@@ -61,14 +62,15 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     outputs = {"--json": options.json, "--csv": options.csv, "--report": options.report}
     check_outputs(outputs, read)
 
-    from retrieval_interp.emergence.follow import follow_run
-    from retrieval_interp.emergence.text import emergence_csv, emergence_json, emergence_table
-    from retrieval_interp.storage.circuit_file import read_circuit
-    from retrieval_interp.storage.files import write_whole
-    from retrieval_interp.storage.run_folder import read_recipe
-    from retrieval_interp.training.device import choose_device
-    from retrieval_interp.views.score_text import describe_config
-    from retrieval_interp.views.tables import terminal_width
+    with saying("loading PyTorch"):
+        from retrieval_interp.emergence.follow import follow_run
+        from retrieval_interp.emergence.text import emergence_csv, emergence_json, emergence_table
+        from retrieval_interp.storage.circuit_file import read_circuit
+        from retrieval_interp.storage.files import write_whole
+        from retrieval_interp.storage.run_folder import read_recipe
+        from retrieval_interp.training.device import choose_device
+        from retrieval_interp.views.score_text import describe_config
+        from retrieval_interp.views.tables import terminal_width
 
     device = choose_device(options.device)
     circuit = None

@@ -14,6 +14,7 @@ import torch
 
 from circuits import Circuit, discover
 from circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.cli.search_line import line_with
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import EXAMPLES, Probe, Snapshot
 from retrieval_interp.emergence.series import Losses, Series
@@ -151,7 +152,8 @@ def _last_readable(
 
 def _discovered(checkpoint: Checkpoint, tolerance: float, seed: int, progress: Progress) -> Circuit:
     model, task = checkpoint.model, checkpoint.task
-    found = discover(model, task, tolerance, DISCOVERY_EXAMPLES, seed, progress=progress)
+    with line_with(progress) as watch:
+        found = discover(model, task, tolerance, DISCOVERY_EXAMPLES, seed, watch=watch)
     if not any(found.paths()) and not found.enabling:
         raise InputError(
             f"{checkpoint.name}: expected a model in which a circuit can be found, found one that "

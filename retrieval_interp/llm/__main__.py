@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from retrieval_interp.cli.command import check_outputs, parse_options, run_command
+from retrieval_interp.cli.command import check_outputs, parse_options, run_command, saying
 from tasks.errors import InputError
 
 PROG = "python -m retrieval_interp.llm"
@@ -38,16 +38,18 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     if not options.logs:
         raise InputError("expected logs of inspect eval, found none; name files or their folder")
     check_outputs({"--out": options.out, "--json": options.json}, options.logs)
-    try:
-        import inspect_ai  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "expected Inspect to be installed, found it is not; pip install 'retrieval-interp[llm]'"
-        ) from None
+    with saying("loading Inspect"):
+        try:
+            import inspect_ai  # noqa: F401
+        except ImportError:
+            raise InputError(
+                "expected Inspect to be installed, found it is not; pip install "
+                "'retrieval-interp[llm]'"
+            ) from None
 
-    from retrieval_interp.llm.results import read_results, results_table
-    from retrieval_interp.storage.files import write_json, write_whole
-    from retrieval_interp.views.tables import terminal_width
+        from retrieval_interp.llm.results import read_results, results_table
+        from retrieval_interp.storage.files import write_json, write_whole
+        from retrieval_interp.views.tables import terminal_width
 
     results = read_results(options.logs)
     print(results_table(results, terminal_width()))

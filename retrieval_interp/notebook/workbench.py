@@ -8,9 +8,9 @@ Every method returns something that a notebook draws and a terminal prints; noth
 """
 
 import math
-import textwrap
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from circuits import discover as discover_circuit
 from circuits.attention import check_paths
 from circuits.circuit import ORIGINAL, tidy
 from circuits.discovery.candidates import role_mean
+from circuits.discovery.watch import Watch
 from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
 from circuits.hooks.ablated import ablated
@@ -44,6 +45,7 @@ from circuits.scores.control import allowed_attention
 from circuits.scores.scorer import Progress, is_unlearned
 from circuits.scores.tolerance import default_tolerance
 from retrieval_interp.cli.command import progress_bar
+from retrieval_interp.cli.search_line import line_with
 from retrieval_interp.notebook.display import register_displays
 from retrieval_interp.reproduce.paper import paper_reports
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
@@ -56,6 +58,7 @@ from retrieval_interp.views.report import render_report, score_drawing, score_pa
 from retrieval_interp.views.role_maps import role_maps
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from retrieval_interp.views.sweep_view import sweep_view
+from retrieval_interp.views.tables import own_terminal_width, wrapped
 from tasks import InputError, Task
 from tasks.training_task import counted
 
@@ -152,6 +155,7 @@ class Workbench:
     """
 
     _score: CircuitScore | None = None
+    _controls = 20  # random circuits of that score
 
     def __init__(
         self,
@@ -333,27 +337,73 @@ class Workbench:
         self.scorer.rebase(self._steps[-2].circuit)
         return self._changed_from(self._steps.pop())
 
-    def discover(self, progress: Progress | None = None, *, time: float | None = None) -> View:
+    def discover(
+        self,
+        *,
+        time: float | None = None,
+        heads: Iterable[str | Head] | None = None,
+        examples: int | None = None,
+        restarts: int = 4,
+        one_hot: bool = False,
+        watch: Watch | None = None,
+    ) -> View:
         """Search for a circuit, on examples of another split, and make it the current one.
 
+        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far.
+
         Args:
-            progress: instead of the workbench's own.
             time: seconds after which the search ends with the best circuit so far.
+            heads: heads that may be replaced, such as `["L0.H0", "L2.H0"]`; by default all.
+            examples: number of examples that decide; by default as many as are measured on.
+            restarts: number of starting circuits.
+            one_hot: only one-hot paths, as in the paper: no two sources share.
+            watch: told where the search is, instead of a line on the terminal; ends it by True.
 
         Returns:
-            A view of the circuit; its `data` is the loss.
+            A view of the circuit; its `data` is the loss. If the search was cut short, the
+            circuit's `unfinished` says why.
+
+        Raises:
+            InputError: a number is out of range, or the model has no such head.
+            KeyboardInterrupt: the search was cancelled before any circuit held.
         """
-        found = discover_circuit(
-            self.model,
-            self.task,
-            self.tolerance,
-            len(self.batch),
-            self.seed,
-            time=time,
-            progress=progress or self.progress,
-        )
-        unlearned = is_unlearned(self.intact_loss, self.task)
-        return self._change(found, unlearned_text(self.intact_loss, self.task) if unlearned else "")
+        return self.take(self.searched(self.model, time, heads, examples, restarts, one_hot, watch))
+
+    def searched(
+        self,
+        model: Any,
+        time: float | None = None,
+        heads: Iterable[str | Head] | None = None,
+        examples: int | None = None,
+        restarts: int = 4,
+        one_hot: bool = False,
+        watch: Watch | None = None,
+    ) -> Circuit:
+        """What `discover` finds in the model, or in a copy of it; nothing here changes."""
+        self._check_unchanged()
+        chosen = None if heads is None else [
+            self.check_head(Head.parse(head) if isinstance(head, str) else head) for head in heads
+        ]  # fmt: skip
+        with nullcontext(watch) if watch else line_with(self.progress) as shown:
+            return discover_circuit(
+                model,
+                self.task,
+                self.tolerance,
+                len(self.batch) if examples is None else examples,
+                self.seed,
+                restarts,
+                not one_hot,
+                time,
+                chosen,
+                shown,
+            )
+
+    def take(self, found: Circuit) -> View:
+        """Make a circuit that a search found the current one."""
+        said = found.unfinished and f"Unfinished: {found.unfinished}."
+        if is_unlearned(self.intact_loss, self.task):
+            said = unlearned_text(self.intact_loss, self.task)
+        return self._change(found, said)
 
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
         """The current circuit changed by some lines."""
@@ -517,7 +567,7 @@ class Workbench:
 
     # Scoring
 
-    def score(self, progress: Progress | None = None) -> View:
+    def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
         Write loss(C) for the mean loss with circuit C in place of the model's attention:
@@ -532,6 +582,7 @@ class Workbench:
         loss(C without p) > tolerance for every p. See `ri.score_circuit` for the details.
 
         Args:
+            controls: number of random circuits to compare with.
             progress: instead of the workbench's own.
 
         Returns:
@@ -550,10 +601,12 @@ class Workbench:
             L2.H0 s0<-s2 1.89 1.82
             L2.H0 s4<-s6 0.4 0.41
         """
-        score, reported = self._scored(progress), paper_reports(self.task)
-        note, text = "", score_table(score, self.task)
+        score, reported = self._scored(controls, progress), paper_reports(self.task)
+        width = own_terminal_width()
+        note, text = "", score_table(score, self.task, width)
         if self.circuit.mechanisms:
-            text += f"\n{textwrap.fill(verdict(score, self.task, reported), 100)}"
+            said = wrapped(verdict(score, self.task, reported), width or 100)
+            text += "\n" + "\n".join(said)
         else:
             note = "Nothing is supposed yet: these are the intact model's numbers."
             text = f"{note}\n{text}"
@@ -566,18 +619,23 @@ class Workbench:
         )
         return View(f"Circuit of {self.name}", html, text, score)
 
-    def _scored(self, progress: Progress | None = None) -> CircuitScore:
+    def _scored(
+        self, controls: int | None = None, progress: Progress | None = None
+    ) -> CircuitScore:
+        """The score of the current circuit, with as many random circuits as before if None."""
         self._check_unchanged()
-        score = self.scored
-        if score is None:
+        score, controls = self.scored, self._controls if controls is None else controls
+        if score is None or controls != self._controls:
             score = self._score = score_circuit(
                 self.model,
                 self.task,
                 self.circuit,
                 self.batch,
                 self.tolerance,
-                progress=progress or self.progress,
+                controls,
+                progress or self.progress,
             )
+            self._controls = controls
             self._tell_watchers()
         return score
 

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrieval_interp.cli.command import check_outputs, parse_options, progress_bar, run_command
+from retrieval_interp.cli.command import (
+    check_outputs,
+    parse_options,
+    progress_bar,
+    run_command,
+    saying,
+)
 from tasks.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,11 +54,12 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     if options.figures is not None and options.figures.exists() and not options.figures.is_dir():
         raise InputError(f"{options.figures}: expected a folder for the figures, found a file")
 
-    from retrieval_interp.reproduce.claims import CLAIMS, judge
-    from retrieval_interp.reproduce.evidence import Evidence
-    from retrieval_interp.reproduce.table import table_json, table_markdown, table_text
-    from retrieval_interp.storage.files import write_whole
-    from retrieval_interp.views.tables import terminal_width
+    with saying("loading PyTorch"):
+        from retrieval_interp.reproduce.claims import CLAIMS, judge
+        from retrieval_interp.reproduce.evidence import Evidence
+        from retrieval_interp.reproduce.table import table_json, table_markdown, table_text
+        from retrieval_interp.storage.files import write_whole
+        from retrieval_interp.views.tables import terminal_width
 
     unknown = [name for name in options.only if name not in CLAIMS]
     if unknown:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from retrieval_interp.cli.command import parse_options, run_command
+from retrieval_interp.cli.command import parse_options, run_command, saying
 from tasks.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class SweepOptions:
 def main(argv: Sequence[str], prog: str = PROG) -> None:
     options = parse_options(SweepOptions, argv, prog)
     _check_options(options)
-    grid = _choose_grid(options)
+    with saying("loading PyTorch"):
+        grid = _choose_grid(options)
     failed = not options.summary and _sweep(grid, options)
     _summarize(options.out, grid, prog)
     if failed:

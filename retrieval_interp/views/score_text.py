@@ -12,7 +12,7 @@ from circuits.scores.circuit_score import (
     RedundantScore,
     control_summary,
 )
-from circuits.scores.enabling import Enabled
+from circuits.scores.enabling import LEAST_DROP, Enabled
 from circuits.scores.scorer import is_unlearned
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.views.tables import text_table, wrapped
@@ -96,6 +96,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
         "sufficient": score.sufficient,
         "minimal": score.minimal,
         "rest": score.circuit.rest,
+        "unfinished": score.circuit.unfinished or None,
     }
 
 
@@ -162,9 +163,35 @@ def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORT
         task: what they were measured on.
         reported: numbers that others report, to be quoted beside ours.
     """
-    loss = score.loss_name
     if is_unlearned(score.baseline_loss, task):
         return unlearned_text(score.baseline_loss, task)
+    said = [_verdict(score, reported)]
+    if not score.reachable:
+        said.append(_out_of_reach(score))
+    if score.circuit.unfinished:
+        said.append(f"Unfinished: {score.circuit.unfinished}.")
+    return " ".join(said)
+
+
+def _out_of_reach(score: CircuitScore) -> str:
+    """That the intact model does not keep the tolerance, by how much, and what that hides."""
+    loss, above = score.loss_name, score.baseline_loss - score.tolerance
+    left_out = len(score.enabling) + len(score.redundant)
+    text = (
+        f"The tolerance is out of reach on these examples: the intact model's own {loss} of "
+        f"{score.baseline_loss:.4g} +- {score.baseline_se:.2g} is {above:.2g} above "
+        f"{score.tolerance:.4g}."
+    )
+    if left_out:
+        text += (
+            f" So it cannot be told what the intact model needs, and {counted(left_out, 'row')} "
+            "about that are left out."
+        )
+    return f"{text} Try a tolerance of {max(0.05, 2 * score.baseline_loss):.2g}."
+
+
+def _verdict(score: CircuitScore, reported: Reported) -> str:
+    loss = score.loss_name
     if not score.circuit.mechanisms:
         return (
             "No circuit: no replacement of its heads was found or given (baseline "
@@ -188,12 +215,6 @@ def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORT
     )
     if score.paths and score.sufficient:
         text += f" {_minimality(score, reported)}"
-    if score.tolerance <= score.baseline_loss:
-        text += (
-            f" The tolerance is not above the intact model's own {loss} of "
-            f"{score.baseline_loss:.4f}; try a tolerance of "
-            f"{max(0.05, 2 * score.baseline_loss):.2g}."
-        )
     if score.control:
         text += f" {control_summary(score)}"
     return text
@@ -231,7 +252,10 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
     """One row per path: name, letters, frozen and live loss, and what it does.
 
     Paths of which any one suffices share a row; there the live loss is that of cutting them all.
+    What the intact model needs is left out where it does not keep the tolerance itself.
     """
+    enabling = score.enabling if score.reachable else ()
+    redundant = score.redundant if score.reachable else ()
     label = task.path_label if task else path_letters
     names = score.circuit.role_names
     return [
@@ -242,7 +266,7 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
             f"{row.live_loss:.4f}",
             _does(row, score),
         ]
-        for row in (*score.paths, *score.enabling)
+        for row in (*score.paths, *enabling)
     ] + [
         [
             f"{', '.join(str(path.head) for path in row.paths)} {row.paths[0].path.text(names)}",
@@ -251,7 +275,7 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
             f"{row.live_loss:.4f}",
             "; ".join([_suffices(row, score), *_enables(row.enables, names)]),
         ]
-        for row in score.redundant
+        for row in redundant
     ]
 
 
@@ -273,8 +297,25 @@ def path_header(score: CircuitScore) -> list[str]:
 def _does(row: LivePathScore, score: CircuitScore) -> str:
     # In a circuit that does not work, leaving out any path gives a high loss, whatever it carries.
     carries = isinstance(row, PathScore) and row.path not in score.spared and score.sufficient
-    return "; ".join(
-        [*(["carries"] if carries else []), *_enables(row.enables, score.circuit.role_names)]
+    does = [*(["carries"] if carries else []), *_enables(row.enables, score.circuit.role_names)]
+    return "; ".join(does) or _unexplained(row, score)
+
+
+def _unexplained(row: LivePathScore, score: CircuitScore) -> str:
+    """What is known of a path that neither carries nor enables another one that is listed."""
+    if not score.reachable:
+        return ""
+    if row.live_loss <= score.tolerance:
+        return "the intact model does without it"
+    needed = f"needed by the intact model (intact: {score.baseline_loss:.4f})"
+    if score.notes:
+        return f"{needed}; what it enables cannot be told"
+    if row.nearly is None:
+        return f"{needed}; no later path listed here loses attention without it"
+    most = row.nearly
+    return (
+        f"{needed}; no later path listed here loses {LEAST_DROP:g} of attention without it "
+        f"(most: {most.path.text(score.circuit.role_names)}, {most.attention:.2f} to {most.when_cut:.2f})"
     )
 
 
@@ -334,8 +375,8 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
         ),
         "",
     ]
-    if score.paths or score.enabling or score.redundant:
-        lines += [*text_table(path_header(score), path_rows(score, task), width=width), ""]
+    if rows := path_rows(score, task):
+        lines += [*text_table(path_header(score), rows, width=width), ""]
     for note in score.notes:
         lines += [*wrapped(note, width), ""]
     return "\n".join(lines)
