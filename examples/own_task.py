@@ -5,11 +5,10 @@ The task: at every place, say the word that stood three places before. One head 
 
 import warnings
 
+import retrieval_interp as ri
 import torch
 import torch.nn.functional as F
 from transformer_lens import HookedTransformer, HookedTransformerConfig
-
-import retrieval_interp as ri
 
 WORDS, LENGTH, BACK = 10, 12, 3
 

@@ -5,9 +5,8 @@ One head a layer, floor(log2 D) + 2 layers, no training. One layer fewer is refu
 
 import sys
 
-import torch
-
 import retrieval_interp as ri
+import torch
 from circuits.flow import causal_depth
 from circuits.known.rules import doubling_rules
 

@@ -6,9 +6,8 @@ to install them. Nothing is downloaded here.
 
 import sys
 
-import torch
-
 import retrieval_interp as ri
+import torch
 
 try:
     model = ri.smollm2()

@@ -20,14 +20,18 @@ pty = pytest.importorskip("pty")
 COLUMNS = 80
 
 
-@contextlib.contextmanager
-def terminal(columns=COLUMNS):
-    """A file that is a terminal, and a list of what was written to it, once the block has ended."""
+def set_size(terminal, columns):
     import fcntl
     import termios
 
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+
+
+@contextlib.contextmanager
+def terminal(columns=COLUMNS):
+    """A file that is a terminal, and a list of what was written to it, once the block has ended."""
     end, own = pty.openpty()
-    fcntl.ioctl(own, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    set_size(own, columns)
     written, text = [], []
 
     def read():

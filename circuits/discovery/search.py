@@ -291,7 +291,7 @@ class Search:
     def _counting(self, items: Iterable[Any], what: str) -> Iterator[Any]:
         """Items one by one, each told as what is being done."""
         items = list(items)
-        self._start = "what the intact model needs: "
+        self._start = ""
         for number, item in enumerate(items):
             self._doing = f"{what}, {number + 1} of {len(items)}"
             yield item

@@ -26,7 +26,7 @@ class SearchState:
     def __str__(self) -> str:
         best = "none holds yet"
         if self.loss is not None:
-            best = f"best: cost {self.cost}, loss {self.loss:.4f}"
+            best = f"best cost {self.cost}, loss {self.loss:.4f}"
         return f"{self.doing}; {self.scored} scored; {best}"
 
 

@@ -9,8 +9,10 @@ import io
 import math
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -149,7 +151,7 @@ def run_command(
         argv: its options; by default those of this process.
     """
     name = prog.rpartition(".")[2] if prog.startswith("python -m ") else prog
-    warnings.showwarning = _warn_in_one_line  # type: ignore[assignment]
+    warnings.showwarning = _warn_in_short  # type: ignore[assignment]
     came: list[int] = []
 
     def interrupt(number: int, _: Any) -> None:
@@ -200,11 +202,15 @@ def _on_signals(handler: Any) -> None:
             signal.signal(number, handler)
 
 
-def _warn_in_one_line(message: Warning | str, category: type[Warning], *_: Any) -> None:
+def _warn_in_short(message: Warning | str, category: type[Warning], *_: Any) -> None:
     # Warnings of libraries are for developers; commands show this project's own only.
     own = category.__module__.partition(".")[0] in ("tasks", "circuits", "retrieval_interp")
     if own or (category is UserWarning and str(message).startswith("torch.compile failed")):
-        print(f"note: {message}", file=sys.stderr)
+        note = f"note: {message}"
+        if sys.stderr.isatty():  # clears a bar's line
+            width = shutil.get_terminal_size().columns
+            note = "\r\x1b[K" + "\n".join(textwrap.wrap(note, width, break_on_hyphens=False))
+        print(note, file=sys.stderr)
 
 
 def in_notebook() -> bool:

@@ -8,7 +8,7 @@ from circuits.discovery.watch import SearchState, Watch
 from circuits.scores.scorer import Progress
 from retrieval_interp.cli.command import in_notebook, progress_bar
 
-_CLOCK = 12  # characters after the text, for the time
+_CLOCK = 9  # characters after the text, for the time
 
 
 @contextmanager
