@@ -3,8 +3,9 @@
     python benchmarks/walk_or_double.py --models k-hop small runs/NAME ... [--json FILE]
 
 A *hop* of length d is attention from a role that stands for x_i to one that stands for x_{i+d}
-(s_{2i} and s_{2i+1} both stand for x_i). The attention of all hops of a kind is set to zero, in
-every head of every layer of the intact model:
+(s_{2i} and s_{2i+1} both stand for x_i). Heads that give a hop a fifth of the role's attention or
+more make it; hops of a kind are cut, that is, their attention is set to zero in all heads that make
+them. (To cut the thin attention of idle heads as well would harm by itself.)
 
 - *query alone*: only s0 hops; what other roles bring nearer cannot be used;
 - *single hops*: nothing hops farther than the next symbol;
@@ -14,6 +15,7 @@ A model that walks keeps its answer with one of the two. One that doubles needs 
 that hop, and hops of more than one symbol. `kept` is the share of what it has learned of x_D.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +27,8 @@ from circuits.circuit import Circuit, Head, Mechanism, RolePath
 from circuits.flow.bounds import causal_depth
 from circuits.scores.scorer import Scorer
 from circuits.scores.tolerance import kept_share
+
+MADE = 0.2  # of the role's attention
 
 
 def hops(n_roles: int, cut: Callable[[int, int, int], bool]) -> Iterator[RolePath]:
@@ -54,6 +58,7 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
     def last(circuit: Circuit) -> float:
         return float(scorer.losses(circuit)[:, -1].mean())
 
+    attention = ri.mean_attention(model, batch).cpu()
     whole = last(scorer.empty_circuit)
     found: dict[str, Any] = {
         "model": name,
@@ -64,12 +69,11 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
         "x_D": whole,
     }
     for kind, cut in KINDS.items():
-        paths = tuple(path for path in hops(n_roles, cut) if _looks_back(path, batch.roles))
-        mechanisms = {
-            Head(layer, head): Mechanism("cut", paths)
-            for layer in range(config.n_layers)
-            for head in range(config.n_heads)
-        }
+        paths = [path for path in hops(n_roles, cut) if _looks_back(path, batch.roles)]
+        mechanisms = {}
+        for layer, head in itertools.product(range(config.n_layers), range(config.n_heads)):
+            made = [path for path in paths if attention[layer, head][path.pair] >= MADE]
+            mechanisms[Head(layer, head)] = Mechanism("cut", tuple(made))
         loss = last(Circuit(mechanisms, n_roles, task=task.to_dict()))
         found[kind] = loss
         found[f"{kind}, kept"] = kept_share(loss, whole, task.plateau)

@@ -235,12 +235,15 @@ def test_what_two_versions_write_is_compared_to_the_last_word(benchmark):
 
 
 def test_walking_and_doubling(benchmark, tmp_path, capsys):
-    """transformer-a walks with its query alone; seven hops in four layers take doubling."""
-    models = ["transformer-a", "k-hop-7"]
+    """With 12 layers the query walks alone, with a layer to spare hops are handed on, at the least
+    depth they double.
+    """
+    models = ["transformer-a", "k-hop", "k-hop-7"]
     data, _, lines = run(benchmark, "walk_or_double", tmp_path, capsys, "--models", *models)
     assert [line.split()[0] for line in lines] == models
-    walking, doubling = data["rows"]
+    walking, handing, doubling = data["rows"]
     assert walking["query alone, kept"] > 0.95 and walking["single hops, kept"] < 0.5
+    assert handing["query alone, kept"] < 0.5 and handing["single hops, kept"] > 0.95
     assert doubling["query alone, kept"] < 0.5 and doubling["single hops, kept"] < 0.5
     assert (doubling["least"], doubling["layers"], doubling["D"]) == (4, 4, 7)
 
