@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 
 import pytest
 
 import retrieval_interp as ri
+from circuits.discovery.watch import SearchStopped
 from retrieval_interp.cli.explore import main as explore
 from retrieval_interp.notebook.server import ExplorerServer
 from tasks import InputError
@@ -245,5 +247,52 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path, monkeypatch):
         assert ri.Circuit.from_json(text, 7) == expected.circuit
         page.screenshot(path=tmp_path / "explore.png")
         assert left == [] and page.errors == []
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_a_search_is_bounded_and_cancelled_in_the_browser(tmp_path, monkeypatch):
+    monkeypatch.setattr("retrieval_interp.notebook.exploring._TELLING", -1)
+    bench = ri.open("small", examples=64, progress=lambda items, what: items)
+    server = ExplorerServer(bench)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    answered = []
+
+    def answer_one():
+        asked = server.asked.get(timeout=60)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SearchStopped)
+            server.exploring.answer(asked)
+        answered.append(asked)
+
+    try:
+        with page_in_chromium(server.address, viewport={"width": 1440, "height": 950}) as (
+            page,
+            left,
+        ):
+            page.goto(server.address)
+            page.locator(".ri-explorer .loss").wait_for(timeout=LONG)
+            page.get_by_text("options").click()
+            page.get_by_label("starts").fill("2")
+            page.get_by_label("heads").fill("L0.H0 L2.H0, L4.H0")
+            page.screenshot(path=tmp_path / "options.png")
+            page.get_by_role("button", name="Discover").click()
+            work = threading.Thread(target=answer_one)
+            work.start()
+            page.get_by_text("best cost").wait_for(timeout=LONG)
+            page.screenshot(path=tmp_path / "searching.png")
+            page.get_by_role("button", name="Cancel").click()
+            page.get_by_text("unfinished: the search was cancelled").wait_for(timeout=LONG)
+            work.join()
+            assert answered == [
+                {"do": "discover", "restarts": 2, "heads": ["L0.H0", "L2.H0", "L4.H0"],
+                 "one_hot": False}
+            ]  # fmt: skip
+            assert page.get_by_role("button", name="Discover").is_enabled()
+            assert page.get_by_role("button", name="Cancel").count() == 0  # hidden
+            assert left == [] and page.errors == []
+    finally:
         server.shutdown()
         server.server_close()

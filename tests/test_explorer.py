@@ -1,3 +1,4 @@
+import asyncio
 import json
 from html import unescape
 
@@ -5,6 +6,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from circuits.discovery.watch import SearchStopped
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.training.model import build_model
 
@@ -165,3 +167,84 @@ def test_frontends_without_widgets_get_the_static_view(explorer):
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     assert "application/vnd.jupyter.widget-view+json" in data
     assert "<svg" in data["text/html"] and "explorer of" in data["text/plain"]
+
+
+# Searching
+
+
+@pytest.fixture
+def searchable(monkeypatch):
+    """An explorer of the shipped model that says at every score where a search is."""
+    monkeypatch.setattr("retrieval_interp.notebook.exploring._TELLING", -1)
+    bench = ri.open("small", examples=32, progress=lambda items, what: items)
+    return bench.explore()
+
+
+def test_a_cancelled_search_gives_the_best_circuit_so_far(searchable):
+    exploring, texts = searchable.exploring, []
+
+    def publish(name, value):
+        if name == "state" and "best cost" in value["busy"]:
+            texts.append(value["busy"])
+            exploring.cancel()
+
+    exploring.publish = publish
+    with pytest.warns(SearchStopped, match="the search was cancelled"):
+        exploring.answer({"do": "discover"})
+    assert len(texts) == 1 and texts[0].startswith("start 1 of 4: ")
+    assert exploring.state["said"].startswith("unfinished: the search was cancelled")
+    assert exploring.circuit.mechanisms and exploring.circuit.unfinished
+    assert exploring.state["busy"] == "" and exploring.state["undoable"]
+    exploring.cancel()  # of nothing: the next search is not cancelled by it
+    exploring.publish = lambda name, value: None
+    exploring.answer({"do": "discover", "restarts": 1, "time": 1000, "examples": 16})
+    assert exploring.circuit.unfinished == ""
+
+
+def test_a_search_that_is_cancelled_at_once_changes_nothing(searchable):
+    exploring = searchable.exploring
+    exploring.publish = lambda name, value: exploring.cancel()
+    exploring.answer({"do": "discover"})
+    assert exploring.state["said"] == "cancelled before any circuit held; nothing changed"
+    assert exploring.circuit.mechanisms == {} and not exploring.state["failed"]
+
+
+def test_messages_are_answered_while_a_notebook_searches(searchable):
+    """A notebook has an event loop. The search has a copy of the model, which others may use."""
+    bench = searchable.exploring.bench
+    seen = []
+
+    async def becomes(condition):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+    async def work():
+        ask(searchable, "discover")
+        assert not searchable.circuit.mechanisms  # asked, and not yet done
+        await asyncio.wait_for(becomes(lambda: "best cost" in searchable.state["busy"]), 300)
+        ask(searchable, "show", layer=2, head=0, example=3, with_circuit=False)
+        seen.append(searchable.shown["pattern"])
+        ask(searchable, "cancel")
+        await asyncio.wait_for(becomes(lambda: not searchable.exploring._searching), 300)
+        await asyncio.wait_for(becomes(lambda: searchable.circuit.mechanisms), 300)
+
+    with pytest.warns(SearchStopped, match="the search was cancelled"):
+        asyncio.run(work())
+    assert searchable.state["said"].startswith("unfinished: the search was cancelled")
+    _, cache = bench.model.run_with_cache(bench.batch.inputs)
+    expected = cache["blocks.2.attn.hook_pattern"][3, 0]
+    torch.testing.assert_close(torch.tensor(seen[0]) / 1000, expected, atol=5e-4, rtol=0)
+
+
+def test_what_bounds_a_search_and_a_score_reaches_them(explorer, bench, monkeypatch):
+    asked = []
+    monkeypatch.setattr(type(bench), "searched", lambda *_, **options: asked.append(options))
+    monkeypatch.setattr(
+        type(bench), "score", lambda *given, **_: asked.append({"controls": given[1]})
+    )
+    bounds = {"time": 5, "heads": ["L0.H0"], "examples": 16, "restarts": 2, "one_hot": True}
+    ask(explorer, "discover", **bounds)
+    ask(explorer, "score", controls=3)
+    ask(explorer, "score")
+    assert asked[0].pop("watch")
+    assert asked == [{**bounds, "time": 5.0}, {"controls": 3}, {"controls": 20}]

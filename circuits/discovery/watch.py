@@ -65,7 +65,7 @@ def ctrl_c() -> Iterator[Callable[[], bool]]:
     def press(number: int, frame: object) -> None:
         nonlocal pressed
         if pressed:
-            before(number, frame)  # type: ignore[operator, arg-type]
+            before(number, frame)  # type: ignore[arg-type]
         pressed = True
 
     signal.signal(signal.SIGINT, press)

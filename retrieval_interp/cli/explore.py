@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_interp.cli.command import check_sampling, parse_options
+from retrieval_interp.cli.command import check_sampling, parse_options, saying
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from tasks.errors import InputError
 
@@ -49,8 +49,9 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
 
     import webbrowser
 
-    from retrieval_interp.notebook import workbench
-    from retrieval_interp.notebook.server import ExplorerServer
+    with saying("loading PyTorch"):
+        from retrieval_interp.notebook import workbench
+        from retrieval_interp.notebook.server import ExplorerServer
 
     bench = workbench.open(
         options.ckpt,

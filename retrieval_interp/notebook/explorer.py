@@ -3,6 +3,8 @@
 Needs the `notebook` extra (anywidget).
 """
 
+import asyncio
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -51,4 +53,21 @@ class Explorer(anywidget.AnyWidget):
         setattr(self, name, value)
 
     def _answer(self, _: Any, asked: dict[str, Any], buffers: Any = None) -> None:
-        self.exploring.answer(asked)
+        explored = self.exploring
+        if asked.get("do") == "cancel":
+            explored.cancel()
+        elif asked.get("do") == "discover" and (loop := _running_loop()) is not None:
+            # In a thread, so that messages are answered meanwhile; with a copy of the model, which
+            # users and those messages may work with.
+            copy = deepcopy(explored.bench.model)
+            searching = loop.run_in_executor(None, explored.search, asked, copy)
+            searching.add_done_callback(lambda done: explored.found(done.result))
+        else:
+            explored.answer(asked)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

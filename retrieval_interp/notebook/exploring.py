@@ -5,6 +5,7 @@ workbench. The page is a widget in a notebook (`explorer.py`), a tab of a browse
 frozen in a report (`views/report.py`).
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import torch
 from circuits import Circuit, Head, HeadPath, Mechanism, ablated
 from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
 from circuits.discovery.candidates import propose, role_mean
+from circuits.discovery.watch import SearchState
 from circuits.hooks.points import call_options, pattern_hook_name
 from circuits.notation import parse_head_path
 from circuits.runs.mean_attention import attention_along_paths
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _STRONG = 0.4  # attention of a proposed path
 _ENABLING = 128  # examples on which enabled paths are found
+_TELLING = 0.3  # seconds between two texts on where a search is
 
 
 class Exploring:
@@ -52,7 +55,8 @@ class Exploring:
         self.bench, self.publish = bench, publish
         self.head, self.example, self.with_circuit = bench.heads[0], 0, False
         self.path: HeadPath | None = None
-        self._answering = False
+        self._answering = self._searching = False
+        self._cancelled, self._told = threading.Event(), 0.0
         self._choices_of: tuple[Circuit, Head, list[dict[str, Any]]] | None = None
         self._numbers: dict[tuple[Circuit, HeadPath], dict[str, Any]] = {}
         self.model_info = model_info(bench.name, bench.model, bench.task, bench.order)
@@ -192,21 +196,65 @@ class Exploring:
 
     def answer(self, asked: dict[str, Any]) -> None:
         """Do what a message asks; what went wrong is said in the state."""
+        self._carry_out(asked.get("do"), lambda: self._do(asked))
+
+    def search(self, asked: dict[str, Any], model: Any) -> Circuit | None:
+        """Search as a message asks, with the model or a copy of it; None if nothing was found.
+
+        It may run in another thread, and `cancel` ends it; `found` takes what it gives.
+        """
+        if self._searching:
+            raise InputError("discover: expected no other search, found one under way; cancel it")
+        self._searching = True
+        self._cancelled.clear()
+        try:
+            self._set("state", self._state(busy="searching"))
+            return self.bench.searched(model, watch=self._watch, **_search_options(asked))
+        except KeyboardInterrupt:
+            if not self._cancelled.is_set():
+                raise
+            return None
+        finally:
+            self._searching = False
+
+    def cancel(self) -> None:
+        """End the search that is under way, if there is one; from any thread."""
+        if self._searching:
+            self._cancelled.set()
+
+    def found(self, search: Callable[[], Circuit | None]) -> None:
+        """Take what a search gives, or say what went wrong."""
+        self._carry_out("discover", lambda: self._take(search()))
+
+    def _take(self, circuit: Circuit | None) -> str:
+        if circuit is None:
+            return "cancelled before any circuit held; nothing changed"
+        self.bench.take(circuit)
+        return circuit.unfinished and f"unfinished: {circuit.unfinished}"
+
+    def _watch(self, where: SearchState) -> bool:
+        now = time.monotonic()
+        if now - self._told > _TELLING:
+            self._told = now
+            self._set("state", {**self.state, "busy": str(where)})
+        return self._cancelled.is_set()
+
+    def _carry_out(self, what: Any, act: Callable[[], str]) -> None:
         start, said, failed = time.perf_counter(), "", False
         self._answering = True
         try:
-            said = self._do(asked)
+            said = act()
         except Exception as error:  # a message has no cell to show a traceback in
             known = isinstance(error, InputError)
             said, failed = f"{'' if known else f'{type(error).__name__}: '}{error}", True
         finally:
             self._answering = False
-            if not said and asked.get("do") != "show":
+            if not said and what != "show":
                 seconds = time.perf_counter() - start
                 said = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
             # The loss first: the choices below take longer to measure.
             self._set("state", self._state(said, failed))
-        if asked.get("do") != "save" and not failed:
+        if what != "save" and not failed:
             self._show()
 
     def _show(self) -> None:
@@ -239,11 +287,10 @@ class Exploring:
         elif what == "clear":
             bench.suppose(bench.scorer.empty_circuit)
         elif what == "discover":
-            self._set("state", self._state(busy="searching"))
-            bench.discover(no_progress)
+            return self._take(self.search(asked, bench.model))
         elif what == "score":
             self._set("state", self._state(busy="scoring"))
-            bench.score(no_progress)
+            bench.score(int(asked.get("controls", 20)), progress=no_progress)
         elif what == "save":
             return f"saved to {bench.save(str(asked['path']))}"
         else:
@@ -264,3 +311,9 @@ class Exploring:
         if not self._answering:
             self._set("state", self._state())
             self._show()
+
+
+def _search_options(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a message says about a search, as arguments of `bench.discover`."""
+    kinds = {"time": float, "heads": list, "examples": int, "restarts": int, "one_hot": bool}
+    return {name: kind(asked[name]) for name, kind in kinds.items() if asked.get(name) is not None}

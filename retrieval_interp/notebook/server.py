@@ -5,7 +5,7 @@
    user of the machine and no other page of the browser can ask anything.
 2. The page follows values as server-sent events and sends messages as requests. Requests are only
    queued by the server's threads; `serve` answers them one by one where it was called, so that
-   Ctrl-C ends the work in hand too.
+   Ctrl-C ends the work in hand too. Only `cancel` is not queued.
 3. The page may ask this server alone: its content security policy forbids the rest.
 """
 
@@ -133,7 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
         if not isinstance(message, dict) or self.headers.get_content_type() != "application/json":
             self.send_error(HTTPStatus.BAD_REQUEST)
             return
-        self.server.asked.put(message)
+        if message.get("do") == "cancel":  # while `serve` is searching
+            self.server.exploring.cancel()
+        else:
+            self.server.asked.put(message)
         self._begin(HTTPStatus.NO_CONTENT)
 
     def _asked_for(self) -> str | None:

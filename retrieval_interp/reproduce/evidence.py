@@ -22,6 +22,7 @@ from circuits import Circuit, HeadPath, Scorer
 from circuits import discover as discover_circuit
 from circuits.runs.losses import standard_error
 from circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.cli.search_line import line_with
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
@@ -102,13 +103,10 @@ class Trained:
             trained = f"{self.name} was trained on"
             sizes = checkpoint.config.layers, checkpoint.config.heads
             return read_circuit(self._circuit_file, checkpoint.task, *sizes, trained)
-        return discover_circuit(
-            checkpoint.model,
-            checkpoint.task,
-            examples=EXAMPLES,
-            shared=False,
-            progress=self._progress,
-        )
+        with line_with(self._progress) as watch:
+            return discover_circuit(
+                checkpoint.model, checkpoint.task, examples=EXAMPLES, shared=False, watch=watch
+            )
 
     @cached_property
     def worth(self) -> Worth:

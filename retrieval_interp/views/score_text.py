@@ -312,10 +312,10 @@ def _unexplained(row: LivePathScore, score: CircuitScore) -> str:
         return f"{needed}; what it enables cannot be told"
     if row.nearly is None:
         return f"{needed}; no later path listed here loses attention without it"
-    most = row.nearly
+    most, name = row.nearly, row.nearly.path.text(score.circuit.role_names)
     return (
         f"{needed}; no later path listed here loses {LEAST_DROP:g} of attention without it "
-        f"(most: {most.path.text(score.circuit.role_names)}, {most.attention:.2f} to {most.when_cut:.2f})"
+        f"(most: {name}, {most.attention:.2f} to {most.when_cut:.2f})"
     )
 
 

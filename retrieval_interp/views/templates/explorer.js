@@ -97,8 +97,17 @@ class Page {
     this.facts = element("span", { className: "soft" });
     this.undo = button("Undo", () => this.ask("undo"));
     this.clear = button("Clear", () => this.ask("clear"));
-    this.discover = button("Discover", () => { this.say("searching …"); this.ask("discover"); });
-    this.score = button("Score", () => { this.say("scoring …"); this.ask("score"); });
+    this.discover = button("Discover", () => {
+      this.say("searching …", false, true);
+      this.ask("discover", this.searchOptions());
+    });
+    this.cancel = button("Cancel", () => { this.cancel.disabled = true; this.ask("cancel"); });
+    this.cancel.hidden = true;
+    this.score = button("Score", () => {
+      const controls = this.options.controls.value;
+      this.say("scoring …");
+      this.ask("score", controls === "" ? {} : { controls: Number(controls) });
+    });
     const saveNow = () => this.ask("save", { path: file.value });
     const file = element("input", {
       type: "text", value: "circuit.json", ariaLabel: "file name", onkeydown: onEnter(saveNow),
@@ -106,8 +115,34 @@ class Page {
     this.save = button("Save", saveNow);
     return element("div", { className: "top" },
       element("b", { textContent: this.info.name }), this.loss, this.facts,
-      element("span", { className: "gap" }), this.undo, this.clear, this.discover, this.score,
+      element("span", { className: "gap" }), this.undo, this.clear, this.discover,
+      this.cancel, this.score, this.makeOptions(),
       element("span", { className: "together" }, file, this.save));
+  }
+
+  // What bounds a search, and a score; what is left empty is the default.
+  makeOptions() {
+    const field = (name, label, properties) => {
+      this.options[name] = element("input", { ariaLabel: label, ...properties });
+      return element("label", {}, `${label} `, this.options[name]);
+    };
+    const number = (name, label) => field(name, label, { type: "number", min: 1 });
+    this.options = {};
+    return element("details", { className: "options" },
+      element("summary", { textContent: "options" }),
+      number("time", "seconds"), number("examples", "examples"), number("restarts", "starts"),
+      field("heads", "heads", { type: "text", placeholder: "all" }),
+      field("one_hot", "one-hot only", { type: "checkbox" }),
+      number("controls", "random circuits"));
+  }
+
+  searchOptions() {
+    const { time, examples, restarts, heads, one_hot } = this.options, found = {};
+    for (const [name, { value }] of Object.entries({ time, examples, restarts }))
+      if (value !== "") found[name] = Number(value);
+    const chosen = heads.value.split(/[\s,]+/).filter(head => head);
+    if (chosen.length) found.heads = chosen;
+    return { ...found, one_hot: one_hot.checked };
   }
 
   makeSaid() {
@@ -203,8 +238,11 @@ class Page {
 
   // Drawing Python's state
 
-  say(text, failed = false) {
+  say(text, failed = false, searching = false) {
     if (this.info.frozen) return;
+    if (!searching) this.cancel.disabled = false;
+    this.cancel.hidden = !searching;
+    this.discover.hidden = searching;
     this.said.textContent = text;
     this.said.classList.toggle("failed", failed);
     const busy = text.endsWith("…");
@@ -232,7 +270,8 @@ class Page {
       this.facts.textContent = `${state.replaced} of ${info.layers * info.heads} heads replaced · `
         + `intact ${lossText(state.intact)} · ${good ? "below" : "not below"} the tolerance of `
         + `${Number(info.tolerance.toPrecision(4))}`;
-      this.say(state.busy ? `${state.busy} …` : state.said, state.failed);
+      const searching = Boolean(state.busy) && state.busy !== "scoring";
+      this.say(state.busy ? `${state.busy} …` : state.said, state.failed, searching);
       if (!state.undoable) this.undo.disabled = true;
       if (!state.replaced) this.clear.disabled = true;
     }
