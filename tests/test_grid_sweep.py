@@ -141,7 +141,7 @@ def test_a_finished_sweep_is_not_run_again(whole, capsys):
     before = [(stamps(out / name), contents(out / name)) for name in kept]
     sweep(["--out", str(out)])
     printed = capsys.readouterr().out
-    assert "4 cells of 240 steps, 4 of them finished before" in printed
+    assert "4 cells of 240 steps, 4 of them finished before" in " ".join(printed.split())
     sweep(["--out", str(out), "--summary"])
     assert capsys.readouterr().out in printed and printed.splitlines()[-1] in done.stdout
     assert before == [(stamps(out / name), contents(out / name)) for name in kept]
@@ -201,8 +201,9 @@ def test_a_failing_cell_is_reported_and_the_rest_goes_on(whole, tmp_path):
     assert {path.stem for path in (out / "results").iterdir()} == set(NAMES) - {name}
     error = (out / "errors" / f"{name}.txt").read_text()
     assert "found a folder with other files" in error.splitlines()[0] and "Traceback" in error
-    assert f"{name}: failed: {error.splitlines()[0]}" in done.stdout
-    assert "3 of 4 cells finished, 1 failed" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert f"{name}: failed: {error.splitlines()[0]}" in said
+    assert "3 of 4 cells finished, 1 failed" in said
     assert [*json.loads((out / "summary.json").read_text())["failed"]] == [name]
     assert (blocked / "thesis.tex").read_text() == "x"
     (blocked / "thesis.tex").unlink()

@@ -99,10 +99,9 @@ def _column_sizes(
     columns = list(zip(header, *rows))
     sizes = [max(1, size(column)) for column in columns]
     room = math.inf if width is None else width - _GAP * (len(header) - 1)
-    for least in (  # what may shrink first: headers at spaces, cells at spaces, words
+    for least in (  # what may shrink: headers, which break at spaces, and only then cells
         [max(1, size([*name.split(), *cells])) for name, *cells in columns],
         [max(1, size(word for cell in column for word in cell.split())) for column in columns],
-        [1 for _ in columns],
     ):
         while sum(sizes) > room and (able := [p for p in range(len(sizes)) if sizes[p] > least[p]]):
             sizes[max(able, key=sizes.__getitem__)] -= 1
