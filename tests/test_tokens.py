@@ -269,4 +269,4 @@ def test_every_head_of_k_hop_takes_one_hop():
     assert attention[0, [2, 4, 6], [1, 3, 5]].min() > 0.5  # the previous token
     for layer, paths in ((1, ["s0<-s2", "s2<-s4", "s4<-s6"]), (2, ["s0<-s2", "s2<-s4"])):
         for path in paths:
-            assert attention[layer][ri.RolePath.parse(path, 7)] > 0.7
+            assert attention[layer][ri.RolePath.parse(path, 7).pair] > 0.7

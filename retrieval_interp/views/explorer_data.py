@@ -53,7 +53,8 @@ def path_rows_data(score: CircuitScore, task: Task) -> list[dict[str, Any]]:
     """The paths of a score, in the order of its table, with all that was measured."""
     does = {name: text for name, *_, text in path_rows(score, task)}
     rows = []
-    for row in (*score.paths, *score.enabling):
+    needed, redundant = (score.enabling, score.redundant) if score.reachable else ((), ())
+    for row in (*score.paths, *needed):
         carrying = isinstance(row, PathScore)
         rows.append(
             {
@@ -66,7 +67,7 @@ def path_rows_data(score: CircuitScore, task: Task) -> list[dict[str, Any]]:
             }
         )
     known = {row["name"] for row in rows}
-    for together in score.redundant:
+    for together in redundant:
         said = f"any one of {len(together.paths)}: {finite(together.live_loss):.4g} without all"
         for path in together.paths:
             name = path.text(task.role_names)
