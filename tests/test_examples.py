@@ -270,7 +270,7 @@ def test_the_notebook_on_depth(executed):
     rows = [line.split() for line in shown["table"][0].splitlines()]
     assert ["4", "2", "3", "4", "3", "4"] in rows and WIDGET in shown["figure"][1]
     assert "MSE 0.0000" in shown["suppose"][0] and ", below 0.01" in shown["suppose"][0]
-    assert "0 of 100 random circuits" in shown["score"][0]
+    assert "0 of 20 random circuits" in shown["score"][0]
     assert "refused: compile: expected rules that bring x_4 to s0" in shown["refused"][0]
 
 

@@ -112,4 +112,4 @@ def test_a_table_takes_space_first_from_headers_then_from_the_longest_cells():
     just = text_table(header, rows, width=60)
     assert just[0].split("  ")[0] == "path" and len(just) == 5  # one more of each
     assert max(map(len, text_table(header, rows, width=30))) <= 30
-    assert max(map(len, text_table(header, rows, width=1))) == 12 + 2 + 5 + 2 + 7  # whole words
+    assert max(map(len, text_table(header, rows, width=1))) == 6 + 2 + 5 + 2 + 7  # whole words
