@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from retrieval_interp.cli import __main__ as cli
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
 from retrieval_interp.views.tables import text_table, wrapped
 from tests import tiny_run
@@ -76,6 +77,12 @@ def test_every_command_fits_a_terminal_and_a_pipe(name, shown):
     # No word is broken: both have the same words, dashes of tables and drawings aside.
     words = {word for word in piped.split() if word.strip("-─╭╮╰╯")}
     assert words <= {word for line in lines_of(narrow) for word in line.split()}
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_help_fits_a_terminal(name, monkeypatch):
+    status, out, _ = run(monkeypatch, name, "--help", columns=COLUMNS)
+    assert status == 0 and [line for line in lines_of(out) if len(line) > COLUMNS] == []
 
 
 def test_a_command_asks_the_terminal_for_its_width():

@@ -27,7 +27,7 @@ PROG = "retrieval-interp scan"
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """Say what each attention head looks at, and which heads rules can replace together.
+    """Say what each head looks at, and which heads rules can replace together.
 
     Attributes:
         model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face

@@ -17,7 +17,6 @@ from tasks.errors import InputError
 class TrainOptions:
     """Train a transformer on the retrieval problem.
 
-    Choose a preset and change what you like.
     To resume a stopped run, run the same command again.
 
     Attributes:

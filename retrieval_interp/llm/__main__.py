@@ -18,7 +18,7 @@ PROG = "python -m retrieval_interp.llm"
 
 @dataclass(frozen=True)
 class LlmOptions:
-    """Show how well language models solve the retrieval problem in words (paper, figure 2).
+    """Show how well language models solve the problem in words (paper, figure 2).
 
     Attributes:
         command: plot prints a table and draws figure 2.
@@ -28,9 +28,9 @@ class LlmOptions:
     """
 
     command: Positional[Literal["plot"]]
-    logs: Positional[tuple[Path, ...]]
-    out: Annotated[Path | None, arg(aliases=["--html"])] = None
-    json: Path | None = None
+    logs: Annotated[Positional[tuple[Path, ...]], arg(metavar="LOG ...")]
+    out: Annotated[Path | None, arg(aliases=["--html"], metavar="FILE")] = None
+    json: Annotated[Path | None, arg(metavar="FILE")] = None
 
 
 def main(argv: Sequence[str], prog: str = PROG) -> None:

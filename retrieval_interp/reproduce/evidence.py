@@ -104,9 +104,12 @@ class Trained:
             sizes = checkpoint.config.layers, checkpoint.config.heads
             return read_circuit(self._circuit_file, checkpoint.task, *sizes, trained)
         with line_with(self._progress) as watch:
-            return discover_circuit(
+            found = discover_circuit(
                 checkpoint.model, checkpoint.task, examples=EXAMPLES, shared=False, watch=watch
             )
+        if found.unfinished:  # no claim is judged by it
+            raise KeyboardInterrupt
+        return found
 
     @cached_property
     def worth(self) -> Worth:
