@@ -127,7 +127,8 @@ def open(
 def _own_name(model: Any, task: Task) -> str:
     """What a model that is no checkpoint is called: by its configuration, or by its task."""
     given = getattr(model.cfg, "model_name", None)
-    return given if given and given != "custom" else f"{type(task).__name__} model"
+    unnamed = given in (None, "", "custom", "native")  # as HookedTransformers and bridges fill in
+    return f"{type(task).__name__} model" if unnamed else str(given)
 
 
 class _Step(NamedTuple):
