@@ -36,8 +36,8 @@ from retrieval_interp.emergence.series import read_series as read_series
 from retrieval_interp.emergence.text import emergence_table as emergence_table
 from retrieval_interp.emergence.times import path_emergence as path_emergence
 from retrieval_interp.emergence.watch import Watch as Watch
+from retrieval_interp.notebook.opening import open as open
 from retrieval_interp.notebook.workbench import Workbench as Workbench
-from retrieval_interp.notebook.workbench import open as open
 from retrieval_interp.storage.checkpoint import Checkpoint as Checkpoint
 from retrieval_interp.storage.checkpoint import load_checkpoint as load_checkpoint
 from retrieval_interp.storage.checkpoint import save_checkpoint as save_checkpoint

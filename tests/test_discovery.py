@@ -106,9 +106,9 @@ def test_a_single_path_too_many_is_noticed_at_the_end(small):
     spare = changed(circuit, [Add(parse_head_path("L2.H0 s6<-s6", 7))])
     batch = small.task.sample(64, split="discovery")
     search = Search(small.model, small.task, batch, None)
-    assert search._one_or_two_less(circuit) is None
-    less = search._one_or_two_less(spare)
-    assert less is not None and search._simplicity(less) == search._simplicity(circuit)
+    assert search.steps.one_or_two_less(circuit) is None
+    less = search.steps.one_or_two_less(spare)
+    assert less is not None and search.space.simplicity(less) == search.space.simplicity(circuit)
 
 
 class Silent(Task):
@@ -174,11 +174,11 @@ def test_a_search_out_of_time_gives_its_best_so_far(small, monkeypatch):
         assert found.unfinished == "; ".join(str(one.message) for one in told)
         enabling.append(len(found.enabling))
         search = Search(small.model, small.task, small.task.sample(64, split="discovery"), None)
-        ranks.append(search._rank(found))
+        ranks.append(search.steps.rank(found))
         assert not any(point.has_hooks() for point in small.model.hook_dict.values())
     unlimited = discover(small.model, small.task, examples=64, restarts=1, time=1e9)
     assert unlimited.unfinished == ""
-    assert ranks == sorted(ranks, reverse=True) and ranks[-1] >= search._rank(unlimited)
+    assert ranks == sorted(ranks, reverse=True) and ranks[-1] >= search.steps.rank(unlimited)
     assert cut_short == [True, True, False] and enabling[0] == 0 < enabling[-1]
     assert search.judge.holds(found) and any(found.paths())
 

@@ -13,7 +13,8 @@ from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism
 from circuits.hooks.ablated import ablated
 from circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
 from circuits.scan.describe import describe_heads
-from circuits.scan.scan import _shuffled, next_token_task, scan
+from circuits.scan.scan import _shuffled, scan
+from circuits.scan.text import next_token_task
 from circuits.scores.scorer import Scorer
 from retrieval_interp.cli.scan import main as scan_command
 from retrieval_interp.views.scan_text import scan_text, scan_to_dict, scan_verdict

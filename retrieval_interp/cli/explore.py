@@ -50,10 +50,10 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     import webbrowser
 
     with saying("loading PyTorch"):
-        from retrieval_interp.notebook import workbench
+        from retrieval_interp.notebook import opening
         from retrieval_interp.notebook.server import ExplorerServer
 
-    bench = workbench.open(
+    bench = opening.open(
         options.ckpt,
         examples=options.examples,
         seed=options.seed,
