@@ -13,6 +13,9 @@ import torch
 from transformer_lens import HookedTransformer
 
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.reproduce.claims import useful_heads
+from retrieval_interp.reproduce.evidence import Evidence
+from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.training.model import ModelConfig, build_model
 from tasks import RetrievalTask
 
@@ -262,3 +265,25 @@ def test_hops_by_depth(benchmark, tmp_path, capsys):
     assert [row["hops by bound"] for row in data["rows"]] == [3, 7]
     for row in data["rows"]:
         assert min(share for key, share in row.items() if key.startswith("k=")) > 0.99
+
+
+def test_the_circuit_of_every_checkpoint(benchmark, tmp_path, capsys, monkeypatch):
+    """Of a folder that holds `small` twice; rows that are there are not made again."""
+    script = benchmark("circuit_by_step")
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    for step in (2, 3, 4):
+        (folder / f"step-{step:06d}.safetensors").symlink_to(find_checkpoint("small"))
+    options = ("--run", str(tmp_path / "run"))
+    data, _, _ = run(benchmark, "circuit_by_step", tmp_path, capsys, *options, "--every", "4")
+    (only,) = data["rows"]
+    shipped = Evidence().trained("small")
+    assert only["step"] == 4 and only["with circuit"] < 0.05
+    assert only["loss"] == pytest.approx(shipped.fresh_loss[0])
+    assert only["heads"] == useful_heads(shipped.circuit)
+    assert only["paths"] == sum(only[place] for place in ("inside", "below", "above"))
+    assert only["circuit"].count("\n") == 4
+    made = []
+    monkeypatch.setattr(script, "row", lambda step, file: made.append(step) or {**only, "step": 2})
+    script.main([*options, "--every", "2", "--json", str(tmp_path / "circuit_by_step.json")])
+    assert made == [2]
