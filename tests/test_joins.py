@@ -1,6 +1,7 @@
 """What a path joins: absent roles, other chains, padding, against patterns written by hand."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from circuits.attention import (
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath
 from circuits.draw.layout import role_order
 from circuits.mean_pattern import MeanPattern
-from circuits.notation import parse_circuit, parse_head_path
+from circuits.notation import circuit_diff, parse_circuit, parse_head_path
 from circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
 from circuits.runs.mean_attention import attention_along_paths, mean_attention
 from circuits.runs.parted_runs import make_runs
@@ -371,6 +372,13 @@ def test_files_are_read_with_the_tasks_names(tmp_path):
         with pytest.raises(InputError, match=text):
             bench.load(written([["s2", "s1"]], role_names=names))
     assert bench.circuit == expected
+
+
+def test_a_diff_says_that_roles_have_other_names():
+    old = parse_circuit(["L0.H0 value<-key"], Sometimes())
+    new = replace(old, role_names=("query", "value", "key"))
+    assert circuit_diff(old, new) == ["role_names: query, key, value -> query, value, key"]
+    assert circuit_diff(old, replace(old, role_names=())) == []
 
 
 @pytest.mark.parametrize("line", ["L0.H0 last<-other.first", "L0.H0 middle<-first"])
