@@ -194,9 +194,11 @@ def attention_by_role(
     example = torch.arange(len(pattern), device=pattern.device)[:, None, None, None]
     dest, src = roles[:, :, :, None], roles[:, :, None, :]
     between = pattern.transpose(0, 1)[:, example, dest.clamp(min=0), src.clamp(min=0)]
-    present = ((dest >= 0) & (src >= 0)).float()
-    count = present.sum(dim=(0, 1))
-    return (between * present).sum(dim=(1, 2)) / count.clamp(min=1), count
+    present = (dest >= 0) & (src >= 0)
+    count = present.float().sum(dim=(0, 1))
+    # Rows of padding, which stand in for absent roles, may be NaN.
+    total = between.float().masked_fill(~present, 0.0).sum(dim=(1, 2))
+    return total / count.clamp(min=1), count
 
 
 def attention_along(
@@ -211,6 +213,7 @@ def attention_along(
         The mean over the examples and chains in which the path has a source, 0 if none has; and
         their number.
     """
-    sources = path_sources(path, roles, pattern.shape[-1], causal).float()
-    count = sources.amax(-1).sum()
-    return (pattern[_rows(path, roles)] * sources).sum() / count.clamp(min=1), count
+    sources = path_sources(path, roles, pattern.shape[-1], causal)
+    count = sources.any(-1).float().sum()
+    along = pattern[_rows(path, roles)].float().masked_fill(~sources, 0.0)
+    return along.sum() / count.clamp(min=1), count

@@ -27,7 +27,7 @@ from circuits.paths import Head as Head
 from circuits.paths import HeadPath as HeadPath
 from circuits.paths import RolePath as RolePath
 from tasks import InputError, Task, role_name
-from tasks.roles import Roles
+from tasks.roles import Roles, check_role_names
 from tasks.structured import from_data, read_json
 
 Kind = Literal[
@@ -300,6 +300,13 @@ class Circuit:
                 f"{len(file.role_names)}"
             )
         own = () if isinstance(roles, int) else tuple(roles)
+        check_role_names(file.role_names, "circuit")
+        for number, name in enumerate(file.role_names):
+            if name in own and own[number] != name:
+                raise InputError(
+                    f"circuit: role_names: expected {name!r:.40} for s{own.index(name)}, as the "
+                    f"task has it, found it for s{number}"
+                )
         roles = file.role_names or roles
         mechanisms: dict[Head, Mechanism] = {}
         for row in file.heads:

@@ -132,6 +132,8 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
     heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
     names = new.role_names or old.role_names
     lines = [f"rest: {old.rest} -> {new.rest}"] if old.rest != new.rest else []
+    if len({old.role_names, new.role_names, ()}) == 3:
+        lines.append(f"role_names: {', '.join(old.role_names)} -> {', '.join(new.role_names)}")
     for head in heads:
         before, after = old[head].text(names), new[head].text(names)
         if old[head] != new[head]:

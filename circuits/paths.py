@@ -67,9 +67,9 @@ class RolePath(NamedTuple):
     @classmethod
     def join(cls, dest: str, source: str, roles: Roles) -> "RolePath":
         """From the name of the destination and of the source, such as `s2` or `all.s2`."""
-        prefix, _, src = source.partition(".")
+        prefix, dot, src = source.partition(".")
         for relation in RELATIONS[1:]:
-            if prefix == relation:
+            if dot and prefix == relation:
                 return cls(parse_role(dest, roles), parse_role(src, roles), relation)
         return cls(parse_role(dest, roles), parse_role(source, roles))
 

@@ -148,7 +148,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     say(scale(task))
     print(f"\n{score_table(score, task, terminal_width())}")
     say(verdict(score, task, reported))
-    if task.graph is not None:
+    if task.graph is not None and circuit.mechanisms:
         say(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
     tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
@@ -157,6 +157,14 @@ def _check_options(options: AblateOptions) -> None:
     check_sampling(options.examples, options.seed, options.tolerance)
     if options.restarts < 1:
         raise InputError(f"--restarts: expected at least 1, found {options.restarts}")
+    if options.circuit is not None:
+        for name in ("heads", "restarts", "time", "one_hot"):
+            if getattr(options, name) != getattr(AblateOptions, name):
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(
+                    f"{option}: expected a search, found --circuit, whose circuit is scored as it "
+                    "is; leave one of them out"
+                )
     if options.controls < 0:
         raise InputError(f"--controls: expected 0 or more, found {options.controls}")
     outputs = {

@@ -29,7 +29,7 @@ class Batch:
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
 
     def __post_init__(self) -> None:
-        if self.attention_mask is not None:
+        if isinstance(self.attention_mask, Tensor):
             object.__setattr__(self, "attention_mask", self.attention_mask.bool())
 
     @property

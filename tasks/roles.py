@@ -36,8 +36,8 @@ def parse_role(name: object, roles: Roles) -> int:
     return int(match[1])
 
 
-def check_role_names(names: Sequence[str]) -> None:
-    """Check that roles can be told apart where paths are written.
+def check_role_names(names: Sequence[str], where: str = "task") -> None:
+    """Check that roles can be told apart where paths are written; errors start with `where`.
 
     Raises:
         InputError: naming the first that cannot.
@@ -52,7 +52,7 @@ def check_role_names(names: Sequence[str]) -> None:
         )
         if wrong:
             raise InputError(
-                "task: expected role_names that are different words without ~ , ; < >, and s0, "
+                f"{where}: expected role_names that are different words without ~ , ; < >, and s0, "
                 f"s1, ... only for the roles of these numbers, found {name!r:.40} for s{number}"
             )
 

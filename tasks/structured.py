@@ -71,10 +71,19 @@ def read_json(text: str, where: str) -> Any:
     """Parse JSON text.
 
     Raises:
-        InputError: the text is not JSON.
+        InputError: the text is not JSON, or an object has the same key twice.
     """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the key {twice!r:.40} twice")
+        return found
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: expected JSON, found {str(error)[:80]}") from None
 

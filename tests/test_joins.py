@@ -1,5 +1,8 @@
 """What a path joins: absent roles, other chains, padding, against patterns written by hand."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,11 +20,12 @@ from circuits.attention import (
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath
 from circuits.draw.layout import role_order
 from circuits.mean_pattern import MeanPattern
-from circuits.notation import parse_circuit, parse_head_path
+from circuits.notation import circuit_diff, parse_circuit, parse_head_path
 from circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
 from circuits.runs.mean_attention import attention_along_paths, mean_attention
 from circuits.runs.parted_runs import make_runs
 from circuits.runs.role_runs import RoleRuns
+from circuits.scores.enabling import enabled_by
 from circuits.scores.scorer import Scorer
 from tasks import InputError
 from tests.test_own_model import Lookup, bridge_of, hooked_model
@@ -301,6 +305,90 @@ def test_absent_answers_are_zeros():
     torch.testing.assert_close(task.answers(few, batch), answers)
 
 
+class Everywhere(Lookup):
+    """As many answers as positions, in another order."""
+
+    answer_roles = (0,)
+
+    def sample(self, *arguments, **options):
+        batch = super().sample(*arguments, **options)
+        order = torch.arange(12, -1, -1).expand(len(batch), -1)
+        return ri.Batch(batch.inputs, batch.inputs, torch.stack([order, order, order], -1))
+
+    def example_losses(self, outputs, batch):
+        answers = self.answers(outputs, batch)[:, :, 0].transpose(1, 2)
+        return F.cross_entropy(answers, batch.targets, reduction="none")
+
+
+@torch.no_grad()
+def test_as_many_answers_as_positions_are_not_taken_for_whole_sequences():
+    task, model = Everywhere(), hooked_model()
+    batch = task.sample(5)
+    expected = F.cross_entropy(model(batch.inputs).flip(1).transpose(1, 2), batch.targets)
+    assert Scorer(model, task, batch).base_losses.mean().item() == pytest.approx(expected.item())
+    assert ri.attribute(model, task, batch).parts[0].losses.mean() == pytest.approx(expected.item())
+
+
+def test_role_runs_are_not_used_where_answers_look_like_whole_sequences(model):
+    roles = torch.arange(15).flip(0)[:, None].expand(2, -1, 1)
+    batch = ri.Batch(torch.randn(2, 15, 8), torch.randn(2, 15, 4), roles)
+    assert not RoleRuns.supports(model, batch)
+
+
+class Relations(Lookup):
+    role_names = ("query", "all", "other")
+
+
+def test_roles_may_be_called_like_relations():
+    task = Relations()
+    first = "L0.H0 shared query<-all.all query<-all query<-other.other"
+    circuit = parse_circuit([first, "L1.H0 one-hot other<-all"], task)
+    own, everywhere, others = RolePath(0, 1), RolePath(0, 1, "all"), RolePath(0, 2, "other")
+    assert circuit[0, 0].paths == (everywhere, own, others)
+    assert circuit[1, 0].paths == (RolePath(2, 1),)
+    assert repr(circuit).splitlines()[0] == first
+    assert Circuit.from_json(circuit.to_json(), task.role_names) == circuit
+
+
+def test_files_are_read_with_the_tasks_names(tmp_path):
+    def written(paths, **more):
+        row = {"layer": 0, "head": 0, "mechanism": "one-hot", "paths": paths}
+        (tmp_path / "circuit.json").write_text(json.dumps({"heads": [row], **more}))
+        return tmp_path / "circuit.json"
+
+    bench = ri.open(hooked_model(), Sometimes(), examples=8)
+    bench.load(written([["value", "key"]]))
+    expected = bench.circuit
+    assert list(expected.paths()) == [parse_head_path("L0.H0 s2<-s1", 3)]
+    bench.load(written([["s2", "s1"]]))
+    assert bench.circuit == expected and "value<-key" in repr(bench)
+    bench.suppose("L1.H0 query<-value")
+    bench.load(written([["c", "b"]], role_names=["a", "b", "c"]))  # as they were called before
+    assert bench.circuit == expected and "value<-key" in repr(bench)
+    for names, text in (
+        (["value", "key", "query"], "expected 'value' for s2, as the task has it, found it for s0"),
+        (["a", "a", "b"], "circuit: expected role_names that are different words"),
+    ):
+        with pytest.raises(InputError, match=text):
+            bench.load(written([["s2", "s1"]], role_names=names))
+    assert bench.circuit == expected
+
+
+def test_a_diff_says_that_roles_have_other_names():
+    old = parse_circuit(["L0.H0 value<-key"], Sometimes())
+    new = replace(old, role_names=("query", "value", "key"))
+    assert circuit_diff(old, new) == ["role_names: query, key, value -> query, value, key"]
+    assert circuit_diff(old, replace(old, role_names=())) == []
+
+
+@pytest.mark.parametrize("line", ["L0.H0 last<-other.first", "L0.H0 middle<-first"])
+def test_circuits_whose_paths_have_no_source_have_controls(line):
+    task, model = Lengths("right"), hooked_model()
+    batch = task.sample(2)  # too short for a middle, and one chain each
+    score = ri.score_circuit(model, task, parse_circuit([line], task), batch, controls=3)
+    assert len(score.control) == 3 and score.paths[0].attention == 0
+
+
 # Padding
 
 
@@ -415,6 +503,44 @@ def test_the_workbench_and_the_scan_take_padded_batches(side):
     assert "pad" in labels and "(first)" in labels
     found = ri.scan(model, task, examples=12)
     assert len(found.heads) == 4 and ri.scan_view(found, model).html
+
+
+@pytest.mark.parametrize("kind", ["hooked", "bridge"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_estimates_of_padded_batches_are_the_means_of_single_examples(side, kind):
+    """Gradients, too, come through rows that see nothing."""
+    task, model = Lengths(side), of_kind(kind)
+    batch, singles = task.sample(12), [task.alone(number) for number in range(12)]
+    in_place = {Head(0, 1): SAME, Head(1, 0): Mechanism("cut", (RolePath(0, 1),))}
+    for base in (Circuit({}, 3), Circuit(in_place, 3)):
+        padded = ri.attribute(model, task, batch, base, draws=0)
+        alone = [ri.attribute(model, task, one, base, draws=0) for one in singles]
+        for mechanism in MECHANISMS:
+            for head in (Head(0, 0), Head(1, 1)):
+                circuit = base.replace(head, mechanism)
+                expected = sum(one.estimate(circuit).first for one in alone) / 12
+                found = padded.estimate(circuit).first
+                assert found == pytest.approx(expected, abs=1e-5) and found != 0
+
+
+@pytest.mark.parametrize("kind", ["hooked", "bridge"])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_enabled_paths_of_padded_batches_are_those_of_single_examples(side, kind):
+    """The first row, which stands in for an absent destination, is padding on the left."""
+    task, model = Lengths(side), of_kind(kind)
+    cut = parse_head_path("L0.H0 s0<-s1", 3)
+    later = [parse_head_path(f"L1.H{text}", 3) for text in ("0 s0<-s2", "1 s2<-s1", "1 s0<-all.s1")]
+
+    def enabled(batch):
+        rows = enabled_by(model, batch, [cut], later, least_drop=-1.0)[cut]
+        return {row.path: torch.tensor([row.attention, row.when_cut]) for row in rows}
+
+    padded = enabled(task.sample(12))
+    alone = {number: enabled(task.alone(number)) for number in range(12)}
+    for path in later:
+        present = [n for n in alone if 2 not in path.path.pair or 4 + n % 6 > 5]
+        expected = torch.stack([alone[number][path] for number in present]).mean(0)
+        torch.testing.assert_close(padded[path], expected, atol=1e-5, rtol=0)
 
 
 def test_padding_that_cannot_be_is_refused():

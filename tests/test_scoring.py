@@ -3,11 +3,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+import retrieval_interp as ri
 from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.circuit_score import score_circuit
 from circuits.scores.scorer import Scorer
 from retrieval_interp.training.model import ModelConfig, build_model
+from retrieval_interp.views.score_text import score_to_dict
 from tasks import InputError, RetrievalTask
 from tests.test_ablation import hooks_left, naive_outputs
 
@@ -108,6 +110,20 @@ def test_sufficient_and_minimal_follow_the_tolerance(task, model):
     assert not score.sufficient and not score.minimal and not score.spared
     empty = score_circuit(model, task, Circuit({}, 5), batch, tolerance=1e9)
     assert not empty.sufficient and not empty.minimal
+
+
+def test_a_path_without_which_nothing_is_known_cannot_be_left_out(task, model):
+    """However large the tolerance is."""
+    score = score_circuit(model, task, CIRCUIT, task.sample(4), tolerance=1e9, controls=0)
+    worst = replace(score.paths[0], ablated_loss=2.0)
+    score = replace(score, paths=(worst,), combined_loss=1.0, uninformed_loss=2.0)
+    score = replace(score, baseline_loss=0.1)  # as if it had learned
+    assert score.sufficient and score.minimal
+    assert "carries" in ri.score_table(score, task) and "Minimal" in ri.verdict(score, task)
+    assert score_to_dict(score, "", task, 0)["paths"][0]["carries"]
+    better = replace(score, paths=(replace(worst, ablated_loss=1.9),))
+    assert not better.minimal and better.spared == (worst.path,)
+    assert not score_to_dict(better, "", task, 0)["paths"][0]["carries"]
 
 
 def test_mean_attention_equals_loops_over_examples_and_chains(task, model):

@@ -253,6 +253,8 @@ def test_options_of_the_search_and_the_control_reach_them(run_command_in_process
         (("--heads", "L7.H0"), "heads: expected some of L0.H0 to L4.H0, found L7.H0"),
         (("--restarts", 0), "--restarts: expected at least 1, found 0"),
         (("--controls", -1), "--controls: expected 0 or more, found -1"),
+        (("--circuit", "c.json", "--one-hot"), "--one-hot: expected a search, found --circuit"),
+        (("--circuit", "c.json", "--time", 5), "--time: expected a search, found --circuit"),
     ):
         done = run_command_in_process("ablate", "--examples", 16, *wrong, cwd=tmp_path)
         assert done.returncode == 2 and said in done.stderr

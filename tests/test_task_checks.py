@@ -69,6 +69,25 @@ class FewWords(Lookup):
     vocabulary = ("a", "b")
 
 
+class Wrong(Lookup):
+    """Right or wrong, as a truth value."""
+
+    def example_losses(self, outputs, batch):
+        return outputs[:, -4:].argmax(-1) != batch.targets
+
+
+def changing(name, change):
+    """A task whose batches have another of one field."""
+
+    class Changed(Lookup):
+        def sample(self, *arguments, **options):
+            batch = super().sample(*arguments, **options)
+            vars(batch)[name] = change(vars(batch)[name])
+            return batch
+
+    return Changed
+
+
 WRONG = [
     (NoNames, "expected NoNames to define role_names = ('s0', 's1'), or names of your own, found"),
     (NoSample, "expected NoSample to define sample(n, seed, device, split), found nothing"),
@@ -83,6 +102,15 @@ WRONG = [
     (Scalar, "if one thing is asked, found float32 of []"),
     (Number, "found float"),
     (FewWords, "a vocabulary with a word for every token, found 2 words and the token 12"),
+    (Wrong, "in floating point, of which a mean can be taken, found bool of [8, 4]; use .float()"),
+    (changing("inputs", lambda x: x - 1), "ids from 0 to 12, which the model knows, found -1"),
+    (changing("inputs", lambda x: x + 1), "ids from 0 to 12, which the model knows, found 13"),
+    (changing("inputs", torch.Tensor.float), "ids as int64, which the model reads, found float32"),
+    (changing("inputs", lambda x: x.repeat(1, 2)), "at most 13 tokens, for which the model has"),
+    (changing("targets", lambda x: x[:3]), "targets of 8 examples, as many as inputs, found int64"),
+    (changing("roles", torch.Tensor.byte), "expected roles as int64, whole numbers of shape"),
+    (changing("roles", lambda x: x > 9), "[batch, chain, role], found bool of [8, 4, 3]"),
+    (changing("attention_mask", lambda _: [[1] * 13] * 8), "attention_mask of shape [8, 13], True"),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuits.hooks.points import is_causal
+from circuits.hooks.points import is_causal, is_hooked_transformer
 from circuits.rules import first_real
 from tasks import Batch, InputError, Split, Task, TrainingTask
 from tasks.roles import check_role_names
@@ -72,12 +72,17 @@ def check_losses(losses: Any, batch: Batch) -> None:
     """Check the losses that a task gives.
 
     Raises:
-        InputError: not a tensor [batch, asked].
+        InputError: not a tensor [batch, asked] of floating-point numbers.
     """
     if not isinstance(losses, Tensor) or losses.ndim != 2 or len(losses) != len(batch):
         raise InputError(
             f"task: expected example_losses of shape [{len(batch)}, asked], one row per example "
             f"and one column if one thing is asked, found {shape_text(losses)}"
+        )
+    if not losses.is_floating_point():
+        raise InputError(
+            "task: expected example_losses in floating point, of which a mean can be taken, found "
+            f"{shape_text(losses)}; use .float()"
         )
 
 
@@ -104,10 +109,15 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
             "batch: expected inputs of shape [batch, pos] (token ids) or [batch, pos, d_in] "
             f"(vectors), found {shape_text(batch.inputs)}"
         )
-    if roles.ndim != 3 or roles.is_floating_point() or not all(roles.shape):
+    if roles.ndim != 3 or roles.dtype != torch.long or not all(roles.shape):
         raise InputError(
-            "batch: expected roles as whole numbers of shape [batch, chain, role], found "
+            "batch: expected roles as int64, whole numbers of shape [batch, chain, role], found "
             f"{shape_text(roles)}"
+        )
+    if len(batch.targets) != len(batch):
+        raise InputError(
+            f"batch: expected targets of {len(batch)} examples, as many as inputs, found "
+            f"{shape_text(batch.targets)}"
         )
     if roles.shape[-1] != len(names):
         raise InputError(
@@ -136,7 +146,7 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
 
 def _check_padding(batch: Batch) -> None:
     real, shape = batch.attention_mask, batch.inputs.shape[:2]
-    if real is None or real.shape != shape:
+    if not isinstance(real, Tensor) or real.shape != shape:
         raise InputError(
             f"batch: expected attention_mask of shape {list(shape)}, True at real positions, found "
             f"{shape_text(real)}"
@@ -172,6 +182,9 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
             f"expected inputs of the model's type, {dtype}, found {batch.inputs.dtype}; use "
             "model.float()"
         )
+    stock = type(model).__module__.startswith("transformer_lens") and is_hooked_transformer(model)
+    if batch.tokens is not None or stock:  # others may read vectors
+        _check_tokens(batch.inputs, model)
     if batch.attention_mask is not None and not is_causal(model):
         raise InputError(
             "batch: expected a causal model for a batch with an attention_mask, found one that "
@@ -185,6 +198,26 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
         raise InputError(
             f"expected a model with {task.d_in} inputs and {task.d_out} outputs, as the task has, "
             f"found {model.cfg.d_vocab} and {model.cfg.d_vocab_out}"
+        )
+
+
+def _check_tokens(tokens: Tensor, model: Any) -> None:
+    """Check that a model knows every token and has a place for it."""
+    cfg = model.cfg
+    if tokens.dtype not in (torch.int32, torch.long):
+        raise InputError(
+            f"batch: expected token ids as int64, which the model reads, found {shape_text(tokens)}"
+        )
+    lowest, highest = int(tokens.min()), int(tokens.max())
+    if not 0 <= lowest <= highest < cfg.d_vocab:  # an embedding reads -1 as its last token
+        raise InputError(
+            f"batch: expected token ids from 0 to {cfg.d_vocab - 1}, which the model knows, found "
+            f"{lowest if lowest < 0 else highest}"
+        )
+    if cfg.positional_embedding_type == "standard" and tokens.shape[1] > cfg.n_ctx:
+        raise InputError(
+            f"batch: expected sequences of at most {cfg.n_ctx} tokens, for which the model has "
+            f"positions, found {tokens.shape[1]}"
         )
 
 

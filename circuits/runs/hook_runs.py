@@ -119,9 +119,12 @@ def answer_hooks(
 ) -> list[tuple[str, Callable[..., Tensor]]]:
     """Hooks that keep only the answer roles' positions before logits are computed.
 
-    For an absent role any position is kept; `Task.answers` leaves it out.
+    For an absent role any position is kept; `Task.answers` leaves it out. As many answers as there
+    are positions are not picked out: `Task.answers` could not tell them from whole sequences.
     """
     positions = batch.roles[:, :, list(answer_roles)].flatten(1).clamp(min=0)
+    if not answer_roles or positions.shape[1] == batch.inputs.shape[1]:
+        return []
     example = torch.arange(len(batch), device=positions.device)[:, None]
 
     def at_answers(residual: Tensor, hook: Any) -> Tensor:
@@ -130,4 +133,4 @@ def answer_hooks(
     # A bridge needs whole sequences up to its last layer norm.
     bridged = "unembed.hook_in" in model.hook_dict
     last = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
-    return [("unembed.hook_in" if bridged else last, at_answers)] if answer_roles else []
+    return [("unembed.hook_in" if bridged else last, at_answers)]

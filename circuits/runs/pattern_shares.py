@@ -77,7 +77,7 @@ def pattern_shares(
                         rules[mechanism] = wanted
                 shared = torch.minimum(patterns[head.layer][:, head.head], wanted).sum(-1)
                 sums[head][place] += float((shared * rows).sum())
-    total = float(asked_rows(batch).sum())
+    total = float(asked_rows(batch).sum()) or 1.0
     return {head: [each / total for each in of_head] for head, of_head in sums.items()}
 
 

@@ -80,7 +80,7 @@ class RoleRuns:
         positions = torch.arange(n_positions, device=roles.device)
         return (
             batch.attention_mask is None
-            and roles.shape[1] == n_positions
+            and roles.shape[1] == n_positions > batch.roles.shape[1]  # see `answer_hooks`
             and bool((roles == positions).all())
             and model.cfg.normalization_type in (None, "LN")
             and model.cfg.n_key_value_heads is None

@@ -154,13 +154,17 @@ class CircuitScore(OldNames):
     )
 
     @property
-    def sufficient(self) -> bool:
-        """Whether the circuit replaces some head and its loss stays below the tolerance.
+    def limit(self) -> float:
+        """The loss that a sufficient circuit stays below.
 
-        And below that of a model that knows nothing, however large the tolerance is.
+        The tolerance, or the loss of a model that knows nothing, if that is lower.
         """
-        limit = min(self.tolerance, self.uninformed_loss)
-        return bool(self.circuit.mechanisms) and self.combined_loss < limit
+        return min(self.tolerance, self.uninformed_loss)
+
+    @property
+    def sufficient(self) -> bool:
+        """Whether the circuit replaces some head and its loss stays below the limit."""
+        return bool(self.circuit.mechanisms) and self.combined_loss < self.limit
 
     @property
     def reachable(self) -> bool:
@@ -181,13 +185,13 @@ class CircuitScore(OldNames):
 
     @property
     def minimal(self) -> bool:
-        """Whether it is sufficient, and leaving out any single path exceeds the tolerance."""
+        """Whether it is sufficient, but not without any single one of its paths."""
         return self.sufficient and not self.spared
 
     @property
     def spared(self) -> tuple[HeadPath, ...]:
-        """Paths that can be left out, one at a time."""
-        return tuple(row.path for row in self.paths if row.ablated_loss <= self.tolerance)
+        """Paths that can be left out, one at a time, with a loss below the limit."""
+        return tuple(row.path for row in self.paths if row.ablated_loss < self.limit)
 
 
 def score_circuit(
@@ -214,7 +218,7 @@ def score_circuit(
         standard error      s / √n, with s the sample standard deviation of the n examples' losses
         kept                (uninformed - combined) / (uninformed - baseline)
         sufficient          combined < tolerance, and < uninformed
-        minimal             sufficient, and loss(C without p) > tolerance for every path p
+        minimal             sufficient, but no C without p would be, for any path p
 
     Args:
         model: a hooked model that reads the batch.

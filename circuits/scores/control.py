@@ -87,6 +87,7 @@ def random_circuit(
 def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
     """The same mechanism with as many other paths of each relation."""
     chosen: list[RolePath] = []
+    paths = list(dict.fromkeys([*paths, *mechanism.paths]))  # its own need not have a source here
     for relation in RELATIONS:
         own, pool = (
             [path for path in some if path.relation == relation]

@@ -27,17 +27,18 @@ def read_circuit(
         InputError: not a circuit, for another task, or with heads or paths that the model lacks.
     """
     try:
-        circuit = Circuit.from_json(read_text(path, "a circuit"), len(task.role_names))
+        circuit = Circuit.from_json(read_text(path, "a circuit"), task.role_names)
         circuit.check_fits(n_layers, n_heads)
         roles = task.sample(2).roles
         for head, mechanism in circuit.mechanisms.items():
-            check_paths(mechanism.paths, roles, causal, where=f"{head}: ")
+            check_paths(mechanism.paths, roles, causal, f"{head}: ", task.role_names)
         for key, paths in (
             ("enabling", circuit.enabling),
             ("redundant", itertools.chain(*circuit.redundant)),
         ):
             for listed in paths:
-                check_paths((listed.path,), roles, causal, f"{key}: {listed.head}: ")
+                where = f"{key}: {listed.head}: "
+                check_paths((listed.path,), roles, causal, where, task.role_names)
     except InputError as error:
         text = str(error)
         raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None

@@ -76,7 +76,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
                 **_place(row.path, names),
                 **_named("ablated_", row.ablated_loss),
                 "se": row.se,
-                "carries": score.sufficient and row.ablated_loss > score.tolerance,
+                "carries": score.sufficient and row.path not in score.spared,
                 **_live(row, names),
             }
             for row in score.paths
