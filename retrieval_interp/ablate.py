@@ -57,7 +57,7 @@ class AblateOptions:
     seed: int = 0
     tolerance: float | None = None
     one_hot: bool = False
-    heads: tuple[str, ...] = ()
+    heads: tuple[str, ...] | None = None
     restarts: int = 4
     time: float | None = None
     controls: int = 20
@@ -96,7 +96,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
             options.circuit, task, model.cfg.n_layers, model.cfg.n_heads, trained_on
         )
     else:
-        heads = [Head.parse(head) for head in options.heads]
+        heads = None if options.heads is None else [Head.parse(head) for head in options.heads]
         with search_line() as watch:
             circuit = discover(
                 model,
@@ -107,7 +107,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
                 options.restarts,
                 not options.one_hot,
                 options.time,
-                heads or None,
+                heads,
                 watch,
             )
     batch = task.sample(options.examples, options.seed, device, split="test")

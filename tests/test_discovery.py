@@ -99,6 +99,13 @@ def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
     assert len(twice) > 50 and not any(map(holds, [*once, *twice]))
 
 
+def test_a_search_ends_when_there_is_no_other_start(small):
+    """However many were asked for; few circuits differ in two heads."""
+    heads = [Head(1, 0), Head(3, 0)]
+    found = discover(small.model, small.task, examples=16, restarts=20, heads=heads)
+    assert discover(small.model, small.task, examples=16, restarts=10**15, heads=heads) == found
+
+
 def test_a_single_path_too_many_is_noticed_at_the_end(small):
     """Also where no two changes together hold."""
     found = discover(small.model, small.task, examples=64, restarts=1)

@@ -82,6 +82,11 @@ def test_a_tolerance_out_of_reach_is_said_and_by_how_much(small, score):
     text = verdict(tight, small.task)
     assert "The tolerance is out of reach on these examples: the intact model's own MSE of" in text
     assert "is 0.001 above" in text and "3 rows about that are left out" in text
+    assert text.endswith("Try a tolerance of 0.05.")
+    # A model that misses the task's own as well: 0.75 - 0.95 * (0.75 - 0.4).
+    assert score.uninformed_loss == 0.75
+    poor = verdict(replace(score, baseline_loss=0.4), small.task)
+    assert poor.endswith(("Try a tolerance of 0.417.", "Try a tolerance of 0.418."))
     assert "out of reach" not in verdict(score, small.task)
     assert "L0.H0 s2<-s1" not in score_table(tight, small.task)
 

@@ -210,9 +210,10 @@ class Search:
         for number in range(restarts):
             self._start = f"start {number + 1} of {restarts}: "
             start = next((start for start in starts if start not in {best, *tried}), None)
-            if start is not None:
-                tried.add(start)
-                best = min(best, self.steps.refine(self.steps.enrich(start)), key=self.steps.rank)
+            if start is None:
+                break
+            tried.add(start)
+            best = min(best, self.steps.refine(self.steps.enrich(start)), key=self.steps.rank)
         if best == self.empty:  # no start held: replace heads one by one
             self._start = "from the intact model: "
             best = self.steps.refine(self.empty)
@@ -283,5 +284,5 @@ def _chosen(heads: Sequence[Head] | None, n_layers: int, n_heads: int) -> list[H
     wrong = [str(head) for head in heads if head not in every]
     if wrong or not heads:
         found = ", ".join(wrong) or "none"
-        raise InputError(f"heads: expected some of {every[0]} to {every[-1]}, found {found}")
+        raise InputError(f"heads: expected one or more of {every[0]} to {every[-1]}, found {found}")
     return [head for head in every if head in heads]

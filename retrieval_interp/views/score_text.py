@@ -14,6 +14,7 @@ from circuits.scores.circuit_score import (
 )
 from circuits.scores.enabling import LEAST_DROP, Enabled
 from circuits.scores.scorer import is_unlearned
+from circuits.scores.tolerance import KEPT, tolerance_of
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.views.tables import text_table, wrapped
 from tasks import Task, path_letters
@@ -167,13 +168,13 @@ def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORT
         return unlearned_text(score.baseline_loss, task)
     said = [_verdict(score, reported)]
     if not score.reachable:
-        said.append(_out_of_reach(score))
+        said.append(_out_of_reach(score, task))
     if score.circuit.unfinished:
         said.append(f"Unfinished: {score.circuit.unfinished}.")
     return " ".join(said)
 
 
-def _out_of_reach(score: CircuitScore) -> str:
+def _out_of_reach(score: CircuitScore, task: Task) -> str:
     """That the intact model does not keep the tolerance, by how much, and what that hides."""
     loss, above = score.loss_name, score.baseline_loss - score.tolerance
     left_out = len(score.enabling) + len(score.redundant)
@@ -187,7 +188,14 @@ def _out_of_reach(score: CircuitScore) -> str:
             f" So it cannot be told what the intact model needs, and {counted(left_out, 'row')} "
             "about that are left out."
         )
-    return f"{text} Try a tolerance of {max(0.05, 2 * score.baseline_loss):.2g}."
+    return f"{text} Try a tolerance of {_within_reach(score, task):.3g}."
+
+
+def _within_reach(score: CircuitScore, task: Task) -> float:
+    """The task's own tolerance or, where the model misses that too, what keeps 95%."""
+    intact, uninformed = score.baseline_loss, score.uninformed_loss
+    own = tolerance_of(task, intact, uninformed)
+    return own if own > intact else uninformed - KEPT * (uninformed - intact)
 
 
 def _verdict(score: CircuitScore, reported: Reported) -> str:
