@@ -291,8 +291,7 @@ class Circuit:
         """
         file = from_data(_File, data, "circuit")
         if roles is None:
-            numbers = re.findall(r"\bs([0-9]{1,6})\b", json.dumps(data))
-            roles = file.role_names or 1 + max(map(int, numbers), default=0)
+            roles = file.role_names or _roles_named(file)
         n_roles = roles if isinstance(roles, int) else len(roles)
         if len(file.role_names) not in (0, n_roles):
             raise InputError(
@@ -371,6 +370,14 @@ def one_suffices(paths: Sequence[HeadPath], names: Sequence[str] = ()) -> str:
     """`any one of L2.H0, L2.H3 suffices for s0<-s4`."""
     heads = ", ".join(str(path.head) for path in paths)
     return f"any one of {heads} suffices for {paths[0].path.text(names)}"
+
+
+def _roles_named(file: "_File") -> int:
+    """As many roles as the paths of a file name."""
+    paths = itertools.chain(*(row.paths for row in file.heads))
+    texts = [*itertools.chain(*paths), *file.enabling, *itertools.chain(*file.redundant)]
+    numbers = re.findall(r"\bs([0-9]{1,6})\b", " ".join(texts))
+    return 1 + max(map(int, numbers), default=0)
 
 
 def _paths(texts: Sequence[str], roles: Roles, key: str) -> tuple[HeadPath, ...]:
