@@ -11,7 +11,8 @@ from circuits.draw.placing import Box, Curve, place_text
 from tasks import Batch, Task
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
-_COLUMN, _ROW, _IDLE_ROW, _LINE, _LEFT, _TOP, _FOOT = 92, 96, 30, 17, 150, 26, 45
+_COLUMN, _ROW, _IDLE_ROW, _LINE = 74, 96, 30, 17
+_LEFT, _RIGHT, _TOP, _FOOT = 150, 56, 26, 45
 _BESIDE = 9  # between equal paths of two heads
 _SYMBOL = 13  # characters of a line below a column
 
@@ -60,7 +61,7 @@ def draw_circuit(
         for layer, row in enumerate(layout.labels)
     ]
     foot = _FOOT + 15 * max(len(_lines(column)) for column in layout.columns)
-    width, height = left + step * len(xs), _TOP + sum(heights) + foot
+    width, height = xs[-1] + max(_RIGHT, 4 * widest), _TOP + sum(heights) + foot
     floors = [height - foot - sum(heights[:layer]) for layer in range(len(heights) + 1)]
     svg = _canvas(width, height)
     for x, column in zip(xs, layout.columns):
