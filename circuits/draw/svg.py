@@ -53,7 +53,7 @@ def draw_circuit(
         _LEFT, 60 + max(round((6 if label.faint else 7) * len(label.text)) for label in labels)
     )
     widest = max((len(line) for column in layout.columns for line in _lines(column)), default=0)
-    step = max(_COLUMN, 8 * widest)
+    step = max(_COLUMN, 8 * widest, *(7 * len(column.name) + 8 for column in layout.columns))
     xs = [left + step * place for place in range(len(layout.columns))]
     busy = {arrow.path.head.layer for arrow in layout.arrows}
     heights = [
@@ -61,7 +61,7 @@ def draw_circuit(
         for layer, row in enumerate(layout.labels)
     ]
     foot = _FOOT + 15 * max(len(_lines(column)) for column in layout.columns)
-    width, height = xs[-1] + max(_RIGHT, 4 * widest), _TOP + sum(heights) + foot
+    width, height = xs[-1] + max(_RIGHT, step // 2), _TOP + sum(heights) + foot
     floors = [height - foot - sum(heights[:layer]) for layer in range(len(heights) + 1)]
     svg = _canvas(width, height)
     for x, column in zip(xs, layout.columns):

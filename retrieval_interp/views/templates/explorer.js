@@ -238,7 +238,7 @@ class Page {
       }
       // Narrow pages scroll a wide drawing rather than make its letters too small.
       const svg = this.drawing.querySelector("svg");
-      svg.style.minWidth = `min(${svg.viewBox.baseVal.width}px, 32rem)`;
+      svg.style.setProperty("--natural", `${svg.viewBox.baseVal.width}px`);
       this.legend.textContent = this.info.frozen ? "" : legend(this.drawing, this.info.loss_name);
     }
     this.mark();
