@@ -1,7 +1,9 @@
 """Sweeps, what enables what, and the control: against naive runs and on circuits that are known."""
 
 import random
+import re
 from collections import Counter
+from html import unescape
 
 import pytest
 import torch
@@ -167,7 +169,8 @@ def test_the_sweep_of_a_workbench_is_a_heat_map_and_a_table(tmp_path):
     costs = view.data.head_costs
     figure = sweep_figure(view.data, bench.task)
     assert [row[0] for row in figure.data[0].z] == [costs[head] for head in bench.heads]
-    assert "L2.H0 s0&lt;-s2" in view.html and "query A &lt;- B of A-&gt;B" in view.html
+    words = unescape(re.sub(r"</?span[^>]*>", "", view.html))
+    assert "L2.H0 s0<-s2" in words and "query A <- B of A->B" in words
     page = view.save_html(tmp_path / "sweep.html").read_text()
     assert "cdn.plot.ly/plotly" not in page.replace("plotlyServerURL", "")
     assert repr(view).startswith("intact loss 0.0")

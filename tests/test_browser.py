@@ -12,10 +12,22 @@ import nbformat
 import pytest
 
 import retrieval_interp as ri
+from retrieval_interp.config.model_config import ModelConfig
+from retrieval_interp.training.model import build_model
 from tests.browser import jupyter_lab, needs_chromium, open_notebook, page_in_chromium, run_cell
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 LONG = 120_000  # ms; everything is waited for, nothing is slept for
+
+
+RECORD_FRAMES = """
+globalThis.framed = [];
+const stroke = CanvasRenderingContext2D.prototype.strokeRect;
+CanvasRenderingContext2D.prototype.strokeRect = function (x, y, width, height) {
+  if (width < 30) framed.push([this.strokeStyle, (y - 35) / (height + 2), (x - 35) / (width + 2)]);
+  stroke.call(this, x, y, width, height);
+};"""
+IN_CIRCUIT, SELECTED = "#e0862b", "#c2305f"
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +38,90 @@ def report(tmp_path_factory):
     bench.suppose("L1.H0 identity", "L3.H0 identity")
     assert bench.report(path).stat().st_size < 6_000_000
     return path, bench
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_sweep_fits_a_phone_and_follows_the_theme(model, task, tmp_path, scheme):
+    bench = ri.open(model, task, examples=4, progress=lambda items, what: items)
+    path = bench.sweep(least=0.05).save_html(tmp_path / "sweep.html")
+    with page_in_chromium(viewport={"width": 390, "height": 900}, color_scheme=scheme) as (
+        page,
+        left,
+    ):
+        page.goto(path.as_uri())
+        page.locator(".plotly-graph-div .main-svg").first.wait_for(timeout=LONG)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.wait_for_function(
+            "document.querySelector('.plotly-graph-div')._fullLayout.font.color === "
+            "getComputedStyle(document.body).color"
+        )
+        assert left == [] and page.errors == []
+
+
+class ManyQuestions(ri.RepeatedTokensTask):
+    """Chains whose labels are long: as wide as the page allows, and no wider."""
+
+    role_names = ("question", "earlier_token", "answer_token")
+    position_labels = ri.Task.position_labels
+
+
+@pytest.mark.parametrize("width", [1440, 950, 390])
+def test_many_chains_with_long_labels_leave_room_for_the_circuit(tmp_path, width):
+    own = ManyQuestions(length=12, alphabet=26)
+    bench = ri.open(
+        build_model(ModelConfig(layers=2, heads=2, d_model=8), own),
+        own,
+        examples=4,
+        progress=lambda items, what: items,
+    )
+    bench.suppose("L1.H0 question<-answer_token")
+    path = bench.report(tmp_path / "report.html")
+    with page_in_chromium(viewport={"width": width, "height": 950}) as (page, left):
+        page.goto(path.as_uri())
+        explorer = page.locator("#explorer .ri-explorer")
+        explorer.wait_for(timeout=LONG)
+        page.screenshot(path=tmp_path / "chains.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert explorer.locator(".circuit").bounding_box()["width"] >= min(width - 60, 400)
+        names = explorer.locator(".look .row").nth(1).get_by_role("button").all_inner_texts()
+        assert len(names) > 10 and not any("(" in name for name in names)
+        assert left == [] and page.errors == []
+
+
+def test_paths_to_other_chains_are_framed_where_they_put_attention(model, task, tmp_path):
+    bench = ri.open(model, task, examples=4, progress=lambda items, what: items)
+    lines = {name: f"L0.H0 {name}" for name in ("s4<-other.s3", "s2<-all.s1", "s0<-s2")}
+    bench.suppose(*lines.values())
+
+    def cells(name):  # of the pattern that a circuit of this path alone has
+        circuit = ri.parse_circuit([f"L0.H0 one-hot {name}"], task)
+        with ri.ablated(bench.model, circuit, bench.batch[:1]):
+            _, cache = bench.model.run_with_cache(bench.batch.inputs[:1])
+        return {tuple(cell) for cell in cache["pattern", 0][0, 0].nonzero().tolist()}
+
+    with page_in_chromium() as (page, left):
+        page.add_init_script(RECORD_FRAMES)
+        page.goto(bench.report(tmp_path / "report.html").as_uri())
+        look = page.locator("#explorer .look")
+        look.wait_for(timeout=LONG)
+
+        def framed(button):
+            page.evaluate("framed.length = 0")
+            look.get_by_role("button", name=button, exact=True).click()
+            found = {IN_CIRCUIT: set(), SELECTED: set()}
+            for color, dest, src in page.evaluate("framed"):
+                found[color].add((dest, src))
+            return found
+
+        for chosen in lines:
+            page.locator(f".rows tr[data-path='{lines[chosen]}']").click()
+            found, others = framed("all"), [cells(name) for name in lines if name != chosen]
+            assert found == {SELECTED: cells(chosen), IN_CIRCUIT: set.union(*others)}
+        of_second = set(bench.batch.roles[0, 1].tolist())
+        found = framed("A2?")
+        assert found[SELECTED] == cells(chosen)
+        assert found[IN_CIRCUIT] == {at for at in set.union(*others) if at[0] in of_second}
+        assert len(found[IN_CIRCUIT]) > 2 and left == [] and page.errors == []
 
 
 @pytest.mark.parametrize(
@@ -41,6 +137,13 @@ def test_the_report_reads_well_everywhere(report, tmp_path, name, width, scheme)
         # On a phone tables scroll inside the page, the page itself does not.
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.locator(".verdict").inner_text().startswith("Sufficient")
+        # Letters of the drawing are at least 8 pixels, and no path breaks at its arrow.
+        scale = "document.querySelector('.drawing svg').getScreenCTM().a"
+        assert 13 * page.evaluate(scale) >= 8
+        lines = "[...document.querySelectorAll('.nowrap')].map(one => one.getClientRects().length)"
+        assert set(page.evaluate(lines)) == {1}
+        text = "document.body.innerText.match(/\\S*(<-|->)\\S*/g).length"
+        assert page.evaluate(text) > 50
         dark = (
             page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
         )
@@ -186,8 +289,10 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         where = bench.batch.roles[0, 0].tolist()
         canvas = explorer.locator("canvas.example")
         box = canvas.bounding_box()
-        cell = (box["width"] - 36) / bench.batch.inputs.shape[1]
-        at = {"x": 34 + (where[6] + 0.5) * cell, "y": 34 + (where[4] + 0.5) * cell}
+        natural = float(canvas.evaluate("canvas => parseFloat(canvas.style.width)"))
+        cell, scale = (natural - 36) / bench.batch.inputs.shape[1], box["width"] / natural
+        x, y = (scale * (34 + (where[role] + 0.5) * cell) for role in (6, 4))
+        at = {"x": x, "y": y}
         canvas.dblclick(position=at)
         bench.suppose("L2.H0 s4<-s6")
         page.wait_for_function(

@@ -79,6 +79,26 @@ def test_a_selected_path_says_what_it_is_worth(explorer, bench):
     assert "source before its destination" in explorer.shown["path"]["note"]
 
 
+def test_a_scored_path_says_what_it_does_wherever_it_is_shown(model, task):
+    bench = ri.open(model, task, examples=8, tolerance=100.0, progress=lambda items, what: items)
+    explorer, path = bench.explore(), "L1.H0 s0<-s2"
+    ask(explorer, "toggle", path=path)
+    ask(explorer, "show", layer=1, head=0, example=0, with_circuit=False, path=path)
+    assert "does" not in explorer.shown["path"]
+    ask(explorer, "score")
+    assert explorer.shown["path"]["does"] == "the intact model does without it"
+    assert explorer.state["rows"][0]["does"] == explorer.shown["path"]["does"]
+    ask(explorer, "suppose", line="L0.H0 uniform")
+    assert "does" not in explorer.shown["path"]
+
+
+def test_the_mechanism_in_place_is_always_among_the_choices(explorer):
+    ask(explorer, "suppose", line="L0.H0 one-hot s4<-s3")
+    (chosen,) = [choice for choice in explorer.shown["choices"] if choice["chosen"]]
+    assert chosen["line"] == "L0.H0 one-hot s4<-s3" and chosen["name"] == "one-hot, now"
+    assert chosen["loss"] == pytest.approx(explorer.state["loss"], abs=1e-6)
+
+
 def test_the_choices_are_worth_what_they_say(explorer, bench):
     ask(explorer, "show", layer=1, head=1, example=3, with_circuit=False)
     choices = explorer.shown["choices"]

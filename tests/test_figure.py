@@ -268,3 +268,15 @@ def test_diffs_name_what_changed():
     ]
     with pytest.raises(AttributeError):
         CIRCUIT.rest = "identity"
+
+
+def test_long_names_of_roles_do_not_overlap_below_a_drawing():
+    names = ("earlier_occurrence", "answer_of_that_one", "q")
+    circuit = Circuit({}, 3, task={"name": "own"}, role_names=names)
+    drawing = ET.fromstring(draw_circuit(circuit, 1))
+    texts = [one for one in drawing.iter() if one.tag.endswith("text") and one.text in names]
+    edges = sorted((float(t.get("x")), 3.3 * len(t.text)) for t in texts if t.get("font-size"))
+    assert len(edges) == 3
+    for (x, half), (right, other) in itertools.pairwise(edges):
+        assert x + half < right - other
+    assert edges[-1][0] + edges[-1][1] <= float(drawing.get("width"))

@@ -1,5 +1,7 @@
 """Circuits in words; every number of a sentence is one of the score."""
 
+from dataclasses import replace
+
 import pytest
 
 import retrieval_interp as ri
@@ -39,6 +41,10 @@ def repeated():
     return bench
 
 
+def replace_head(path, layer):
+    return path._replace(head=path.head._replace(layer=layer))
+
+
 def test_an_induction_heads_circuit_reads_as_one(repeated):
     score = repeated.score().data
     (later,) = score.enabling[0].enables
@@ -49,6 +55,14 @@ def test_an_induction_heads_circuit_reads_as_one(repeated):
         f"(key; without it the attention s0<-s2 falls from {later.attention:.2f} to "
         f"{later.when_cut:.2f}).",
     ]
+    others = tuple(
+        replace(later, path=replace_head(later.path, head), when_cut=later.when_cut + 0.1 * number)
+        for number, head in ((3, 3), (2, 2), (1, 4))
+    )
+    row = replace(score.enabling[0], enables=(*others, later))
+    last = finding(replace(score, enabling=(row,)), repeated.task, repeated.batch, 5, 1)[-1]
+    assert last.count("falls from") == 2 and last.index("L1.H0") < last.index("L4.H0")
+    assert last.endswith(", and less so L2.H0 and L3.H0.")
     drawing = repeated.drawing()
     assert "L0.H0 previous-token head" in drawing and "enables (key) L1.H0" in drawing
     assert "L1.H0 induction head" in drawing

@@ -8,6 +8,7 @@ import retrieval_interp as ri
 from circuits import parse_circuit, parse_head_path, score_circuit
 from circuits.discovery.search import discover
 from circuits.scores.enabling import LEAST_DROP, enabled_by
+from retrieval_interp.views.page import unbroken
 from retrieval_interp.views.score_text import path_rows, score_table, verdict
 
 LINES = ["L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
@@ -100,3 +101,17 @@ def test_a_search_blames_no_path_where_the_intact_model_barely_holds(small):
     barely = scorer.rebase(scorer.empty_circuit) + 1e-4
     found = discover(small.model, small.task, barely, examples=64, restarts=1)
     assert found.enabling == () and found.redundant == ()
+
+
+def test_a_note_on_heads_replaced_alone_is_there_only_where_one_costs_more(small, score):
+    worst = max(row.loss for row in score.heads)
+    assert worst > score.combined_loss
+    assert "Replacing one head can cost more" in score_table(score, small.task)
+    more = replace(score, combined_loss=worst)
+    assert "Replacing one head" not in score_table(more, small.task)
+
+
+def test_words_with_arrows_stay_on_one_line():
+    assert unbroken("<L0.H0 s4<-s3, B of A->B") == (
+        '&lt;L0.H0 <span class="nowrap">s4&lt;-s3,</span> B of <span class="nowrap">A-&gt;B</span>'
+    )

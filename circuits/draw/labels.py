@@ -19,7 +19,7 @@ COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d
 Enabling = Mapping[HeadPath, Sequence[Enabled]]
 """The later paths that lose attention when a path is cut."""
 
-_LONG = 34  # most characters of a line that adds to a label
+_LONG = 30  # most characters of a line that adds to a label
 
 
 class Label(NamedTuple):

@@ -11,7 +11,8 @@ from circuits.draw.placing import Box, Curve, place_text
 from tasks import Batch, Task
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
-_COLUMN, _ROW, _IDLE_ROW, _LINE, _LEFT, _TOP, _FOOT = 92, 96, 30, 17, 150, 26, 45
+_COLUMN, _ROW, _IDLE_ROW, _LINE = 74, 96, 30, 17
+_LEFT, _RIGHT, _TOP, _FOOT = 150, 56, 26, 45
 _BESIDE = 9  # between equal paths of two heads
 _SYMBOL = 13  # characters of a line below a column
 
@@ -52,7 +53,7 @@ def draw_circuit(
         _LEFT, 60 + max(round((6 if label.faint else 7) * len(label.text)) for label in labels)
     )
     widest = max((len(line) for column in layout.columns for line in _lines(column)), default=0)
-    step = max(_COLUMN, 8 * widest)
+    step = max(_COLUMN, 8 * widest, *(7 * len(column.name) + 8 for column in layout.columns))
     xs = [left + step * place for place in range(len(layout.columns))]
     busy = {arrow.path.head.layer for arrow in layout.arrows}
     heights = [
@@ -60,7 +61,7 @@ def draw_circuit(
         for layer, row in enumerate(layout.labels)
     ]
     foot = _FOOT + 15 * max(len(_lines(column)) for column in layout.columns)
-    width, height = left + step * len(xs), _TOP + sum(heights) + foot
+    width, height = xs[-1] + max(_RIGHT, step // 2), _TOP + sum(heights) + foot
     floors = [height - foot - sum(heights[:layer]) for layer in range(len(heights) + 1)]
     svg = _canvas(width, height)
     for x, column in zip(xs, layout.columns):

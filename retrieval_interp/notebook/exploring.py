@@ -146,7 +146,14 @@ class Exploring:
                 numbers["enables"] = self._enabled(path)
             attention = self._attention([path])[path]
             self._numbers[circuit, path] = path_data(path, bench.task, attention) | numbers
-        return self._numbers[circuit, path]
+        return self._numbers[circuit, path] | self._scored(path)
+
+    def _scored(self, path: HeadPath) -> dict[str, Any]:
+        """What the last score says that a path does, if the circuit is still that one."""
+        if (score := self.bench.scored) is None:
+            return {}
+        does = {row["name"]: row["does"] for row in path_rows_data(score, self.bench.task)}
+        return {"does": does.get(path.text(self.bench.task.role_names), "")}
 
     def _enabled(self, path: HeadPath) -> list[str]:
         """The circuit's later paths that lose attention when a path is cut."""
@@ -175,6 +182,7 @@ class Exploring:
             tidy(propose(attention, "shared", _STRONG / 2)): "shared",
             role_mean(attention): "role-mean",
         }
+        found.setdefault(self.circuit[self.head], f"{self.circuit[self.head].kind}, now")
         choices = [
             {
                 "name": name,

@@ -5,15 +5,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from circuits import Circuit, CircuitScore, Head, HeadPath
+from circuits.hooks.points import is_causal
 from circuits.scores.circuit_score import PathScore
-from retrieval_interp.views.score_text import path_rows
+from retrieval_interp.views.score_text import describe, path_rows
 from tasks import Task
 
 
 def model_info(name: str, model: Any, task: Task, order: Sequence[int]) -> dict[str, Any]:
-    """What never changes: the model's sizes, and the names and order of the roles."""
+    """What never changes: the model and its task, and the names and order of the roles."""
     return {
         "name": name,
+        "description": describe(model, task),
+        "causal": is_causal(model),
         "layers": model.cfg.n_layers,
         "heads": model.cfg.n_heads,
         "roles": list(task.role_names),
@@ -21,6 +24,7 @@ def model_info(name: str, model: Any, task: Task, order: Sequence[int]) -> dict[
         "symbols": list(task.role_symbols),
         "order": list(order),
         "loss_name": task.loss_name,
+        "loss_meaning": task.loss_meaning,
         "frozen": False,
     }
 
@@ -44,6 +48,7 @@ def path_data(path: HeadPath, task: Task, attention: float) -> dict[str, Any]:
     """A path by name and in words, and its mean attention in the intact model."""
     return {
         "name": path.text(task.role_names),
+        "ends": list(path.path),
         "label": path.path.words(task.path_label),
         "attention": round(attention, 4),
     }

@@ -15,6 +15,7 @@ from tasks import Batch, Task
 from tasks.training_task import counted
 
 _MOST = 6  # sentences of one kind
+_DETAILED = 2  # later heads whose numbers a sentence gives
 _LONGEST = 160  # positions of the example shown
 
 
@@ -111,13 +112,17 @@ def _enabling(score: CircuitScore, task: Task, kinds: _Kinds) -> list[str]:
         own = dest == src and row.path.path.relation == "own"
         moves = f"keeps “{dest}” as it is" if own else f"brings “{src}” to “{dest}”"
         moves += _chains(row.path)
+        enabled = sorted(row.enables, key=_lost, reverse=True)
         later = [
             f"{lost.path.head} ({lost.side}; without it the attention "
             f"{lost.path.path.text(task.role_names)} falls from {lost.attention:.2f} to "
             f"{lost.when_cut:.2f})"
-            for lost in row.enables
+            for lost in enabled[:_DETAILED]
         ]
-        said.append(f"{kinds.name(row.path.head)} {moves}, which enables {listed(later, 'and')}.")
+        text = f"{kinds.name(row.path.head)} {moves}, which enables {listed(later, 'and')}"
+        if others := [str(lost.path.head) for lost in enabled[_DETAILED:]]:
+            text += f", and less so {listed(others, 'and')}"
+        said.append(f"{text}.")
     return said
 
 

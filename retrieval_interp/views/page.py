@@ -4,6 +4,7 @@ Templates escape everything they are given; only a `Markup`, such as `render` re
 as it is, so that templates can be nested.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-EXPLORER_SCRIPTS = ("explorer.js", "example.js", "sort.js", "downloads.js")
+EXPLORER_SCRIPTS = (
+    "explorer.js",
+    "bar.js",
+    "heads.js",
+    "example.js",
+    "sort.js",
+    "downloads.js",
+)
 """The scripts of the explorer's page; they make one module."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -71,6 +79,15 @@ def unescaped(markup: str) -> "Markup":
     return Markup(markup)
 
 
+def unbroken(text: str) -> "Markup":
+    """Text, escaped, whose words with arrows (`s0<-s2`, `A->B`) stay on one line."""
+    from markupsafe import Markup
+
+    words = re.split(r"(\S+(?:<-|->)\S+)", text)
+    keep = Markup('<span class="nowrap">{}</span>')
+    return Markup("").join(keep.format(word) if n % 2 else word for n, word in enumerate(words))
+
+
 @cache
 def _environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -83,6 +100,7 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
     )
     environment.globals["asset"] = asset
+    environment.filters["unbroken"] = unbroken
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
 

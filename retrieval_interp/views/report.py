@@ -18,10 +18,10 @@ from retrieval_interp.views.finding import example_sequence, finding, task_words
 from retrieval_interp.views.page import EXPLORER_SCRIPTS, render, unescaped
 from retrieval_interp.views.role_maps import role_maps_html
 from retrieval_interp.views.score_text import (
-    HEAD_NOTE,
     NOTHING_REPORTED,
     Reported,
     head_header,
+    head_note,
     head_rows,
     kept_text,
     path_header,
@@ -155,7 +155,7 @@ def score_parts(
         "drawing": unescaped(score_drawing(score, n_layers, task, order, batch)),
         "head_header": head_header(score),
         "head_rows": head_rows(score),
-        "head_note": HEAD_NOTE,
+        "head_note": head_note(score),
         "path_header": path_header(score),
         "path_rows": path_rows(score, task),
         "path_keys": [

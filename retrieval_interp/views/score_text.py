@@ -287,10 +287,15 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
     ]
 
 
-HEAD_NOTE = (
-    "Replacing one head can cost more than replacing all of them: later heads that still look for "
-    "themselves no longer find what it marked (see what it enables); replaced ones need not look."
-)
+def head_note(score: CircuitScore) -> str:
+    """Why one head replaced can cost more than all of them; empty where none does."""
+    if all(row.loss <= score.combined_loss for row in score.heads):
+        return ""
+    return (
+        "Replacing one head can cost more than replacing all of them: later heads that still look "
+        "for themselves no longer find what it marked (see what it enables); replaced ones need "
+        "not look."
+    )
 
 
 def head_header(score: CircuitScore) -> list[str]:
@@ -373,8 +378,7 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
         "",
         *text_table(head_header(score), head_rows(score), width=width),
         "",
-        *wrapped(HEAD_NOTE, width),
-        "",
+        *([*wrapped(note, width), ""] if (note := head_note(score)) else []),
         *wrapped(
             f"combined {loss} (all of them replaced)  {score.combined_loss:.4f} +- "
             f"{score.combined_se:.4f}{kept_text(score)}",

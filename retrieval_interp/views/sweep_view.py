@@ -34,7 +34,7 @@ def sweep_figure(sweep: AblationSweep, task: Task) -> "go.Figure":
             y=[f"L{layer}" for layer in range(n_layers)],
             customdata=[[f"{head}: {', '.join(names[head])}" for head in row] for row in rows],
             hovertemplate=f"%{{customdata}}<br>{task.loss_name} %{{z:+.4f}}<extra></extra>",
-            texttemplate="%{z:+.2f}" if n_heads <= 12 else None,
+            texttemplate="%{z:+.2~g}" if n_heads <= 12 else None,
             colorscale="RdBu",
             reversescale=True,
             zmid=0,

@@ -2,6 +2,21 @@
 
 const MARGIN = 34, HEAT = "47,111,190", PATH = "#e0862b", CHOSEN = "#c2305f";
 
+// The pairs of positions that a path joins: from those of one chain, or of all (-1), to those of its
+// own chain, of all, or of all others, as far as the mask allows.
+function joined(chains, [dest, src, relation], chain, causal) {
+  const pairs = [];
+  chains.forEach((positions, own) => {
+    if (chain >= 0 && own !== chain) return;
+    chains.forEach((others, other) => {
+      if (relation === "own" && other !== own || relation === "other" && other === own) return;
+      const at = positions[dest], from = others[src];
+      if (at >= 0 && from >= 0 && !(causal && from > at)) pairs.push([at, from]);
+    });
+  });
+  return pairs;
+}
+
 class Example {
   // `page` knows the state, the highlighted chain and the selected path.
   constructor(page) {
@@ -36,15 +51,15 @@ class Example {
     pen.fillStyle = ink;
     pen.textBaseline = "middle";
     this.page.shown.tokens.forEach((token, i) => {
-      const middle = MARGIN + (i + .5) * size;
+      const middle = MARGIN + (i + .5) * size, text = tokenOf(token).slice(0, 6);
       pen.globalAlpha = !own || own.has(i) ? 1 : .35;
       pen.textAlign = "right";
-      pen.fillText(token.slice(0, 6), MARGIN - 3, middle);
+      pen.fillText(text, MARGIN - 3, middle, MARGIN - 4);
       pen.save();
       pen.translate(middle, MARGIN - 3);
       pen.rotate(-Math.PI / 2);
       pen.textAlign = "left";
-      pen.fillText(token.slice(0, 6), 0, 0);
+      pen.fillText(text, 0, 0, MARGIN - 4);
       pen.restore();
     });
     pen.globalAlpha = 1;
@@ -71,17 +86,18 @@ class Example {
 
   // The circuit's paths on the highlighted chain, and the selected path on every chain.
   paintPaths(pen) {
-    const { page, size } = this, { label, isIn } = page.current();
+    const { page, size } = this, { chains, layer, head, path } = page.shown;
+    const { label, paths } = page.current();
+    const framed = paths.map(one => [one, page.pathName(label, ...one)])
+      .filter(([, name]) => name !== page.selected)
+      .map(([one]) => [one, PATH, page.chain]);
+    if (path && path.name === page.selected) framed.push([path.ends, CHOSEN, -1]);
     pen.lineWidth = 2;
-    page.shown.chains.forEach((positions, number) => {
-      const shownChain = page.chain < 0 || number === page.chain;
-      positions.forEach((at, dest) => positions.forEach((from, src) => {
-        const chosen = page.pathName(label, dest, src) === page.selected;
-        if (at < 0 || from < 0 || !(chosen || shownChain && isIn(dest, src))) return;
-        pen.strokeStyle = chosen ? CHOSEN : PATH;
+    for (const [ends, color, chain] of framed) {
+      pen.strokeStyle = color;
+      for (const [at, from] of joined(chains, ends, chain, page.info.causal))
         pen.strokeRect(MARGIN + from * size + 1, MARGIN + at * size + 1, size - 2, size - 2);
-      }));
-    });
+    }
   }
 
   // The two positions under the pointer, with the roles that one chain gives them, if any.

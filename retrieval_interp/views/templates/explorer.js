@@ -22,6 +22,21 @@ function element(tag, properties = {}, ...children) {
 
 const headName = (layer, head) => `L${layer}.H${head}`;
 const lossText = loss => loss === null ? "–" : loss.toFixed(4);
+const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+
+// A position's label without its roles: `a` of `a (query.1)`.
+const tokenOf = label => label.replace(/(.) \([^()]*\)$/, "$1");
+
+// What the lines and numbers of a drawing mean, of those that it has.
+function legend(drawing, loss) {
+  if (!drawing.querySelector(".arrow")) return "";
+  const said = ["An arrow is a path: what its head moves from role to role."];
+  if (drawing.querySelector(".arrow > text"))
+    said.push(`Its number is the ${loss} when it is ablated too; wider arrows cost more.`);
+  if (drawing.querySelector(".arrow [stroke-dasharray]"))
+    said.push("Dashed paths only enable: the circuit does without them, the intact model does not.");
+  return said.join(" ");
+}
 
 function onEnter(action) {
   return event => {
@@ -38,12 +53,15 @@ class Page {
     this.info = model.get("model_info");
     this.chain = 0; // -1: no chain is highlighted
     this.picture = new Example(this);
+    this.heads = new Heads(this);
+    this.bar = this.info.frozen ? null : new Bar(this);
     this.root = element("div", { className: "ri-explorer" },
       element("div", { className: "wide" },
-        ...this.info.frozen ? [] : [this.makeTop(), this.makeSaid()],
-        element("h4", { textContent: "Heads, by mean attention of role to role" }), this.makeHeads(),
+        ...this.bar?.parts ?? [],
+        element("h4", { textContent: "Heads, by mean attention of role to role" }), this.heads.maps,
         element("div", { className: "panels" },
-          this.makeLook(), this.makePaths(), this.makeCircuit())));
+          this.makeLook(), this.makePaths(), ...this.bar ? [this.makeChoices()] : [],
+          this.makeCircuit())));
     this.scope = scope ?? this.root;
   }
 
@@ -74,6 +92,8 @@ class Page {
     const [layer, head] = path.match(/[0-9]+/g).slice(0, 2).map(Number);
     this.selected = path;
     this.mark();
+    if (path !== this.shown.path?.name)
+      this.details.replaceChildren(element("b", { textContent: path }), " measuring …");
     this.show({ layer, head, path });
   }
 
@@ -83,80 +103,14 @@ class Page {
       one.classList.toggle("selected", one.dataset.path === this.selected);
   }
 
-  // The selected head: its name, and whether a path is in the circuit.
+  // The selected head: its name, its paths in the circuit, and whether one of its own chain is there.
   current() {
     const label = headName(this.shown.layer, this.shown.head), { paths } = this.state.heads[label];
-    return { label, isIn: (dest, src) => paths.some(p => p[0] === dest && p[1] === src && p[2] === "own") };
+    const isIn = (dest, src) => paths.some(p => p[0] === dest && p[1] === src && p[2] === "own");
+    return { label, paths, isIn };
   }
 
   // Building, once
-
-  makeTop() {
-    const button = (textContent, onclick) => element("button", { textContent, onclick });
-    this.loss = element("span", { className: "loss" });
-    this.facts = element("span", { className: "soft" });
-    this.undo = button("Undo", () => this.ask("undo"));
-    this.clear = button("Clear", () => this.ask("clear"));
-    this.discover = button("Discover", () => {
-      this.say("searching …", false, true);
-      this.ask("discover", this.searchOptions());
-    });
-    this.cancel = button("Cancel", () => { this.cancel.disabled = true; this.ask("cancel"); });
-    this.cancel.hidden = true;
-    this.score = button("Score", () => {
-      const controls = this.options.controls.value;
-      this.say("scoring …");
-      this.ask("score", controls === "" ? {} : { controls: Number(controls) });
-    });
-    const saveNow = () => this.ask("save", { path: file.value });
-    const file = element("input", {
-      type: "text", value: "circuit.json", ariaLabel: "file name", onkeydown: onEnter(saveNow),
-    });
-    this.save = button("Save", saveNow);
-    return element("div", { className: "top" },
-      element("b", { textContent: this.info.name }), this.loss, this.facts,
-      element("span", { className: "gap" }), this.undo, this.clear, this.discover,
-      this.cancel, this.score, this.makeOptions(),
-      element("span", { className: "together" }, file, this.save));
-  }
-
-  // What bounds a search, and a score; what is left empty is the default.
-  makeOptions() {
-    const field = (name, label, properties) => {
-      this.options[name] = element("input", { ariaLabel: label, ...properties });
-      return element("label", {}, `${label} `, this.options[name]);
-    };
-    const number = (name, label) => field(name, label, { type: "number", min: 1 });
-    this.options = {};
-    return element("details", { className: "options" },
-      element("summary", { textContent: "options" }),
-      number("time", "seconds"), number("examples", "examples"), number("restarts", "starts"),
-      field("heads", "heads", { type: "text", placeholder: "all" }),
-      field("one_hot", "one-hot only", { type: "checkbox" }),
-      number("controls", "random circuits"));
-  }
-
-  searchOptions() {
-    const { time, examples, restarts, heads, one_hot } = this.options, found = {};
-    for (const [name, { value }] of Object.entries({ time, examples, restarts }))
-      if (value !== "") found[name] = Number(value);
-    const chosen = heads.value.split(/[\s,]+/).filter(head => head);
-    if (chosen.length) found.heads = chosen;
-    return { ...found, one_hot: one_hot.checked };
-  }
-
-  makeSaid() {
-    this.said = element("div", { className: "said soft" });
-    this.said.setAttribute("role", "status");
-    return this.said;
-  }
-
-  makeHeads() {
-    const columns = this.info.heads > 1 ? this.info.heads : "auto-fill";
-    this.heads = element("div", { className: "heads" });
-    this.heads.style.gridTemplateColumns = `repeat(${columns}, 70px)`;
-    return this.heads;
-  }
 
   makeLook() {
     const pick = () => {
@@ -182,15 +136,15 @@ class Page {
   }
 
   makePaths() {
-    const { frozen, loss_name } = this.info;
-    this.pathsTitle = element("h4");
-    this.roleTable = element("table", { className: "roles" });
     this.details = element("div", { className: "details" });
+    return element("div", { className: "edit" }, this.heads.title, this.heads.table, this.details);
+  }
+
+  makeChoices() {
     this.choices = element("div", { className: "choices" });
-    return element("div", { className: "edit" }, this.pathsTitle, this.roleTable, this.details,
-      ...frozen ? [] : [
-        element("h4", { textContent: `Mechanism, and the ${loss_name} it would give` }),
-        this.choices]);
+    return element("div", { className: "mechanism" },
+      element("h4", { textContent: `Mechanism, and the ${this.info.loss_name} it would give` }),
+      this.choices);
   }
 
   makeCircuit() {
@@ -205,10 +159,11 @@ class Page {
     this.drawing.onkeydown = event => {
       if (event.key === "Enter" || event.key === " ") this.clickArrow(event);
     };
+    this.legend = element("div", { className: "legend soft" });
     this.rows = element("div", { className: "rows" });
     return element("div", { className: "circuit" },
       element("h4", { textContent: this.info.frozen ? "The circuit" : "The circuit so far" }),
-      this.drawing, this.rows, downloads);
+      this.drawing, this.legend, this.rows, downloads);
   }
 
   clickArrow(event) {
@@ -238,18 +193,6 @@ class Page {
 
   // Drawing Python's state
 
-  say(text, failed = false, searching = false) {
-    if (this.info.frozen) return;
-    if (!searching) this.cancel.disabled = false;
-    this.cancel.hidden = !searching;
-    this.discover.hidden = searching;
-    this.said.textContent = text;
-    this.said.classList.toggle("failed", failed);
-    const busy = text.endsWith("…");
-    for (const button of [this.undo, this.clear, this.discover, this.score, this.save])
-      button.disabled = busy;
-  }
-
   // Redrawing replaces the buttons; keyboard users keep their focus.
   keepFocus(draw, ...attributes) {
     const active = this.root.contains(document.activeElement) ? document.activeElement : null;
@@ -262,19 +205,9 @@ class Page {
   }
 
   drawState() {
-    const { info, state } = this;
-    if (!info.frozen) {
-      const good = state.loss !== null && state.loss < info.tolerance;
-      this.loss.textContent = `${info.loss_name} ${lossText(state.loss)}`;
-      this.loss.className = `loss ${good ? "good" : "bad"}`;
-      this.facts.textContent = `${state.replaced} of ${info.layers * info.heads} heads replaced · `
-        + `intact ${lossText(state.intact)} · ${good ? "below" : "not below"} the tolerance of `
-        + `${Number(info.tolerance.toPrecision(4))}`;
-      const searching = Boolean(state.busy) && state.busy !== "scoring";
-      this.say(state.busy ? `${state.busy} …` : state.said, state.failed, searching);
-      if (!state.undoable) this.undo.disabled = true;
-      if (!state.replaced) this.clear.disabled = true;
-    }
+    const { state } = this;
+    this.bar?.draw();
+    if (state.failed) this.drawDetails();
     this.number.value = this.shown.example;
     this.keepFocus(() => { this.drawCircuit(); this.drawRows(); }, "path");
     this.drawHeadsAndRoles();
@@ -289,7 +222,7 @@ class Page {
     this.number.value = shown.example;
     this.withCircuit.checked = shown.with_circuit;
     this.drawChains();
-    this.keepFocus(() => this.drawChoices(), "choice");
+    if (this.bar) this.keepFocus(() => this.drawChoices(), "choice");
     this.drawDetails();
     this.drawHeadsAndRoles();
     this.picture.draw();
@@ -303,6 +236,10 @@ class Page {
         arrow.setAttribute("tabindex", "0");
         arrow.setAttribute("role", "button");
       }
+      // Narrow pages scroll a wide drawing rather than make its letters too small.
+      const svg = this.drawing.querySelector("svg");
+      svg.style.setProperty("--natural", `${svg.viewBox.baseVal.width}px`);
+      this.legend.textContent = this.info.frozen ? "" : legend(this.drawing, this.info.loss_name);
     }
     this.mark();
   }
@@ -310,10 +247,12 @@ class Page {
   drawRows() {
     const { rows } = this.state, loss = this.info.loss_name;
     if (!rows.length) { this.rows.replaceChildren(); return; }
-    const header = ["path", "attention", `${loss}, ablated too`, `${loss}, cut live`];
+    const header = [["path", ""], ["attention", "mean attention in the intact model"],
+      [`${loss}, ablated too`, "the circuit without this path: what it carries"],
+      [`${loss}, cut live`, "the intact model without this path: what it carries or enables"]];
     const table = element("table", {},
-      element("thead", {}, element("tr", {}, ...header.map(text =>
-        element("th", { scope: "col" }, element("button", { textContent: text }))))),
+      element("thead", {}, element("tr", {}, ...header.map(([text, title]) =>
+        element("th", { scope: "col", title }, element("button", { textContent: text }))))),
       element("tbody", {}, ...rows.map(row => this.rowOf(row))));
     this.rows.replaceChildren(table);
     makeSortable(table);
@@ -361,13 +300,13 @@ class Page {
   }
 
   drawHeadsAndRoles() {
-    this.keepFocus(() => { this.drawHeads(); this.drawRoles(); }, "head", "path");
+    this.keepFocus(() => this.heads.draw(), "head", "path");
     this.mark();
   }
 
   drawChains() {
-    const pick = (number, textContent) => element("button", {
-      textContent, className: number === this.chain ? "on" : "",
+    const pick = (number, title) => element("button", {
+      textContent: tokenOf(title), title, className: number === this.chain ? "on" : "",
       onclick: () => { this.chain = number; this.drawShown(); },
     });
     const { chains, tokens } = this.shown;
@@ -386,73 +325,5 @@ class Page {
         element("span", { className: "soft" }, ...choice.paths.split(" ").flatMap(path =>
           [element("span", { className: "path", textContent: path }), " "]))];
     }));
-  }
-
-  drawHeads() {
-    const { info } = this, layers = [...Array(info.layers).keys()], cells = [];
-    // With several heads per layer, the first layer is at the bottom.
-    for (const layer of info.heads > 1 ? layers.reverse() : layers)
-      for (let head = 0; head < info.heads; head++) cells.push([layer, head]);
-    this.heads.replaceChildren(...cells.map(([layer, head]) => this.headButton(layer, head)));
-    const picked = this.heads.querySelector(".picked");
-    if (picked)
-      this.heads.scrollTop = Math.max(0, picked.offsetTop - this.heads.offsetTop - 160);
-  }
-
-  headButton(layer, head) {
-    const label = headName(layer, head), { kind, paths } = this.state.heads[label];
-    const picked = layer === this.shown.layer && head === this.shown.head;
-    const button = element("button", {
-      className: `head${picked ? " picked" : ""}${paths.length ? " paths" : ""}`,
-      title: `${label}: ${kind} ${paths.map(path => this.pathName("", ...path)).join(" ")}`,
-      onclick: () => this.show({ layer, head, path: null }),
-    }, this.headMap(this.shown.by_role[layer][head], paths),
-      element("div", { textContent: label }),
-      element("div", { className: "kind", textContent: kind }));
-    button.dataset.head = label;
-    return button;
-  }
-
-  headMap(weights, paths) {
-    const { order } = this.info;
-    const map = element("canvas", { width: order.length, height: order.length });
-    const pen = map.getContext("2d");
-    order.forEach((dest, y) => order.forEach((src, x) => {
-      pen.fillStyle = `rgba(${HEAT},${weights[dest][src] / 1000})`;
-      pen.fillRect(x, y, 1, 1);
-    }));
-    pen.fillStyle = PATH;
-    for (const [dest, src] of paths) pen.fillRect(order.indexOf(src), order.indexOf(dest), 1, 1);
-    return map;
-  }
-
-  drawRoles() {
-    const { order, roles, labels, symbols } = this.info;
-    this.pathsTitle.textContent = `Paths of ${this.current().label}: a role (row) attends to another`;
-    const header = element("tr", {}, element("th"),
-      ...order.map(src => element("th", { title: labels[src] },
-        ...(symbols[src] === roles[src] ? [] : [symbols[src], element("br")]), roles[src])));
-    this.roleTable.replaceChildren(header, ...order.map(dest => element("tr", {},
-      element("th", { textContent: roles[dest], title: labels[dest] }, element("span", {
-        className: "long", textContent: labels[dest] === roles[dest] ? "" : ` ${labels[dest]}` })),
-      ...order.map(src => element("td", {}, this.pathButton(dest, src))))));
-  }
-
-  pathButton(dest, src) {
-    const { order, labels } = this.info, { layer, head, by_role } = this.shown;
-    const { label, isIn } = this.current(), path = this.pathName(label, dest, src);
-    const weight = by_role[layer][head][dest][src] / 1000, inside = isIn(dest, src);
-    const later = order.indexOf(src) > order.indexOf(dest);
-    const button = element("button", {
-      className: `${weight > .55 ? "hot" : ""}${inside ? " in" : ""}`,
-      textContent: weight >= .05 ? weight.toFixed(2).replace(/^0/, "") : "",
-      title: `${labels[dest]} from ${labels[src]}: ${weight.toFixed(3)}`,
-      disabled: later && weight === 0 && !inside,
-      onclick: () => this.click(path),
-    });
-    button.style.setProperty("--w", weight);
-    button.dataset.path = path;
-    button.ariaPressed = String(inside);
-    return button;
   }
 }
