@@ -93,6 +93,7 @@ def test_own_requests_are_taken(server):
     for body, more, expected in (
         ("[]", JSON, 400),
         ("{", JSON, 400),
+        ("[" * 100_000, JSON, 400),
         ("{}", {"Content-Type": "text/plain"}, 400),  # what a foreign page could send unasked
         ("{}" + " " * 200_000, JSON, 413),
     ):

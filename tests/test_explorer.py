@@ -148,8 +148,22 @@ def test_undo_clear_discover_and_save(explorer, bench, tmp_path):
         ({"do": "show", "layer": 0, "head": 0, "example": 99, "with_circuit": False}, "0 to 7"),
         ({"do": "save", "path": "/nowhere/to/be/found/c.json"}, "expected an existing folder"),
         ({"do": "undo"}, "expected a change to take back"),
-        ({"do": "show", "layer": 0, "head": 0, "example": None, "with_circuit": False}, "0 to 7"),
-        ({"do": "suppose"}, "KeyError"),
+        (
+            {"do": "show", "layer": 0, "head": 0, "example": None, "with_circuit": False},
+            "example: expected a whole number, found None",
+        ),
+        (
+            {"do": "show", "layer": 0.0, "head": 0, "example": 0, "with_circuit": False},
+            "layer: expected a whole number, found 0.0",
+        ),
+        (
+            {"do": "show", "layer": 0, "head": False, "example": 0, "with_circuit": False},
+            "head: expected a whole number, found False",
+        ),
+        ({"do": "discover", "time": "soon"}, "time: expected a number, found 'soon'"),
+        ({"do": "discover", "heads": "L0.H0"}, "heads: expected a list, found 'L0.H0'"),
+        ({"do": "score", "controls": 2.5}, "controls: expected a whole number, found 2.5"),
+        ({"do": "suppose"}, "line: expected text, found None"),
         ({"do": "dance"}, "expected a known request, found 'dance'"),
     ],
 )

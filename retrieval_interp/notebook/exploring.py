@@ -275,19 +275,19 @@ class Exploring:
     def _do(self, asked: dict[str, Any]) -> str:
         bench, what = self.bench, asked.get("do")
         if what == "show":
-            head, example = Head(asked["layer"], asked["head"]), asked["example"]
-            bench.check_head(head)
-            if type(example) is not int or not 0 <= example < len(bench.batch):
+            head = bench.check_head(Head(_field(asked, "layer", int), _field(asked, "head", int)))
+            example = _field(asked, "example", int)
+            if not 0 <= example < len(bench.batch):
                 raise InputError(
                     f"example: expected 0 to {len(bench.batch) - 1}, found {example!r:.40}"
                 )
+            with_circuit = _field(asked, "with_circuit", bool)
             self.path = self._checked_path(asked.get("path"), head)
-            self.head, self.example = head, example
-            self.with_circuit = bool(asked["with_circuit"])
+            self.head, self.example, self.with_circuit = head, example, with_circuit
         elif what == "suppose":
-            bench.suppose(str(asked["line"]))
+            bench.suppose(_field(asked, "line", str))
         elif what == "toggle":
-            path = str(asked["path"])
+            path = _field(asked, "path", str)
             present = parse_head_path(path, bench.task) in self.circuit.paths()
             (bench.remove if present else bench.suppose)(path)
         elif what == "undo":
@@ -298,9 +298,10 @@ class Exploring:
             return self._take(self.search(asked, bench.model))
         elif what == "score":
             self._set("state", self._state(busy="scoring"))
-            bench.score(int(asked.get("controls", 20)), progress=no_progress)
+            controls = _field({"controls": 20, **asked}, "controls", int)
+            bench.score(controls, progress=no_progress)
         elif what == "save":
-            return f"saved to {bench.save(str(asked['path']))}"
+            return f"saved to {bench.save(_field(asked, 'path', str))}"
         else:
             raise InputError(f"explorer: expected a known request, found {what!r:.40}")
         return ""
@@ -324,4 +325,15 @@ class Exploring:
 def _search_options(asked: dict[str, Any]) -> dict[str, Any]:
     """What a message says about a search, as arguments of `bench.discover`."""
     kinds = {"time": float, "heads": list, "examples": int, "restarts": int, "one_hot": bool}
-    return {name: kind(asked[name]) for name, kind in kinds.items() if asked.get(name) is not None}
+    given = {name: kind for name, kind in kinds.items() if asked.get(name) is not None}
+    return {name: _field(asked, name, kind) for name, kind in given.items()}
+
+
+def _field(asked: dict[str, Any], name: str, kind: type) -> Any:
+    """One value of a message."""
+    value = asked.get(name)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        expected = words.get(kind, f"a {kind.__name__}")
+        raise InputError(f"explorer: {name}: expected {expected}, found {value!r:.40}")
+    return kind(value)

@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             message = json.loads(self.rfile.read(int(length)))
-        except ValueError:
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict) or self.headers.get_content_type() != "application/json":
             self.send_error(HTTPStatus.BAD_REQUEST)
