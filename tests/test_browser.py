@@ -5,6 +5,7 @@
 
 import csv
 import io
+import itertools
 import re
 from xml.etree import ElementTree
 
@@ -85,6 +86,33 @@ def test_many_chains_with_long_labels_leave_room_for_the_circuit(tmp_path, width
         assert explorer.locator(".circuit").bounding_box()["width"] >= min(width - 60, 400)
         names = explorer.locator(".look .row").nth(1).get_by_role("button").all_inner_texts()
         assert len(names) > 10 and not any("(" in name for name in names)
+        assert left == [] and page.errors == []
+
+
+@pytest.mark.parametrize("width", [1440, 950, 390])
+def test_many_roles_neither_overlap_nor_widen_the_page(tmp_path, width):
+    own = ri.RetrievalTask(steps=7, chains=2)
+    model = build_model(ModelConfig(layers=2, heads=1, d_model=8), own)
+    bench = ri.open(model, own, examples=4, progress=lambda items, what: items)
+    bench.suppose("L1.H0 s0<-s2")
+    path = bench.report(tmp_path / "report.html")
+    with page_in_chromium(viewport={"width": width, "height": 950}) as (page, left):
+        page.goto(path.as_uri())
+        page.locator("#explorer .ri-explorer").wait_for(timeout=LONG)
+        page.screenshot(path=tmp_path / "roles.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        names = (".scrolled", ".details", ".look", ".circuit")
+        boxes = [page.locator(f".panels {name}").bounding_box() for name in names]
+        for one, other in itertools.combinations(boxes, 2):
+            across = min(one["x"] + one["width"], other["x"] + other["width"]) - max(
+                one["x"], other["x"]
+            )
+            down = min(one["y"] + one["height"], other["y"] + other["height"]) - max(
+                one["y"], other["y"]
+            )
+            assert across <= 0.5 or down <= 0.5
+        table, room = (page.locator(name).bounding_box() for name in (".roles", ".scrolled"))
+        assert width == 390 or table["width"] <= room["width"]
         assert left == [] and page.errors == []
 
 

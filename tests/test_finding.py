@@ -57,7 +57,7 @@ def test_an_induction_heads_circuit_reads_as_one(repeated):
     ]
     others = tuple(
         replace(later, path=replace_head(later.path, head), when_cut=later.when_cut + 0.1 * number)
-        for number, head in ((3, 3), (2, 2), (1, 4))
+        for number, head in ((3, 3), (2, 2), (1, 4), (4, 2), (5, 4))
     )
     row = replace(score.enabling[0], enables=(*others, later))
     last = finding(replace(score, enabling=(row,)), repeated.task, repeated.batch, 5, 1)[-1]

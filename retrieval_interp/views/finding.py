@@ -120,7 +120,9 @@ def _enabling(score: CircuitScore, task: Task, kinds: _Kinds) -> list[str]:
             for lost in enabled[:_DETAILED]
         ]
         text = f"{kinds.name(row.path.head)} {moves}, which enables {listed(later, 'and')}"
-        if others := [str(lost.path.head) for lost in enabled[_DETAILED:]]:
+        heads = list(dict.fromkeys(str(lost.path.head) for lost in enabled))
+        named = {str(lost.path.head) for lost in enabled[:_DETAILED]}
+        if others := [head for head in heads if head not in named]:
             text += f", and less so {listed(others, 'and')}"
         said.append(f"{text}.")
     return said

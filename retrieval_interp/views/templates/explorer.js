@@ -20,6 +20,8 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+const MANY_ROLES = 9; // more make a table too wide for three columns
+
 const headName = (layer, head) => `L${layer}.H${head}`;
 const lossText = loss => loss === null ? "–" : loss.toFixed(4);
 const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
@@ -55,7 +57,8 @@ class Page {
     this.picture = new Example(this);
     this.heads = new Heads(this);
     this.bar = this.info.frozen ? null : new Bar(this);
-    this.root = element("div", { className: "ri-explorer" },
+    const many = this.info.roles.length > MANY_ROLES ? " many" : "";
+    this.root = element("div", { className: `ri-explorer${many}` },
       element("div", { className: "wide" },
         ...this.bar?.parts ?? [],
         element("h4", { textContent: "Heads, by mean attention of role to role" }), this.heads.maps,
@@ -137,7 +140,8 @@ class Page {
 
   makePaths() {
     this.details = element("div", { className: "details" });
-    return element("div", { className: "edit" }, this.heads.title, this.heads.table, this.details);
+    return element("div", { className: "edit" }, this.heads.title,
+      element("div", { className: "scrolled" }, this.heads.table), this.details);
   }
 
   makeChoices() {
