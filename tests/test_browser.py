@@ -202,6 +202,10 @@ def test_the_reports_table_sorts_and_its_examples_change(report):
         down = sorted(costs, key=costs.get, reverse=True)
         assert names.all_inner_texts() == [str(path) for path in down]
 
+        table.locator("tbody td:first-child").nth(0).evaluate("cell => cell.textContent = 'L10.H0'")
+        heads.nth(0).get_by_role("button").click()
+        assert names.last.inner_text() == "L10.H0"  # after L2.H0
+
         def picture():
             return page.evaluate("document.querySelectorAll('.views canvas')[5].toDataURL()")
 

@@ -56,6 +56,13 @@ def test_an_unknown_command_is_refused_with_the_known_ones(monkeypatch, capsys):
     )
 
 
+@pytest.mark.parametrize("module", ["retrieval_interp", "retrieval_interp.cli"])
+def test_the_overview_is_a_module_too(module):
+    done = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True)
+    assert done.stdout.startswith(f"usage: python -m {module} COMMAND [OPTIONS]\n")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_speaks_under_the_name_that_was_typed(name, monkeypatch, capsys):
     status, out, err = run(monkeypatch, capsys, name, "--nothing-of-that-name")

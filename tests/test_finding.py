@@ -24,7 +24,8 @@ def test_chains_say_who_fetches_what():
     lines = ["L0.H0 s2<-s1 s4<-s3 s6<-s5", "L1.H0 s0<-s2 s4<-s6", "L2.H0 s0<-s4"]
     batch = task.sample(8)
     score = ri.score_circuit(model, task, ri.parse_circuit(lines, task), batch, controls=0)
-    said = finding(score, task, batch, 3, 1)
+    assert finding(score, task, batch, 3, 1) == []  # of a model that has learned nothing
+    said = finding(replace(score, baseline_loss=0.01), task, batch, 3, 1)
     assert said[:2] == [
         "L1.H0 fetches B from B of A->B; L2.H0 fetches C and D from C of B->C, where L1.H0 had "
         "brought D.",
@@ -63,6 +64,9 @@ def test_an_induction_heads_circuit_reads_as_one(repeated):
     last = finding(replace(score, enabling=(row,)), repeated.task, repeated.batch, 5, 1)[-1]
     assert last.count("falls from") == 2 and last.index("L1.H0") < last.index("L4.H0")
     assert last.endswith(", and less so L2.H0 and L3.H0.")
+    tight = replace(score, tolerance=score.baseline_loss / 2)
+    assert not tight.reachable  # so that it cannot be told what enables
+    assert len(finding(tight, repeated.task, repeated.batch, 2, 1)) == 1
     drawing = repeated.drawing()
     assert "L0.H0 previous-token head" in drawing and "enables (key) L1.H0" in drawing
     assert "L1.H0 induction head" in drawing

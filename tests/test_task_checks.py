@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import retrieval_interp as ri
 from tasks import InputError
@@ -88,7 +89,36 @@ def changing(name, change):
     return Changed
 
 
+class Indexing(Lookup):
+    """Says that only queries are asked, and looks for them where they stand in whole sequences."""
+
+    answer_roles = (0,)
+
+    def example_losses(self, outputs, batch):
+        logits = outputs[torch.arange(len(batch))[:, None], batch.roles[:, :, 0]].transpose(1, 2)
+        return F.cross_entropy(logits, batch.targets, reduction="none").mean(dim=1, keepdim=True)
+
+
+class Counting(Lookup):
+    """The same by counting from the front: other outputs, and no error."""
+
+    answer_roles = (0,)
+
+    def example_losses(self, outputs, batch):
+        return outputs[:, :4].mean(dim=(1, 2))[:, None]
+
+
+class Answering(Lookup):
+    answer_roles = (0,)
+
+    def example_losses(self, outputs, batch):
+        return super().example_losses(self.answers(outputs, batch).flatten(1, 2), batch)
+
+
 WRONG = [
+    (Indexing, "outputs by self.answers(outputs, batch), as only those of answer_roles may be"),
+    (Indexing, "without the others found IndexError: index"),
+    (Counting, "without the others found other losses"),
     (NoNames, "expected NoNames to define role_names = ('s0', 's1'), or names of your own, found"),
     (NoSample, "expected NoSample to define sample(n, seed, device, split), found nothing"),
     (NoLosses, "expected NoLosses to define example_losses(outputs, batch), found nothing"),
@@ -124,6 +154,12 @@ def test_opening_says_in_a_line_what_is_wrong(model, wrong, text):
     with pytest.raises(InputError, match=re.escape(text)) as refused:
         ri.open(model, wrong(), examples=8)
     assert "\n" not in str(refused.value)
+
+
+def test_losses_of_answers_are_those_of_whole_sequences(model):
+    for circuit in ("L0.H0 uniform", "L1.H1 identity"):
+        alone, whole = (ri.open(model, task(), examples=8) for task in (Answering, Lookup))
+        assert alone.suppose(circuit).data == pytest.approx(whole.suppose(circuit).data, abs=1e-5)
 
 
 @pytest.mark.parametrize("wrong", [NoNames, NoSplit, Tuple, Fewer])

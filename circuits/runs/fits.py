@@ -86,6 +86,37 @@ def check_losses(losses: Any, batch: Batch) -> None:
         )
 
 
+def check_answers(task: Task, batch: Batch, outputs: Tensor) -> None:
+    """Check that the losses of a task with answer roles need the outputs at these alone.
+
+    Args:
+        task: any.
+        batch: as a model was run on.
+        outputs: what it gave; only their number of features and their type matter.
+
+    Raises:
+        InputError: the losses differ if other positions are left out.
+    """
+    one = batch[:1]
+    positions = one.roles[:, :, list(task.answer_roles)].flatten(1).clamp(min=0)
+    n_positions = one.inputs.shape[1]
+    if not task.answer_roles or positions.shape[1] == n_positions:
+        return
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(1, n_positions, outputs.shape[-1], generator=generator).to(outputs)
+    whole, found = task.example_losses(drawn, one), "other losses"
+    try:
+        alone = task.example_losses(drawn[:, positions[0]], one)
+        if alone.shape == whole.shape and torch.allclose(alone, whole, 1e-3, 1e-3, equal_nan=True):
+            return
+    except (IndexError, RuntimeError, ValueError) as error:
+        found = f"{type(error).__name__}: {error!s:.60}"
+    raise InputError(
+        "task: expected example_losses to read outputs by self.answers(outputs, batch), as only "
+        f"those of answer_roles may be computed; without the others found {found}"
+    )
+
+
 def check_batch_fits(batch: Batch, task: Task) -> None:
     """Check that a batch belongs to a task, and that the task names its roles.
 

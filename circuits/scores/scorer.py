@@ -14,7 +14,7 @@ from torch import Tensor
 from circuits.attention import check_paths
 from circuits.circuit import Circuit
 from circuits.hooks.points import is_causal
-from circuits.runs.fits import check_batch_fits, check_losses, check_model_fits
+from circuits.runs.fits import check_answers, check_batch_fits, check_losses, check_model_fits
 from circuits.runs.losses import mean_loss
 from circuits.runs.parted_runs import make_runs
 from tasks import Batch, InputError, Task
@@ -35,7 +35,9 @@ class Scorer:
         check_batch_fits(batch, task)
         self.model, self.task, self.batch = model, task, batch
         self.runs = make_runs(model, batch, task)
-        self.base_losses = self._losses(self.runs.outputs(self.runs.base))
+        outputs = self.runs.outputs(self.runs.base)
+        check_answers(task, batch, outputs)
+        self.base_losses = self._losses(outputs)
         if not bool(torch.isfinite(self.base_losses).all()):
             raise InputError(
                 "scoring: expected finite losses of the intact model, found NaN or infinity; its "

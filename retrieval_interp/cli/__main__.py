@@ -40,8 +40,9 @@ COMMANDS = {
 
 def run() -> None:
     """The console script: run the command named by the first argument."""
-    installed = Path(sys.argv[0]).stem == "retrieval-interp"
-    prog = "retrieval-interp" if installed else "python -m retrieval_interp.cli"
+    called = Path(sys.argv[0])
+    module = "retrieval_interp.cli" if called.parent.name == "cli" else "retrieval_interp"
+    prog = "retrieval-interp" if called.stem == "retrieval-interp" else f"python -m {module}"
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name not in COMMANDS:
         run_command(lambda argv: _overview(argv, prog), prog)

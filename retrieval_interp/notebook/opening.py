@@ -75,5 +75,7 @@ def open(
 def _own_name(model: Any, task: Task) -> str:
     """What a model that is no checkpoint is called: by its configuration, or by its task."""
     given = getattr(model.cfg, "model_name", None)
-    unnamed = given in (None, "", "custom", "native")  # as HookedTransformers and bridges fill in
-    return f"{type(task).__name__} model" if unnamed else str(given)
+    if given in (None, "", "custom", "native"):  # as HookedTransformers and bridges fill in
+        return f"{type(task).__name__} model"
+    folder = Path(str(given))
+    return folder.name if folder.is_absolute() else str(given)

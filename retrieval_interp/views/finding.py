@@ -9,6 +9,7 @@ from circuits.flow.delivery import describe_flow, listed
 from circuits.flow.fetches import fetches
 from circuits.scores.circuit_score import PathScore
 from circuits.scores.enabling import Enabled
+from circuits.scores.scorer import is_unlearned
 from retrieval_interp.views.attention import position_labels
 from retrieval_interp.views.score_text import describe
 from tasks import Batch, Task
@@ -25,8 +26,8 @@ def finding(
     """What the circuit does, one sentence each, from its paths and their scores.
 
     Where the task has chains or a graph, which head fetches which symbol; otherwise what every path
-    that carries brings. Then what enables what, the largest effect first. Nothing for an empty
-    circuit.
+    brings. Then what enables what, the largest effect first, unless the tolerance is out of reach.
+    Nothing for an empty circuit, or a model that has learned nothing.
 
     Args:
         score: of the circuit.
@@ -36,7 +37,7 @@ def finding(
         n_heads: heads per layer.
     """
     circuit = score.circuit
-    if not circuit.mechanisms:
+    if not circuit.mechanisms or is_unlearned(score.baseline_loss, task):
         return []
     kinds = _Kinds(circuit, batch)
     if task.graph is not None:
@@ -44,6 +45,8 @@ def finding(
         said.append(describe_flow(circuit, n_layers, n_heads))
     else:
         said = _brought(score, task, kinds)
+    if not score.reachable:
+        return said
     enabling = _enabling(score, task, kinds)
     said += enabling[:_MOST]
     if len(enabling) > _MOST:

@@ -6,6 +6,9 @@ function makeSortable(table) {
     const text = row.cells[column].textContent.trim(), number = Number(text);
     return text && text !== "–" ? (isNaN(number) ? text : number) : null;
   };
+  // L2.H0 comes before L10.H0.
+  const compared = (a, b) => typeof a === "number" && typeof b === "number" ? a - b
+    : String(a).localeCompare(String(b), "en", { numeric: true });
   for (const head of heads) {
     head.setAttribute("aria-sort", "none");
     head.querySelector("button").onclick = () => {
@@ -14,7 +17,7 @@ function makeSortable(table) {
       head.setAttribute("aria-sort", rising ? "ascending" : "descending");
       // Empty cells stay at the end.
       const order = (a, b) => a === null ? 1 : b === null ? -1
-        : (a < b ? -1 : a > b ? 1 : 0) * (rising ? 1 : -1);
+        : compared(a, b) * (rising ? 1 : -1);
       const values = new Map([...body.rows].map(row => [row, valueOf(row, head.cellIndex)]));
       body.append(...[...body.rows].sort((a, b) => order(values.get(a), values.get(b))));
     };
