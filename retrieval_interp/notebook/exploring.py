@@ -332,7 +332,8 @@ def _search_options(asked: dict[str, Any]) -> dict[str, Any]:
 def _field(asked: dict[str, Any], name: str, kind: type) -> Any:
     """One value of a message."""
     value: Any = asked.get(name)
-    if type(value) is not kind and not (kind is float and type(value) is int):
+    fits = type(value) is kind or (kind is float and type(value) is int)
+    if not fits:
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         expected = words.get(kind, f"a {kind.__name__}")
         raise InputError(f"explorer: {name}: expected {expected}, found {value!r:.40}")
