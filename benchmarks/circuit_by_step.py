@@ -53,14 +53,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     if options.json is not None and options.json.exists():
         rows = json.loads(options.json.read_text())["rows"]
-    known = {row["step"] for row in rows}
+    known = {one["step"] for one in rows}
     files = sorted(checkpoint_files(options.run).items())
-    for step, file in files[-1:] if options.quick else files:
-        if step % options.every == 0 and step not in known:
-            rows.append(row(step, file))
-    rows.sort(key=lambda row: row["step"])
-    shown = [{name: value for name, value in row.items() if name != "circuit"} for row in rows]
-    report(rows, options, argv, shown, machine=machine(device))
+    missing = [
+        (step, file)
+        for step, file in (files[-1:] if options.quick else files)
+        if step % options.every == 0 and step not in known
+    ]
+
+    def tell() -> None:
+        shown = [{key: one[key] for key in one if key != "circuit"} for one in rows]
+        report(rows, options, argv, shown, machine=machine(device))
+
+    for step, file in missing:
+        rows = sorted([*rows, row(step, file)], key=lambda one: one["step"])
+        tell()
+    if not missing:
+        tell()
 
 
 if __name__ == "__main__":

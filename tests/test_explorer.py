@@ -1,5 +1,6 @@
 import asyncio
 import json
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -9,6 +10,7 @@ import retrieval_interp as ri
 from circuits.discovery.watch import SearchStopped
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.training.model import build_model
+from retrieval_interp.views.finding import finding
 
 
 @pytest.fixture
@@ -53,7 +55,9 @@ def test_paths_have_the_tasks_own_names_everywhere(tmp_path):
     bench.suppose("L0.H0 answer<-all.first")
     page = unescape(bench.report(tmp_path / "report.html").read_text())
     assert page.count(f'data-path="{name}"') >= 3  # arrow, row, cell
-    assert "L0.H0 brings what is at “first A” to “B after it” from all chains." in page
+    score = replace(bench.score().data, baseline_loss=0.01)  # as if the model had learned it
+    said = finding(score, task, bench.batch, 2, 1)
+    assert "L0.H0 brings what is at “first A” to “B after it” from all chains." in said
 
 
 def test_a_selected_path_says_what_it_is_worth(explorer, bench):
@@ -231,7 +235,8 @@ def test_a_cancelled_search_gives_the_best_circuit_so_far(searchable):
     assert exploring.state["busy"] == "" and exploring.state["undoable"]
     exploring.cancel()  # of nothing: the next search is not cancelled by it
     exploring.publish = lambda name, value: None
-    exploring.answer({"do": "discover", "restarts": 1, "time": 1000, "examples": 16})
+    few = {"restarts": 1, "time": 1000, "examples": 16, "heads": ["L1.H0", "L3.H0"]}
+    exploring.answer({"do": "discover", **few})
     assert exploring.circuit.unfinished == ""
 
 

@@ -251,7 +251,7 @@ def test_options_of_the_search_and_the_control_reach_them(run_command_in_process
     kinds = {row["layer"]: row["mechanism"] for row in data["heads"]}
     assert {kinds[layer] for layer in (0, 2, 4)} == {"original"} and "original" not in kinds[1]
     for wrong, said in (
-        (("--heads", "L7.H0"), "heads: expected some of L0.H0 to L4.H0, found L7.H0"),
+        (("--heads", "L7.H0"), "heads: expected one or more of L0.H0 to L4.H0, found L7"),
         (("--restarts", 0), "--restarts: expected at least 1, found 0"),
         (("--controls", -1), "--controls: expected 0 or more, found -1"),
         (("--circuit", "c.json", "--one-hot"), "--one-hot: expected a search, found --circuit"),

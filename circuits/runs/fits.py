@@ -87,7 +87,7 @@ def check_losses(losses: Any, batch: Batch) -> None:
 
 
 def check_answers(task: Task, batch: Batch, outputs: Tensor) -> None:
-    """Check that the losses of a task with answer roles need the outputs at these alone.
+    """Check that the losses of an own task with answer roles need the outputs at these alone.
 
     Args:
         task: any.
@@ -100,7 +100,7 @@ def check_answers(task: Task, batch: Batch, outputs: Tensor) -> None:
     one = batch[:1]
     positions = one.roles[:, :, list(task.answer_roles)].flatten(1).clamp(min=0)
     n_positions = one.inputs.shape[1]
-    if not task.answer_roles or positions.shape[1] == n_positions:
+    if isinstance(task, TrainingTask) or positions.shape[1] in (0, n_positions):
         return
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(1, n_positions, outputs.shape[-1], generator=generator).to(outputs)
@@ -213,9 +213,6 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
             f"expected inputs of the model's type, {dtype}, found {batch.inputs.dtype}; use "
             "model.float()"
         )
-    stock = type(model).__module__.startswith("transformer_lens") and is_hooked_transformer(model)
-    if batch.tokens is not None or stock:  # others may read vectors
-        _check_tokens(batch.inputs, model)
     if batch.attention_mask is not None and not is_causal(model):
         raise InputError(
             "batch: expected a causal model for a batch with an attention_mask, found one that "
@@ -230,6 +227,9 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
             f"expected a model with {task.d_in} inputs and {task.d_out} outputs, as the task has, "
             f"found {model.cfg.d_vocab} and {model.cfg.d_vocab_out}"
         )
+    stock = type(model).__module__.startswith("transformer_lens") and is_hooked_transformer(model)
+    if batch.tokens is not None or stock:  # others may read vectors
+        _check_tokens(batch.inputs, model)
 
 
 def _check_tokens(tokens: Tensor, model: Any) -> None:

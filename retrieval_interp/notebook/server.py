@@ -70,7 +70,8 @@ class ExplorerServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
         try:
             while True:
-                self.exploring.answer(self.asked.get())
+                with suppress(queue.Empty):  # an interrupt just before waiting is seen after it
+                    self.exploring.answer(self.asked.get(timeout=0.5))
         finally:
             self.shutdown()
             self.server_close()

@@ -83,7 +83,7 @@ def unbroken(text: str) -> "Markup":
     """Text, escaped, whose words with arrows (`s0<-s2`, `A->B`) stay on one line."""
     from markupsafe import Markup
 
-    words = re.split(r"(\S+(?:<-|->)\S+)", text)
+    words = re.split(r"([\w.]+(?:<-|->)[\w.]+)", text)
     keep = Markup('<span class="nowrap">{}</span>')
     return Markup("").join(keep.format(word) if n % 2 else word for n, word in enumerate(words))
 
