@@ -1,6 +1,6 @@
 # make demo   install, then find the circuit of the shipped checkpoint (offline after installing)
 # make test   install, then lint, type check and run the tests
-#             (test-all: also those that take half a minute each or start a cluster;
+#             (test-all: also those that take long or start a cluster;
 #             BROWSER=install also installs Debian's chromium for the browser tests)
 # make docs   build the pages with the API reference into site/ (offline after installing)
 # make bench  timings in turns with hand-written and naive code, growth, memory (an hour or two)

@@ -88,6 +88,7 @@ def test_ablation_sweep(benchmark, tmp_path, capsys):
     assert row["difference"] < 1e-5 and min(row["naive/ours"], row["patch/ours"]) > 0
 
 
+@pytest.mark.slow
 def test_attribution(benchmark, tmp_path, capsys):
     data, _, lines = run(benchmark, "attribution", tmp_path, capsys, "--device", "cpu")
     names = ["exact", "first order", "logits", "integrated, 5", "integrated, 16"]
@@ -95,6 +96,7 @@ def test_attribution(benchmark, tmp_path, capsys):
     assert all(-1 <= row["rank correlation"] <= 1 for row in data["rows"][1:])
 
 
+@pytest.mark.slow
 def test_growth(benchmark, tmp_path, capsys):
     page = tmp_path / "growth.html"
     data, _, lines = run(benchmark, "growth", tmp_path, capsys, "--out", str(page))
@@ -143,6 +145,7 @@ def test_whole_process(benchmark, tmp_path, capsys):
     assert 0 < row["first output s"] <= row["total s"] and row["peak MB"] > 1
 
 
+@pytest.mark.slow
 def test_memory(benchmark, tmp_path, capsys):
     arguments = ["--cases", "score", "--device", "cpu", "--threads", "1"]
     data, _, lines = run(benchmark, "memory", tmp_path, capsys, *arguments)
@@ -267,6 +270,7 @@ def test_hops_by_depth(benchmark, tmp_path, capsys):
         assert min(share for key, share in row.items() if key.startswith("k=")) > 0.99
 
 
+@pytest.mark.slow
 def test_the_circuit_of_every_checkpoint(benchmark, tmp_path, capsys, monkeypatch):
     """Of a folder that holds `small` twice; rows that are there are not made again."""
     script = benchmark("circuit_by_step")

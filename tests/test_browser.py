@@ -279,6 +279,7 @@ def test_the_report_is_the_explorers_page_frozen(report):
         assert left == [] and page.errors == []
 
 
+@pytest.mark.slow
 def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
     lines = ["import retrieval_interp as ri", "bench = ri.open('small', examples=64)"]
     cells = ["\n".join([*lines, "bench.explore()"]), "bench.attention(2)", "bench.circuit"]

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import json
 import torch
@@ -39,6 +41,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_every_model_of_a_process_is_compiled_once():
     """Also beyond torch's limit of recompilations; no size is left open, no gradient stays."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)

@@ -43,6 +43,7 @@ def small():
     return load_checkpoint("small")
 
 
+@pytest.mark.slow
 def test_the_search_is_deterministic_and_leaves_the_model_alone(small):
     before = {name: p.clone() for name, p in small.model.named_parameters()}
     first = discover(small.model, small.task, examples=64, restarts=2)
@@ -51,6 +52,7 @@ def test_the_search_is_deterministic_and_leaves_the_model_alone(small):
     assert not any(point.has_hooks() for point in small.model.hook_dict.values())
 
 
+@pytest.mark.slow
 def test_other_examples_name_the_same_paths(small):
     circuits = [discover(small.model, small.task, None, 256, seed, 1) for seed in (0, 1)]
     assert list(circuits[0].paths()) == list(circuits[1].paths())
@@ -77,6 +79,7 @@ def test_without_shared_sources_paths_are_one_hot_alone():
     assert score.sufficient and {Head(2, 0), Head(4, 0)} < {path.head for path in circuit.paths()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
     """Tried one by one and two by two, apart from the search."""
@@ -133,6 +136,7 @@ class Silent(Task):
         return self.task.example_losses(outputs, batch)
 
 
+@pytest.mark.slow
 def test_without_a_tolerance_95_percent_of_what_was_learned_is_kept(small):
     task = Silent(small.task)
     batch = task.sample(64, split="test")
@@ -168,6 +172,7 @@ def test_a_model_that_knows_nothing_has_no_circuit():
     assert not discover(model, task, examples=16, restarts=1).mechanisms
 
 
+@pytest.mark.slow
 def test_a_search_out_of_time_gives_its_best_so_far(small, monkeypatch):
     """Time counted in looks at parts of the examples, of which a whole search takes 2,000."""
     looks = itertools.count()

@@ -263,6 +263,7 @@ def test_the_notebook_that_trains(executed):
     assert max(float(row[-1]) for row in cuts[1:]) > 3 * float(cuts[0][-1])
 
 
+@pytest.mark.slow
 def test_the_notebook_on_depth(executed):
     shown = executed("depth_bound")
     assert "D = 4, 4 layers" in shown["hand"][0] and "B, C, D and E." in shown["hand"][0]

@@ -92,6 +92,7 @@ def test_a_tolerance_out_of_reach_is_said_and_by_how_much(small, score):
     assert "L0.H0 s2<-s1" not in score_table(tight, small.task)
 
 
+@pytest.mark.slow
 def test_a_search_blames_no_path_where_the_intact_model_barely_holds(small):
     """Of 512 examples the intact loss is just below this tolerance; any cut would exceed it."""
     batch = small.task.sample(64, split="discovery")

@@ -82,6 +82,7 @@ def test_a_shipped_circuit_scores_the_same(version_4, without_type_checks, hooke
     assert scores[1] == pytest.approx(scores[0], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_discovery_finds_the_same(version_4, without_type_checks, hooked):
     small = ri.load_checkpoint("small")
     models = [hooked["small"].model, small.model]
