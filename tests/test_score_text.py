@@ -114,5 +114,5 @@ def test_a_note_on_heads_replaced_alone_is_there_only_where_one_costs_more(small
 
 def test_words_with_arrows_stay_on_one_line():
     assert unbroken("<L0.H0 s4<-s3, B of A->B") == (
-        '&lt;L0.H0 <span class="nowrap">s4&lt;-s3,</span> B of <span class="nowrap">A-&gt;B</span>'
+        '&lt;L0.H0 <span class="nowrap">s4&lt;-s3</span>, B of <span class="nowrap">A-&gt;B</span>'
     )
