@@ -54,6 +54,30 @@ def test_depth_and_order_need_not_be_given():
     ]
 
 
+def test_idle_layers_of_a_deep_model_share_a_row():
+    path = HeadPath(Head(20, 1), RolePath(0, 2))
+    replaced = dict.fromkeys(
+        [Head(layer, head) for layer in range(15, 18) for head in (0, 1)], UNIFORM
+    )
+    alone = dict.fromkeys([Head(layer, 1) for layer in (26, 27)], IDENTITY)
+    circuit = Circuit(replaced | alone | {path.head: Mechanism("one-hot", (path.path,))}, 5)
+    figure = circuit_figure(circuit, 30)
+    assert [re.sub("<[^>]*>", "", text) for text in figure.layout.yaxis.ticktext] == [
+        "L0-L14 original",
+        "L15-L17: 2 uniform each",
+        "L18-L19 original",
+        "L20.H1 one-hot",
+        "L21-L25 original",
+        "L26.H1-L27.H1 identity",
+        "L28-L29 original",
+    ]
+    assert figure.data[0].y == (3, 3.5, 4)  # its row
+    texts = [text for text, _ in texts_and_boxes(draw_circuit(circuit, 30))]
+    assert set(texts) >= {"L0-L14 original", "L20.H1 one-hot", "L28-L29 original"}
+    assert len(circuit_figure(Circuit({}, 5), 12).layout.yaxis.ticktext) == 12  # not deep
+    assert len(circuit_figure(Circuit({}, 5), 13).layout.yaxis.ticktext) == 1
+
+
 @pytest.mark.parametrize("draw", [circuit_figure, draw_circuit])
 def test_what_has_no_place_in_the_picture_is_refused(draw):
     with pytest.raises(InputError, match="circuit of the model's 2 layers, found a head in L2"):

@@ -88,8 +88,8 @@ def circuit_figure(
     )
     figure.update_yaxes(
         title="layer",
-        tickvals=[layer + 0.5 for layer in range(depth)],
-        ticktext=["<br>".join(map(_label, labels)) for labels in layout.labels],
+        tickvals=[row + 0.5 for row in range(depth)],
+        ticktext=["<br>".join(map(_label, lines)) for lines in layout.labels],
         showgrid=False,
         zeroline=False,
         range=[-0.2, depth + 0.3],
@@ -104,7 +104,7 @@ def circuit_figure(
 
 def _add_bundle(figure: go.Figure, bundle: Bundle) -> None:
     """A band behind arrows."""
-    layer = bundle.arrows[0].path.head.layer
+    row = bundle.arrows[0].row
     beside = [arrow.beside for arrow in bundle.arrows]
     shift = _BESIDE * (min(beside) + max(beside)) / 2
     start, end = bundle.arrows[0].start + shift, bundle.arrows[0].end + shift
@@ -112,15 +112,15 @@ def _add_bundle(figure: go.Figure, bundle: Bundle) -> None:
         type="line",
         x0=start,
         x1=end,
-        y0=layer,
-        y1=layer + 1,
+        y0=row,
+        y1=row + 1,
         line={"color": "rgba(128, 136, 144, 0.25)", "width": 10 + 6 * (max(beside) - min(beside))},
         layer="below",
     )
 
 
 def _add_arrow(figure: go.Figure, arrow: Arrow, note: str | None) -> None:
-    layer, (path, *about) = arrow.path.head.layer, arrow.about
+    row, (path, *about) = arrow.row, arrow.about
     text = [path, *map(_plain, about)]
     # Equal paths of several heads run side by side.
     start, end = (place + _BESIDE * arrow.beside for place in (arrow.start, arrow.end))
@@ -129,7 +129,7 @@ def _add_arrow(figure: go.Figure, arrow: Arrow, note: str | None) -> None:
         text.append(_plain(note))
         figure.add_annotation(
             x=middle,
-            y=layer + 0.5,
+            y=row + 0.5,
             text=_plain(note),
             showarrow=False,
             xanchor="left",
@@ -140,7 +140,7 @@ def _add_arrow(figure: go.Figure, arrow: Arrow, note: str | None) -> None:
     figure.add_trace(
         go.Scatter(
             x=[start, middle, end],
-            y=[layer, layer + 0.5, layer + 1],
+            y=[row, row + 0.5, row + 1],
             mode="lines+markers",
             line={"color": arrow.color, "width": arrow.width, "dash": dash},
             marker={

@@ -1,5 +1,6 @@
 """What stands beside the layers of a picture: every head with arrows, in their colour.
 
+L2-L11 original
 L1.H0 induction head, one-hot
 L0.H0 previous-token head
    enables (key) L1.H0; replaced by uniform
@@ -46,18 +47,18 @@ def head_colors(circuit: Circuit) -> dict[Head, str]:
     return colors
 
 
-def layer_labels(
+def row_labels(
     circuit: Circuit,
-    layer: int,
+    layers: range,
     drawn: Mapping[HeadPath, str],
     batch: Batch | None = None,
     enables: Enabling | None = None,
 ) -> tuple[Label, ...]:
-    """The lines beside a layer: heads with arrows by name, others counted.
+    """The lines beside a row: heads with arrows by name, others counted.
 
     Args:
         circuit: what is drawn.
-        layer: which layer.
+        layers: one layer, or several of equal `idle_heads` without arrows.
         drawn: the colour of every arrow.
         batch: examples, by which heads of a common kind are known.
         enables: what is known to need each path.
@@ -65,24 +66,37 @@ def layer_labels(
     labels = []
     by_head: dict[Head, list[HeadPath]] = {}
     for path in sorted(drawn):
-        if path.head.layer == layer:
+        if path.head.layer in layers:
             by_head.setdefault(path.head, []).append(path)
     for head, paths in by_head.items():
         colors = {drawn[path] for path in paths}
         first, *more = _head_lines(circuit, head, paths, batch, enables or {})
         labels.append(Label(first, colors.pop() if len(colors) == 1 else None))
         labels += [Label(text, faint=True) for text in more]
+    bottom, top = layers[0], layers[-1]
     idle = {
-        head: mechanism
-        for head, mechanism in circuit.mechanisms.items()
-        if head.layer == layer and head not in by_head
+        number: what
+        for number, what in idle_heads(circuit, bottom).items()
+        if Head(bottom, number) not in by_head
     }
     if len(idle) == 1:
-        labels += [Label(f"{head} {_what(mechanism)}") for head, mechanism in idle.items()]
+        ((number, what),) = idle.items()
+        labels.append(Label(f"{_span(Head(bottom, number), Head(top, number))} {what}"))
     elif idle:
-        counts = Counter(map(_what, idle.values()))
-        labels.append(Label(f"L{layer}: {', '.join(f'{n} {what}' for what, n in counts.items())}"))
-    return tuple(labels) or (Label(f"L{layer} original"),)
+        counts = ", ".join(f"{n} {what}" for what, n in Counter(idle.values()).items())
+        each = " each" if top > bottom else ""
+        labels.append(Label(f"{_span(f'L{bottom}', f'L{top}')}: {counts}{each}"))
+    return tuple(labels) or (Label(f"{_span(f'L{bottom}', f'L{top}')} original"),)
+
+
+def idle_heads(circuit: Circuit, layer: int) -> dict[int, str]:
+    """What replaces the heads of a layer, by head and without their paths."""
+    replaced = sorted(item for item in circuit.mechanisms.items() if item[0].layer == layer)
+    return {head.head: _what(mechanism) for head, mechanism in replaced}
+
+
+def _span(first: Head | str, last: Head | str) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _head_lines(

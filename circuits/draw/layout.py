@@ -2,9 +2,10 @@
 
 Roles are columns in the order of the sequence, layers are rows from the bottom up, and every path
 is an arrow from its source to its destination: wider where it is needed more, dashed where it only
-enables.
+enables. In deep models neighbouring layers without arrows share a row if all is alike in them.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
-from circuits.draw.labels import Enabling, Label, head_colors, layer_labels
+from circuits.draw.labels import Enabling, Label, head_colors, idle_heads, row_labels
 from circuits.draw.names import names_for
 from tasks import Batch, InputError, Task, role_name
+
+_SHALLOW = 12  # most layers of a model that has a row for each
 
 
 class Column(NamedTuple):
@@ -37,6 +40,7 @@ class Arrow:
 
     Attributes:
         path: which one.
+        row: where its layer is, counted from the bottom.
         start: the column of its source.
         end: the column of its destination.
         beside: how many heads before it have the same path in the same layer.
@@ -48,6 +52,7 @@ class Arrow:
     """
 
     path: HeadPath
+    row: int
     start: int
     end: int
     beside: int
@@ -79,7 +84,7 @@ class Layout:
 
     Attributes:
         columns: roles from left to right.
-        labels: the lines beside each layer, the lowest layer first.
+        labels: the lines beside each row, the lowest row first.
         arrows: the paths that carry, then the others.
         bundles: those of them of which any one suffices.
     """
@@ -134,6 +139,8 @@ def lay_out(
     carrying = set(circuit.paths())
     own_color = head_colors(circuit)
     arrows = []
+    rows = list(_rows(circuit, n_layers))
+    row_of = {layer: row for row, layers in enumerate(rows) for layer in layers}
     seen: Counter[tuple[int, RolePath]] = Counter()
     for path in dict.fromkeys(circuit.every_path()):
         head, (dest, src, _) = path
@@ -153,6 +160,7 @@ def lay_out(
         arrows.append(
             Arrow(
                 path,
+                row_of[head.layer],
                 place[src],
                 place[dest],
                 seen[head.layer, path.path],
@@ -170,9 +178,7 @@ def lay_out(
             Column(role, name, "" if names.symbols[role] == name else names.symbols[role])
             for role, name in ((role, role_name(role, circuit.role_names)) for role in order)
         ),
-        tuple(
-            layer_labels(circuit, layer, drawn, batch, enables or {}) for layer in range(n_layers)
-        ),
+        tuple(row_labels(circuit, layers, drawn, batch, enables or {}) for layers in rows),
         tuple(arrows),
         tuple(_bundles(circuit, arrows)),
     )
@@ -180,12 +186,25 @@ def lay_out(
 
 def _bundles(circuit: Circuit, arrows: Sequence[Arrow]) -> Iterator[Bundle]:
     for paths in circuit.redundant:
-        for layer in sorted({path.head.layer for path in paths}):
-            beside = [a for a in arrows if a.path in paths and a.path.head.layer == layer]
+        for row in sorted({arrow.row for arrow in arrows}):
+            beside = [a for a in arrows if a.path in paths and a.row == row]
             if beside:
                 yield Bundle(
                     tuple(beside), f"1 of {len(paths)}", one_suffices(paths, circuit.role_names)
                 )
+
+
+def _rows(circuit: Circuit, n_layers: int) -> Iterator[range]:
+    """The layers of each row, from the bottom."""
+    busy = {path.head.layer for path in circuit.every_path()}
+
+    def alike(layer: int) -> object:
+        own = n_layers <= _SHALLOW or layer in busy
+        return layer if own else idle_heads(circuit, layer)
+
+    for _, layers in itertools.groupby(range(n_layers), alike):
+        first, *rest = layers
+        yield range(first, first + 1 + len(rest))
 
 
 def depth(circuit: Circuit) -> int:

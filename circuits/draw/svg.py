@@ -48,32 +48,32 @@ def draw_circuit(
         InputError: a head above the layers, or a path whose role is not in the order.
     """
     layout = lay_out(circuit, n_layers, order, necessity, task=task, enables=enables, batch=batch)
-    labels = [label for row in layout.labels for label in row]
+    labels = [label for lines in layout.labels for label in lines]
     left = max(
         _LEFT, 60 + max(round((6 if label.faint else 7) * len(label.text)) for label in labels)
     )
     widest = max((len(line) for column in layout.columns for line in _lines(column)), default=0)
     step = max(_COLUMN, 8 * widest, *(7 * len(column.name) + 8 for column in layout.columns))
     xs = [left + step * place for place in range(len(layout.columns))]
-    busy = {arrow.path.head.layer for arrow in layout.arrows}
+    busy = {arrow.row for arrow in layout.arrows}
     heights = [
-        max(_ROW if layer in busy else _IDLE_ROW, 8 + _LINE * len(row))
-        for layer, row in enumerate(layout.labels)
+        max(_ROW if row in busy else _IDLE_ROW, 8 + _LINE * len(lines))
+        for row, lines in enumerate(layout.labels)
     ]
     foot = _FOOT + 15 * max(len(_lines(column)) for column in layout.columns)
     width, height = xs[-1] + max(_RIGHT, step // 2), _TOP + sum(heights) + foot
-    floors = [height - foot - sum(heights[:layer]) for layer in range(len(heights) + 1)]
+    floors = [height - foot - sum(heights[:row]) for row in range(len(heights) + 1)]
     svg = _canvas(width, height)
     for x, column in zip(xs, layout.columns):
         line = {"x1": x, "y1": floors[0], "x2": x, "y2": floors[-1]}
         _add(svg, "line", **line, stroke="currentColor", stroke_opacity=0.18)
         _add_column(svg, column, x, floors[0])
-    for layer, row in enumerate(layout.labels):
-        bottom, top = floors[layer], floors[layer + 1]
-        _add_labels(svg, row, (bottom + top) / 2, faint=layer not in busy)
-        arrows = [arrow for arrow in layout.arrows if arrow.path.head.layer == layer]
-        bundles = [b for b in layout.bundles if b.arrows[0].path.head.layer == layer]
-        _add_layer(svg, arrows, bundles, xs, bottom, top)
+    for row, lines in enumerate(layout.labels):
+        bottom, top = floors[row], floors[row + 1]
+        _add_labels(svg, lines, (bottom + top) / 2, faint=row not in busy)
+        arrows = [arrow for arrow in layout.arrows if arrow.row == row]
+        bundles = [bundle for bundle in layout.bundles if bundle.arrows[0].row == row]
+        _add_row(svg, arrows, bundles, xs, bottom, top)
     for y in floors:
         for x in xs:
             _add(svg, "circle", cx=x, cy=y, r=3.5, fill="currentColor", fill_opacity=0.6)
@@ -134,7 +134,7 @@ def _curve(arrow: Arrow, beside: int | float, xs: Sequence[int], bottom: int, to
     return Curve(start, end, bottom - 5, top + 5)
 
 
-def _add_layer(
+def _add_row(
     svg: ET.Element,
     arrows: Sequence[Arrow],
     bundles: Sequence[Bundle],
