@@ -58,6 +58,7 @@ def test_other_examples_name_the_same_paths(small):
     assert list(circuits[0].paths()) == list(circuits[1].paths())
 
 
+@pytest.mark.slow
 def test_the_circuit_found_holds_on_other_examples(small):
     circuit = discover(small.model, small.task, examples=256, restarts=1)
     batch = small.task.sample(256, seed=7, split="test")
@@ -102,6 +103,7 @@ def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
     assert len(twice) > 50 and not any(map(holds, [*once, *twice]))
 
 
+@pytest.mark.slow
 def test_a_search_ends_when_there_is_no_other_start(small):
     """However many were asked for; few circuits differ in two heads."""
     heads = [Head(1, 0), Head(3, 0)]
@@ -109,6 +111,7 @@ def test_a_search_ends_when_there_is_no_other_start(small):
     assert discover(small.model, small.task, examples=16, restarts=10**15, heads=heads) == found
 
 
+@pytest.mark.slow
 def test_a_single_path_too_many_is_noticed_at_the_end(small):
     """Also where no two changes together hold."""
     found = discover(small.model, small.task, examples=64, restarts=1)
@@ -154,6 +157,7 @@ def test_without_a_tolerance_95_percent_of_what_was_learned_is_kept(small):
     assert score.sufficient and score.kept > 0.95
 
 
+@pytest.mark.slow
 def test_what_is_worse_than_knowing_nothing_is_no_circuit(small):
     """However large the tolerance is."""
     found = discover(small.model, small.task, tolerance=10.0, examples=64, restarts=1)

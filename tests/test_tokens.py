@@ -215,7 +215,9 @@ def test_paths_that_are_forbidden_in_some_examples_are_not_proposed():
     bench.discover()
 
 
-@pytest.mark.parametrize("name", ["repeated", "k-hop", "k-hop-7"])
+@pytest.mark.parametrize(
+    "name", ["repeated", "k-hop", pytest.param("k-hop-7", marks=pytest.mark.slow)]
+)
 def test_shipped_models_are_their_presets_and_their_circuits_are_known(name):
     checkpoint = ri.load_checkpoint(name)
     assert from_data(ri.Recipe, checkpoint.training["recipe"], name) == ri.PRESETS[name]

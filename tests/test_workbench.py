@@ -137,6 +137,7 @@ def test_with_nothing_supposed_the_intact_model_is_scored(bench):
     assert view.data.baseline_loss == pytest.approx(bench.loss, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_shipped_model_from_the_first_look_to_the_report(small, tmp_path, capsys):
     assert "s0<-s2 0.89" in repr(small.roles())
     assert "A1? -> B1" in repr(small.attention(2, 0))

@@ -39,6 +39,7 @@ def harness(*arguments):
     return {row[1]: int(row[2]) for row in rows}
 
 
+@pytest.mark.slow
 def test_killed_commands_end_with_the_same_files():
     ended = harness("--command", "train", "--how", "kill", "files", "full", "--times", 2)
     assert ended["files"] == 2 and ended.keys() == {"kill", "files", "full"}
