@@ -125,7 +125,7 @@ def test_a_usage_error_is_one_plain_line_on_a_terminal_too(arguments):
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_tables_keep_to_a_width_and_break_no_word_of_it(width):
-    header = ["path", "in letters", "MSE, ablated too", "what it does"]
+    header = ["path", "meaning", "MSE, ablated too", "what it does"]
     cells = [["L0.H0 s2<-s1", "B <- A of A->B", "0.0797", "carries; enables L4.H0 s0<-s4 " * 3]]
     lines = text_table(header, cells, right=(2,), width=width)
     assert max(map(len, lines)) <= width

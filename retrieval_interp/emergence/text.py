@@ -25,7 +25,7 @@ from tasks.structured import to_data
 
 HEADER = [
     "path",
-    "in letters",
+    "meaning",
     "attention",
     f"above {THRESHOLD:g}",
     "half of it",

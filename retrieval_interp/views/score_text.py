@@ -304,7 +304,7 @@ def head_header(score: CircuitScore) -> list[str]:
 
 def path_header(score: CircuitScore) -> list[str]:
     loss = score.loss_name
-    return ["path", "in letters", f"{loss}, ablated too", f"{loss}, cut live", "what it does"]
+    return ["path", "meaning", f"{loss}, ablated too", f"{loss}, cut live", "what it does"]
 
 
 def _does(row: LivePathScore, score: CircuitScore) -> str:

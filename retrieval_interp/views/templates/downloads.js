@@ -1,7 +1,7 @@
 // Files made in the page: nothing is asked of anyone.
 
 function csv(rows, loss) {
-  const header = ["path", "in letters", "mean attention", `${loss} ablated too`,
+  const header = ["path", "meaning", "mean attention", `${loss} ablated too`,
     `${loss} cut live`, "what it does"];
   const keys = ["name", "label", "attention", "ablated", "live", "does"];
   const cell = value => `"${String(value ?? "").replaceAll('"', '""')}"`;
