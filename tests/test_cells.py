@@ -141,6 +141,7 @@ def test_an_abandoned_stream_leaves_no_process(tmp_path):
         os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_its_sweep(tmp_path):
     script = """
 from retrieval_interp.sweep.cells import Job

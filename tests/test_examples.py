@@ -115,6 +115,7 @@ def test_the_depths_of_the_shown_graph_are_those_of_the_text(printed):
     assert said in (ROOT / "docs/conditional.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_docs_are_the_commands(
     run_command_in_process, tmp_path, without_type_checks
 ):
@@ -159,6 +160,7 @@ def test_a_circuit_is_supposed_in_a_terminal(tmp_path):
     assert "taken back" not in one and "with 1 of 5 heads replaced" in one
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_is_learned_and_explained(tmp_path):
     """In a process of its own, as a user runs it."""
     printed = run(ROOT / "examples" / "own_task.py", cwd=tmp_path)

@@ -148,6 +148,7 @@ def test_wrong_options_are_refused_before_anything_is_loaded(arguments, text, ca
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_cleanly(tmp_path):
     command = [sys.executable, "-m", "retrieval_interp.cli", "explore", "--no-browser"]
     command += ["--examples", "8"]

@@ -169,6 +169,7 @@ def test_a_killed_sweep_goes_on_where_it_was(whole, tmp_path):
     assert not list(out.rglob(".writing-*")) and not list(out.rglob("state.safetensors"))
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_says_so_in_one_line_and_goes_on(whole, tmp_path):
     out, name = tmp_path / "interrupted", "layers-2-seed-1"
     copy_without(whole[0], out, name)
@@ -213,6 +214,7 @@ def test_a_failing_cell_is_reported_and_the_rest_goes_on(whole, tmp_path):
     assert results(out) == results(whole[0])
 
 
+@pytest.mark.slow
 def test_a_result_that_was_not_written_down_is_taken_from_the_run(whole, tmp_path):
     """The sweep is killed between the end of a cell and its result."""
     out, name = tmp_path / "out", "layers-1-seed-0"

@@ -442,7 +442,7 @@ MECHANISMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["hooked", "bridge"])
+@pytest.mark.parametrize("kind", ["hooked", pytest.param("bridge", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("side", ["right", "left"])
 @torch.no_grad()
 def test_padded_examples_have_the_losses_that_they_have_alone(side, kind):

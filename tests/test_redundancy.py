@@ -63,6 +63,7 @@ def test_duplicated_heads_are_found_as_one_set(copies):
     assert set(ri.needed_paths(built.model, built.task, TOLERANCE, 64)) == truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairing", ["join", "point"])
 def test_sets_equal_those_of_all_subsets_run_by_hooks(pairing):
     """Every subset of three heads cut with plain hooks on the pattern, none of our runs."""
@@ -116,6 +117,7 @@ def halved():
     )
 
 
+@pytest.mark.slow
 def test_a_found_circuit_names_what_is_redundant(halved):
     built, circuit, _ = halved
     assert not circuit.enabling

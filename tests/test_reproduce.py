@@ -164,6 +164,7 @@ def ship(monkeypatch, *names):
     monkeypatch.setattr(evidence_module, "shipped_checkpoints", lambda: some)
 
 
+@pytest.mark.slow
 def test_the_shipped_models_numbers_are_those_of_its_circuit(only_small):
     package = Evidence(Path("/nowhere"))
     small = ri.load_checkpoint("small")

@@ -226,6 +226,7 @@ def interrupted(command, when, cwd):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_a_terminal_gives_the_best_circuit_so_far(tmp_path):
     command = [sys.executable, "-m", "retrieval_interp.cli", "ablate", "--examples", "64"]
     command += ["--save-circuit", "circuit.json", "--json", "numbers.json", "--controls", "2"]

@@ -294,6 +294,7 @@ def test_the_guard_sees_a_request(tmp_path):
     assert len(done) == 1 and done[0].startswith("socket.")
 
 
+@pytest.mark.slow
 def test_no_command_asks_the_network(tmp_path):
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
