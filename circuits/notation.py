@@ -66,11 +66,11 @@ def _offset(words: list[str]) -> int:
     return int(words[0])
 
 
-def parse_circuit(lines: Iterable[str], task: Task, rest: Rest = "zero") -> Circuit:
+def parse_circuit(lines: str | Iterable[str], task: Task, rest: Rest = "zero") -> Circuit:
     """Read a circuit from lines, one per head.
 
     Args:
-        lines: in the forms above; heads not named are left as they are.
+        lines: in the forms above, as one text or one by one; heads not named are left as they are.
         task: the task that the circuit belongs to.
         rest: the attention row of a position without a path, in one-hot and shared heads.
 
@@ -87,6 +87,8 @@ def parse_circuit(lines: Iterable[str], task: Task, rest: Rest = "zero") -> Circ
     """
     circuit = Circuit.empty(task, rest)
     named: set[Head] = set()
+    if isinstance(lines, str):
+        lines = filter(str.strip, lines.splitlines())
     for line in lines:
         circuit = suppose(circuit, line)
         head = Head.parse(line.split()[0])

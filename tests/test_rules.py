@@ -85,6 +85,7 @@ def test_rules_are_written_read_and_ordered_by_cost():
     ]  # fmt: skip
     circuit = parse_circuit(lines, task)
     assert str(circuit).splitlines() == lines
+    assert parse_circuit(f"\n{circuit}\n", task) == circuit
     assert parse_circuit(["L0.H0 offset 1"], task)[0, 0] == PREVIOUS
     mean = Mechanism("mean", mean=MeanPattern(torch.rand(5, 5).softmax(-1).tril()))
     circuit = circuit.replace((3, 0), mean)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath
+from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.circuit_score import score_circuit
 from circuits.scores.scorer import Scorer
@@ -110,6 +110,24 @@ def test_sufficient_and_minimal_follow_the_tolerance(task, model):
     assert not score.sufficient and not score.minimal and not score.spared
     empty = score_circuit(model, task, Circuit({}, 5), batch, tolerance=1e9)
     assert not empty.sufficient and not empty.minimal
+
+
+def test_a_printed_score_says_its_losses_and_fits_the_terminal(task, model, monkeypatch):
+    enabling = (HeadPath(Head(0, 0), RolePath(4, 3)),)
+    circuit = replace(CIRCUIT, enabling=enabling)
+    score = score_circuit(model, task, circuit, task.sample(5), controls=0)
+    for columns in ("80", "60"):
+        monkeypatch.setenv("COLUMNS", columns)
+        intact, combined, _, header, *rows = str(score).splitlines()
+        assert max(map(len, (header, *rows))) <= int(columns)
+        assert intact == f"MSE {score.baseline_loss:.4f} +- {score.baseline_se:.4f} intact"
+        assert combined.startswith(f"MSE {score.combined_loss:.4f} +- {score.combined_se:.4f} with")
+        assert combined.endswith("4 of 6 heads replaced")  # no share, as nothing was learned
+        numbers = [(row.attention, row.ablated_loss, row.live_loss) for row in score.paths]
+        numbers.append((score.enabling[0].attention, score.enabling[0].live_loss))
+        assert [row.split()[2:] for row in rows] == [[f"{n:.4f}" for n in row] for row in numbers]
+    learned = replace(score, baseline_loss=0.25, combined_loss=0.5, uninformed_loss=0.75)
+    assert "replaced (50.0% of what was learned)" in str(learned)
 
 
 def test_a_path_without_which_nothing_is_known_cannot_be_left_out(task, model):

@@ -12,6 +12,7 @@
 A path that the circuit lists as enabling has no frozen score, since the circuit does without it.
 """
 
+import math
 import statistics
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,7 @@ from circuits.runs.losses import mean_loss, standard_error
 from circuits.runs.mean_attention import attention_along_paths, mean_attention
 from circuits.scores.control import allowed_paths, random_control
 from circuits.scores.enabling import LEAST_DROP, Cut, Enabled, enabled_by
+from circuits.scores.number_table import number_table
 from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from circuits.scores.tolerance import kept_share, tolerance_of, uninformed_loss
@@ -112,7 +114,7 @@ class RedundantScore:
 
 @dataclass(frozen=True)
 class CircuitScore(OldNames):
-    """The scores of a circuit on one set of examples.
+    """The scores of a circuit on one set of examples; printed, its losses and those of its paths.
 
     Attributes:
         circuit: the circuit scored.
@@ -192,6 +194,26 @@ class CircuitScore(OldNames):
     def spared(self) -> tuple[HeadPath, ...]:
         """Paths that can be left out, one at a time, with a loss below the limit."""
         return tuple(row.path for row in self.paths if row.ablated_loss < self.limit)
+
+    def __str__(self) -> str:
+        names = self.circuit.role_names
+        rows = [
+            (row.path.text(names), [row.attention, row.ablated_loss, row.live_loss])
+            for row in self.paths
+        ]
+        rows += [
+            (row.path.text(names), [row.attention, math.nan, row.live_loss])
+            for row in self.enabling
+        ]
+        kept = f" ({self.kept:.1%} of what was learned)" if math.isfinite(self.kept) else ""
+        return "\n".join(
+            [
+                f"{self.loss_name} {self.baseline_loss:.4f} +- {self.baseline_se:.4f} intact",
+                f"{self.loss_name} {self.combined_loss:.4f} +- {self.combined_se:.4f} with "
+                f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads replaced{kept}",
+                *number_table("path", ("attention", "ablated too", "cut live"), rows),
+            ]
+        )
 
 
 def score_circuit(

@@ -9,8 +9,6 @@ estimated, all from one pass (`circuits.attribution`), with as many exact losses
 """
 
 import math
-import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -23,6 +21,7 @@ from circuits.hooks.points import is_causal
 from circuits.runs.losses import mean_loss
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_paths
+from circuits.scores.number_table import number_table
 from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from tasks import Batch, Task
@@ -89,8 +88,8 @@ class AblationSweep(OldNames):
         return "\n".join(
             [
                 f"intact loss {self.baseline_loss:.4f}",
-                *_table("head replaced", ("uniform", "identity", "rises by"), heads),
-                *_table("path cut live", ("attention", "loss", "rises by"), paths),
+                *number_table("head replaced", ("uniform", "identity", "rises by"), heads),
+                *number_table("path cut live", ("attention", "loss", "rises by"), paths),
             ]
         )
 
@@ -127,7 +126,7 @@ class EstimatedSweep:
         ]
         header = ("first order", "curvature", "exact loss")
         loss = f"intact loss {self.baseline_loss:.4f}; estimates of its rise"
-        return "\n".join([loss, *_table("changed", header, rows)])
+        return "\n".join([loss, *number_table("changed", header, rows)])
 
     @property
     def rank_correlation(self) -> float:
@@ -238,29 +237,6 @@ def ablation_sweep(
         for each in progress(largest, "scoring exactly")
     }
     return EstimatedSweep(baseline, of_heads, of_paths, losses, empty.role_names)
-
-
-_PRINTED = 20  # rows of a table
-_NUMBER = 12  # characters of a number's column
-
-
-def _table(
-    what: str, header: Sequence[str], rows: Sequence[tuple[str, Sequence[float]]]
-) -> list[str]:
-    """Lines of a table of named numbers, no wider than the terminal; the first rows alone."""
-    shown = [(what, list(header))]
-    for name, numbers in rows[:_PRINTED]:
-        shown.append((name, ["" if math.isnan(each) else f"{each:.4f}" for each in numbers]))
-    room = shutil.get_terminal_size().columns - _NUMBER * len(header)
-    width = max(8, min(room, max(len(name) for name, _ in shown)))
-    lines = [
-        (name if len(name) <= width else f"{name[: width - 1]}…").ljust(width)
-        + "".join(cell.rjust(_NUMBER) for cell in cells)
-        for name, cells in shown
-    ]
-    if len(rows) > _PRINTED:
-        lines.append(f"and {len(rows) - _PRINTED} more")
-    return ["", *lines] if rows else []
 
 
 def _paths(
