@@ -53,8 +53,6 @@ SCALES: dict[str, Scale] = {
         seeds=(0,),
         recipe={
             "steps": 3_000,
-            "schedule": "cooldown",
-            "cooldown": 0.5,
             "precision": "bfloat16",
             "init": "linear",
         },
@@ -71,7 +69,7 @@ SCALES: dict[str, Scale] = {
             "checkpoint_every": 250,
         },
         model={"d_model": 64, "heads": 1, "mlp": False},
-        task={"steps": 3, "base": 10.0},
+        task={"base": 10.0},
     ),
     "smoke": Scale(
         "2 depths, 2 seeds, seconds: a test, no retrieval problem",
