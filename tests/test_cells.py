@@ -162,8 +162,11 @@ for event in run_local([[Job("cell", "", "", 1, {}, "")]], [{}], never_done):
         time.sleep(0.02)
 
 
-def test_a_worker_has_its_environment_before_torch_is_loaded(tmp_path):
-    """In a process of its own, whose main module loads nothing heavy."""
+def test_a_worker_has_its_environment_before_torch_and_leaves_nothing_behind(tmp_path):
+    """In a process of its own, whose main module loads nothing heavy.
+
+    A lock stands for what torch.compile makes: Python warns of those that are not taken down.
+    """
     script = """
 from retrieval_interp.sweep.cells import Job
 from retrieval_interp.sweep.local import run_local
@@ -172,15 +175,17 @@ import worker_job
 print(event.result)
 """
     (tmp_path / "worker_job.py").write_text(
-        "import os, sys\n"
+        "import multiprocessing, sys\n"
+        "locks = []\n"
         "def work(jobs, on_step):\n"
+        "    locks.append(multiprocessing.Lock())\n"
         "    yield {'cell': jobs[0].cell, 'result': {'torch': 'torch' in sys.modules}}\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), str(tmp_path)])}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout == "{'torch': False}\n"
+    assert (done.stdout, done.stderr) == ("{'torch': False}\n", "")
 
 
 def test_gpus_are_dealt_out_in_turn(monkeypatch):

@@ -42,7 +42,7 @@ def test_a_cell_of_gpu_hour_is_the_beginning_of_the_full_one():
         (
             "section7-ic",
             "huge",
-            "scale 'huge': expected one of: full, gpu-hour, paper-sizes, laptop, smoke",
+            "scale 'huge': expected one of: full, gpu-hour, paper-sizes, laptop, laptop-5, smoke",
         ),
     ],
 )

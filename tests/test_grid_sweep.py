@@ -239,7 +239,7 @@ def error_of(arguments, capsys):
         (["--grid", "section8", "--out", "new"], "grid 'section8': expected one of: section7-ic,"),
         (
             ["--grid", "section7-ic", "--scale", "big", "--out", "new"],
-            "scale 'big': expected one of: full, gpu-hour, paper-sizes, laptop, smoke",
+            "scale 'big': expected one of: full, gpu-hour, paper-sizes, laptop, laptop-5, smoke",
         ),
         (["--out", "new"], "--grid: expected one of: section7-ic, section7-nonic, found none"),
         (["--grid", "section7-ic"], "--out"),

@@ -38,8 +38,8 @@ class SweepOptions:
     Attributes:
         out: folder of the sweep.
         grid: section7-ic or section7-nonic; required for a new folder.
-        scale: full (the paper's), gpu-hour, paper-sizes, laptop or smoke; full for
-            a new folder.
+        scale: full (the paper's), gpu-hour, paper-sizes, laptop, laptop-5 or smoke; full
+            for a new folder.
         workers: processes at once; by default 1 on CPUs, as many as --gpus-per-cell allows on GPUs,
             and as many as there is room for on a cluster.
         threads: CPU threads per process; by default the cores divided by the workers, 1 on a

@@ -17,7 +17,6 @@ Ray cluster.
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -210,8 +209,6 @@ def _serve(
 
     for answer in work(jobs, on_step):
         answers.send(answer)
-    sys.stderr.flush()
-    os._exit(0)  # at once: the interpreter takes a second to shut down
 
 
 def _end_with_parent() -> None:
