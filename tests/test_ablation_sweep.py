@@ -85,7 +85,9 @@ def test_an_induction_head_is_enabled_through_its_keys():
     assert row.by_key < 0.6 and row.by_query > 0.99
 
 
-@pytest.mark.parametrize("seed", [*range(5), pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [0, 2, 3, 4, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 5))]
+)
 def test_discovery_recovers_compiled_circuits(seed):
     """Precision and recall 1 on circuits that are known because they were built."""
     task = RetrievalTask(steps=1 + seed % 3, dim=8, tokens="unit")
