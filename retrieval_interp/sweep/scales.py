@@ -77,7 +77,9 @@ SCALES: dict[str, Scale] = {
         task={"base": 10.0},
     ),
     "laptop": replace(_SMALL, task={"steps": 3, "base": 10.0}),
-    "laptop-5": replace(_SMALL, about="the same, D = 5 with the curriculum: 33 minutes on two"),
+    "laptop-5": replace(
+        _SMALL, about="the same with D = 5 and the curriculum: 33 minutes on two cores"
+    ),
     "smoke": Scale(
         "2 depths, 2 seeds, seconds: a test, no retrieval problem",
         layers=(1, 2),
