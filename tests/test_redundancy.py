@@ -151,6 +151,9 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
             assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
     (text,) = (row for row in path_rows(score, built.task) if row[0] == "L0.H0, L0.H1 s0<-s1")
     assert text[-1].startswith("any one suffices (one left: up to 0.0000); enables L1.H0 s0<-s2")
+    cut = {row.text(): row.live_loss for row in score.redundant}
+    printed = [line for line in str(score).splitlines() if line.startswith(tuple(cut))]
+    assert [line.split()[-1] for line in printed] == [f"{loss:.4f}" for loss in cut.values()]
     listed = score_to_dict(score, "halved", built.task, 0)["redundant"]
     assert [tuple(row["paths"]) for row in listed] == [
         tuple(map(str, paths)) for paths in circuit.redundant

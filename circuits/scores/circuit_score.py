@@ -14,6 +14,7 @@ A path that the circuit lists as enabling has no frozen score, since the circuit
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -106,6 +107,11 @@ class RedundantScore:
     live_se: float
     left_losses: tuple[float, ...]
     enables: tuple[Enabled, ...]
+
+    def text(self, names: Sequence[str] = ()) -> str:
+        """The heads, then the path, as in `L1.H0, L2.H0 s0<-s2`."""
+        heads = ", ".join(str(path.head) for path in self.paths)
+        return f"{heads} {self.paths[0].path.text(names)}"
 
     def one_suffices(self, tolerance: float) -> bool:
         """Whether the model needs one of them, and any one will do."""
@@ -205,6 +211,7 @@ class CircuitScore(OldNames):
             (row.path.text(names), [row.attention, math.nan, row.live_loss])
             for row in self.enabling
         ]
+        rows += [(row.text(names), [math.nan, math.nan, row.live_loss]) for row in self.redundant]
         kept = f" ({self.kept:.1%} of what was learned)" if math.isfinite(self.kept) else ""
         return "\n".join(
             [

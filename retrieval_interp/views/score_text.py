@@ -277,7 +277,7 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
         for row in (*score.paths, *enabling)
     ] + [
         [
-            f"{', '.join(str(path.head) for path in row.paths)} {row.paths[0].path.text(names)}",
+            row.text(names),
             row.paths[0].path.words(label),
             "",
             f"{row.live_loss:.4f}",
