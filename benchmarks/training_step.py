@@ -26,6 +26,7 @@ from tqdm import tqdm
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.training.compiled import compiled
+from retrieval_interp.training.freed_memory import keep_freed_memory
 from retrieval_interp.training.model import build_model
 from tasks import VectorTask
 
@@ -128,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--stock", action="store_true", help="time the stock model too")
     parser.add_argument("--no-compile", action="store_true", help="time all three uncompiled")
     options = parser.parse_args(argv)
+    keep_freed_memory()
     device = prepare(options)
     print(machine(device))
     rows = []

@@ -22,9 +22,11 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         from retrieval_interp.emergence.watch import Watch
         from retrieval_interp.storage.circuit_file import read_circuit
         from retrieval_interp.storage.run_folder import last_step
+        from retrieval_interp.training.freed_memory import keep_freed_memory
         from retrieval_interp.training.loop import FINAL_STEPS, train_model
 
     out, recipe, watch = options.out or Path("runs") / options.preset, options.recipe, None
+    keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     if options.watch is not None:

@@ -146,6 +146,14 @@ def test_whole_process(benchmark, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_freed_memory(benchmark, tmp_path, capsys):
+    arguments = ["--presets", "small", "--rounds", "2", "--steps", "1", "--device", "cpu"]
+    data, _, lines = run(benchmark, "freed_memory", tmp_path, capsys, *arguments)
+    (row,) = data["rows"]
+    assert lines[0].split()[:2] == ["small", "float32"]
+    assert 0 < row["25%"] <= row["ratio"] <= row["75%"]
+
+
 def test_memory(benchmark, tmp_path, capsys):
     arguments = ["--cases", "score", "--device", "cpu", "--threads", "1"]
     data, _, lines = run(benchmark, "memory", tmp_path, capsys, *arguments)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
 from retrieval_interp.storage.files import remove_leftovers
+from retrieval_interp.training.freed_memory import keep_freed_memory
 from tasks.errors import InputError
 
 if TYPE_CHECKING:
@@ -150,12 +151,13 @@ def reason_of(error: BaseException) -> str:
 def answers_of(
     jobs: Sequence[Job], on_step: Callable[[str, int], None] = lambda cell, done: None
 ) -> list[dict[str, Any]]:
-    """Run jobs that train together, as `run_jobs`, and catch errors.
+    """Run jobs that train together in this process, as `run_jobs`, and catch errors.
 
     Returns:
         For each job JSON data with the name of its `cell` and its `result`, or the `error` in one
         line and in `detail`.
     """
+    keep_freed_memory()
     ended: Sequence[dict[str, Any] | Exception]
     try:
         ended = run_jobs(jobs, on_step)
