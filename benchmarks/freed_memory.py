@@ -43,15 +43,22 @@ def hand_back() -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--presets", nargs="+", default=DEFAULT, choices=sorted(PRESETS))
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), help="the preset's")
+    parser.add_argument(
+        "--precision", nargs="+", choices=("float32", "bfloat16"), help="default: the preset's"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3, help="in turn")
     options = parser.parse_args(argv)
     device = prepare(options)
     print(machine(device))
     rows = []
-    for name in tqdm(options.presets, leave=False, disable=None):
-        recipe = replace(PRESETS[name], precision=options.precision or PRESETS[name].precision)
+    chosen = [
+        (name, precision)
+        for name in options.presets
+        for precision in options.precision or (PRESETS[name].precision,)
+    ]
+    for name, precision in tqdm(chosen, leave=False, disable=None):
+        recipe = replace(PRESETS[name], precision=precision)
         if options.quick:
             recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
         model = build_model(recipe.model, recipe.task, 0, device)
