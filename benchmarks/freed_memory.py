@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from measure import arguments, machine, prepare, ratios, report
 from tqdm import tqdm
-from training_step import stepper
+from training_step import KNOWN, stepper
 
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.training.freed_memory import (
@@ -42,7 +42,7 @@ def hand_back() -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--presets", nargs="+", default=DEFAULT, choices=sorted(PRESETS))
+    parser.add_argument("--presets", nargs="+", default=DEFAULT, choices=KNOWN)
     parser.add_argument(
         "--precision", nargs="+", choices=("float32", "bfloat16"), help="default: the preset's"
     )

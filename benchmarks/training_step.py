@@ -30,6 +30,7 @@ from retrieval_interp.training.freed_memory import keep_freed_memory
 from retrieval_interp.training.model import build_model
 from tasks import VectorTask
 
+KNOWN = sorted(name for name in PRESETS if isinstance(PRESETS[name].task, VectorTask))
 DEFAULT = (
     *("small", "transformer-a", "transformer-d"),
     *("section7-ic-1", "section7-ic-4", "section7-ic-8"),
@@ -119,8 +120,7 @@ def compare(
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__)
-    known = sorted(name for name in PRESETS if isinstance(PRESETS[name].task, VectorTask))
-    parser.add_argument("--presets", nargs="+", default=DEFAULT, choices=known)
+    parser.add_argument("--presets", nargs="+", default=DEFAULT, choices=KNOWN)
     parser.add_argument(
         "--precision", nargs="+", choices=("float32", "bfloat16"), help="default: the preset's"
     )

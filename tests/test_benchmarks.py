@@ -4,6 +4,7 @@ import argparse
 import importlib
 import json
 import math
+import platform
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -145,7 +146,7 @@ def test_whole_process(benchmark, tmp_path, capsys):
     assert 0 < row["first output s"] <= row["total s"] and row["peak MB"] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
 def test_freed_memory(benchmark, tmp_path, capsys):
     arguments = ["--presets", "small", "--rounds", "2", "--steps", "1", "--device", "cpu"]
     data, _, lines = run(benchmark, "freed_memory", tmp_path, capsys, *arguments)
@@ -154,6 +155,7 @@ def test_freed_memory(benchmark, tmp_path, capsys):
     assert 0 < row["25%"] <= row["ratio"] <= row["75%"]
 
 
+@pytest.mark.slow
 def test_memory(benchmark, tmp_path, capsys):
     arguments = ["--cases", "score", "--device", "cpu", "--threads", "1"]
     data, _, lines = run(benchmark, "memory", tmp_path, capsys, *arguments)

@@ -21,8 +21,8 @@ seed (docs/reproduction.md).
 
 `paper-sizes` has the paper's task, model, batch and depths, with what made the laptop's runs learn
 (base 10 and PyTorch's initialization), in bfloat16, 3,000 steps and one seed. As the rate is
-constant, a longer run begins with the same steps. They are too few for four layers, which after
-3,500 are on the plateau still (docs/reproduction.md).
+constant, a longer run begins with the same steps. They are too few for four layers at D = 5, which
+are still on the plateau after 3,500, as eight are after 1,000 (docs/reproduction.md).
 
 `smoke` is for tests: seconds, on one chain of two steps, which is no retrieval problem.
 """
