@@ -105,9 +105,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = prepare(options)
     model, given = load(options)
     examples = 8 if options.quick else 64
-    # No time for a joint circuit, which is not looked at here.
+    # No joint circuit keeps this, and it is not looked at here.
     found = scan(
-        model, given, by=options.by, examples=examples, time=1e-9, progress=ri.progress_bar
+        model, given, by=options.by, examples=examples, tolerance=1e-9, progress=ri.progress_bar
     )
     few = found.batch[: 1 if options.quick else 4]
     scores = detected(model, few)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from circuits.circuit import RULES, Mechanism, Rest, RolePath
-from circuits.rules import rule_pattern
+from circuits.rules import looks_ahead, rule_pattern
 from tasks import InputError, role_name
 
 
@@ -32,6 +32,8 @@ def path_sources(
 ) -> Bool[Tensor, "batch chain src"]:
     """Where role `dest` of every chain attends along a path; nowhere without a destination.
 
+    Where chains share the position of `dest`, its sources are those of all these chains.
+
     Args:
         path: which one.
         roles: position of every role; -1 where it is absent.
@@ -42,12 +44,24 @@ def path_sources(
     position = torch.arange(n_positions, device=roles.device)
     dest, src = roles[:, :, path.dest, None], roles[:, :, path.src, None]
     sources = src == position
-    if path.relation != "own":
+    if path.relation == "own":
+        shared = shared_destinations(roles, path.dest)
+        sources = sources if shared is None else (shared.float() @ sources.float()) > 0
+    else:
         of_all = sources.sum(1, keepdim=True)
         sources = (of_all if path.relation == "all" else of_all - sources.long()) > 0
         if causal:
             sources = sources & (position <= dest)
     return sources & (dest >= 0)
+
+
+def shared_destinations(
+    roles: Int[Tensor, "batch chain role"], dest: int
+) -> Bool[Tensor, "batch chain chain2"] | None:
+    """Which chains have role `dest` at the same position; None if all have their own."""
+    here = roles[:, :, dest]
+    same = (here[:, :, None] == here[:, None, :]) & (here >= 0)[:, None, :]
+    return same if int(same.sum()) > int((here >= 0).sum()) else None
 
 
 def _rows(path: RolePath, roles: Int[Tensor, "batch chain role"]) -> tuple[Tensor, Tensor]:
@@ -89,6 +103,11 @@ def attention_pattern(
             does not fit the batch (`circuits.rules.rule_pattern`).
     """
     if mechanism.kind in RULES:
+        if causal and looks_ahead(mechanism):
+            raise InputError(
+                f"{mechanism}: expected a model that looks both ways, for a rule that looks ahead, "
+                "found a causal one"
+            )
         pattern = rule_pattern(mechanism, tokens, n_positions, roles.device, real)
         if causal and mechanism.mean is not None and bool(pattern.triu(1).any()):
             raise InputError(
@@ -187,18 +206,34 @@ def attention_by_role(
 ) -> tuple[Float[Tensor, "head role role2"], Float[Tensor, "role role2"]]:
     """Average a pattern from each role to each role of the same chain.
 
+    Where chains share the position of the destination, to that role in all of them together.
+
     Returns:
         The mean over the examples and chains that have both roles, 0 where none has; and their
         number.
     """
-    example = torch.arange(len(pattern), device=pattern.device)[:, None, None, None]
-    dest, src = roles[:, :, :, None], roles[:, :, None, :]
-    between = pattern.transpose(0, 1)[:, example, dest.clamp(min=0), src.clamp(min=0)]
-    present = (dest >= 0) & (src >= 0)
-    count = present.float().sum(dim=(0, 1))
-    # Rows of padding, which stand in for absent roles, may be NaN.
-    total = between.float().masked_fill(~present, 0.0).sum(dim=(1, 2))
-    return total / count.clamp(min=1), count
+    example = torch.arange(len(pattern), device=pattern.device)[:, None]
+    of_rows = []
+    for dest in range(roles.shape[-1]):
+        here = roles[:, :, dest]
+        rows = pattern[example, :, here.clamp(min=0)].float()  # [batch chain head src]
+        shared = shared_destinations(roles, dest)
+        if shared is None:
+            present = (here >= 0)[..., None] & (roles >= 0)
+            sources = roles.clamp(min=0)[:, :, None].expand(-1, -1, rows.shape[2], -1)
+            # Rows of padding, which stand in for absent roles, may be NaN.
+            each = rows.gather(-1, sources).masked_fill(~present[:, :, None], 0.0)
+        else:
+            all_of = [
+                path_sources(RolePath(dest, src), roles, pattern.shape[-1], causal=False)
+                for src in range(roles.shape[-1])
+            ]
+            among = torch.stack(all_of, dim=-1)  # [batch chain src role]
+            rows = rows.masked_fill(~among.any(-1)[:, :, None], 0.0)
+            present, each = among.any(2), rows @ among.float()
+        of_rows.append((each.sum(dim=(0, 1)), present.float().sum(dim=(0, 1))))
+    totals, counts = (torch.stack(all_rows, dim=-2) for all_rows in zip(*of_rows))
+    return totals / counts.clamp(min=1), counts
 
 
 def attention_along(

@@ -8,7 +8,8 @@
   dest <- all.src and dest <- other.src spread it over that role of all, or all other, chains.
 - `shared`: as one-hot, but a role may have several sources, which share its attention equally.
 - `role-mean`: every path has its own, measured weight; independent of content, but not simple.
-- `offset`, `first`, `same`, `after-same`, `mean`: rules by position or token (`circuits.rules`).
+- `offset`, `first`, `last`, `same`, `after-same`, `mean`: rules by position or token
+  (`circuits.rules`).
 
 In one-hot and shared heads the row of a position without a path is all zeros, as in the paper, or
 optionally (`rest`) uniform or identity. `circuits.attention` turns mechanisms into patterns;
@@ -32,13 +33,13 @@ from tasks.structured import from_data, read_json
 
 Kind = Literal[
     "original", "cut", "uniform", "identity", "one-hot", "shared", "role-mean",
-    "offset", "first", "same", "after-same", "mean",
+    "offset", "first", "last", "same", "after-same", "mean",
 ]  # fmt: skip
 Rest = Literal["zero", "uniform", "identity"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 RESTS: tuple[Rest, ...] = get_args(Rest)
 WITH_PATHS = ("one-hot", "shared", "role-mean", "cut")
-RULES = ("offset", "first", "same", "after-same", "mean")
+RULES = ("offset", "first", "last", "same", "after-same", "mean")
 
 
 # Mechanisms
@@ -53,7 +54,8 @@ class Mechanism:
         paths: the paths of a one-hot, shared, role-mean or cut mechanism, sorted; empty for
             the others.
         weights: the attention of each path of a role-mean mechanism; empty for the others.
-        offset: how many positions back an `offset` mechanism looks, at least 1; 0 for the others.
+        offset: how many positions back an `offset` mechanism looks, below 0 for ahead; 0 for the
+            others.
         mean: the pattern of a `mean` mechanism.
 
     Raises:
@@ -77,10 +79,10 @@ class Mechanism:
             )
         if not all(0 <= weight <= 1 for weight in self.weights):
             raise InputError("expected weights from 0 to 1")
-        if (self.kind == "offset") != (self.offset > 0) or not 0 <= self.offset < 2**31:
+        if (self.kind == "offset") != (self.offset != 0) or abs(self.offset) >= 2**31:
             raise InputError(
-                "expected an offset of 1 to 2^31 - 1 for an offset head and none for others, "
-                f"found {self.offset} for {self.kind}"
+                "expected an offset of 1 to 2^31 - 1, back or ahead, for an offset head and none "
+                f"for others, found {self.offset} for {self.kind}"
             )
         if (self.kind == "mean") != (self.mean is not None):
             raise InputError(
@@ -124,7 +126,7 @@ class Mechanism:
         if self.kind == "role-mean":
             return f"role-mean of {len(self.paths)} paths"
         if self.kind == "offset":
-            return "previous" if self.offset == 1 else f"offset {self.offset}"
+            return {1: "previous", -1: "next"}.get(self.offset, f"offset {self.offset}")
         return " ".join([self.kind, *(path.text(names) for path in self.paths)])
 
     def __str__(self) -> str:

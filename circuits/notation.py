@@ -2,7 +2,7 @@
 
 L0.H0 one-hot s2<-s1 s4<-s3     the head's mechanism, with all its paths
 L1.H0 uniform                   a mechanism without paths
-L1.H1 offset 2                  two positions back; `previous` is `offset 1`
+L1.H1 offset 2                  two positions back; `previous` is `offset 1`, `next` `offset -1`
 L2.H0 s0<-s2                    adds a path; a role with two sources shares its attention
 L2.H1 s0<-all.s2 s4<-other.s3   to a role of all chains, or of all others, in equal parts
 
@@ -26,7 +26,7 @@ from circuits.circuit import (
 from tasks import InputError, Task
 
 _WRITTEN = tuple(kind for kind in KINDS if kind not in ("role-mean", "mean"))  # are measured
-_LONG = {"previous": ["offset", "1"]}
+_LONG = {"previous": ["offset", "1"], "next": ["offset", "-1"]}
 
 
 def suppose(circuit: Circuit, line: str) -> Circuit:
@@ -58,10 +58,11 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
 
 
 def _offset(words: list[str]) -> int:
-    if len(words) != 1 or not re.fullmatch("[1-9][0-9]{0,5}", words[0]):
-        found = " ".join(words[1:] if words[:1] == ["1"] else words)
+    if len(words) != 1 or not re.fullmatch("-?[1-9][0-9]{0,5}", words[0]):
+        found = " ".join(words[1:] if words[:1] in (["1"], ["-1"]) else words)
         raise InputError(
-            f"expected `previous` alone, or an offset such as `offset 2`, found {found!r:.60}"
+            "expected `previous` or `next` alone, or an offset such as `offset 2`, found "
+            f"{found!r:.60}"
         )
     return int(words[0])
 

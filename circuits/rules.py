@@ -1,14 +1,19 @@
 """Rules: where a head attends, said by position or by token instead of by role.
 
 - `previous`, or `offset k`: the position before, or k before.
+- `next`, or `offset -k`: the position after, or k after, in a model that looks both ways.
 - `first`: the first position, where heads of language models rest (an attention sink).
+- `last`: the last position, in a model that looks both ways.
 - `same`: the earlier positions with the same token, in equal parts.
 - `after-same`: the positions after these, in equal parts (induction).
 - `mean`: the head's mean pattern by position, measured.
 
-A position without a target, such as one whose token is new, attends to the first position. Rules
-look back only, in a model without a mask as well.
+A position without a target, such as one whose token is new, attends to the first position; the last
+ones, where `offset -k` has no target, to the last. `same` and `after-same` look back only, in a
+model without a mask as well.
 """
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,11 +23,29 @@ from circuits.circuit import Mechanism
 from tasks import InputError
 
 FIRST = Mechanism("first")
+LAST = Mechanism("last")
 PREVIOUS = Mechanism("offset", offset=1)
+NEXT = Mechanism("offset", offset=-1)
 SAME = Mechanism("same")
 AFTER_SAME = Mechanism("after-same")
-POSITION_RULES = (FIRST, PREVIOUS)  # simplest first
 TOKEN_RULES = (SAME, AFTER_SAME)
+
+
+def looks_ahead(mechanism: Mechanism) -> bool:
+    """Whether a rule attends to later positions, which a causal model cannot do."""
+    return mechanism.kind == "last" or mechanism.offset < 0
+
+
+def position_rules(causal: bool, offsets: Sequence[int] = (1,)) -> list[Mechanism]:
+    """Rules by position, the simplest first, those that look ahead only without a mask.
+
+    Args:
+        causal: whether the model attends to earlier positions alone.
+        offsets: how far the `offset` rules look, both ways.
+    """
+    ways = (offsets,) if causal else (offsets, [-offset for offset in offsets])
+    shifts = [Mechanism("offset", offset=offset) for way in ways for offset in way]
+    return [FIRST, *([] if causal else [LAST]), *shifts]
 
 
 def rule_pattern(
@@ -35,7 +58,7 @@ def rule_pattern(
     """The attention pattern of a rule.
 
     Args:
-        mechanism: of kind `offset`, `first`, `same`, `after-same` or `mean`.
+        mechanism: of a kind in `circuits.circuit.RULES`.
         tokens: what stands at each position; None where inputs are vectors.
         n_positions: sequence length.
         device: of the pattern.
@@ -57,9 +80,9 @@ def rule_pattern(
     if mechanism.mean is not None:
         return mechanism.mean.pattern(n_positions).to(device)[None]
     position = torch.arange(n_positions, device=device)
-    if mechanism.kind in ("offset", "first"):
-        back = mechanism.offset if mechanism.kind == "offset" else n_positions
-        sources = (position - back).clamp(min=0)
+    if mechanism.kind in ("offset", "first", "last"):
+        back = {"offset": mechanism.offset, "first": n_positions, "last": -n_positions}
+        sources = (position - back[mechanism.kind]).clamp(min=0, max=n_positions - 1)
         return torch.nn.functional.one_hot(sources, n_positions).float()[None]
     if tokens is None:
         raise InputError(

@@ -29,6 +29,7 @@ class Task:
         role_labels: readable names of the roles; by default `role_names`.
         role_symbols: short readable names, for axes; by default `role_names`.
         vocabulary: the word of every token id, for axes; by default the model's tokenizer has them.
+        fixed: whether its examples are given ones, the same for every seed.
         loss_name: what the loss is called in tables.
         loss_meaning: what its numbers mean, in a sentence.
         plateau: the loss of a model that has learned nothing, or None if unknown.
@@ -36,11 +37,14 @@ class Task:
             the loss at which 95% of what the model has learned is kept.
         answer_roles: the roles at which the loss reads the outputs, if it reads no others; scores
             are then computed at these positions only (see `answers`).
+        answer_role: the role at which the answer itself stands in the prompt, if there is one; a
+            circuit with paths to it is told what a model has to find, and its score says so.
         position_note: how to read `position_labels`, in a sentence; empty where that is plain.
         graph: what each symbol of a chain depends on; None where the task does not say.
     """
 
     loss_name: ClassVar[str] = "loss"
+    fixed: ClassVar[bool] = False
 
     @property
     def role_names(self) -> tuple[str, ...]:
@@ -66,6 +70,10 @@ class Task:
     @property
     def answer_roles(self) -> tuple[int, ...]:
         return ()
+
+    @property
+    def answer_role(self) -> int | None:
+        return None
 
     def answers(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch

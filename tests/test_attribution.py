@@ -15,6 +15,7 @@ from circuits.attribution.gradients import pattern_gradients
 from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, Circuit, Head, HeadPath, RolePath
 from circuits.models.vector_transformer import VectorTransformer
 from circuits.notation import parse_circuit
+from circuits.runs.pattern_shares import pattern_shares
 from circuits.scores.scorer import Scorer
 from retrieval_interp.training.model import ModelConfig, build_model
 from tasks import InputError, RetrievalTask
@@ -235,13 +236,19 @@ def test_an_estimated_sweep_is_that_of_the_attribution(model, task):
     found = ri.ablation_sweep(model, task, batch, estimate=True, exact=5)
     exact = ri.ablation_sweep(model, task, batch)
     attribution = attribute(model, task, batch)
-    assert found.heads.keys() == exact.heads.keys()
+    means = dict(found.heads.keys())
+    assert means.keys() == exact.head_costs.keys()
+    own = {head: pattern_shares(model, batch, {head: [mean]})[head] for head, mean in means.items()}
+    assert found.changed == {head: pytest.approx(1 - share) for head, (share,) in own.items()}
+    assert found.far == [head for head, share in found.changed.items() if share > 0.5]
     assert list(found.paths) == [row.path for row in exact.paths]
     for choice, estimate in found.heads.items():
         assert estimate == attribution.estimate(EMPTY.replace(*choice))
     for path, estimate in found.paths.items():
         assert estimate == attribution.estimate(EMPTY.cut(path))
-    losses = {**exact.heads, **{row.path: row.live_loss for row in exact.paths}}
+    scorer = Scorer(model, task, batch)
+    replaced = {choice: scorer.loss(EMPTY.replace(*choice)) for choice in found.heads}
+    losses = {**replaced, **{row.path: row.live_loss for row in exact.paths}}
     effects = {key: row.effect for key, row in {**found.heads, **found.paths}.items()}
     assert set(found.exact) == set(sorted(effects, key=effects.get)[-5:])
     assert found.exact == {key: pytest.approx(losses[key], abs=1e-6) for key in found.exact}

@@ -235,7 +235,7 @@ def test_a_circuit_of_nothing_is_not_sufficient(capsys, tmp_path):
     ablate(
         [*QUICK, "--circuit", str(tmp_path / "empty.json"), "--json", str(tmp_path / "out.json")]
     )
-    assert "No circuit: no replacement" in capsys.readouterr().out
+    assert "No circuit: no head can be replaced, or none was given" in capsys.readouterr().out
     data = json.loads((tmp_path / "out.json").read_text())
     assert not data["sufficient"] and not data["minimal"]
 

@@ -38,7 +38,8 @@ def sources_by_hand(path, chains, number, causal=True):
     dest = chains[number][path.dest]
     found = set()
     for other, chain in enumerate(chains):
-        wanted = {"own": other == number, "all": True, "other": other != number}[path.relation]
+        same = dest == chain[path.dest]  # such as a position that answers for several chains
+        wanted = {"own": same, "all": True, "other": other != number}[path.relation]
         visible = path.relation == "own" or not causal or chain[path.src] <= dest
         if wanted and visible and dest >= 0 and chain[path.src] >= 0:
             found.add(chain[path.src])
@@ -403,6 +404,7 @@ class Lengths(ri.Task):
         self.side = side
 
     def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        start += 1000 * seed + (100 if split == "test" else 0)
         examples = [self.alone(number) for number in range(start, start + n)]
         tokens = torch.full((n, 9), 10)
         real, roles = torch.zeros(n, 9, dtype=torch.bool), torch.full((n, 1, 3), -1)

@@ -142,15 +142,19 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
             with ablated(built.model, lost, batch), torch.no_grad():
                 expected = float(built.task.loss(built.model(batch.inputs), batch))
             assert measured == pytest.approx(expected, abs=1e-6)
-        assert row.one_suffices(TOLERANCE)
-        assert not row.one_suffices(row.live_loss)  # then none is needed
-        assert not row.one_suffices(-1.0)
+        assert row.one_suffices and row.needed and all(row.suffice)
+        least, most = min(row.left_losses), row.live_loss
+        assert row.shares == pytest.approx(
+            [(most - left) / (most - score.baseline_loss) for left in row.left_losses]
+        )
+        assert 0 <= least < most
         if row.paths[0].path == RolePath(0, 1):  # what the query needs to find s2
             later = {HeadPath(Head(1, 0), RolePath(0, 2)), HeadPath(Head(2, 0), RolePath(0, 4))}
             assert {enabled.path for enabled in row.enables} == later
             assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
     (text,) = (row for row in path_rows(score, built.task) if row[0] == "L0.H0, L0.H1 s0<-s1")
-    assert text[-1].startswith("any one suffices (one left: up to 0.0000); enables L1.H0 s0<-s2")
+    left = "L0.H0 0.0000, which is 100%, L0.H1 0.0000, which is 100%"
+    assert text[-1].startswith(f"any one suffices (one left: {left}); enables L1.H0 s0<-s2")
     cut = {row.text(): row.live_loss for row in score.redundant}
     printed = [line for line in str(score).splitlines() if line.startswith(tuple(cut))]
     assert [line.split()[-1] for line in printed] == [f"{loss:.4f}" for loss in cut.values()]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 
 import pytest
 import torch
@@ -238,7 +239,7 @@ def test_the_longest_sequences_are_those_on_which_means_are_measured(hooked, by)
 def test_the_control_takes_other_heads():
     equations = ri.load_checkpoint("equations")
     found = scan(equations.model, equations.task, examples=16)
-    control = _shuffled(found.circuit, found.means, 0)
+    control = _shuffled(found.circuit, found.means, random.Random(0))
     assert len(control.mechanisms) == len(found.circuit.mechanisms) > 0
     assert not control.mechanisms.keys() & found.circuit.mechanisms.keys()
     assert sorted(map(str, control.mechanisms.values())) == sorted(
@@ -257,13 +258,23 @@ def test_what_a_scan_is_given_in_tokens(hooked):
 
 def test_a_scan_in_bounded_time_and_without_losses_alone(monkeypatch):
     equations = ri.load_checkpoint("equations")
-    clock = iter(range(100))
-    monkeypatch.setattr("circuits.scan.scan.monotonic", clock.__next__)
-    found = scan(equations.model, equations.task, examples=16, alone=2, time=0.5)
-    assert not found.finished and not found.circuit.mechanisms
-    assert sum(not math.isnan(row.loss) for row in found.heads) == 2
+
+
+    def scanned(time):
+        """It takes five looks at the clock before heads are replaced alone, and ticks at each."""
+        clock = iter(range(100))
+        monkeypatch.setattr("circuits.scan.scan.monotonic", clock.__next__)
+        return scan(equations.model, equations.task, examples=16, alone=4, time=time)
+
+    found = scanned(0.5)
+    assert not found.finished and not found.circuit.mechanisms and not found.tried
+    assert all(math.isnan(row.loss) for row in found.heads) and math.isnan(found.random_loss)
+    assert scan_verdict(found).startswith("No head was tried: intact 0.0")
+    found = scanned(13.5)
+    assert not found.finished and 0 < len(found.tried) < 6
+    assert sum(not math.isnan(row.loss) for row in found.heads) == 2  # in the first half
     text = scan_text(found, width=80)
-    assert "The time was over" in " ".join(text.split())
+    assert "heads could be tried. 2 heads were replaced alone." in " ".join(text.split())
     assert all(len(line) <= 80 for line in text.splitlines())
     assert json.loads(json.dumps(scan_to_dict(found)))["heads"][0]["rule"]
 

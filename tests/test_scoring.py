@@ -118,11 +118,12 @@ def test_a_printed_score_says_its_losses_and_fits_the_terminal(task, model, monk
     score = score_circuit(model, task, circuit, task.sample(5), controls=0)
     for columns in ("80", "60"):
         monkeypatch.setenv("COLUMNS", columns)
-        intact, combined, _, header, *rows = str(score).splitlines()
+        intact, combined, nothing, _, header, *rows = str(score).splitlines()
         assert max(map(len, (header, *rows))) <= int(columns)
         assert intact == f"MSE {score.baseline_loss:.4f} +- {score.baseline_se:.4f} intact"
         assert combined.startswith(f"MSE {score.combined_loss:.4f} +- {score.combined_se:.4f} with")
         assert combined.endswith("4 of 6 heads replaced")  # no share, as nothing was learned
+        assert nothing == f"MSE {task.plateau:.4f} knowing nothing (the task's plateau)"
         numbers = [(row.attention, row.ablated_loss, row.live_loss) for row in score.paths]
         numbers.append((score.enabling[0].attention, score.enabling[0].live_loss))
         assert [row.split()[2:] for row in rows] == [[f"{n:.4f}" for n in row] for row in numbers]

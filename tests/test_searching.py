@@ -156,8 +156,8 @@ def test_the_workbench_has_the_same_budget(monkeypatch):
     bench.discover(time=60.0, heads=["L0.H0", Head(2, 0)], examples=16, restarts=1, one_hot=True)
     heads = [Head(0, 0), Head(2, 0)]
     assert asked == [
-        (bench.tolerance, 32, 0, 4, True, None, None, None),
-        (bench.tolerance, 16, 0, 1, False, 60.0, heads, None),
+        (None, 32, 0, 4, True, None, None, None),  # each set of examples has its own tolerance
+        (None, 16, 0, 1, False, 60.0, heads, None),
     ]
     with pytest.raises(InputError, match=r"expected a head from L0.H0 to L4.H0, found L7.H0"):
         bench.discover(heads=["L7.H0"])

@@ -6,13 +6,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.circuit import Head, Mechanism, RolePath, tidy
-from circuits.mean_pattern import MeanPattern
-from circuits.rules import POSITION_RULES, TOKEN_RULES
-from circuits.runs.pattern_shares import mean_patterns, pattern_shares
+from circuits.hooks.points import is_causal
+from circuits.rules import TOKEN_RULES, position_rules
+from circuits.runs.means import position_means
+from circuits.runs.pattern_shares import pattern_shares, role_shares
 from tasks import Batch
 
-_NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads
-_SHARED = 0.25  # a rule that has less of a head's attention is no candidate
+_SHARED = 0.25  # a rule that has less of a head's attention is no candidate ...
+_OF_A_ROLE = 0.5  # ... unless it has as much of the attention of a single role
 
 
 def propose(
@@ -34,31 +35,26 @@ def propose(
     return tidy(Mechanism("shared", tuple(paths)))
 
 
-def role_mean(attention: Float[Tensor, "dest src"]) -> Mechanism:
-    """A head's mean attention by role as a role-mean mechanism."""
-    weights = {
-        RolePath(dest, src): min(1.0, weight)
-        for dest, row in enumerate(attention.tolist())
-        for src, weight in enumerate(row)
-        if weight >= _NEGLIGIBLE
-    }
-    return Mechanism("role-mean", tuple(weights), tuple(weights.values()))
-
-
 def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, list[Mechanism]]:
-    """The rules that have at least a quarter of a head's attention, and its mean pattern.
+    """The rules that have some of a head's attention, and its mean pattern.
 
-    None where inputs are vectors, whose positions are shuffled: roles say what they are.
+    At least a quarter of it, or half of the attention of one role, since a head may work at one
+    position. None where inputs are vectors, whose positions are shuffled: roles say what they are.
     """
     if batch.tokens is None:
         return {head: [] for head in heads}
-    rules = [*POSITION_RULES, *TOKEN_RULES]
-    means = mean_patterns(model, batch).cpu()
-    shares = pattern_shares(model, batch, dict.fromkeys(heads, rules))
+    rules = [*position_rules(is_causal(model)), *TOKEN_RULES]
+    means = position_means(model, batch)
+    tried = dict.fromkeys(heads, rules)
+    shares, of_roles = pattern_shares(model, batch, tried), role_shares(model, batch, tried)
     return {
         head: [
-            *(rule for rule, share in zip(rules, shares[head]) if share >= _SHARED),
-            Mechanism("mean", mean=MeanPattern(means[head])),
+            *(
+                rule
+                for rule, share, at in zip(rules, shares[head], of_roles[head])
+                if share >= _SHARED or float(at.max()) >= _OF_A_ROLE
+            ),
+            means[head],
         ]
         for head in heads
     }

@@ -3,7 +3,7 @@
 With R roles and n_d sources of role d, a head costs
 
     uniform, identity     0
-    first, offset         1
+    first, last, offset   1
     same, after-same      2
     one-hot, shared       Σ_d (2 n_d - 1) over roles with sources: 1 for the first source of a
                           role, 2 for every further one; 1 if the head attends nowhere
@@ -25,6 +25,7 @@ def cost(mechanism: Mechanism, n_roles: int) -> int:
         "uniform": 0,
         "identity": 0,
         "first": 1,
+        "last": 1,
         "offset": 1,
         "same": 2,
         "after-same": 2,

@@ -16,13 +16,14 @@ from circuits.circuit import Circuit
 from circuits.runs.hook_runs import HookRuns
 from circuits.runs.losses import standard_error
 from circuits.scores.scorer import Scorer
-from circuits.scores.tolerance import tolerance_of, uninformed_loss
+from circuits.scores.tolerance import Bar, has_learned, uninformed_loss
 from tasks import Batch, InputError, Task
 
 _LOOKS = (16, 64, 192)  # examples after which a circuit may be given up
 _ESTIMATED = 32  # examples of estimates
 _FEW = 8  # so many trials are compared by exact losses, more by estimates
 _FEW_FAST = 64  # the same where only what changes is run
+_LOOKED_AFTER = 64  # estimates after which a search may end
 
 
 class Judge:
@@ -38,35 +39,39 @@ class Judge:
         self._losses: dict[Circuit, list[Float[Tensor, " batch"]]] = {}
         self._estimable = True
         self.empty = self.parts[0].empty_circuit
-        self.intact_loss = self.exact_loss(self.empty)
-        self.uninformed_loss = uninformed_loss(model, task, self.exact_loss)
-        if tolerance is None:
-            tolerance = tolerance_of(task, self.intact_loss, self.uninformed_loss)
-        self.tolerance = min(tolerance, self.uninformed_loss)
+        intact = self._losses_of(self.empty, len(self.parts))
+        self.uninformed = uninformed_loss(model, task, batch, self._all)
+        self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
+
+    @property
+    def learned(self) -> bool:
+        """Whether the intact model does better than one that knows nothing, by two errors."""
+        intact = self._all(self.empty)
+        high = float(intact.mean()) + 2 * standard_error(intact)
+        return has_learned(self.task, high, self.uninformed.loss)
 
     def holds(self, circuit: Circuit) -> bool:
-        """Whether the loss stays two standard errors below the tolerance.
+        """Whether the loss stays two standard errors below the tolerance (`Bar`).
 
         Circuits that are far off on the first examples are not run on all.
         """
         if circuit not in self.known:
-            self.known[circuit] = self._is_close(circuit) and self._holds_on_all(circuit)
+            self.known[circuit] = self.keeps(circuit)
             if self.known[circuit]:
                 self.holding.append(circuit)
         return self.known[circuit]
 
-    def exceeds(self, circuit: Circuit) -> bool:
-        """Whether the loss exceeds the tolerance, on all examples where the first do not tell.
+    def keeps(self, circuit: Circuit) -> bool:
+        """As `holds`, of a circuit that is no candidate."""
+        return self._is_close(circuit) and self.bar.keeps(self._all(circuit))
 
-        That it does not is never told from the first 16: rare large losses may be missing there.
+    def exceeds(self, circuit: Circuit) -> bool:
+        """Whether the loss exceeds the tolerance by two standard errors.
+
+        That it does may be clear on the first examples. That it does not is decided on all, as rare
+        large losses may be missing among the first.
         """
-        for parts in range(1, len(self.parts) + 1):
-            loss, error = self._look(circuit, parts)
-            if loss - 4 * error > self.tolerance or (
-                loss + 4 * error < self.tolerance and parts > 1
-            ):
-                break
-        return loss > self.tolerance
+        return not self._is_close(circuit) or self.bar.breaks(self._all(circuit))
 
     @property
     def scored(self) -> int:
@@ -79,11 +84,11 @@ class Judge:
 
     def loss(self, circuit: Circuit) -> float:
         """The loss on the first 64 examples."""
-        return self._look(circuit, 2)[0]
+        return float(self._losses_of(circuit, 2).mean())
 
     def exact_loss(self, circuit: Circuit) -> float:
         """The loss on all examples."""
-        return self._look(circuit, len(self.parts))[0]
+        return float(self._all(circuit).mean())
 
     def go_on_from(self, circuit: Circuit) -> None:
         """Make a circuit the base of the runs to come, which differ little."""
@@ -99,35 +104,41 @@ class Judge:
         few = _FEW if isinstance(self.parts[0].runs, HookRuns) else _FEW_FAST
         effects = self._estimates(circuit, trials) if len(trials) > few else None
         if effects is None:
-            loss = self._look(circuit, 1)[0]
-            effects = [self._look(trial, 1)[0] - loss for trial in trials]
+            first, *rest = (self._losses_of(each, 1).mean() for each in (circuit, *trials))
+            effects = [float(loss - first) for loss in rest]
         return effects
 
-    def _look(self, circuit: Circuit, parts: int) -> tuple[float, float]:
-        """The loss on the first parts of the examples, and its standard error."""
+    def _losses_of(self, circuit: Circuit, parts: int) -> Float[Tensor, " few"]:
+        """Each example's loss, on the first parts of the examples."""
         seen = self._losses.setdefault(circuit, [])
         for part in self.parts[len(seen) : parts]:
             self.before_look()
             seen.append(part.losses(circuit).mean(dim=1))
-        losses = torch.cat(seen[:parts])
-        return float(losses.mean()), standard_error(losses)
+        return torch.cat(seen[:parts])
+
+    def _all(self, circuit: Circuit) -> Float[Tensor, " batch"]:
+        return self._losses_of(circuit, len(self.parts))
 
     def _is_close(self, circuit: Circuit) -> bool:
         """Whether the first examples leave it open that the circuit holds."""
-        looks = (self._look(circuit, parts) for parts in range(1, len(self.parts)))
-        return all(loss - 4 * error <= self.tolerance for loss, error in looks)
-
-    def _holds_on_all(self, circuit: Circuit) -> bool:
-        loss, error = self._look(circuit, len(self.parts))
-        return loss + 2 * error < self.tolerance
+        for parts in range(1, len(self.parts)):
+            losses = self._losses_of(circuit, parts)
+            if float(losses.mean()) - 4 * self.bar.error(losses) > self.bar.loss:
+                return False
+        return True
 
     def _estimates(self, circuit: Circuit, trials: Sequence[Circuit]) -> list[float] | None:
         """Estimated effects, or None if the loss has no gradient, or not a finite one."""
         if not self._estimable:
             return None
+        self.before_look()
         try:
             attribution = attribute(self.model, self.task, self.batch[:_ESTIMATED], circuit)
         except InputError:
             self._estimable = False
             return None
-        return attribution.effects(trials)
+        effects: list[float] = []
+        for start in range(0, len(trials), _LOOKED_AFTER):
+            self.before_look()
+            effects += attribution.effects(trials[start : start + _LOOKED_AFTER])
+        return effects

@@ -67,7 +67,6 @@ from circuits.hooks.points import is_causal
 from circuits.runs.fits import draw_batch
 from circuits.runs.mean_attention import mean_attention
 from circuits.scores.control import allowed_attention
-from circuits.scores.tolerance import has_learned
 from tasks import Batch, InputError, Task
 
 
@@ -193,7 +192,7 @@ class Search:
         heads: Sequence[Head] | None = None,
     ):
         self.judge = Judge(model, task, batch, tolerance)
-        self.learned = has_learned(task, self.judge.intact_loss, self.judge.uninformed_loss)
+        self.learned = self.judge.learned
         self.empty = self.judge.empty
         attention = mean_attention(model, batch).cpu()
         attention = allowed_attention(attention, batch, is_causal(model))
@@ -213,7 +212,9 @@ class Search:
             if start is None:
                 break
             tried.add(start)
-            best = min(best, self.steps.refine(self.steps.enrich(start)), key=self.steps.rank)
+            found = self.steps.refine(self.steps.enrich(start))
+            if self.judge.holds(found):
+                best = min(best, found, key=self.steps.rank)
         if best == self.empty:  # no start held: replace heads one by one
             self._start = "from the intact model: "
             best = self.steps.refine(self.empty)

@@ -17,9 +17,10 @@ from circuits.circuit import (
     Mechanism,
     RolePath,
 )
-from circuits.discovery.candidates import propose, role_mean
+from circuits.discovery.candidates import propose
 from circuits.discovery.changes import Change, Replace, changed
 from circuits.discovery.cost import circuit_cost, cost
+from circuits.runs.means import role_mean
 
 _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
     ("one-hot", 0.5),

@@ -113,7 +113,7 @@ class Steps:
     def _together(self, circuit: Circuit, changes: Sequence[Change]) -> Circuit:
         """Make the first changes at once, as many as take half of what the loss may rise."""
         loss = self.judge.loss(circuit)
-        limit = loss + max(0.0, self.judge.tolerance - loss) / 2
+        limit = loss + max(0.0, self.judge.bar.loss - loss) / 2
         while len(changes) > 1:
             trial = self.space.changed(circuit, *changes)
             if self.judge.loss(trial) <= limit and self.judge.holds(trial):

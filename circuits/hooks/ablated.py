@@ -14,12 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.attention import attention_pattern, check_paths, cut_paths
-from circuits.circuit import Circuit, Head, RolePath
+from circuits.circuit import Circuit, Head, Mechanism, Rest, RolePath
 from circuits.hooks.by_values import pattern_is_used, value_hooks
 from circuits.hooks.points import is_causal, pattern_hook_name
 from tasks import Batch, InputError
 
 PatternHook = Callable[..., Tensor | None]
+_KEPT = 64_000_000  # weights of patterns that are kept
 
 
 def circuit_hooks(
@@ -28,6 +29,7 @@ def circuit_hooks(
     causal: bool,
     first_layer: int = 0,
     by_values: bool = False,
+    known: "Patterns | None" = None,
 ) -> list[tuple[str, PatternHook]]:
     """Hooks that replace the attention of a circuit's heads.
 
@@ -38,6 +40,7 @@ def circuit_hooks(
         first_layer: skip the layers before this one.
         by_values: replace the heads' results, for models that ignore the pattern that a hook
             returns (`circuits.hooks.by_values`).
+        known: patterns of this batch, kept from other circuits.
 
     Returns:
         Pairs of hook name and hook, for `model.hooks` or `model.run_with_hooks`.
@@ -47,6 +50,7 @@ def circuit_hooks(
         if head.layer >= first_layer:
             layers.setdefault(head.layer, []).append(head)
     hooks: list[tuple[str, PatternHook]] = []
+    build = known or Patterns(batch, causal)
     for layer, heads in layers.items():
         patterns, cuts = {}, {}
         for head in heads:
@@ -55,21 +59,47 @@ def circuit_hooks(
                 check_paths(mechanism.paths, batch.roles, causal, names=circuit.role_names)
                 cuts[head.head] = mechanism.paths
             else:
-                patterns[head.head] = attention_pattern(
-                    mechanism,
-                    batch.roles,
-                    batch.inputs.shape[1],
-                    causal,
-                    circuit.rest,
-                    batch.tokens,
-                    batch.attention_mask,
-                )
+                patterns[head.head] = build(mechanism, circuit.rest)
         if by_values:
             hooks += value_hooks(layer, patterns, cuts, batch, causal)
         else:
             hook = partial(_replace_heads, patterns=patterns, cuts=cuts, roles=batch.roles)
             hooks.append((pattern_hook_name(layer), hook))
     return hooks
+
+
+class Patterns:
+    """The patterns of mechanisms on a batch; of many circuits, most have most in common.
+
+    Args:
+        batch: the batch.
+        causal: whether the model masks later positions.
+    """
+
+    def __init__(self, batch: Batch, causal: bool):
+        self.batch, self.causal = batch, causal
+        self._kept: dict[tuple[Mechanism, Rest], Tensor] = {}
+        self._numbers = 0
+
+    def __call__(self, mechanism: Mechanism, rest: Rest) -> Float[Tensor, "#batch dest src"]:
+        """The pattern of a mechanism (`circuits.attention.attention_pattern`)."""
+        pattern = self._kept.pop((mechanism, rest), None)
+        if pattern is None:
+            batch = self.batch
+            pattern = attention_pattern(
+                mechanism,
+                batch.roles,
+                batch.inputs.shape[1],
+                self.causal,
+                rest,
+                batch.tokens,
+                batch.attention_mask,
+            )
+            self._numbers += pattern.numel()
+        self._kept[mechanism, rest] = pattern
+        while self._numbers > _KEPT and len(self._kept) > 1:  # those used longest ago go first
+            self._numbers -= self._kept.pop(next(iter(self._kept))).numel()
+        return pattern
 
 
 def _replace_heads(
@@ -103,7 +133,13 @@ def _replace_heads(
 
 
 @contextmanager
-def ablated(model: Any, circuit: Circuit, batch: Batch, first_layer: int = 0) -> Iterator[Any]:
+def ablated(
+    model: Any,
+    circuit: Circuit,
+    batch: Batch,
+    first_layer: int = 0,
+    known: Patterns | None = None,
+) -> Iterator[Any]:
     """Run a model with a circuit in place of its attention.
 
     The pattern of every head that the circuit names is replaced after the softmax:
@@ -119,6 +155,7 @@ def ablated(model: Any, circuit: Circuit, batch: Batch, first_layer: int = 0) ->
         circuit: mechanisms for some or all of its heads.
         batch: the batch that will be run; its roles place the paths.
         first_layer: apply the circuit from this layer on, for runs with `start_at_layer`.
+        known: patterns of this batch, kept from other circuits.
 
     Raises:
         InputError: the circuit names a head or role that does not exist, a path violates the mask,
@@ -136,7 +173,7 @@ def ablated(model: Any, circuit: Circuit, batch: Batch, first_layer: int = 0) ->
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
     by_values = bool(circuit.mechanisms) and not pattern_is_used(model, batch)
-    hooks = circuit_hooks(circuit, batch, is_causal(model), first_layer, by_values)
+    hooks = circuit_hooks(circuit, batch, is_causal(model), first_layer, by_values, known)
     fired: set[str] = set()
 
     def noting(name: str, function: PatternHook) -> PatternHook:

@@ -12,6 +12,8 @@ from circuits.rules import first_real
 from tasks import Batch, InputError, Split, Task, TrainingTask
 from tasks.roles import check_role_names
 
+_DRAWN = 16  # examples that are drawn to see whether a task heeds split, seed and start
+_SEEDS = 2**63 - 1
 _DEFINED = {  # what a task has to define, and how it is called
     "role_names": "role_names = ('s0', 's1'), or names of your own",
     "sample": "sample(n, seed, device, split)",
@@ -23,8 +25,9 @@ def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split:
     """Examples of a task, checked.
 
     Raises:
-        InputError: the task lacks one of its three parts or takes other arguments, or what it draws
-            is no batch of n examples with its roles.
+        InputError: the task lacks one of its three parts or takes other arguments, what it draws is
+            no batch of n examples with its roles, or it draws the same for another split, seed or
+            start, so that what is decided on some examples would be measured on the same.
     """
     if not isinstance(task, Task):
         raise InputError(f"expected a task, an instance of ri.Task, found {task!r:.60}")
@@ -47,7 +50,40 @@ def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split:
             f"task: expected {n} examples from sample({n}, ...), found {len(batch)}: inputs of "
             f"{shape_text(batch.inputs)}"
         )
+    _check_draws(task, n, seed, device)
     return batch
+
+
+def _check_draws(task: Task, n: int, seed: int, device: str | torch.device) -> None:
+    """Check that a task draws other examples for another split, seed and start."""
+
+    def drawn(count: int, **other: Any) -> Batch:
+        return task.sample(count, **{"seed": seed, "device": device, "split": "discovery"} | other)
+
+    others: dict[str, Any] = {"split": "test"}
+    if not task.fixed:
+        others["seed"] = seed + 1 if seed < _SEEDS else seed - 1
+    if "start" in inspect.signature(task.sample).parameters:
+        others["start"] = n
+    for what, value in others.items():
+        for count in (min(n, _DRAWN), 4 * _DRAWN):  # few may be the same by chance
+            try:
+                one, other = drawn(count), drawn(count, **{what: value})
+            except InputError:
+                break  # there are too few to tell
+            if not _same(one, other):
+                break
+        else:
+            own = {"split": "discovery", "seed": seed, "start": 0}[what]
+            raise InputError(
+                f"task: expected sample to draw other examples for another {what}, found the same "
+                f"for {what}={own!r} and {what}={value!r}; let what it draws depend on {what}"
+            )
+
+
+def _same(one: Batch, other: Batch) -> bool:
+    """Whether two batches have the same inputs and targets."""
+    return torch.equal(one.inputs, other.inputs) and torch.equal(one.targets, other.targets)
 
 
 def _check_call(method: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> None:

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.circuit import Circuit
-from circuits.hooks.ablated import ablated
-from circuits.hooks.points import call_options, is_hooked_transformer
+from circuits.hooks.ablated import Patterns, ablated
+from circuits.hooks.points import call_options, is_causal, is_hooked_transformer
 from circuits.hooks.skipped import blocks_skipped, can_skip_blocks
 from tasks import Batch, InputError
 
@@ -54,6 +54,7 @@ class HookRuns:
             else can_skip_blocks(model, batch)
         )
         self.reading = answer_hooks(model, batch, answer_roles)
+        self.patterns = Patterns(batch, is_causal(model))
         self.rebase(circuit)
 
     @torch.no_grad()
@@ -66,7 +67,7 @@ class HookRuns:
         n_layers = self.model.cfg.n_layers if self.starts_anywhere else 0
         names = [f"blocks.{layer}.hook_resid_pre" for layer in range(n_layers)]
         with (
-            ablated(self.model, circuit, self.batch),
+            ablated(self.model, circuit, self.batch, known=self.patterns),
             self.model.hooks(fwd_hooks=[*((name, keep) for name in names), *self.reading]),
         ):
             outputs: Tensor = self.model(self.batch.inputs, **self.options)
@@ -102,7 +103,7 @@ class HookRuns:
     @contextmanager
     def _answering(self, circuit: Circuit, first_layer: int = 0) -> Iterator[None]:
         with (
-            ablated(self.model, circuit, self.batch, first_layer=first_layer),
+            ablated(self.model, circuit, self.batch, first_layer, self.patterns),
             self.model.hooks(fwd_hooks=self.reading),
         ):
             yield

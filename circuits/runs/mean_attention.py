@@ -23,6 +23,9 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
 
         mean[l, h, dest, src] = mean over b and c of A[l, h, b, roles[b, c, dest], roles[b, c, src]]
 
+    Where several chains have role dest at the same position, as where one position answers for all
+    of them, it is the attention from there to role src of all these chains together.
+
     Returns:
         [layer head dest src], each in [0, 1]. What a row lacks to 1 goes to other chains (and to
         positions without a role).

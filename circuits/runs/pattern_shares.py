@@ -1,6 +1,6 @@
 """Mean attention by position, and what patterns share with mechanisms."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,11 @@ from tasks import Batch
 _AT_ONCE = 50_000_000  # weights of the patterns that are held at once
 
 
-def asked_rows(batch: Batch) -> Float[Tensor, "batch pos"]:
-    """1 at positions up to the last role of each example, 0 after it and at padding."""
+def asked_rows(batch: Batch, causal: bool) -> Float[Tensor, "batch pos"]:
+    """1 at positions that count, 0 at others: padding and, in a causal model, after all roles."""
     last = batch.roles.flatten(1).amax(1, keepdim=True)
     asked = torch.arange(batch.inputs.shape[1], device=last.device) <= last
+    asked = asked if causal else torch.ones_like(asked)
     return (asked if batch.attention_mask is None else asked & batch.attention_mask).float()
 
 
@@ -34,12 +35,13 @@ def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest sr
         InputError: the model's pattern hooks do not fire.
     """
     total: list[Tensor] = []
+    causal = is_causal(model)
     for part in _parts(model, batch):
-        weights = asked_rows(part)[:, None, :, None]
+        weights = asked_rows(part, causal)[:, None, :, None]
         weighted = (pattern * weights for pattern in _patterns(model, part))
         sums = [_from_start(pattern, part, (2, 3)).sum(0) for pattern in weighted]
         total = [a + b for a, b in zip(total, sums)] if total else sums
-    count = _from_start(asked_rows(batch), batch, (1,)).sum(0)
+    count = _from_start(asked_rows(batch, causal), batch, (1,)).sum(0)
     return torch.stack(total) / count.clamp(min=1)[None, None, :, None]
 
 
@@ -60,10 +62,34 @@ def pattern_shares(
     Raises:
         InputError: the model's pattern hooks do not fire.
     """
-    causal, length = is_causal(model), batch.inputs.shape[1]
     sums = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
+    causal = is_causal(model)
+    for part, head, place, shared in _shared_rows(model, batch, mechanisms):
+        sums[head][place] += float((shared * asked_rows(part, causal)).sum())
+    total = float(asked_rows(batch, causal).sum()) or 1.0
+    return {head: [each / total for each in of_head] for head, of_head in sums.items()}
+
+
+def role_shares(
+    model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
+) -> dict[Head, list[Float[Tensor, " role"]]]:
+    """As `pattern_shares`, as a mean over the positions of each role; 0 for one that is absent."""
+    roles = batch.roles
+    sums = {head: [torch.zeros(roles.shape[-1])] * len(own) for head, own in mechanisms.items()}
+    for part, head, place, shared in _shared_rows(model, batch, mechanisms):
+        at = part.roles.flatten(1)
+        of_roles = shared.gather(1, at.clamp(min=0)).masked_fill(at < 0, 0.0)
+        sums[head][place] = sums[head][place] + of_roles.view_as(part.roles).sum((0, 1)).cpu()
+    total = (roles >= 0).sum((0, 1)).clamp(min=1).cpu()
+    return {head: [each / total for each in of_head] for head, of_head in sums.items()}
+
+
+def _shared_rows(
+    model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
+) -> Iterator[tuple[Batch, Head, int, Float[Tensor, "batch dest"]]]:
+    """Of each part of a batch, head and mechanism, what every row shares with the mechanism."""
+    causal, length = is_causal(model), batch.inputs.shape[1]
     for part in _parts(model, batch):
-        rows, real = asked_rows(part), part.attention_mask
         rules: dict[Mechanism, Tensor] = {}
         patterns = _patterns(model, part)
         for head, of_head in mechanisms.items():
@@ -71,14 +97,22 @@ def pattern_shares(
                 wanted = rules.get(mechanism)
                 if wanted is None:
                     wanted = attention_pattern(
-                        mechanism, part.roles, length, causal, "zero", part.tokens, real
+                        mechanism,
+                        part.roles,
+                        length,
+                        causal,
+                        "zero",
+                        part.tokens,
+                        part.attention_mask,
                     )
                     if not (mechanism.paths or mechanism.mean):  # others have it, too
                         rules[mechanism] = wanted
-                shared = torch.minimum(patterns[head.layer][:, head.head], wanted).sum(-1)
-                sums[head][place] += float((shared * rows).sum())
-    total = float(asked_rows(batch).sum()) or 1.0
-    return {head: [each / total for each in of_head] for head, of_head in sums.items()}
+                yield (
+                    part,
+                    head,
+                    place,
+                    torch.minimum(patterns[head.layer][:, head.head], wanted).sum(-1),
+                )
 
 
 def _parts(model: Any, batch: Batch) -> list[Batch]:

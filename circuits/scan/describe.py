@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from circuits.circuit import IDENTITY, UNIFORM, Head, Mechanism
-from circuits.discovery.candidates import propose, role_mean
+from circuits.discovery.candidates import propose
 from circuits.hooks.points import is_causal
-from circuits.mean_pattern import MeanPattern
-from circuits.rules import POSITION_RULES, TOKEN_RULES
+from circuits.rules import TOKEN_RULES, position_rules
 from circuits.runs.mean_attention import mean_attention
-from circuits.runs.pattern_shares import mean_patterns, pattern_shares
+from circuits.runs.means import head_means
+from circuits.runs.pattern_shares import pattern_shares
 from circuits.scores.control import allowed_attention
 from tasks import Batch
 
-_OFFSETS = (2, 3, 4)  # of `offset` rules, beside `previous`
+_OFFSETS = (1, 2, 3, 4)  # of `offset` rules
 _PATHS = 0.25  # mean attention of the paths that are tried where positions have roles
 _BETTER = 0.02  # so much more attention a less simple rule has to explain
 
@@ -27,7 +27,8 @@ class Description:
             nearly as much, the simplest.
         share: the attention that they share, Σ min(pattern, rule) over sources, as a mean over
             positions; from 0 to 1.
-        mean: the mean pattern of the head: by role where positions have roles, else by position.
+        mean: the mean pattern of the head, by position or, where several positions have roles, by
+            role, whichever shares more.
         mean_share: the attention that mean and pattern share.
     """
 
@@ -40,10 +41,11 @@ class Description:
 def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
     """Describe every head's attention on a batch.
 
-    Rules are uniform, identity, `first`, `previous`, `offset 2` to `4`; `same` and `after-same`
-    where the batch has tokens; and where it has several roles, the head's paths with at least a
-    quarter of a role's attention. Only positions up to the last role of an example count: after it
-    there is padding, or nothing that is asked.
+    Rules are uniform, identity, `first`, `previous`, `offset 2` to `4`; `last`, `next`, `offset -2`
+    to `-4` where the model looks both ways; `same` and `after-same` where the batch has tokens; and
+    where it has several roles, the head's paths with at least a quarter of a role's attention. In a
+    causal model only positions up to the last role of an example count: after it there is padding,
+    or nothing that is asked.
 
     Args:
         model: a hooked model; left unchanged.
@@ -52,27 +54,20 @@ def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
     Raises:
         InputError: the model's pattern hooks do not fire.
     """
-    rules = [IDENTITY, UNIFORM, *POSITION_RULES]
-    rules += [Mechanism("offset", offset=offset) for offset in _OFFSETS]
+    rules = [IDENTITY, UNIFORM, *position_rules(is_causal(model), _OFFSETS)]
     rules += TOKEN_RULES if batch.tokens is not None else ()
     n_roles = batch.roles.shape[-1]
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
     heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     candidates: dict[Head, list[Mechanism]] = {head: list(rules) for head in heads}
+    attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
     if n_roles > 1:
-        measured = mean_attention(model, batch).cpu()
-        attention = allowed_attention(measured, batch, is_causal(model))
-        means = {head: role_mean(attention[head]) for head in heads}
         for head in heads:
             paths = propose(attention[head], "shared", _PATHS)
             candidates[head] += [paths] if paths.paths else []
-    else:
-        measured = mean_patterns(model, batch).cpu()
-        means = {head: Mechanism("mean", mean=MeanPattern(measured[head])) for head in heads}
-    all_of = {head: [*candidates[head], means[head]] for head in heads}
+    means = head_means(model, batch, attention)
     found = {}
-    for head, of_head in pattern_shares(model, batch, all_of).items():
-        best = max(of_head[:-1])
-        place = next(at for at, share in enumerate(of_head) if share >= best - _BETTER)
-        found[head] = Description(candidates[head][place], of_head[place], means[head], of_head[-1])
+    for head, shares in pattern_shares(model, batch, candidates).items():
+        place = next(at for at, share in enumerate(shares) if share >= max(shares) - _BETTER)
+        found[head] = Description(candidates[head][place], shares[place], *means[head])
     return found

@@ -8,6 +8,8 @@
    longest beginning that holds, found by doubling and bisecting; then the heads after it, until
    eight in a row cannot be added. The others are tried in the same way with their mean pattern, in
    the order of what that is estimated to cost beside those already replaced.
+4. Compare with the same mechanisms in other heads, drawn at random. If these do better, they are
+   the joint circuit.
 """
 
 import dataclasses
@@ -19,11 +21,13 @@ from time import monotonic
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from circuits.attribution.estimates import attribute, rank_correlation
 from circuits.circuit import Circuit, Head, Mechanism
 from circuits.runs.fits import draw_batch
-from circuits.runs.losses import mean_loss
+from circuits.runs.losses import mean_loss, standard_error
 from circuits.scan.describe import describe_heads
 from circuits.scan.text import next_token_task
 from circuits.scores.scorer import Progress, Scorer, no_progress
@@ -33,6 +37,8 @@ from tasks.words.next_token_task import NextTokenTask
 
 _FEW = 512  # tokens of text for estimates, which hold all activations, and for heads alone
 _PATIENCE = 8  # heads in a row that cannot be added end the search
+_CONTROLS = 4  # controls that are taken, at most, as they do better
+_REDRAWS = 20  # a control may equal the circuit that it is drawn for
 
 
 @dataclass(frozen=True)
@@ -72,11 +78,15 @@ class Scan:
         alone_intact_loss: the same on the first of these examples, on which heads were replaced
             alone; of text, those with some 500 tokens, of a task all.
         uninformed_loss: the loss of knowing nothing (`circuits.scores.tolerance`).
+        uninformed: what knows nothing, in words.
         tolerance: the loss that the joint circuit has to stay below.
         circuit: the joint circuit; empty if the model knows nothing here.
         joint_loss: its loss.
+        joint_se: the standard error of what it costs, example by example.
         random_loss: the loss with the same mechanisms in as many other heads, drawn at random, as
-            far as there are others; a control.
+            far as there are others; a control. NaN where there is no other such circuit, as where
+            all heads are replaced alike.
+        tried: the heads that the search for the joint circuit came to.
         finished: False if the time was over before the search ended.
         means: the mean pattern of every head, on the other half of the examples.
     """
@@ -87,10 +97,13 @@ class Scan:
     intact_loss: float
     alone_intact_loss: float
     uninformed_loss: float
+    uninformed: str
     tolerance: float
     circuit: Circuit
     joint_loss: float
+    joint_se: float
     random_loss: float
+    tried: frozenset[Head]
     finished: bool
     means: dict[Head, Mechanism]
 
@@ -150,8 +163,9 @@ def scan(
             attention does not depend on content.
         alone: number of heads, those with the largest estimates, whose loss alone is measured
             exactly; by default all.
-        time: seconds after which the joint circuit so far is taken; by default there is no limit.
-            What heads cost alone is measured in any case.
+        time: seconds that it may take; by default there is no limit. Heads are replaced alone in
+            the first half; when the time is over, the joint circuit so far is taken. Describing the
+            heads and the estimates are not cut short.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Raises:
@@ -166,36 +180,44 @@ def scan(
         uniform 0.6 1.0
     """
     _check(model, by, alone, tolerance, time)
-    deadline = monotonic() + (math.inf if time is None else time)
+    start, limit = monotonic(), math.inf if time is None else time
     task = text if isinstance(text, Task) else next_token_task(model, text, length, prepend_bos)
     one, other = _halves(model, task, examples, seed)
     described = describe_heads(model, one)
     mechanisms = {head: f.mean if by == "mean" else f.rule for head, f in described.items()}
+    before = monotonic()
     scorer = Scorer(model, task, other)
+    a_run = float(monotonic() - before)
     intact = mean_loss(scorer.base_losses)
-    uninformed = min(uninformed_loss(model, task, scorer.loss), _guess(model, task))
+    uninformed = uninformed_loss(model, task, other, scorer.each)
     if tolerance is None:
-        tolerance = tolerance_of(task, intact, uninformed)
-    tolerance = min(tolerance, uninformed)
+        tolerance = tolerance_of(task, intact, uninformed.loss)
+    tolerance = min(tolerance, uninformed.loss)
     empty = scorer.empty_circuit
+    estimated = monotonic()
     effects = _estimates(model, task, one, empty, mechanisms)
+    estimating = float(monotonic() - estimated)
     known = [head for head in described if not math.isnan(effects[head])]
     order = sorted(known, key=lambda head: -abs(effects[head])) or list(described)
     few = _first(task, other)
     by_few = scorer if len(few) == len(other) else Scorer(model, task, few)
     alone_intact = mean_loss(by_few.base_losses)
-    losses = {
-        head: by_few.loss(empty.replace(head, mechanisms[head]))
-        for head in progress(order[:alone], "replacing each head")
-    }
-    joint = _Joint(scorer, empty, tolerance, deadline)
-    if has_learned(task, intact, uninformed):
+    losses: dict[Head, float] = {}
+    for head in progress(order[:alone], "replacing each head"):
+        if monotonic() < start + limit / 2:
+            losses[head] = by_few.loss(empty.replace(head, mechanisms[head]))
+    joint = _Joint(scorer, tolerance, start + limit, a_run)
+    rows_of = scorer.base_losses.mean(dim=1)
+    high = intact + 2 * standard_error(rows_of)
+    control = math.nan
+    if has_learned(task, high, uninformed.loss):
         costs = effects | {head: loss - alone_intact for head, loss in losses.items()}
         joint.replace(mechanisms, costs, progress, f"replacing heads by their {by}")
-        left = {head: described[head].mean for head in described.keys() - joint.replaced}
-        if by == "rule" and left and joint.finished:
+        if by == "rule" and joint.left and joint.has(estimating):
+            left = {head: described[head].mean for head in joint.left}
             beside = _estimates(model, task, one, joint.circuit, left)
             joint.replace(left, beside, progress, "replacing others by their mean")
+        control = joint.compare(described, seed)
     circuit = joint.circuit
     rows = [
         HeadScan(
@@ -210,8 +232,10 @@ def scan(
         for head, found in described.items()
     ]
     return Scan(
-        task, other, rows, intact, alone_intact, uninformed, tolerance, circuit,
-        scorer.loss(circuit), scorer.loss(_shuffled(circuit, described, seed)), joint.finished,
+        task, other, rows, intact, alone_intact, uninformed.loss, uninformed.what, tolerance,
+        circuit, mean_loss(joint.losses), standard_error(joint.losses.mean(dim=1) - rows_of),
+        control,
+        frozenset(joint.tried), joint.finished,
         {head: found.mean for head, found in described.items()},
     )  # fmt: skip
 
@@ -255,11 +279,6 @@ def _first(task: Task, batch: Batch) -> Batch:
     return batch[:count]
 
 
-def _guess(model: Any, task: Task) -> float:
-    """The loss of a guess among all tokens, where the next one is asked."""
-    return math.log(model.cfg.d_vocab_out) if isinstance(task, NextTokenTask) else math.inf
-
-
 def _estimates(
     model: Any, task: Task, batch: Batch, circuit: Circuit, mechanisms: dict[Head, Mechanism]
 ) -> dict[Head, float]:
@@ -276,16 +295,31 @@ def _estimates(
 
 
 class _Joint:
-    """The joint circuit while it grows."""
+    """The joint circuit while it grows.
 
-    def __init__(self, scorer: Scorer, empty: Circuit, tolerance: float, deadline: float):
-        self.scorer, self.circuit = scorer, empty
+    Attributes:
+        circuit: the circuit so far.
+        losses: its losses, by example.
+        tried: the heads that it came to.
+        finished: False if the time was over before all were.
+    """
+
+    def __init__(self, scorer: Scorer, tolerance: float, deadline: float, a_run: float):
+        self.scorer, self.circuit, self.losses = scorer, scorer.empty_circuit, scorer.base_losses
         self.tolerance, self.deadline = tolerance, deadline
-        self.finished = True
+        self.tried, self.finished = set[Head](), True
+        self._longest = a_run  # seconds
 
     @property
-    def replaced(self) -> set[Head]:
-        return set(self.circuit.mechanisms)
+    def left(self) -> set[Head]:
+        """The heads that were not replaced, of those that were tried."""
+        return self.tried - self.circuit.mechanisms.keys()
+
+    def has(self, seconds: float) -> bool:
+        """Whether there is so much time, and that for a run and a control."""
+        if monotonic() + seconds + 2 * self._longest > self.deadline:
+            self.finished = False
+        return self.finished
 
     def replace(
         self,
@@ -297,7 +331,8 @@ class _Joint:
         """Replace the first heads, by what they cost alone, as many as hold; then go on after the
         one that does not, until several in a row do not.
         """
-        todo = sorted(mechanisms, key=lambda head: (math.isnan(costs[head]), costs[head], head))
+        todo = [head for head in mechanisms if head not in self.circuit.mechanisms]
+        todo.sort(key=lambda head: (math.isnan(costs[head]), costs[head], head))
         bar = iter(progress(range(len(todo)), what))
         failed = 0
         while todo and failed < _PATIENCE and self.finished:
@@ -306,33 +341,61 @@ class _Joint:
             for _ in todo[: count + 1]:
                 next(bar, None)
             todo = todo[count + 1 :]
+        if self.finished:
+            self.tried.update(mechanisms)
 
     def _most(self, heads: list[Head], mechanisms: dict[Head, Mechanism]) -> int:
         """Replace as many of the first heads as hold, found by doubling and bisecting."""
         held, broken = 0, len(heads) + 1
         before = self.circuit
         while broken - held > 1:
-            if monotonic() > self.deadline:
-                self.finished = False
+            if not self.has(0.0):
                 break
             doubled = min(max(1, 2 * held), len(heads))
             count = doubled if broken > len(heads) else (held + broken) // 2
             chosen = {head: mechanisms[head] for head in heads[:count]}
             trial = dataclasses.replace(before, mechanisms={**before.mechanisms, **chosen})
-            if self.scorer.loss(trial) < self.tolerance:
-                held, self.circuit = count, trial
+            self.tried.update(chosen)
+            losses = self._run(trial)
+            if mean_loss(losses) < self.tolerance:
+                held, self.circuit, self.losses = count, trial, losses
             else:
                 broken = count
         return held
 
+    def compare(self, heads: Iterable[Head], seed: int) -> float:
+        """The loss of the same mechanisms in other heads; while it is lower, these are taken.
 
-def _shuffled(circuit: Circuit, heads: Iterable[Head], seed: int) -> Circuit:
-    """The same mechanisms in as many other heads, as far as there are others."""
-    draw = random.Random(seed)
+        NaN where no other circuit is drawn.
+        """
+        worse, draw = math.nan, random.Random(seed)
+        for _ in range(_CONTROLS):
+            other = _shuffled(self.circuit, heads, draw)
+            if other is None:
+                break
+            losses = self._run(other)
+            if mean_loss(losses) >= mean_loss(self.losses):
+                return mean_loss(losses)
+            worse, self.circuit, self.losses = mean_loss(self.losses), other, losses
+        return worse
+
+    def _run(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
+        start = monotonic()
+        losses = self.scorer.losses(circuit)
+        self._longest = max(self._longest, monotonic() - start)
+        return losses
+
+
+def _shuffled(circuit: Circuit, heads: Iterable[Head], draw: random.Random) -> Circuit | None:
+    """The same mechanisms in as many other heads, as far as there are others; None if in vain."""
     own = sorted(circuit.mechanisms)
     others = sorted(set(heads) - circuit.mechanisms.keys())
     count = min(len(own), len(others))
-    chosen = [*draw.sample(others, count), *draw.sample(own, len(own) - count)]
-    mechanisms = list(circuit.mechanisms.values())
-    draw.shuffle(mechanisms)
-    return dataclasses.replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
+    for _ in range(_REDRAWS):
+        chosen = [*draw.sample(others, count), *draw.sample(own, len(own) - count)]
+        mechanisms = list(circuit.mechanisms.values())
+        draw.shuffle(mechanisms)
+        drawn = dataclasses.replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
+        if drawn != circuit:
+            return drawn
+    return None

@@ -6,6 +6,7 @@
    as in the paper, which shows what it carries; and *cut live* in the intact model, which shows
    what it carries or enables.
    Of several paths of which any one suffices, all are cut, and all but one.
+   What the intact model needs is decided by two standard errors.
 4. For every path, the later paths that it enables (`circuits.scores.enabling`).
 5. A control: random circuits of the same size and mechanisms (`circuits.scores.control`).
 
@@ -16,7 +17,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -31,14 +32,14 @@ from circuits.scores.enabling import LEAST_DROP, Cut, Enabled, enabled_by
 from circuits.scores.number_table import number_table
 from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, no_progress
-from circuits.scores.tolerance import kept_share, tolerance_of, uninformed_loss
+from circuits.scores.tolerance import Bar, kept_share, tolerance_of, uninformed_loss
 from tasks import Batch, InputError, Task
 
 _ENABLING = 128  # examples on which enabled paths are found
+NOT_SHOWN = "Enabled paths are not shown"
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """A mean loss over examples, and its standard error."""
 
     loss: float
@@ -67,6 +68,8 @@ class LivePathScore(OldNames):
         enables: the circuit's later paths that lose attention when it is cut, measured on the
             first 128 examples.
         nearly: if there are none, the later path that loses most.
+        needed: whether the intact model needs it, by two standard errors: True if `live_loss` is
+            above the limit, False if below, None if that is not clear.
     """
 
     path: HeadPath
@@ -75,6 +78,7 @@ class LivePathScore(OldNames):
     live_se: float
     enables: tuple[Enabled, ...]
     nearly: Enabled | None
+    needed: bool | None
 
 
 @dataclass(frozen=True)
@@ -99,23 +103,31 @@ class RedundantScore:
         live_loss: the loss when all are cut.
         live_se: its standard error.
         left_losses: for each path, the loss when all others are cut.
+        shares: for each path, how much it does alone: the share of what cutting all costs that is
+            saved by leaving this one.
         enables: the circuit's later paths that lose attention when all are cut.
+        needed: whether the model needs one of them, by two standard errors; None if not clear.
+        suffice: for each path, whether it is enough alone, in the same way.
     """
 
     paths: tuple[HeadPath, ...]
     live_loss: float
     live_se: float
     left_losses: tuple[float, ...]
+    shares: tuple[float, ...]
     enables: tuple[Enabled, ...]
+    needed: bool | None
+    suffice: tuple[bool | None, ...]
 
     def text(self, names: Sequence[str] = ()) -> str:
         """The heads, then the path, as in `L1.H0, L2.H0 s0<-s2`."""
         heads = ", ".join(str(path.head) for path in self.paths)
         return f"{heads} {self.paths[0].path.text(names)}"
 
-    def one_suffices(self, tolerance: float) -> bool:
-        """Whether the model needs one of them, and any one will do."""
-        return max(self.left_losses) <= tolerance < self.live_loss
+    @property
+    def one_suffices(self) -> bool:
+        """Whether the model needs one of them, and any one will do, each by two standard errors."""
+        return bool(self.needed) and all(self.suffice)
 
 
 @dataclass(frozen=True)
@@ -127,17 +139,20 @@ class CircuitScore(OldNames):
         examples: number of examples.
         tolerance: the loss below which a circuit counts as working (paper: 0.05).
         uninformed_loss: the loss of a model that knows nothing (`circuits.scores.tolerance`).
+        uninformed: what such a model is, in words.
         baseline_loss: the intact model's loss.
         baseline_se: its standard error.
         heads: one row per head of the model, including those left as they are.
         combined_loss: the loss with all mechanisms in place.
         combined_se: its standard error.
+        excess_se: the standard error of what the circuit costs, combined minus baseline, example by
+            example.
         paths: one row per path of the circuit.
         enabling: one row per path that only enables.
         redundant: one row per set of paths of which any one is said to suffice.
         control: the combined losses of random circuits of the same size and mechanisms, ascending;
             of the first 32 examples where these suffice (`circuits.scores.control`).
-        notes: what could not be measured, one sentence each.
+        notes: what could not be measured, and what the numbers do not show, one sentence each.
         loss_name: readable name of the loss.
         attention: the intact model's mean attention by role on these examples.
     """
@@ -146,11 +161,13 @@ class CircuitScore(OldNames):
     examples: int
     tolerance: float
     uninformed_loss: float
+    uninformed: str
     baseline_loss: float
     baseline_se: float
     heads: tuple[HeadScore, ...]
     combined_loss: float
     combined_se: float
+    excess_se: float
     paths: tuple[PathScore, ...]
     enabling: tuple[LivePathScore, ...]
     redundant: tuple[RedundantScore, ...]
@@ -170,17 +187,22 @@ class CircuitScore(OldNames):
         return min(self.tolerance, self.uninformed_loss)
 
     @property
+    def better(self) -> bool:
+        """Whether the circuit does better than the intact model, by two standard errors."""
+        return self.combined_loss + 2 * self.excess_se < self.baseline_loss
+
+    @property
     def sufficient(self) -> bool:
         """Whether the circuit replaces some head and its loss stays below the limit."""
         return bool(self.circuit.mechanisms) and self.combined_loss < self.limit
 
     @property
     def reachable(self) -> bool:
-        """Whether the intact model itself is below the tolerance.
+        """Whether the intact model itself is below the limit.
 
         Otherwise any cut exceeds it, and what the intact model needs cannot be told.
         """
-        return self.baseline_loss < self.tolerance
+        return self.baseline_loss < self.limit
 
     @property
     def kept(self) -> float:
@@ -218,7 +240,9 @@ class CircuitScore(OldNames):
                 f"{self.loss_name} {self.baseline_loss:.4f} +- {self.baseline_se:.4f} intact",
                 f"{self.loss_name} {self.combined_loss:.4f} +- {self.combined_se:.4f} with "
                 f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads replaced{kept}",
+                f"{self.loss_name} {self.uninformed_loss:.4f} knowing nothing ({self.uninformed})",
                 *number_table("path", ("attention", "ablated too", "cut live"), rows),
+                *self.notes,
             ]
         )
 
@@ -280,9 +304,11 @@ def score_circuit(
         raise InputError(f"controls: expected 0 random circuits or more, found {controls}")
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
     scorer = Scorer(model, task, batch)
-    uninformed = uninformed_loss(model, task, scorer.loss)
+    intact = scorer.base_losses.mean(dim=1)
+    uninformed = uninformed_loss(model, task, batch, scorer.each)
+    bar = Bar(task, intact, uninformed.loss, tolerance)
     if tolerance is None:
-        tolerance = tolerance_of(task, mean_loss(scorer.base_losses), uninformed)
+        tolerance = tolerance_of(task, mean_loss(scorer.base_losses), uninformed.loss)
     attention = mean_attention(model, batch)
     along = attention_along_paths(model, batch, [*circuit.paths(), *circuit.enabling], attention)
     heads = [Head(la, h) for la in range(model.cfg.n_layers) for h in range(model.cfg.n_heads)]
@@ -294,19 +320,17 @@ def score_circuit(
         head_rows.append(HeadScore(head, circuit[head], alone.loss, alone.se))
     carrying = list(circuit.paths())
     ablated = [*carrying, *circuit.enabling]
-    live = {
-        path: _measured(scorer.losses(empty.cut(path)))
-        for path in progress(ablated, "cutting paths")
-    }
-    together = {paths: _measured(scorer.losses(empty.cut(*paths))) for paths in circuit.redundant}
+    live = {path: scorer.losses(empty.cut(path)) for path in progress(ablated, "cutting paths")}
+    together = {paths: scorer.losses(empty.cut(*paths)) for paths in circuit.redundant}
     left = {
-        paths: tuple(
-            scorer.loss(empty.cut(*(other for other in paths if other != path))) for path in paths
-        )
+        paths: [
+            scorer.losses(empty.cut(*(other for other in paths if other != path))) for path in paths
+        ]
         for paths in progress(circuit.redundant, "cutting redundant paths")
     }
     scorer.rebase(circuit)
     combined = _measured(scorer.base_losses)
+    excess_se = standard_error(scorer.base_losses.mean(dim=1) - intact)
     frozen = {
         path: _measured(scorer.losses(circuit.without(path)))
         for path in progress(carrying, "scoring paths")
@@ -316,13 +340,14 @@ def score_circuit(
         relations = {path.path.relation for path in carrying}
         drawn_from = allowed_paths(batch, is_causal(model), relations)
         control = random_control(scorer, circuit, heads, drawn_from, controls, 0, progress)
-    notes: tuple[str, ...] = ()
+    notes = _better_notes(task, circuit, uninformed.loss, baseline.loss, combined.loss, excess_se)
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
     try:
         cuts: list[Cut] = [*ablated, *circuit.redundant]
         lost = enabled_by(model, few, cuts, ablated, 0.0, progress)
     except InputError as error:
-        lost, notes = {}, (f"Enabled paths are not shown: {error}.",)
+        lost = {}
+        notes.append(f"{NOT_SHOWN}: {error}.")
     enables = {
         cut: tuple(row for row in rows if row.attention - row.when_cut >= LEAST_DROP)
         for cut, rows in lost.items()
@@ -331,10 +356,10 @@ def score_circuit(
         path: LivePathScore(
             path,
             along[path],
-            live[path].loss,
-            live[path].se,
+            *_measured(live[path]),
             enables.get(path, ()),
             None if enables.get(path) else next(iter(lost.get(path, ())), None),
+            bar.side(live[path].mean(dim=1)),
         )
         for path in ablated
     }
@@ -342,26 +367,77 @@ def score_circuit(
         circuit,
         len(batch),
         tolerance,
-        uninformed,
+        uninformed.loss,
+        uninformed.what,
         baseline.loss,
         baseline.se,
         tuple(head_rows),
         combined.loss,
         combined.se,
+        excess_se,
         tuple(
             PathScore(**vars(rows[path]), ablated_loss=frozen[path].loss, se=frozen[path].se)
             for path in carrying
         ),
         tuple(rows[path] for path in circuit.enabling),
         tuple(
-            RedundantScore(paths, cut.loss, cut.se, left[paths], enables.get(paths, ()))
+            _redundant(paths, cut, left[paths], baseline.loss, enables.get(paths, ()), bar)
             for paths, cut in together.items()
         ),
         tuple(control),
-        notes,
+        tuple(notes),
         task.loss_name,
         attention,
     )
+
+
+def _redundant(
+    paths: tuple[HeadPath, ...],
+    cut: Float[Tensor, "batch target"],
+    left: Sequence[Float[Tensor, "batch target"]],
+    intact: float,
+    enables: tuple[Enabled, ...],
+    bar: Bar,
+) -> RedundantScore:
+    """The score of some paths from the losses with all of them cut, and with all but one."""
+    live, alone = _measured(cut), [mean_loss(losses) for losses in left]
+    cost = live.loss - intact
+    return RedundantScore(
+        paths,
+        *live,
+        tuple(alone),
+        tuple((live.loss - loss) / cost if cost > 0 else math.nan for loss in alone),
+        enables,
+        bar.side(cut.mean(dim=1)),
+        tuple(None if (side := bar.side(each.mean(dim=1))) is None else not side for each in left),
+    )
+
+
+def _better_notes(
+    task: Task,
+    circuit: Circuit,
+    uninformed: float,
+    intact: float,
+    combined: float,
+    error: float,
+) -> list[str]:
+    """That a circuit does better than the model, and that its paths give the answer away."""
+    names = circuit.role_names
+    told = [path for path in circuit.paths() if path.path.src == task.answer_role]
+    notes = []
+    if combined + 2 * error < intact < uninformed:
+        notes.append(
+            f"The circuit does better than the intact model, by {intact - combined:.4g} +- "
+            f"{error:.2g}; so it is not what the model does."
+        )
+    if told:
+        paths = "its path" if len(told) == 1 else f"{len(told)} paths, such as"
+        notes.append(
+            f"The circuit is told where the answer stands: {paths} {told[0].text(names)} "
+            f"{'attends' if len(told) == 1 else 'attend'} to the answer's own role, which the "
+            "model has to find. That the loss is low does not show that the model does the same."
+        )
+    return notes
 
 
 def _measured(losses: Float[Tensor, "batch target"]) -> Measured:

@@ -1,6 +1,6 @@
 """Every single-head and single-path hypothesis of a model, in one call.
 
-1. Each head alone, replaced by uniform and by identity attention.
+1. Each head alone, replaced by uniform and by identity attention; in estimates, by its mean.
 2. Each path alone, cut live: its attention is set to zero in the intact model and all later
    attention is recomputed.
 
@@ -20,11 +20,14 @@ from circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath, Mechanism
 from circuits.hooks.points import is_causal
 from circuits.runs.losses import mean_loss
 from circuits.runs.mean_attention import mean_attention
-from circuits.scores.control import allowed_paths
+from circuits.runs.means import head_means
+from circuits.scores.control import allowed_attention, allowed_paths
 from circuits.scores.number_table import number_table
 from circuits.scores.old_names import OldNames
 from circuits.scores.scorer import Progress, Scorer, no_progress
 from tasks import Batch, Task
+
+_FAR = 0.5  # of a head's attention; estimates of larger changes may have any size
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,9 @@ class EstimatedSweep:
 
     Attributes:
         baseline_loss: the intact model's loss, which is exact.
-        heads: the estimate with one head replaced by a mechanism.
+        heads: the estimate with one head replaced by its mean (`circuits.runs.means`).
         paths: the estimate with one path cut.
+        changed: of each head, the share of its attention that its mean does not have.
         exact: the exact losses of the hypotheses with the largest estimates, largest first.
         role_names: what the task calls its roles; s0, s1, ... if empty.
     """
@@ -112,6 +116,7 @@ class EstimatedSweep:
     baseline_loss: float
     heads: dict[tuple[Head, Mechanism], Estimate]
     paths: dict[HeadPath, Estimate]
+    changed: dict[Head, float]
     exact: dict[Hypothesis, float]
     role_names: tuple[str, ...] = ()
 
@@ -126,7 +131,19 @@ class EstimatedSweep:
         ]
         header = ("first order", "curvature", "exact loss")
         loss = f"intact loss {self.baseline_loss:.4f}; estimates of its rise"
-        return "\n".join([loss, *number_table("changed", header, rows)])
+        far = ", ".join(str(head) for head in self.far)
+        return "\n".join(
+            [
+                loss,
+                *number_table("changed", header, rows),
+                *([f"far, so that the estimate may have any size: {far}"] if far else []),
+            ]
+        )
+
+    @property
+    def far(self) -> list[Head]:
+        """The heads whose mean differs from their attention by more than half of it."""
+        return [head for head, share in self.changed.items() if share > _FAR]
 
     @property
     def rank_correlation(self) -> float:
@@ -169,7 +186,8 @@ def ablation_sweep(
 ) -> AblationSweep | EstimatedSweep:
     """Replace every head alone, and cut every path alone.
 
-        heads[h, m] = loss({h: m})    for m uniform and identity: head h replaced, all others intact
+        heads[h, m] = loss({h: m})    for m uniform and identity (in estimates, h's mean): head h
+                                      replaced, all others intact
         live_loss   = loss(cut p)     p's attention set to 0 in the intact model, everything after
                                       it recomputed
 
@@ -183,7 +201,8 @@ def ablation_sweep(
         least: skip paths with less mean attention.
         progress: wraps an iterable to show a bar, as `(items, text)`.
         estimate: give the estimates of `circuits.attribution.estimates.attribute` instead, all from
-            one forward pass.
+            one forward pass. Heads are replaced by their mean, which is nearer to their attention
+            than uniform and identity are, so that an estimate of first order is worth more.
         exact: with `estimate`, the number of hypotheses with the largest estimates that are also
             measured exactly.
 
@@ -206,12 +225,8 @@ def ablation_sweep(
     scorer = Scorer(model, task, batch)
     attention = mean_attention(model, batch)
     n_layers, n_heads = attention.shape[:2]
-    replaced = [
-        (Head(layer, head), mechanism)
-        for layer in range(n_layers)
-        for head in range(n_heads)
-        for mechanism in (UNIFORM, IDENTITY)
-    ]
+    all_heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    replaced = [(head, mechanism) for head in all_heads for mechanism in (UNIFORM, IDENTITY)]
     baseline = mean_loss(scorer.base_losses)
     empty = scorer.empty_circuit
     if not estimate:
@@ -227,7 +242,13 @@ def ablation_sweep(
         ]
         return AblationSweep(baseline, heads, paths, empty.role_names)
     attribution = attribute(model, task, batch)
-    of_heads = {choice: attribution.estimate(empty.replace(*choice)) for choice in replaced}
+    causal = is_causal(model)
+    means = head_means(model, batch, allowed_attention(attention.cpu(), batch, causal))
+    of_heads = {
+        (head, mean): attribution.estimate(empty.replace(head, mean))
+        for head, (mean, _) in means.items()
+    }
+    changed = {head: 1 - share for head, (_, share) in means.items()}
     cuts = progress(_paths(scorer, attention, least), "estimating cuts")
     of_paths = {path: attribution.estimate(empty.cut(path)) for path in cuts}
     effects: list[tuple[Hypothesis, Estimate]] = [*of_heads.items(), *of_paths.items()]
@@ -236,7 +257,7 @@ def ablation_sweep(
         each: scorer.loss(empty.cut(each) if isinstance(each, HeadPath) else empty.replace(*each))
         for each in progress(largest, "scoring exactly")
     }
-    return EstimatedSweep(baseline, of_heads, of_paths, losses, empty.role_names)
+    return EstimatedSweep(baseline, of_heads, of_paths, changed, losses, empty.role_names)
 
 
 def _paths(

@@ -68,6 +68,10 @@ class Scorer:
         self._check(circuit)
         return self._losses(self.runs.outputs(circuit))
 
+    def each(self, circuit: Circuit) -> Float[Tensor, " batch"]:
+        """The loss of every example, the mean over what is asked."""
+        return self.losses(circuit).mean(dim=1)
+
     def _check(self, circuit: Circuit) -> None:
         circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
         if circuit.n_roles != len(self.task.role_names):

@@ -1,32 +1,110 @@
 """How much of what a model has learned a circuit keeps, and how much it has to keep.
 
-With *intact* the model's own loss and *uninformed* the loss of one that knows nothing (the task's
-plateau where it names one, else the loss with every head uniform), a circuit keeps
+With *intact* the model's own loss and *uninformed* the loss of one that knows nothing, a circuit
+keeps
 
     (uninformed - loss) / (uninformed - intact)
 
-A task without a tolerance of its own asks for 95% of that.
+A task without a tolerance of its own asks for 95% of that. A model that knows nothing is at the
+task's plateau; where the task names none, it is the better of the best constant output and of this
+model with every head uniform. (A model that loses nothing with every head uniform attends uniformly
+already; what that gives is no sign of knowing nothing.)
 """
 
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from circuits.circuit import UNIFORM, Circuit, Head
+from circuits.runs.losses import mean_loss, standard_error
 from circuits.scores.scorer import Scorer, is_unlearned
-from tasks import Task
+from tasks import Batch, Task
 
 KEPT = 0.95
 
 
-def uninformed_loss(model: Any, task: Task, loss: Callable[[Circuit], float]) -> float:
-    """The loss of a model that knows nothing: the plateau, or with every head uniform."""
+class Uninformed(NamedTuple):
+    """The loss of a model that knows nothing, and what such a model is."""
+
+    loss: float
+    what: str
+
+
+def uninformed_loss(
+    model: Any,
+    task: Task,
+    batch: Batch,
+    losses: Callable[[Circuit], Float[Tensor, " batch"]],
+) -> Uninformed:
+    """The loss of a model that knows nothing (see the module).
+
+    Args:
+        model: a hooked model.
+        task: gives the loss.
+        batch: the examples.
+        losses: the model's loss on each of them with a circuit in place.
+    """
     if task.plateau is not None:
-        return task.plateau
+        return Uninformed(task.plateau, "the task's plateau")
     heads = itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))
     uniform = {Head(*head): UNIFORM for head in heads}
-    return loss(replace(Circuit.empty(task), mechanisms=uniform))
+    empty = Circuit.empty(task)
+    blind, intact = losses(replace(empty, mechanisms=uniform)), losses(empty)
+    lost = float((blind - intact).mean()) > 2 * standard_error(blind - intact)
+    constant = constant_loss(task, batch, model.cfg.d_vocab_out)
+    if constant < float(blind.mean()) or not lost:
+        return Uninformed(constant, "the best constant output")
+    return Uninformed(float(blind.mean()), "every head uniform")
+
+
+@torch.enable_grad()
+def constant_loss(task: Task, batch: Batch, d_out: int) -> float:
+    """The loss of the best output that is the same at every position of every example.
+
+    It is fitted on each half of the examples and measured on the other one, so that few examples
+    do not make it look better than it is. Zeros, a guess among all classes, are tried as well; they
+    alone where the loss has no gradient.
+    """
+    zeros = torch.zeros(d_out, device=batch.inputs.device)
+    guess = mean_loss(_constant_losses(task, batch, zeros))
+    halves = list(batch.parts(-(-len(batch) // 2)))
+    try:
+        losses = [
+            _constant_losses(task, other, _fitted(task, half, zeros)).mean(dim=1)
+            for half, other in zip(halves, reversed(halves))
+        ]
+    except RuntimeError:  # there is nothing to differentiate
+        return guess
+    fit = float(torch.cat(losses).mean())
+    return fit if fit < guess else guess
+
+
+def _fitted(task: Task, batch: Batch, start: Float[Tensor, " d_out"]) -> Float[Tensor, " d_out"]:
+    """The constant output with the lowest loss on a batch, given a standard normal prior."""
+    constant = start.clone().requires_grad_()
+    steps = torch.optim.LBFGS([constant], max_iter=40, line_search_fn="strong_wolfe")
+
+    def objective() -> Tensor:
+        steps.zero_grad()
+        loss = _constant_losses(task, batch, constant).mean()
+        loss = loss + constant.square().sum() / (2 * len(batch))
+        loss.backward()
+        return loss
+
+    steps.step(objective)
+    return constant.detach()
+
+
+def _constant_losses(
+    task: Task, batch: Batch, output: Float[Tensor, " d_out"]
+) -> Float[Tensor, "batch target"]:
+    asked = batch.roles.shape[1] * len(task.answer_roles) or batch.inputs.shape[1]
+    return task.example_losses(output.expand(len(batch), asked, -1), batch)
 
 
 def kept_share(loss: float, intact: float, uninformed: float) -> float:
@@ -47,9 +125,54 @@ def has_learned(task: Task, intact: float, uninformed: float) -> bool:
     return not is_unlearned(intact, task) and intact < uninformed
 
 
+class Bar:
+    """A loss that others are compared with, two standard errors apart.
+
+    A loss is below the bar, or above it, if it is so by two standard errors over examples. Where
+    the tolerance is set by the intact model on the same examples (no one has stated it), the error
+    is that of the excess over the intact model, example by example, since both have in common what
+    makes examples easy or hard.
+
+    Attributes:
+        loss: the tolerance, or that of a model that knows nothing if it is lower.
+        relative: whether the intact model sets the tolerance.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        intact: Float[Tensor, " batch"],
+        uninformed: float,
+        tolerance: float | None,
+    ):
+        self.relative = tolerance is None and task.tolerance is None
+        if tolerance is None:
+            tolerance = tolerance_of(task, float(intact.mean()), uninformed)
+        self.loss = min(tolerance, uninformed)
+        self._intact = intact
+
+    def error(self, losses: Float[Tensor, " few"]) -> float:
+        """The standard error that counts, of the losses of the first examples or all."""
+        common = self._intact[: len(losses)] if self.relative else 0.0
+        return standard_error(losses - common)
+
+    def keeps(self, losses: Float[Tensor, " few"]) -> bool:
+        """Whether losses are below it, by two standard errors."""
+        return float(losses.mean()) + 2 * self.error(losses) < self.loss
+
+    def side(self, losses: Float[Tensor, " few"]) -> bool | None:
+        """Whether losses are above it (True) or below (False); None where that is not clear."""
+        return True if self.breaks(losses) else False if self.keeps(losses) else None
+
+    def breaks(self, losses: Float[Tensor, " few"]) -> bool:
+        """Whether losses are above it, by two standard errors."""
+        return float(losses.mean()) - 2 * self.error(losses) > self.loss
+
+
 def default_tolerance(scorer: Scorer, intact: float) -> float:
     """`tolerance_of` for a scorer's model, task and examples."""
     model, task = scorer.model, scorer.task
     if task.tolerance is not None:
         return task.tolerance
-    return tolerance_of(task, intact, uninformed_loss(model, task, scorer.loss))
+    uninformed = uninformed_loss(model, task, scorer.batch, scorer.each)
+    return tolerance_of(task, intact, uninformed.loss)

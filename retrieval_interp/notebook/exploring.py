@@ -14,11 +14,12 @@ import torch
 
 from circuits import Circuit, Head, HeadPath, Mechanism, ablated
 from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
-from circuits.discovery.candidates import propose, role_mean
+from circuits.discovery.candidates import propose
 from circuits.discovery.watch import SearchState
 from circuits.hooks.points import call_options, pattern_hook_name
 from circuits.notation import parse_head_path
 from circuits.runs.mean_attention import attention_along_paths
+from circuits.runs.means import role_mean
 from circuits.scores.enabling import enabled_by
 from circuits.scores.scorer import no_progress
 from retrieval_interp.views.attention import position_labels

@@ -31,7 +31,6 @@ from circuits import (
 from circuits import discover as discover_circuit
 from circuits.attention import check_paths
 from circuits.circuit import ORIGINAL, tidy
-from circuits.discovery.candidates import role_mean
 from circuits.discovery.watch import Watch
 from circuits.draw.layout import role_order
 from circuits.draw.svg import draw_circuit
@@ -41,6 +40,7 @@ from circuits.notation import circuit_diff, circuit_text, parse_head_path
 from circuits.notation import suppose as suppose_line
 from circuits.runs.fits import draw_batch
 from circuits.runs.losses import standard_error
+from circuits.runs.means import role_mean
 from circuits.scores.control import allowed_attention
 from circuits.scores.scorer import Progress, is_unlearned
 from circuits.scores.tolerance import default_tolerance
@@ -61,11 +61,15 @@ from tasks.training_task import counted
 
 
 class _Step(NamedTuple):
-    """A supposed circuit, its loss and the standard error of the loss."""
+    """A supposed circuit, its loss, and whether it is better than the intact model, by two errors.
+
+    `se` is the standard error of the loss.
+    """
 
     circuit: Circuit
     loss: float
     se: float
+    better: bool
 
 
 class Workbench:
@@ -79,7 +83,6 @@ class Workbench:
         heads: all heads of the model.
         batch: the examples of the `test` split that everything is measured on.
         scorer: measures the loss of any circuit on the batch.
-        tolerance: the loss that a working circuit stays below.
         seed: of the examples.
         watchers: widgets that show this workbench; each is told to `refresh` after a change.
     """
@@ -115,13 +118,25 @@ class Workbench:
         self.batch = draw_batch(task, examples, seed, device, "test")
         self.order = role_order(self.batch)
         self.scorer = Scorer(model, task, self.batch)
+        self._intact = self.scorer.base_losses.mean(dim=1)
         self._steps = [self._measured(self.scorer.empty_circuit)]
-        self.tolerance = (
-            default_tolerance(self.scorer, self.intact_loss) if tolerance is None else tolerance
-        )
+        self._stated = tolerance  # by the caller; None where each set of examples has its own
         self._model_as_opened = self._fingerprint()
         register_displays()
         self.watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def tolerance(self) -> float:
+        """The loss that a working circuit stays below."""
+        return self._default_tolerance if self._stated is None else self._stated
+
+    @tolerance.setter
+    def tolerance(self, tolerance: float) -> None:
+        self._stated, self._score = tolerance, None
+
+    @cached_property
+    def _default_tolerance(self) -> float:
+        return default_tolerance(self.scorer, self.intact_loss)
 
     @property
     def circuit(self) -> Circuit:
@@ -148,9 +163,8 @@ class Workbench:
     @property
     def scored(self) -> CircuitScore | None:
         """The score of the current circuit, if it has been taken."""
-        asked = (self.circuit, self.tolerance)
         taken = self._score
-        return taken if taken and (taken.circuit, taken.tolerance) == asked else None
+        return taken if taken and taken.circuit == self.circuit else None
 
     @property
     def undoable(self) -> bool:
@@ -184,13 +198,14 @@ class Workbench:
         )
 
     def _state(self) -> str:
-        _, loss, se = self._steps[-1]
+        _, loss, se, better = self._steps[-1]
         if not self.circuit.mechanisms:
-            return f"nothing supposed yet; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
+            return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
         below = "below" if loss < self.tolerance else "not below"
         return (
             f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
             f"{counted(len(self.heads), 'head')} replaced, {below} {self.tolerance:g}"
+            f"{', better than the intact model' if better else ''}"
         )
 
     def drawing(self) -> str:
@@ -318,7 +333,7 @@ class Workbench:
             return discover_circuit(
                 model,
                 self.task,
-                self.tolerance,
+                self._stated,
                 len(self.batch) if examples is None else examples,
                 self.seed,
                 restarts,
@@ -333,6 +348,12 @@ class Workbench:
         said = found.unfinished and f"Unfinished: {found.unfinished}."
         if is_unlearned(self.intact_loss, self.task):
             said = unlearned_text(self.intact_loss, self.task)
+        elif not found.mechanisms and not said:
+            said = "The search has ended: " + (
+                f"no head can be replaced at a loss below {self.tolerance:.4g}."
+                if self.intact_loss < self.tolerance
+                else f"the intact model itself is not below {self.tolerance:.4g}."
+            )
         return self._change(found, said)
 
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
@@ -373,7 +394,9 @@ class Workbench:
 
     def _measured(self, circuit: Circuit) -> _Step:
         loss = self.scorer.rebase(circuit)
-        return _Step(circuit, loss, standard_error(self.scorer.base_losses.mean(dim=1)))
+        each = self.scorer.base_losses.mean(dim=1)
+        gain, error = self._intact - each, standard_error(self._intact - each)
+        return _Step(circuit, loss, standard_error(each), float(gain.mean()) > 2 * error)
 
     def _check_unchanged(self) -> None:
         if self._fingerprint() != self._model_as_opened:
@@ -561,7 +584,7 @@ class Workbench:
                 self.task,
                 self.circuit,
                 self.batch,
-                self.tolerance,
+                self._stated,
                 controls,
                 progress or self.progress,
             )

@@ -52,7 +52,7 @@ def finding(
     if len(enabling) > _MOST:
         said.append(f"{len(enabling) - _MOST} more such paths are in the table.")
     for row in score.redundant:
-        if row.one_suffices(score.tolerance):
+        if row.one_suffices:
             heads = listed([str(path.head) for path in row.paths], "or")
             said.append(
                 f"Any one of {heads} suffices for {row.paths[0].path.words(task.path_label)}."

@@ -8,6 +8,7 @@ from typing import Any
 from circuits.circuit import Mechanism
 from circuits.scan.scan import HeadScan, Scan
 from retrieval_interp.views.tables import text_table, wrapped
+from tasks.training_task import counted
 
 MOST_ROWS = 30
 HEADER = ("head", "rule", "share", "mean", "estimate", "loss alone", "change", "together")
@@ -61,7 +62,8 @@ def scan_verdict(scan: Scan) -> str:
     if not scan.learned:
         return (
             f"The model knows nothing here: its {loss} is {scan.intact_loss:.4f}, where knowing "
-            f"nothing gives {scan.uninformed_loss:.4f}. There is nothing that heads could keep."
+            f"nothing gives {scan.uninformed_loss:.4f} ({scan.uninformed}). There is nothing that "
+            "heads could keep."
         )
     together = Counter(
         "with paths" if row.replaced.kind in ("one-hot", "shared") else _kind(row.replaced)
@@ -69,21 +71,43 @@ def scan_verdict(scan: Scan) -> str:
         if row.replaced is not None
     )
     kinds = ", ".join(f"{count} {name}" for name, count in together.most_common(6))
-    text = (
-        f"{len(scan.circuit.mechanisms)} of {len(scan.heads)} heads can be replaced together"
-        f"{f' ({kinds})' if kinds else ''}: {loss} {scan.joint_loss:.4f}, intact "
-        f"{scan.intact_loss:.4f}, knowing nothing {scan.uninformed_loss:.4f}; "
-        f"{scan.kept:.1%} of what the model knows is kept (limit {scan.tolerance:.4f})."
-    )
-    if 0 < len(scan.circuit.mechanisms) < len(scan.heads):
+    text = _joint(scan, kinds)
+    if not math.isnan(scan.random_loss):
         text += f" The same in as many other heads, drawn at random: {scan.random_loss:.4f}."
+    elif len(scan.circuit.mechanisms) == len(scan.heads):
+        text += " There is no control, as all heads are replaced alike."
+    if scan.joint_loss + 2 * scan.joint_se < scan.intact_loss:
+        text += (
+            " The joint circuit does better than the intact model, so it is not what the model "
+            "does."
+        )
     if scan.tolerance <= scan.intact_loss:
         text += " The limit is not above the intact model's own loss."
     if not scan.finished:
-        text += " The time was over before all heads were tried."
+        untried = len(scan.heads) - len(scan.tried)
+        text += f" The time was over before {counted(untried, 'head')} could be tried."
+    if 0 < (measured := sum(not math.isnan(row.loss) for row in scan.heads)) < len(scan.heads):
+        text += f" {measured} heads were replaced alone."
     if not math.isnan(scan.rank_correlation):
         text += f" Rank correlation of estimates and exact changes: {scan.rank_correlation:.2f}."
     return text
+
+
+def _joint(scan: Scan, kinds: str) -> str:
+    """What the joint circuit is, and what it keeps."""
+    loss, count = scan.task.loss_name, len(scan.circuit.mechanisms)
+    known = (
+        f"{loss} {scan.joint_loss:.4f}, intact {scan.intact_loss:.4f}, knowing nothing "
+        f"{scan.uninformed_loss:.4f} ({scan.uninformed})"
+    )
+    if not count:
+        tried = f"of {counted(len(scan.tried), 'head')} tried" if scan.tried else "was tried"
+        found = f"No head {tried}" + (" can be replaced" if scan.tried else "")
+        return f"{found}: intact {known.partition('intact ')[2]} (limit {scan.tolerance:.4f})."
+    return (
+        f"{count} of {counted(len(scan.heads), 'head')} can be replaced together ({kinds}): "
+        f"{known}; {scan.kept:.1%} of what the model knows is kept (limit {scan.tolerance:.4f})."
+    )
 
 
 def _kind(mechanism: Mechanism) -> str:
@@ -110,10 +134,13 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
         "intact_loss": scan.intact_loss,
         "alone_intact_loss": scan.alone_intact_loss,
         "uninformed_loss": scan.uninformed_loss,
+        "uninformed": scan.uninformed,
         "tolerance": scan.tolerance,
         "joint_loss": scan.joint_loss,
         "kept": _finite(scan.kept),
-        "random_loss": scan.random_loss,
+        "joint_se": scan.joint_se,
+        "random_loss": _finite(scan.random_loss),
+        "tried": len(scan.tried),
         "finished": scan.finished,
         "rank_correlation": _finite(scan.rank_correlation),
         "heads": [

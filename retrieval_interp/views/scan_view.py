@@ -22,6 +22,7 @@ _COLORS = {
     "uniform": "#9aa0a6",
     "identity": "#72b7b2",
     "first": "#4c78a8",
+    "last": "#9ecae9",
     "offset": "#54a24b",
     "same": "#f58518",
     "after-same": "#e45756",

@@ -7,6 +7,7 @@ from typing import Any
 
 from circuits import CircuitScore, HeadPath
 from circuits.scores.circuit_score import (
+    NOT_SHOWN,
     LivePathScore,
     PathScore,
     RedundantScore,
@@ -70,7 +71,9 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
         ],
         **_named("combined_", score.combined_loss),
         "combined_se": score.combined_se,
+        "excess_se": score.excess_se,
         "uninformed_loss": score.uninformed_loss,
+        "uninformed": score.uninformed,
         "kept": score.kept if math.isfinite(score.kept) else None,
         "paths": [
             {
@@ -89,11 +92,16 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
                 "live_loss": row.live_loss,
                 "live_se": row.live_se,
                 "left_losses": list(row.left_losses),
+                "shares": list(row.shares),
+                "needed": row.needed,
+                "one_suffices": row.one_suffices,
                 "enables": _enabled(row.enables, names),
             }
             for row in score.redundant
         ],
         "control": list(score.control),
+        "better_than_intact": score.better,
+        "notes": list(score.notes),
         "sufficient": score.sufficient,
         "minimal": score.minimal,
         "rest": score.circuit.rest,
@@ -111,6 +119,7 @@ def _live(row: LivePathScore, names: Sequence[str]) -> dict[str, Any]:
         "attention": row.attention,
         **_named("live_", row.live_loss),
         "live_se": row.live_se,
+        "needed": row.needed,
         "enables": _enabled(row.enables, names),
     }
 
@@ -166,7 +175,7 @@ def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORT
     """
     if is_unlearned(score.baseline_loss, task):
         return unlearned_text(score.baseline_loss, task)
-    said = [_verdict(score, reported)]
+    said = [_verdict(score, reported), *score.notes]
     if not score.reachable:
         said.append(_out_of_reach(score, task))
     if score.circuit.unfinished:
@@ -202,8 +211,9 @@ def _verdict(score: CircuitScore, reported: Reported) -> str:
     loss = score.loss_name
     if not score.circuit.mechanisms:
         return (
-            "No circuit: no replacement of its heads was found or given (baseline "
-            f"{loss} {score.baseline_loss:.4f})."
+            "No circuit: no head can be replaced, or none was given "
+            f"({loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; knowing nothing "
+            f"{score.uninformed_loss:.4g}, {score.uninformed})."
         )
     useful = [row.mechanism.kind for row in score.heads if row.mechanism.paths]
     kinds = " and ".join(sorted(set(useful)))
@@ -230,7 +240,12 @@ def _verdict(score: CircuitScore, reported: Reported) -> str:
 
 def kept_text(score: CircuitScore) -> str:
     """How much of what was learned the circuit keeps; empty where that has no meaning."""
-    return f", {score.kept:.1%} of what was learned" if math.isfinite(score.kept) else ""
+    if not math.isfinite(score.kept):
+        return ""
+    return (
+        f", {score.kept:.1%} of what was learned (knowing nothing: {score.uninformed_loss:.4f}, "
+        f"{score.uninformed})"
+    )
 
 
 def _compared(score: CircuitScore) -> str:
@@ -318,10 +333,11 @@ def _unexplained(row: LivePathScore, score: CircuitScore) -> str:
     """What is known of a path that neither carries nor enables another one that is listed."""
     if not score.reachable:
         return ""
-    if row.live_loss <= score.tolerance:
-        return "the intact model does without it"
+    if not row.needed:
+        unclear = "not clear on these examples whether the intact model needs it"
+        return unclear if row.needed is None else "the intact model does without it"
     needed = f"needed by the intact model (intact: {score.baseline_loss:.4f})"
-    if score.notes:
+    if any(note.startswith(NOT_SHOWN) for note in score.notes):
         return f"{needed}; what it enables cannot be told"
     if row.nearly is None:
         return f"{needed}; no later path listed here loses attention without it"
@@ -342,11 +358,22 @@ def _enables(later: Sequence[Enabled], names: Sequence[str]) -> list[str]:
 
 def _suffices(row: RedundantScore, score: CircuitScore) -> str:
     """What the numbers of paths that are said to be redundant show."""
-    most = max(row.left_losses)
-    if row.live_loss <= score.tolerance:
-        return f"none is needed on these examples (one left: up to {most:.4f})"
-    any_one = "any one suffices" if most <= score.tolerance else "no single one suffices"
-    return f"{any_one} (one left: up to {most:.4f})"
+    if row.one_suffices:
+        said = "any one suffices"
+    elif row.needed is None or None in row.suffice:
+        said = "not clear on these examples whether any one suffices"
+    elif not row.needed:
+        said = "none is needed on these examples"
+    elif not any(row.suffice):
+        said = "no single one suffices"
+    else:
+        enough = [str(path.head) for path, alone in zip(row.paths, row.suffice) if alone]
+        said = f"only {' or '.join(enough)} suffices"
+    left = ", ".join(
+        f"{path.head} {loss:.4f}" + ("" if math.isnan(share) else f", which is {share:.0%}")
+        for path, loss, share in zip(row.paths, row.left_losses, row.shares)
+    )
+    return f"{said} (one left: {left})"
 
 
 def head_rows(score: CircuitScore) -> list[list[str]]:
@@ -389,6 +416,4 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
     ]
     if rows := path_rows(score, task):
         lines += [*text_table(path_header(score), rows, width=width), ""]
-    for note in score.notes:
-        lines += [*wrapped(note, width), ""]
     return "\n".join(lines)

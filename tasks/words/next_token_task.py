@@ -33,6 +33,7 @@ class NextTokenTask(Task):
     """
 
     loss_name = "cross entropy"
+    fixed = True
 
     def __init__(self, sequences: Sequence[Sequence[int]], tokenizer: Any = None):
         if not sequences:
@@ -154,9 +155,10 @@ class NextTokenTask(Task):
     ) -> Float[Tensor, "batch 1"]:
         """Cross entropy of the next token in nats, the mean over each sequence."""
         targets: Int[Tensor, "batch pos"] = batch.targets
+        # Flat, since a sum over an axis that is not the last loses digits in a large vocabulary.
         losses = F.cross_entropy(
-            outputs.transpose(1, 2), targets, ignore_index=_NOT_ASKED, reduction="none"
-        )
+            outputs.flatten(0, 1), targets.flatten(), ignore_index=_NOT_ASKED, reduction="none"
+        ).view(targets.shape)
         return losses.sum(1, keepdim=True) / (targets != _NOT_ASKED).sum(1, keepdim=True)
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:

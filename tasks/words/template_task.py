@@ -184,6 +184,10 @@ class TemplateTask(TextTask):
     def role_names(self) -> tuple[str, ...]:
         return tuple(self._roles)
 
+    @property
+    def answer_role(self) -> int | None:
+        return self._roles.index(self.answer) if self.answer in self._roles else None
+
     # Questions
 
     @property

@@ -1,0 +1,142 @@
+"""What the programs of this folder share: tasks drawn one by one, and a table of what is found.
+
+Each program reads the weights of models that others trained, from a path that the user gives;
+nothing of theirs is copied here. Their tasks are written anew, with roles, from what the authors
+say.
+
+A circuit is found by `ri.discover` with its defaults and scored on 2,000 examples of the `test`
+split. `holds` is what it promises, decided there: *yes* or *no* by two standard errors, else *not
+clear*; a search that finds nothing promises nothing.
+"""
+
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import retrieval_interp as ri
+from circuits.circuit import Circuit
+from circuits.runs.losses import standard_error
+from circuits.scores.scorer import Scorer
+from circuits.scores.tolerance import Bar, constant_loss, kept_share, uninformed_loss
+from tasks import Split
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import measure
+
+Example = tuple[list[int], list[int], list[list[int]]]  # tokens, targets, roles by chain
+
+
+class ForeignTask(ri.Task):
+    """Examples drawn one by one, scored by the cross entropy at some positions.
+
+    Subclasses say which positions are `asked` and `draw` an example: its tokens, one target for
+    every asked position, and for every chain the position of each role, -1 where it is absent.
+    """
+
+    loss_name = "cross entropy"
+    asked: Sequence[int]
+
+    def draw(self, rng: Random) -> Example:
+        raise NotImplementedError
+
+    def sample(
+        self,
+        n: int,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        split: Split = "train",
+        start: int = 0,
+    ) -> ri.Batch:
+        drawn = [self.draw(Random(f"{seed} {split} {start + number}")) for number in range(n)]
+        tokens, targets, roles = (torch.tensor(part) for part in zip(*drawn))
+        return ri.Batch(tokens, targets, roles).to(device)
+
+    def example_losses(self, outputs: Tensor, batch: ri.Batch) -> Tensor:
+        outputs = outputs[:, list(self.asked)]
+        losses = F.cross_entropy(outputs.flatten(0, 1), batch.targets.flatten(), reduction="none")
+        return losses.view(batch.targets.shape).mean(dim=1, keepdim=True)
+
+
+class Foreign(NamedTuple):
+    """A model, its task, and what is published about its heads.
+
+    Each statement has a check of whether a circuit says the same.
+    """
+
+    name: str
+    model: Any
+    task: ForeignTask
+    published: dict[str, Callable[[Circuit], bool]]
+
+
+def has(*paths: str) -> Callable[[Circuit], bool]:
+    """Whether a circuit names one of some paths, as carrying or as needed by the model."""
+    return lambda circuit: any(
+        str(path.head) + " " + path.path.text(circuit.role_names) in paths
+        for path in circuit.every_path()
+    )
+
+
+def row(found: Foreign, examples: int, tested: int, **options: Any) -> dict[str, Any]:
+    """What is found in one model."""
+    model, task = found.model, found.task
+    start = time.perf_counter()
+    circuit = ri.discover(model, task, examples=examples, **options)
+    seconds = time.perf_counter() - start
+    batch = task.sample(tested, split="test")
+    scorer = Scorer(model, task, batch)
+    intact = scorer.base_losses.mean(dim=1)
+    losses = scorer.losses(circuit).mean(dim=1)
+    nothing = uninformed_loss(model, task, batch, scorer.each)
+    bar = Bar(task, intact, nothing.loss, None)
+    above = bar.side(losses)
+    agrees = {says: check(circuit) for says, check in found.published.items()}
+    print(f"\n{found.name}:\n{circuit}", file=sys.stderr)
+    for says, same in agrees.items():
+        print(f"published: {says}: {'agrees' if same else 'not so here'}", file=sys.stderr)
+    return {
+        "model": found.name,
+        "intact": float(intact.mean()),
+        "constant": constant_loss(task, batch, model.cfg.d_vocab_out),
+        "uninformed": nothing.loss,
+        "circuit": float(losses.mean()),
+        "excess": float((losses - intact).mean()),
+        "error": standard_error(losses - intact),
+        "kept": kept_share(float(losses.mean()), float(intact.mean()), nothing.loss),
+        "replaced": f"{len(circuit.mechanisms)} of {model.cfg.n_layers * model.cfg.n_heads}",
+        "holds": {True: "no", False: "yes", None: "not clear"}[above]
+        if circuit.mechanisms
+        else "found nothing",
+        "agrees": f"{sum(agrees.values())} of {len(agrees)}",
+        "seconds": seconds,
+    }
+
+
+def main(
+    description: str | None,
+    models: Callable[[Path], dict[str, Callable[[], Foreign]]],
+    argv: Sequence[str] | None,
+) -> None:
+    """Run one of the programs."""
+    parser: ArgumentParser = measure.arguments(description)
+    parser.add_argument("path", type=Path, help="the checked-out repository")
+    parser.add_argument("--models", nargs="+", help="some of them; default all")
+    parser.add_argument("--examples", type=int, default=512, help="that decide")
+    options = parser.parse_args(argv)
+    device = measure.prepare(options)
+    known = models(options.path)
+    if wrong := set(options.models or ()) - known.keys():
+        parser.error(f"--models: expected some of {', '.join(known)}, found {min(wrong)}")
+    examples, tested = (32, 64) if options.quick else (options.examples, 2000)
+    more = {"restarts": 1} if options.quick else {}
+    rows = [row(known[name](), examples, tested, **more) for name in options.models or known]
+    torch.set_grad_enabled(True)
+    measure.report(rows, options, argv, machine=measure.machine(device), examples=tested)
