@@ -259,7 +259,6 @@ def test_what_a_scan_is_given_in_tokens(hooked):
 def test_a_scan_in_bounded_time_and_without_losses_alone(monkeypatch):
     equations = ri.load_checkpoint("equations")
 
-
     def scanned(time):
         """It takes five looks at the clock before heads are replaced alone, and ticks at each."""
         clock = iter(range(100))

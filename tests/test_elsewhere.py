@@ -1,0 +1,378 @@
+"""What is concluded of models that others train, on models built by hand whose answer is known."""
+
+import math
+import re
+from html import unescape
+from random import Random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import retrieval_interp as ri
+from circuits.attention import attention_pattern
+from circuits.circuit import UNIFORM, Circuit, Head, HeadPath, RolePath
+from circuits.discovery.judge import Judge
+from circuits.discovery.redundancy import needed_paths
+from circuits.rules import NEXT, PREVIOUS
+from circuits.runs.mean_attention import mean_attention
+from circuits.runs.means import head_means, role_mean
+from circuits.scan.scan import scan
+from circuits.scores.circuit_score import score_circuit
+from circuits.scores.scorer import Scorer
+from circuits.scores.tolerance import Bar, constant_loss
+from retrieval_interp.views.scan_text import scan_verdict
+from retrieval_interp.views.score_text import score_table, verdict
+from tasks import InputError
+from tasks.words.next_token_task import NextTokenTask
+from tests.built_by_hand import END, Star, built, copies, finds_the_star, scores
+
+PATH = HeadPath(Head(0, 0), RolePath(0, 2))
+
+
+def star_model(sharpness=12.0, scale=20.0):
+    return built(7, [finds_the_star(sharpness, scale), (scores(7), copies(0.0))])
+
+
+# Knowing nothing
+
+
+def test_knowing_nothing_is_the_better_of_uniform_heads_and_a_constant():
+    """With every head uniform this model is sure of letters that are not the answer."""
+    model, task = star_model(), Star()
+    batch = task.sample(256, split="test")
+    blind = Circuit({Head(0, 0): UNIFORM, Head(0, 1): UNIFORM}, 3)
+    score = score_circuit(model, task, blind, batch, controls=0)
+    shares = batch.targets[:, 0].bincount(minlength=4) / len(batch)
+    entropy = float(-(shares * shares.log()).sum())
+    assert score.combined_loss > 2 > entropy  # uniform heads
+    assert score.uninformed_loss == pytest.approx(entropy, abs=0.02)
+    assert score.uninformed == "the best constant output"
+    assert not score.sufficient and score.kept < 0
+    for text in (str(score), score_table(score, task)):
+        assert f"{score.uninformed_loss:.4f}" in text and "the best constant output" in text
+    allowed = 0.05 * (score.uninformed_loss - score.baseline_loss)
+    assert score.tolerance == pytest.approx(score.baseline_loss + allowed)
+    found = scan(model, task, examples=64)
+    assert found.uninformed == "the best constant output" and "constant" in scan_verdict(found)
+
+
+def test_a_model_whose_heads_are_uniform_knows_what_it_knows():
+    """Which letter is most frequent, by uniform attention."""
+
+    class Most(Star):
+        def sample(self, *arguments, **options):
+            batch = super().sample(*arguments, **options)
+            counts = F.one_hot(batch.inputs[:, :6] % 4, 4).sum(1)
+            return ri.Batch(batch.inputs, counts.argmax(-1, keepdim=True), batch.roles)
+
+    model = built(7, [(scores(7), copies(60.0))])
+    found = ri.discover(model, Most(), examples=128)
+    assert found.mechanisms == {Head(0, 0): UNIFORM}
+    score = score_circuit(model, Most(), found, Most().sample(256, split="test"), controls=0)
+    assert score.uninformed == "the best constant output"
+    assert score.sufficient and score.kept == pytest.approx(1.0)
+
+
+def test_the_best_constant_of_few_examples_is_not_fitted_to_them():
+    """Eight examples of a hundred classes: all that is known is that each class is as likely."""
+
+    class Classes(Star):
+        def example_losses(self, outputs, batch):
+            return F.cross_entropy(outputs[:, 6], batch.targets[:, 0], reduction="none")[:, None]
+
+    batch = Classes().sample(8)
+    batch = ri.Batch(batch.inputs, torch.arange(8)[:, None], batch.roles)
+    assert constant_loss(Classes(), batch, 100) == pytest.approx(math.log(100))
+    same = ri.Batch(batch.inputs, torch.full((8, 1), 3), batch.roles)
+    assert constant_loss(Classes(), same, 100) < 0.7 * math.log(100)
+
+
+def test_a_constant_without_a_gradient_is_a_guess():
+    class Accuracy(Star):
+        def example_losses(self, outputs, batch):
+            return (outputs[:, 6].argmax(-1) != batch.targets[:, 0]).float()[:, None]
+
+    batch = Accuracy().sample(64)
+    wrong = float((batch.targets != 0).float().mean())  # zeros say the first class
+    assert constant_loss(Accuracy(), batch, 4) == pytest.approx(wrong)
+
+
+# What is decided, and by which error
+
+
+def test_an_excess_is_judged_by_its_own_error():
+    """Hard and easy examples, each 0.02 worse: clear where the intact model sets the limit."""
+    task = Star()
+    intact = torch.rand(100, generator=torch.Generator().manual_seed(0))
+    relative = Bar(task, intact, 1.1, None)
+    allowed = 0.05 * (1.1 - float(intact.mean()))
+    assert 0.02 < allowed < 2 * float(intact.std()) / 10
+    assert relative.keeps(intact + 0.02) and relative.side(intact + 0.02) is False
+    stated = Bar(task, intact, 1.1, float(intact.mean()) + allowed)
+    assert stated.side(intact + 0.02) is None  # the loss itself is not so well known
+    assert relative.side(intact + 2 * allowed) is True
+    noise = torch.randn(100, generator=torch.Generator().manual_seed(1))
+    noise -= noise.mean()
+    assert relative.side(intact + allowed + noise) is None
+
+
+def test_nothing_is_returned_that_is_worse_than_the_tolerance():
+    """The intact model is not clearly below it, and no start holds."""
+    model, task = star_model(sharpness=3.0), Star()
+    intact = Scorer(model, task, task.sample(64, split="discovery")).base_losses.mean()
+    found = ri.discover(model, task, tolerance=float(intact) * 0.5, examples=64, heads=[Head(0, 1)])
+    assert not found.mechanisms and not found.unfinished
+    bench = ri.open(model, task, examples=64, tolerance=float(intact) * 0.5)
+    said = repr(bench.discover(heads=["L0.H1"]))
+    assert "The search has ended: the intact model itself is not below" in said
+
+
+def test_a_search_that_can_replace_nothing_says_that_it_ended():
+    """A head that finds the star by its own keys; the only role says nothing of where it is."""
+
+    class Alone(Star):
+        role_names = ("END",)
+        answer_role = None
+
+        def sample(self, *arguments, **options):
+            batch = super().sample(*arguments, **options)
+            return ri.Batch(batch.inputs, batch.targets, batch.roles[:, :, :1])
+
+    bench = ri.open(built(7, [finds_the_star(12.0, 20.0)]), Alone(), examples=64)
+    said = repr(bench.discover())
+    assert "The search has ended: no head can be replaced at a loss below" in said
+    assert "nothing supposed" not in said and not bench.circuit.mechanisms
+    assert "No circuit: no head can be replaced" in verdict(bench.score().data, bench.task)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_needed_in_few_examples_is_found(seed):
+    """One example in twenty has a star; in all others the bias gives the answer."""
+    task = Star(starless=0.95)
+    first = task.sample(64, seed, split="discovery")
+    bias = torch.tensor([9.0, 0.0, 0.0, 0.0])
+    looks, writes = finds_the_star(20.0, 30.0)
+    looks[END, END] = 10.0  # so that END keeps to itself where there is no star
+    model = built(7, [(looks, writes)], bias=bias)
+    judge = Judge(model, task, task.sample(512, seed, split="discovery"), None)
+    cut = judge.empty.cut(PATH)
+    assert judge.loss(judge.empty) < judge.bar.loss < 0.1 < judge.exact_loss(cut)
+    assert needed_paths(model, task, seed=seed) == [(PATH,)]
+    rare = (first.roles[:, 0, 2] >= 0).sum()
+    assert rare < 12
+
+
+def three_heads(*scales):
+    return built(7, [finds_the_star(30.0, scale) for scale in scales])
+
+
+def test_of_several_heads_any_one_suffices_only_if_that_is_clear():
+    task = Star()
+    every = tuple(HeadPath(Head(0, head), RolePath(0, 2)) for head in range(3))
+    alike = three_heads(12.0, 12.0, 12.0)
+    assert needed_paths(alike, task, 0.05, examples=64) == [every]
+    unlike = three_heads(12.0, 4.0, 4.0)
+    batch = task.sample(64, split="discovery")
+    scorer = Scorer(unlike, task, batch)
+    weak = scorer.loss(scorer.empty_circuit.cut(every[0], every[1]))
+    assert scorer.loss(scorer.empty_circuit.cut(*every[:1])) < weak
+    circuit = Circuit({}, 3, redundant=(every,))
+    for tolerance, suffices in (
+        (weak * 1.5, (True, True, True)),
+        (weak * 0.5, (True, False, False)),
+    ):
+        score = score_circuit(unlike, task, circuit, batch, tolerance, controls=0)
+        (row,) = score.redundant
+        assert row.suffice == suffices and row.needed and row.one_suffices == all(suffices)
+        assert row.shares[0] > 0.99 and row.shares[1] == pytest.approx(row.shares[2])
+        whole, left = row.live_loss - score.baseline_loss, row.live_loss - weak
+        assert row.shares[1] == pytest.approx(left / whole)
+    assert "only L0.H0 suffices (one left: L0.H0 0.0" in score_table(score, task)
+    assert needed_paths(unlike, task, weak * 0.5, examples=64) == [(every[0],)] or not any(
+        len(paths) == 3 for paths in needed_paths(unlike, task, weak * 0.5, examples=64)
+    )
+
+
+# Means, where chains share a position
+
+
+class Gathered(ri.Task):
+    """Is there an x among four letters? Each chain has one letter, and all of them END."""
+
+    loss_name = "cross entropy"
+    role_names = ("END", "letter")
+    plateau = math.log(2)
+
+    def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        rows = []
+        for at in range(start, start + n):
+            rng = Random(f"{seed} {split} {at}")
+            rows.append([int(rng.random() < 0.15) for _ in range(4)])
+        letters = torch.tensor(rows)
+        tokens = torch.cat([letters, torch.full((n, 1), 2)], 1)
+        roles = torch.tensor([[4, place] for place in range(4)]).expand(n, -1, -1).clone()
+        return ri.Batch(tokens, letters.amax(1, keepdim=True), roles).to(device)
+
+    def example_losses(self, outputs, batch):
+        return F.cross_entropy(outputs[:, 4], batch.targets[:, 0], reduction="none")[:, None]
+
+
+def gatherer():
+    """END attends to all letters alike, and hardly to itself."""
+    looks = scores(5, (2, 2, -9.0), d_vocab=3)
+    writes = torch.tensor([[0.0, 0.0], [-40.0, 40.0], [0.0, 0.0]])
+    return built(5, [(looks, writes)], d_vocab=3, d_out=2, bias=torch.tensor([3.0, -3.0]))
+
+
+def test_a_role_that_gathers_from_several_chains_has_their_attention_together():
+    model, task = gatherer(), Gathered()
+    batch = task.sample(64, split="test")
+    attention = mean_attention(model, batch)
+    assert attention[0, 0, 0, 1] == pytest.approx(1.0, abs=1e-3)  # 0.25 to each of four letters
+    mean = role_mean(attention[0, 0])
+    patterns = []
+    model.run_with_hooks(
+        batch.inputs, fwd_hooks=[("blocks.0.attn.hook_pattern", lambda p, hook: patterns.append(p))]
+    )
+    own = patterns[0][:, 0]
+    built_mean = attention_pattern(mean, batch.roles, 5)
+    torch.testing.assert_close(
+        built_mean[:, 4], own.mean(0).expand(64, -1, -1)[:, 4], atol=5e-3, rtol=0
+    )
+    (mechanism, share), *_ = head_means(model, batch, attention).values()
+    assert share > 0.99, mechanism
+    found = scan(model, task, examples=64, by="mean")
+    assert found.heads[0].loss == pytest.approx(found.intact_loss, abs=1e-3)
+    circuit = ri.discover(model, task, examples=128)
+    score = score_circuit(model, task, circuit, task.sample(512, split="test"), controls=0)
+    assert score.sufficient and circuit.mechanisms
+
+
+# Rules that look ahead, and heads that work in one row
+
+
+class Follows(ri.Task):
+    """Each of five letters answers with the one after it, the last with itself; or before it.
+
+    Only the middle has a role, and nothing says where its neighbours are.
+    """
+
+    loss_name = "cross entropy"
+    role_names = ("middle",)
+
+    def __init__(self, step):
+        self.step = step
+
+    def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        rows = [
+            [Random(f"{seed} {split} {at} {place}").randrange(4) for place in range(5)]
+            for at in range(start, start + n)
+        ]
+        tokens = torch.tensor(rows)
+        return ri.Batch(tokens, tokens[:, 2 + self.step, None], torch.full((n, 1, 1), 2)).to(device)
+
+    def example_losses(self, outputs, batch):
+        return F.cross_entropy(outputs[:, 2], batch.targets[:, 0], reduction="none")[:, None]
+
+
+def neighbours(step, rows):
+    """A model that looks both ways, in which these positions attend to one `step` further."""
+    looks = torch.zeros(9, 9)
+    for dest in range(5):
+        src = min(max(dest + step, 0), 4) if dest in rows else dest
+        looks[4 + dest, 4 + src] = 30.0
+    return built(5, [(looks, torch.eye(4) * 9)], d_vocab=4, attention_dir="bidirectional")
+
+
+@pytest.mark.parametrize(("step", "rule"), [(1, NEXT), (-1, PREVIOUS)])
+def test_heads_that_look_ahead_or_work_in_one_row_get_their_rule(step, rule):
+    whole = ri.discover(neighbours(step, range(5)), Follows(step), examples=64)
+    assert whole.mechanisms == {Head(0, 0): rule}
+    one_row = ri.discover(neighbours(step, [2]), Follows(step), examples=64)
+    assert one_row.mechanisms == {Head(0, 0): rule}
+    found = scan(neighbours(step, range(5)), Follows(step), examples=64)
+    assert found.heads[0].rule == rule and found.heads[0].share == pytest.approx(1.0)
+
+
+def test_a_causal_model_cannot_look_ahead():
+    task = Star()
+    for line in ("L0.H0 next", "L0.H0 offset -2", "L0.H0 last"):
+        circuit = ri.parse_circuit([line], task)
+        assert str(circuit) == line and Circuit.from_json(circuit.to_json(), 3) == circuit
+        with pytest.raises(InputError, match="expected a model that looks both ways"):
+            Scorer(star_model(), task, task.sample(4)).losses(circuit)
+
+
+# Circuits that are told the answer
+
+
+def test_a_circuit_that_is_told_where_the_answer_stands_says_so_everywhere():
+    """A head that attends to the star with 0.5 to 0.9, replaced by one that is told where it is."""
+    model, task = star_model(sharpness=3.5, scale=5.0), Star()
+    bench = ri.open(model, task, examples=256)
+    supposed = repr(bench.suppose("L0.H0 one-hot END<-star", "L0.H1 uniform"))
+    assert "better than the intact model" in supposed
+    score = bench.score(0).data
+    gain = score.baseline_loss - score.combined_loss
+    assert score.better and score.sufficient and gain > 0.02
+    for text in (str(score), verdict(score, task), repr(bench.score(0)), bench.score(0).html):
+        words = " ".join(unescape(re.sub("<[^>]*>", "", text)).split())
+        assert f"better than the intact model, by {gain:.4g}" in words
+        assert "told where the answer stands: its path L0.H0 END" in words
+    other = score_circuit(
+        model, task, ri.parse_circuit(["L0.H1 uniform"], task), bench.batch, controls=0
+    )
+    assert not other.better and not other.notes
+
+
+# Scans
+
+
+def test_the_control_of_a_scan_is_another_circuit():
+    """Two heads that attend alike are both uniform: no other circuit has the same mechanisms."""
+    model = built(7, [(scores(7), copies(30.0)), (scores(7), copies(30.0))])
+
+    class Most(Star):
+        def sample(self, *arguments, **options):
+            batch = super().sample(*arguments, **options)
+            counts = F.one_hot(batch.inputs[:, :6] % 4, 4).sum(1)
+            return ri.Batch(batch.inputs, counts.argmax(-1, keepdim=True), batch.roles)
+
+    found = scan(model, Most(), examples=64)
+    assert len(found.circuit.mechanisms) == 2 and math.isnan(found.random_loss)
+    assert "There is no control, as all heads are replaced alike." in scan_verdict(found)
+    idle = [(scores(7), copies(1.0))] * 3
+    one = scan(built(7, [finds_the_star(12.0, 20.0), *idle]), Star(), examples=64)
+    assert one.random_loss >= one.joint_loss
+
+
+# Losses and tasks
+
+
+def test_the_loss_of_text_is_exact_in_a_large_vocabulary():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 9, 49_152, generator=generator) * 4
+    task = NextTokenTask([[5, 70, 800, 9_000, 1, 2, 3, 40_000, 9], [1, 2, 3, 4, 5]])
+    batch = task.whole()
+    exact = F.log_softmax(logits.double(), dim=-1)
+    expected = [
+        -sum(float(exact[row, at, token]) for at, token in enumerate(ids[1:])) / (len(ids) - 1)
+        for row, ids in enumerate(task.sequences)
+    ]
+    losses = task.example_losses(logits, batch)[:, 0]
+    assert losses.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("ignored", ["split", "seed", "start"])
+def test_a_task_that_ignores_what_it_is_asked_for_is_refused(ignored):
+    class Deaf(Star):
+        def sample(self, n, seed=0, device="cpu", split="train", start=0):
+            asked = {"seed": seed, "split": split, "start": start}
+            asked[ignored] = {"seed": 0, "split": "train", "start": 0}[ignored]
+            return super().sample(n, device=device, **asked)
+
+    with pytest.raises(InputError, match=f"other examples for another {ignored}, found the same"):
+        ri.open(star_model(), Deaf(), examples=32)
+    with pytest.raises(InputError, match=f"let what it draws depend on {ignored}"):
+        ri.discover(star_model(), Deaf(), examples=32)
