@@ -112,6 +112,8 @@ def test_an_excess_is_judged_by_its_own_error():
     stated = Bar(task, intact, 1.1, float(intact.mean()) + allowed)
     assert stated.side(intact + 0.02) is None  # the loss itself is not so well known
     assert relative.side(intact + 2 * allowed) is True
+    hard = intact.sort(descending=True).values  # the first examples say little of the rest
+    assert Bar(task, hard, 1.1, None).keeps(hard[:16] + 0.02) and float(hard[:16].mean()) > 0.8
     noise = torch.randn(100, generator=torch.Generator().manual_seed(1))
     noise -= noise.mean()
     assert relative.side(intact + allowed + noise) is None

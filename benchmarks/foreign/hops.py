@@ -26,11 +26,12 @@ class Hops(ForeignTask):
     how many hops; role `hop i` is where i of them lead, absent where a letter is new.
     """
 
-    answer_role: int
-
     def __init__(self, hops: int):
         self.hops, self.asked = hops, range(89, 99)
-        self.answer_role = hops
+
+    @property
+    def answer_role(self) -> int:
+        return self.hops
 
     @property
     def role_names(self) -> tuple[str, ...]:

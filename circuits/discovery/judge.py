@@ -121,11 +121,8 @@ class Judge:
 
     def _is_close(self, circuit: Circuit) -> bool:
         """Whether the first examples leave it open that the circuit holds."""
-        for parts in range(1, len(self.parts)):
-            losses = self._losses_of(circuit, parts)
-            if float(losses.mean()) - 4 * self.bar.error(losses) > self.bar.loss:
-                return False
-        return True
+        looks = (self._losses_of(circuit, parts) for parts in range(1, len(self.parts)))
+        return all(self.bar.above(losses, -4.0) <= 0 for losses in looks)
 
     def _estimates(self, circuit: Circuit, trials: Sequence[Circuit]) -> list[float] | None:
         """Estimated effects, or None if the loss has no gradient, or not a finite one."""

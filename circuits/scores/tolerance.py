@@ -149,16 +149,22 @@ class Bar:
         if tolerance is None:
             tolerance = tolerance_of(task, float(intact.mean()), uninformed)
         self.loss = min(tolerance, uninformed)
-        self._intact = intact
+        self._common = intact if self.relative else torch.zeros_like(intact)
 
-    def error(self, losses: Float[Tensor, " few"]) -> float:
-        """The standard error that counts, of the losses of the first examples or all."""
-        common = self._intact[: len(losses)] if self.relative else 0.0
-        return standard_error(losses - common)
+    def above(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
+        """How far the losses of the first examples, or of all, are above it.
+
+        Args:
+            losses: of the first examples, or of all.
+            errors: so many standard errors are added.
+        """
+        rise = losses - self._common[: len(losses)]
+        allowed = self.loss - float(self._common.mean())
+        return float(rise.mean()) + errors * standard_error(rise) - allowed
 
     def keeps(self, losses: Float[Tensor, " few"]) -> bool:
         """Whether losses are below it, by two standard errors."""
-        return float(losses.mean()) + 2 * self.error(losses) < self.loss
+        return self.above(losses, 2.0) < 0
 
     def side(self, losses: Float[Tensor, " few"]) -> bool | None:
         """Whether losses are above it (True) or below (False); None where that is not clear."""
@@ -166,7 +172,7 @@ class Bar:
 
     def breaks(self, losses: Float[Tensor, " few"]) -> bool:
         """Whether losses are above it, by two standard errors."""
-        return float(losses.mean()) - 2 * self.error(losses) > self.loss
+        return self.above(losses, -2.0) > 0
 
 
 def default_tolerance(scorer: Scorer, intact: float) -> float:
