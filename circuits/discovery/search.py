@@ -2,7 +2,8 @@
 
 1. List candidates. Measure each head's mean attention by role; its candidates are identity,
    uniform, one-hot and shared with the role paths above several thresholds, role-mean, and
-   original; and if inputs are tokens, rules by position and token (`circuits.rules`).
+   original; and if inputs are tokens, rules by position and token (`circuits.rules`) that have a
+   quarter of its attention, or half of that of one role, and its mean by position.
 2. Start from whole circuits: every head one-hot or shared above one threshold, or every head
    role-mean. While a start does not hold the loss, raise the head that gains most to role-mean, its
    mean by position, or back to its original attention.
@@ -92,6 +93,9 @@ def discover(
 
         loss(C) + 2 se(C) < tolerance
 
+    Where no tolerance is stated, it is set by the intact model on the same examples, and se(C) is
+    the standard error of what the circuit costs, loss(C) - intact, example by example.
+
     The search is greedy, from several starts, so a cheaper circuit may exist.
 
     Args:
@@ -106,15 +110,15 @@ def discover(
             from the best circuit without each of its useful heads.
         shared: whether several sources may share a role's attention; otherwise paths are one-hot
             only, as in the paper.
-        time: seconds to search, by default until there is a local optimum. After two thirds of
-            it the best circuit so far is taken; the rest is for what the intact model needs.
+        time: seconds that it may take, by default until there is a local optimum. After two thirds
+            of it the best circuit so far is taken; the rest is for what the intact model needs.
         heads: heads that may be replaced, by default all; the others stay as they are.
         watch: told where the search is after every exact score. If it returns True, the search
             ends with the best circuit so far, as it does after Ctrl-C (in the main thread).
 
     Returns:
-        A circuit that names every replaced head; empty for a model that has not learned the task.
-        It is a proposal: score it on other examples with `score_circuit`. If the search was cut
+        A circuit that names every replaced head; empty for a model that has not learned the task,
+        and where no head can be replaced. It is a proposal: score it on other examples with `score_circuit`. If the search was cut
         short, its `unfinished` says why and what is missing, and so does a `SearchStopped` warning.
 
     Raises:
@@ -142,12 +146,12 @@ def discover(
         raise InputError(f"restarts: expected at least 1, found {restarts}")
     if time is not None and not time > 0:
         raise InputError(f"time: expected more than 0 seconds, found {time:g}")
+    limit, start = time or math.inf, monotonic()
     device = next(model.parameters()).device
     batch = draw_batch(task, examples, seed, device, "discovery")
     search = Search(model, task, batch, tolerance, shared, heads)
     if not search.learned:
         return search.empty
-    limit, start = time or math.inf, monotonic()
     with ctrl_c() as pressed:
 
         def look(deadline: float) -> None:
