@@ -118,8 +118,9 @@ def discover(
 
     Returns:
         A circuit that names every replaced head; empty for a model that has not learned the task,
-        and where no head can be replaced. It is a proposal: score it on other examples with `score_circuit`. If the search was cut
-        short, its `unfinished` says why and what is missing, and so does a `SearchStopped` warning.
+        and where no head can be replaced. It is a proposal: score it on other examples with
+        `score_circuit`. If the search was cut short, its `unfinished` says why and what is missing,
+        and so does a `SearchStopped` warning.
 
     Raises:
         InputError: the model does not fit the task or has no such head, or restarts is below 1 or

@@ -31,7 +31,7 @@ from circuits.runs.losses import mean_loss, standard_error
 from circuits.scan.describe import describe_heads
 from circuits.scan.text import next_token_task
 from circuits.scores.scorer import Progress, Scorer, no_progress
-from circuits.scores.tolerance import has_learned, kept_share, tolerance_of, uninformed_loss
+from circuits.scores.tolerance import Bar, has_learned, kept_share, uninformed_loss
 from tasks import Batch, InputError, Task
 from tasks.words.next_token_task import NextTokenTask
 
@@ -145,6 +145,8 @@ def scan(
 
         (uninformed - loss(C)) / (uninformed - intact) > 0.95
 
+    by two standard errors (`circuits.scores.tolerance.Bar`).
+
     Heads are described, and means measured, on one half of the examples, and losses are measured on
     the other half. (A single sequence serves as both.) The joint circuit is found greedily: there
     may be larger ones.
@@ -190,9 +192,8 @@ def scan(
     a_run = float(monotonic() - before)
     intact = mean_loss(scorer.base_losses)
     uninformed = uninformed_loss(model, task, other, scorer.each)
-    if tolerance is None:
-        tolerance = tolerance_of(task, intact, uninformed.loss)
-    tolerance = min(tolerance, uninformed.loss)
+    rows_of = scorer.base_losses.mean(dim=1)
+    bar = Bar(task, rows_of, uninformed.loss, tolerance)
     empty = scorer.empty_circuit
     estimated = monotonic()
     effects = _estimates(model, task, one, empty, mechanisms)
@@ -206,8 +207,7 @@ def scan(
     for head in progress(order[:alone], "replacing each head"):
         if monotonic() < start + limit / 2:
             losses[head] = by_few.loss(empty.replace(head, mechanisms[head]))
-    joint = _Joint(scorer, tolerance, start + limit, a_run)
-    rows_of = scorer.base_losses.mean(dim=1)
+    joint = _Joint(scorer, bar, start + limit, a_run)
     high = intact + 2 * standard_error(rows_of)
     control = math.nan
     if has_learned(task, high, uninformed.loss):
@@ -232,7 +232,7 @@ def scan(
         for head, found in described.items()
     ]
     return Scan(
-        task, other, rows, intact, alone_intact, uninformed.loss, uninformed.what, tolerance,
+        task, other, rows, intact, alone_intact, uninformed.loss, uninformed.what, bar.loss,
         circuit, mean_loss(joint.losses), standard_error(joint.losses.mean(dim=1) - rows_of),
         control,
         frozenset(joint.tried), joint.finished,
@@ -304,9 +304,9 @@ class _Joint:
         finished: False if the time was over before all were.
     """
 
-    def __init__(self, scorer: Scorer, tolerance: float, deadline: float, a_run: float):
+    def __init__(self, scorer: Scorer, bar: Bar, deadline: float, a_run: float):
         self.scorer, self.circuit, self.losses = scorer, scorer.empty_circuit, scorer.base_losses
-        self.tolerance, self.deadline = tolerance, deadline
+        self.bar, self.deadline = bar, deadline
         self.tried, self.finished = set[Head](), True
         self._longest = a_run  # seconds
 
@@ -357,7 +357,7 @@ class _Joint:
             trial = dataclasses.replace(before, mechanisms={**before.mechanisms, **chosen})
             self.tried.update(chosen)
             losses = self._run(trial)
-            if mean_loss(losses) < self.tolerance:
+            if self.bar.keeps(losses.mean(dim=1)):
                 held, self.circuit, self.losses = count, trial, losses
             else:
                 broken = count

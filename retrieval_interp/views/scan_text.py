@@ -87,7 +87,7 @@ def scan_verdict(scan: Scan) -> str:
         untried = len(scan.heads) - len(scan.tried)
         text += f" The time was over before {counted(untried, 'head')} could be tried."
     if 0 < (measured := sum(not math.isnan(row.loss) for row in scan.heads)) < len(scan.heads):
-        text += f" {measured} heads were replaced alone."
+        text += f" {counted(measured, 'head')} {'was' if measured == 1 else 'were'} replaced alone."
     if not math.isnan(scan.rank_correlation):
         text += f" Rank correlation of estimates and exact changes: {scan.rank_correlation:.2f}."
     return text
