@@ -3,7 +3,7 @@
     python benchmarks/ablation_sweep.py [--presets small transformer-a ...] [--examples 128]
 
 In turns, round after round:
-(ours)   `circuits.scores.hypotheses` on all hypotheses: each head alone, each path cut live;
+(ours)   `circuits.scores.ablations` on all hypotheses: each head alone, each path cut live;
 (naive)  one `run_with_hooks` of the whole model per hypothesis, on a sample of them;
 (patch)  transformer-lens's `get_act_patch_attn_head_pattern_dest_src_pos`, patching zeros, on a
          sample of single entries of the pattern (it cannot patch the four chains of a role path at
@@ -28,15 +28,22 @@ from measure import arguments, machine, prepare, ratios, report, synchronize
 from tqdm import tqdm
 from transformer_lens import patching
 
-from circuits import Circuit, Head, HeadPath, Scorer, ablation_sweep, mean_attention
-from circuits.circuit import IDENTITY, UNIFORM
-from circuits.discovery.candidates import propose
-from circuits.hooks.ablated import ablated
-from circuits.hooks.points import pattern_hook_name
+from retrieval_interp.circuits import (
+    Circuit,
+    Head,
+    HeadPath,
+    Scorer,
+    ablation_sweep,
+    mean_attention,
+)
+from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM
+from retrieval_interp.circuits.discovery.candidates import propose
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks.points import pattern_hook_name
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
+from retrieval_interp.tasks import Batch, RetrievalTask
 from retrieval_interp.training.model import build_model
-from tasks import Batch, RetrievalTask
 
 
 def load(name: str, device: torch.device) -> tuple[Any, RetrievalTask]:

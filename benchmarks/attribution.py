@@ -21,16 +21,16 @@ import torch
 from measure import arguments, machine, prepare, report
 from torch import Tensor
 
-from circuits import Circuit, Scorer, attribute
-from circuits.attribution.estimates import Attribution, rank_correlation
-from circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath
-from circuits.hooks.ablated import ablated
-from circuits.hooks.points import is_causal, pattern_hook_name
-from circuits.runs.losses import mean_loss
-from circuits.runs.mean_attention import mean_attention
-from circuits.scores.control import allowed_paths
+from retrieval_interp.circuits import Circuit, Scorer, attribute
+from retrieval_interp.circuits.attribution.estimates import Attribution, rank_correlation
+from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks.points import is_causal, pattern_hook_name
+from retrieval_interp.circuits.runs.losses import mean_loss
+from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.storage.checkpoint import load_checkpoint
-from tasks import Batch, EquationsTask, Task
+from retrieval_interp.tasks import Batch, EquationsTask, Task
 
 DRAWS = (1, 4, 16)
 STEPS = (5, 16)

@@ -14,8 +14,8 @@ from typing import Any
 
 from measure import arguments, machine, prepare, report
 
-from circuits.notation import circuit_text
-from circuits.scores.scorer import no_progress
+from retrieval_interp.circuits.notation import circuit_text
+from retrieval_interp.circuits.scores.scorer import no_progress
 from retrieval_interp.reproduce.claims import useful_heads
 from retrieval_interp.reproduce.evidence import Trained
 from retrieval_interp.reproduce.paper import FIRST_LAYER, PATHS, side

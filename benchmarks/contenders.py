@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer
 
+from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.training.model import ModelConfig
-from tasks import RetrievalTask
 
 
 class PlainBlock(nn.Module):

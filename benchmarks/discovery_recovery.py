@@ -21,13 +21,13 @@ import torch
 from measure import arguments, report
 from tqdm import tqdm
 
-from circuits import Circuit, Head, discover
-from circuits.flow import causal_depth
-from circuits.flow.delivery import delivered
-from circuits.known.rules import random_rules
-from circuits.known.weights import compile_circuit
-from circuits.scores.scorer import Scorer
-from tasks import RetrievalTask
+from retrieval_interp.circuits import Circuit, Head, discover
+from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.flow.delivery import delivered
+from retrieval_interp.circuits.known.rules import random_rules
+from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.tasks import RetrievalTask
 
 MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8
 TOLERANCE = 0.05 / DIM  # the paper's 0.05, for symbols of variance 1/dim instead of 1

@@ -3,7 +3,7 @@
     python benchmarks/growth.py [--out growth.html] [--quick]
 
 One size varies at a time: layers, steps D, chains N or examples; the others stay 5, 3, 4 and 128.
-(sweep) `circuits.scores.hypotheses` on an untrained GPT-2 of width 64 with one head per layer;
+(sweep) `circuits.scores.ablations` on an untrained GPT-2 of width 64 with one head per layer;
 (discovery) `circuits.discover` on a model compiled from doubling rules, so the true circuit is
 known. Layers without a rule are idle, and the width follows from D.
 A cost is the minimum over several runs, all sizes in turn. `exponent` is the slope of a line
@@ -23,11 +23,11 @@ import torch
 from measure import arguments, exponent, machine, prepare, report
 from tqdm import tqdm
 
-from circuits import ablation_sweep, discover
-from circuits.known.rules import doubling_rules
-from circuits.known.weights import compile_circuit
+from retrieval_interp.circuits import ablation_sweep, discover
+from retrieval_interp.circuits.known.rules import doubling_rules
+from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import RetrievalTask
 
 
 class Size(NamedTuple):

@@ -26,12 +26,12 @@ from transformer_lens.head_detector import (
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
-from circuits.attribution.estimates import rank_correlation
-from circuits.circuit import Head
-from circuits.hooks.points import pattern_hook_name
-from circuits.scan.scan import Scan, scan
+from retrieval_interp.circuits.attribution.estimates import rank_correlation
+from retrieval_interp.circuits.circuit import Head
+from retrieval_interp.circuits.hooks.points import pattern_hook_name
+from retrieval_interp.circuits.scan.scan import Scan, scan
+from retrieval_interp.tasks import Batch
 from retrieval_interp.views.scan_text import rule_name
-from tasks import Batch
 
 DETECTED = {
     "previous": get_previous_token_head_detection_pattern,

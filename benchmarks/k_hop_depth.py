@@ -14,8 +14,8 @@ import torch
 from measure import arguments, machine, prepare, report
 
 import retrieval_interp as ri
-from circuits.flow.bounds import causal_depth
-from tasks import InputError
+from retrieval_interp.circuits.flow.bounds import causal_depth
+from retrieval_interp.tasks import InputError
 
 
 def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def train(options: argparse.Namespace, device: Any) -> Case:
 
 
 def discover(options: argparse.Namespace, device: Any) -> Case:
-    from circuits import discover
+    from retrieval_interp.circuits import discover
     from retrieval_interp.storage.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(options.ckpt, device)
@@ -46,7 +46,7 @@ def discover(options: argparse.Namespace, device: Any) -> Case:
 
 
 def score(options: argparse.Namespace, device: Any) -> Case:
-    from circuits import score_circuit
+    from retrieval_interp.circuits import score_circuit
     from retrieval_interp.storage.checkpoint import load_checkpoint
     from retrieval_interp.storage.circuit_file import read_circuit
 

@@ -20,11 +20,11 @@ from discovery_recovery import DIM, MAX_STEPS, TOLERANCE, counts, ratio
 from measure import arguments, report
 from tqdm import tqdm
 
-from circuits import Head, HeadPath, needed_paths
-from circuits.flow import causal_depth
-from circuits.known.rules import TOKEN, Rule, random_rules, split
-from circuits.known.weights import compile_circuit
-from tasks import RetrievalTask
+from retrieval_interp.circuits import Head, HeadPath, needed_paths
+from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.known.rules import TOKEN, Rule, random_rules, split
+from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.tasks import RetrievalTask
 
 
 def rules_that_point(task: RetrievalTask, n_layers: int, index: int) -> tuple[Rule, ...]:

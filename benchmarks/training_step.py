@@ -8,7 +8,7 @@ AdamW. The table gives median times; the ratio, with quartiles over the rounds; 
 TransformerLens's own HookedTransformer, which runs uncompiled; the share of a step that drawing a
 batch would take; and the share of the device's limit, that is the FLOPs per second of a step, as
 torch counts them, over those of a large matrix product measured in the same call. The process keeps
-freed memory, as `retrieval_interp.train` does.
+freed memory, as `retrieval_interp.commands.train` does.
 """
 
 import argparse
@@ -25,10 +25,10 @@ from tqdm import tqdm
 
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.tasks import VectorTask
 from retrieval_interp.training.compiled import compiled
 from retrieval_interp.training.freed_memory import keep_freed_memory
 from retrieval_interp.training.model import build_model
-from tasks import VectorTask
 
 KNOWN = sorted(name for name in PRESETS if isinstance(PRESETS[name].task, VectorTask))
 DEFAULT = (

@@ -184,7 +184,7 @@ def bridge_jobs(checkpoints: list[str], examples: int) -> dict[str, list[str]]:
     jobs[f"ablate {first}"] = ["-m", "retrieval_interp.ablate", "--ckpt", first, *some, "--json"]
     jobs[f"scan {first}"] = [
         "-m",
-        "retrieval_interp.cli",
+        "retrieval_interp",
         "scan",
         "--model",
         first,

@@ -23,10 +23,10 @@ import torch
 from measure import arguments, machine, prepare, report
 
 import retrieval_interp as ri
-from circuits.circuit import Circuit, Head, Mechanism, RolePath
-from circuits.flow.bounds import causal_depth
-from circuits.scores.scorer import Scorer
-from circuits.scores.tolerance import kept_share
+from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism, RolePath
+from retrieval_interp.circuits.flow.bounds import causal_depth
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.scores.tolerance import kept_share
 
 MADE = 0.2  # of the role's attention
 

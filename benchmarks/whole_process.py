@@ -57,7 +57,7 @@ def loaded_at_first_output(command: Sequence[str]) -> set[str]:
 
 def measure(name: str, runs: int) -> dict[str, Any]:
     """A row of the table."""
-    command = f"retrieval_interp.{name}".split()
+    command = f"retrieval_interp {name}".split()
     done = [run_process([sys.executable, "-m", *command], ROOT) for _ in range(runs)]
     loaded = loaded_at_first_output(command)
     return {

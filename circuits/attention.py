@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuits.circuit import RULES, Mechanism, Rest, RolePath
-from circuits.rules import looks_ahead, rule_pattern
-from tasks import InputError, role_name
+from retrieval_interp.circuits.circuit import RULES, Mechanism, Rest, RolePath
+from retrieval_interp.circuits.rules import looks_ahead, rule_pattern
+from retrieval_interp.tasks import InputError, role_name
 
 
 def allowed_positions(

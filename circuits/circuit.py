@@ -23,13 +23,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from circuits.mean_pattern import MeanPattern
-from circuits.paths import Head as Head
-from circuits.paths import HeadPath as HeadPath
-from circuits.paths import RolePath as RolePath
-from tasks import InputError, Task, role_name
-from tasks.roles import Roles, check_role_names
-from tasks.structured import from_data, read_json
+from retrieval_interp.circuits.mean_pattern import MeanPattern
+from retrieval_interp.circuits.paths import Head as Head
+from retrieval_interp.circuits.paths import HeadPath as HeadPath
+from retrieval_interp.circuits.paths import RolePath as RolePath
+from retrieval_interp.tasks import InputError, Task, role_name
+from retrieval_interp.tasks.roles import Roles, check_role_names
+from retrieval_interp.tasks.structured import from_data, read_json
 
 Kind = Literal[
     "original", "cut", "uniform", "identity", "one-hot", "shared", "role-mean",

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks import InputError
+from retrieval_interp.tasks import InputError
 
 _DIGITS = 5  # of weights that are kept
 

@@ -12,7 +12,7 @@ A task's own names for its roles stand as well as s0, s1, ...
 import re
 from collections.abc import Iterable
 
-from circuits.circuit import (
+from retrieval_interp.circuits.circuit import (
     KINDS,
     Circuit,
     Head,
@@ -23,7 +23,7 @@ from circuits.circuit import (
     one_suffices,
     tidy,
 )
-from tasks import InputError, Task
+from retrieval_interp.tasks import InputError, Task
 
 _WRITTEN = tuple(kind for kind in KINDS if kind not in ("role-mean", "mean"))  # are measured
 _LONG = {"previous": ["offset", "1"], "next": ["offset", "-1"]}

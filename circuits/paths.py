@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from tasks import InputError, parse_role, role_name
-from tasks.roles import Roles
+from retrieval_interp.tasks import InputError, parse_role, role_name
+from retrieval_interp.tasks.roles import Roles
 
 Relation = Literal["own", "all", "other"]  # whose role `src` a path goes to
 RELATIONS: tuple[Relation, ...] = get_args(Relation)

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from circuits.circuit import Mechanism
-from tasks import InputError
+from retrieval_interp.circuits.circuit import Mechanism
+from retrieval_interp.tasks import InputError
 
 FIRST = Mechanism("first")
 LAST = Mechanism("last")

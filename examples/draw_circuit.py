@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import retrieval_interp as ri
-from circuits.draw.svg import draw_circuit
+from retrieval_interp.circuits.draw.svg import draw_circuit
 
 name, out = [*sys.argv[1:], *["small", "circuit.svg"][len(sys.argv) - 1 :]]
 checkpoint = ri.load_checkpoint(name)

@@ -7,8 +7,8 @@ import sys
 
 import retrieval_interp as ri
 import torch
-from circuits.flow import causal_depth
-from circuits.known.rules import doubling_rules
+from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.known.rules import doubling_rules
 
 print("  D  layers  d_model  examples      MSE  one layer fewer")
 for steps in map(int, sys.argv[1:] or [1, 2, 3, 4, 7, 8, 15, 16]):

@@ -6,8 +6,8 @@ Names are loaded when they are first used, so that commands start without the he
 `__init__.pyi` lists them.
 """
 
-from retrieval_interp.notebook.display import register_displays
-from tasks.lazy_names import lazy_names
+from retrieval_interp.tasks.lazy_names import lazy_names
+from retrieval_interp.views.display import register_displays
 
 __getattr__, __all__ = lazy_names(__name__, __file__)
 

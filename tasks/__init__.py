@@ -4,8 +4,8 @@ All are forms of the retrieval problem of https://arxiv.org/abs/2411.12118, sect
 imported on first use; `__init__.pyi` lists them.
 """
 
-from tasks.lazy_names import lazy_names
-from tasks.threads import wait_asleep
+from retrieval_interp.tasks.lazy_names import lazy_names
+from retrieval_interp.tasks.threads import wait_asleep
 
 wait_asleep()  # every package here imports this one before PyTorch
 

@@ -8,7 +8,7 @@ import re
 import string
 from collections.abc import Sequence
 
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 Roles = int | Sequence[str]  # how many roles there are, or what each is called
 _NUMBERED = re.compile("s(0|[1-9][0-9]{0,5})")

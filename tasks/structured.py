@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 if TYPE_CHECKING:
     from cattrs import Converter

@@ -11,11 +11,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.batch import Batch
-from tasks.split import Split
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.split import Split
 
 if TYPE_CHECKING:
-    from tasks.vectors.graph import RetrievalGraph
+    from retrieval_interp.tasks.vectors.graph import RetrievalGraph
 
 
 class Task:

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tasks.batch import Batch
-from tasks.errors import InputError
-from tasks.positions import rotary_encoding
-from tasks.training_task import TrainingTask
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.positions import rotary_encoding
+from retrieval_interp.tasks.training_task import TrainingTask
 
 BEGIN = "<s>"  # before every sequence
 MAX_POSITIONS = 8192

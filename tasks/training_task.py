@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tasks.batch import Batch
-from tasks.errors import InputError
-from tasks.split import Split
-from tasks.task import Task
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.task import Task
 
 _STREAMS: dict[str, int] = {"train": 0, "validation": 1, "discovery": 2, "test": 3}
 

@@ -28,7 +28,7 @@ settings.load_profile("tests")
 
 @pytest.fixture
 def task():
-    from tasks import RetrievalTask
+    from retrieval_interp.tasks import RetrievalTask
 
     return RetrievalTask(chains=3, steps=2, dim=4)
 
@@ -81,11 +81,9 @@ def _process_settings_kept():
 
 
 def _run_in_process(name, argv, cwd=None):
-    from retrieval_interp.cli.command import run_command
+    from retrieval_interp.commands.command import run_command
 
-    module = importlib.import_module(f"retrieval_interp.{name}")
-    if hasattr(module, "__path__"):
-        module = importlib.import_module(f"retrieval_interp.{name}.__main__")
+    module = importlib.import_module(f"retrieval_interp.commands.{name}")
     status = 0
     with pytest.MonkeyPatch.context() as patch, _process_settings_kept():
         patch.setenv("OMP_WAIT_POLICY", "PASSIVE")
@@ -93,7 +91,7 @@ def _run_in_process(name, argv, cwd=None):
         if cwd is not None:
             patch.chdir(cwd)
         try:
-            run_command(module.main, f"python -m retrieval_interp.{name}")
+            run_command(module.main, f"retrieval-interp {name}")
         except SystemExit as stop:
             status = stop.code or 0
     return status

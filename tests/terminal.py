@@ -14,7 +14,7 @@ from io import StringIO
 
 import pytest
 
-from retrieval_interp.cli import __main__ as cli
+from retrieval_interp import __main__ as cli
 
 pty = pytest.importorskip("pty")
 COLUMNS = 80
@@ -75,7 +75,7 @@ def run(monkeypatch, *arguments, columns=None):
         The exit status, standard output and standard error; on a terminal both together.
     """
     monkeypatch.setattr(sys, "argv", ["retrieval-interp", *map(str, arguments)])
-    monkeypatch.setattr("retrieval_interp.cli.command._on_signals", lambda handler: None)
+    monkeypatch.setattr("retrieval_interp.commands.command._on_signals", lambda handler: None)
     if columns is None:
         monkeypatch.delenv("COLUMNS", raising=False)
         out, errors = StringIO(), StringIO()

@@ -1,10 +1,18 @@
 import pytest
 import torch
 
-from circuits.attention import attention_pattern
-from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, Circuit, Head, Mechanism, RolePath
-from circuits.hooks.ablated import ablated
-from tasks import InputError
+from retrieval_interp.circuits.attention import attention_pattern
+from retrieval_interp.circuits.circuit import (
+    IDENTITY,
+    ORIGINAL,
+    UNIFORM,
+    Circuit,
+    Head,
+    Mechanism,
+    RolePath,
+)
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.tasks import InputError
 
 ONE_HOT = Mechanism("one-hot", (RolePath(0, 2), RolePath(2, 1)))
 

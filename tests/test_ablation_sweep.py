@@ -8,18 +8,26 @@ from html import unescape
 import pytest
 import torch
 
-from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
-from circuits.discovery.search import discover
-from circuits.hooks.ablated import ablated
-from circuits.known.rules import doubling_rules, random_rules
-from circuits.known.weights import compile_circuit
-from circuits.runs.mean_attention import mean_attention
-from circuits.scores.control import allowed_paths, random_circuit, random_control
-from circuits.scores.enabling import enabled_by
-from circuits.scores.hypotheses import ablation_sweep
-from circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.circuit import (
+    IDENTITY,
+    UNIFORM,
+    Circuit,
+    Head,
+    HeadPath,
+    Mechanism,
+    RolePath,
+)
+from retrieval_interp.circuits.discovery.search import discover
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.known.rules import doubling_rules, random_rules
+from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.scores.ablations import ablation_sweep
+from retrieval_interp.circuits.scores.control import allowed_paths, random_circuit, random_control
+from retrieval_interp.circuits.scores.enabling import enabled_by
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.sweep_view import sweep_figure
-from tasks import InputError, RetrievalTask
 from tests.test_mechanisms import PATHS
 from tests.test_scoring import naive_mse
 

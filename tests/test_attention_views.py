@@ -4,7 +4,7 @@ import re
 import torch
 
 import retrieval_interp as ri
-from tasks import RetrievalTask
+from retrieval_interp.tasks import RetrievalTask
 
 HOSTILE = "</script><script>alert(1)</script>&\"'\u2028"
 

@@ -9,16 +9,24 @@ from hypothesis import strategies as st
 from transformer_lens import HookedTransformerConfig
 
 import retrieval_interp as ri
-from circuits.attribution import gradients
-from circuits.attribution.estimates import attribute, rank_correlation
-from circuits.attribution.gradients import pattern_gradients
-from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, Circuit, Head, HeadPath, RolePath
-from circuits.models.vector_transformer import VectorTransformer
-from circuits.notation import parse_circuit
-from circuits.runs.pattern_shares import pattern_shares
-from circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.attribution import gradients
+from retrieval_interp.circuits.attribution.estimates import attribute, rank_correlation
+from retrieval_interp.circuits.attribution.gradients import pattern_gradients
+from retrieval_interp.circuits.circuit import (
+    IDENTITY,
+    ORIGINAL,
+    UNIFORM,
+    Circuit,
+    Head,
+    HeadPath,
+    RolePath,
+)
+from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+from retrieval_interp.circuits.notation import parse_circuit
+from retrieval_interp.circuits.runs.pattern_shares import pattern_shares
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import InputError, RetrievalTask
 from tests.test_ablation import hooks_left
 from tests.test_model import randomize
 from tests.test_own_model import Lookup, bridge_of, hooked_model

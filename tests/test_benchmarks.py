@@ -17,8 +17,8 @@ from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.reproduce.claims import useful_heads
 from retrieval_interp.reproduce.evidence import Evidence
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
+from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import RetrievalTask
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 

@@ -7,11 +7,11 @@ import warnings
 import plotly.io as pio
 import pytest
 
-from circuits.flow import simulate
-from retrieval_interp import bound
-from retrieval_interp.cli.command import run_command
+from retrieval_interp.circuits.flow import simulate
+from retrieval_interp.commands import bound
+from retrieval_interp.commands.command import run_command
+from retrieval_interp.tasks import InputError
 from retrieval_interp.views.flow import bound_row, bound_table, flow_figure, flow_text, held_text
-from tasks import InputError
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_bad_input_is_one_line_and_status_2(run, tmp_path, monkeypatch, argv, me
 
 def test_the_module_runs_as_a_command():
     done = subprocess.run(
-        [sys.executable, "-m", "retrieval_interp.bound", "--steps", "0"],
+        [sys.executable, "-m", "retrieval_interp", "bound", "--steps", "0"],
         capture_output=True,
         text=True,
     )

@@ -16,7 +16,7 @@ from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.sweep.cells import Job, run_jobs, tidy
 from retrieval_interp.sweep.grid import Cell, make_grid
 from retrieval_interp.sweep.local import Done, Failed, Progress, environments, run_local
-from tasks.structured import to_data
+from retrieval_interp.tasks.structured import to_data
 
 GRID = make_grid("section7-ic", "smoke")
 

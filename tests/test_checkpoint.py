@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from circuits.runs.losses import standard_error
+from retrieval_interp.circuits.runs.losses import standard_error
 from retrieval_interp.storage.checkpoint import (
     FORMAT,
     find_checkpoint,
@@ -15,8 +15,8 @@ from retrieval_interp.storage.checkpoint import (
     shipped_checkpoints,
     write_tensors,
 )
-from tasks import InputError
-from tasks.structured import to_data
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.structured import to_data
 
 
 @pytest.fixture

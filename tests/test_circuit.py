@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from circuits.circuit import (
+from retrieval_interp.circuits.circuit import (
     IDENTITY,
     ORIGINAL,
     UNIFORM,
@@ -16,9 +16,9 @@ from circuits.circuit import (
     Mechanism,
     RolePath,
 )
-from circuits.notation import parse_head_path
-from retrieval_interp.notebook.display import circuit_html, register_displays
-from tasks import InputError, RetrievalTask
+from retrieval_interp.circuits.notation import parse_head_path
+from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.views.display import circuit_html, register_displays
 
 ONE_HOT = Mechanism("one-hot", (RolePath(0, 2), RolePath(4, 3)))
 CIRCUIT = Circuit(

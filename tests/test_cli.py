@@ -8,17 +8,17 @@ from typing import get_args
 
 import pytest
 
-from circuits import parse_circuit
-from circuits.circuit import Circuit
-from retrieval_interp.cli import __main__ as cli
-from retrieval_interp.cli import listing
-from retrieval_interp.cli.difference import main as diff
-from retrieval_interp.cli.listing import main as list_
+from retrieval_interp import __main__ as cli
+from retrieval_interp.circuits import parse_circuit
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.commands import list as listing
+from retrieval_interp.commands.diff import main as diff
+from retrieval_interp.commands.list import main as list_
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.storage.checkpoint import TrainedTask, load_checkpoint, shipped_checkpoints
 from retrieval_interp.sweep.grid import GRIDS, SCALES, make_grid
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.tables import text_table
-from tasks import InputError, RetrievalTask
 from tests.terminal import on_terminal
 
 TASK = RetrievalTask()
@@ -27,7 +27,7 @@ TASK = RetrievalTask()
 def run(monkeypatch, capsys, *arguments, prog="retrieval-interp"):
     """What the console script does: exit status, standard output, standard error."""
     monkeypatch.setattr(sys, "argv", [prog, *arguments])
-    monkeypatch.setattr("retrieval_interp.cli.command._on_signals", lambda handler: None)
+    monkeypatch.setattr("retrieval_interp.commands.command._on_signals", lambda handler: None)
     status = 0
     try:
         cli.run()
@@ -56,10 +56,10 @@ def test_an_unknown_command_is_refused_with_the_known_ones(monkeypatch, capsys):
     )
 
 
-@pytest.mark.parametrize("module", ["retrieval_interp", "retrieval_interp.cli"])
-def test_the_overview_is_a_module_too(module):
-    done = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True)
-    assert done.stdout.startswith(f"usage: python -m {module} COMMAND [OPTIONS]\n")
+def test_the_overview_is_a_module_too():
+    command = [sys.executable, "-m", "retrieval_interp"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.startswith("usage: python -m retrieval_interp COMMAND [OPTIONS]\n")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -69,13 +69,13 @@ def test_every_command_speaks_under_the_name_that_was_typed(name, monkeypatch, c
     assert (status, out) == (2, "") and err.count("\n") == 1
     assert err.startswith(f"retrieval-interp {name}: ")
     assert err.endswith(f"; see retrieval-interp {name} --help\n")
-    status, out, err = run(monkeypatch, capsys, name, "--help", prog="cli/__main__.py")
-    assert status == 0 and out.startswith(f"usage: python -m retrieval_interp.cli {name} [-h]")
+    status, out, err = run(monkeypatch, capsys, name, "--help", prog="retrieval_interp/__main__.py")
+    assert status == 0 and out.startswith(f"usage: python -m retrieval_interp {name} [-h]")
 
 
 def test_the_module_runs_as_a_command():
     done = subprocess.run(
-        [sys.executable, "-m", "retrieval_interp.cli", "list", "grids"],
+        [sys.executable, "-m", "retrieval_interp", "list", "grids"],
         capture_output=True,
         text=True,
     )
@@ -86,9 +86,9 @@ def test_options_of_one_name_mean_the_same_in_every_command():
     """Word by word for those that are of a run or a file; the others name what they measure."""
     texts = {}
     for name in cli.COMMANDS:
-        module = import_module(cli.COMMANDS[name][0])
+        module = import_module(f"retrieval_interp.commands.{name}")
         if name == "train":
-            module = import_module("retrieval_interp.cli.train_options")
+            module = import_module("retrieval_interp.commands.train_options")
         (options,) = (
             value for key, value in vars(module).items() if re.fullmatch(r"[A-Z]\w+Options", key)
         )
@@ -115,7 +115,7 @@ def test_options_of_one_name_mean_the_same_in_every_command():
 )
 def test_a_usage_error_is_one_plain_line_on_a_terminal_too(arguments):
     """The option parser writes in colours where standard output is a terminal."""
-    command = [sys.executable, "-m", "retrieval_interp.cli", *arguments]
+    command = [sys.executable, "-m", "retrieval_interp", *arguments]
     piped = subprocess.run(command, capture_output=True, text=True)
     status, shown = on_terminal(command)
     assert status == piped.returncode == 2 and piped.stdout == ""
@@ -185,7 +185,7 @@ def test_all_of_them_are_listed_without_an_argument(capsys):
 
 
 def test_listing_loads_no_torch():
-    script = "import sys; from retrieval_interp.cli.listing import main; main([])\n"
+    script = "import sys; from retrieval_interp.commands.list import main; main([])\n"
     script += "assert not {'torch', 'transformer_lens', 'plotly'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from circuits import Circuit, parse_circuit
-from circuits.discovery.watch import SearchStopped
-from retrieval_interp.ablate import main as ablate
-from retrieval_interp.train import main as train
-from tasks import InputError, RetrievalTask
+from retrieval_interp.circuits import Circuit, parse_circuit
+from retrieval_interp.circuits.discovery.watch import SearchStopped
+from retrieval_interp.commands.ablate import main as ablate
+from retrieval_interp.commands.train import main as train
+from retrieval_interp.tasks import InputError, RetrievalTask
 
 QUICK = ["--examples", "64", "--tolerance", "0.06"]
 
 
 def run(module, *arguments, cwd=None):
     return subprocess.run(
-        [sys.executable, "-m", f"retrieval_interp.{module}", *map(str, arguments)],
+        [sys.executable, "-m", "retrieval_interp", module, *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from circuits.circuit import UNIFORM, Circuit, Head, Mechanism
-from circuits.flow import causal_depth
-from circuits.hooks.ablated import ablated
-from circuits.known.rules import (
+from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, Mechanism
+from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.known.rules import (
     PAIR,
     PAIRINGS,
     PREVIOUS,
@@ -24,9 +24,9 @@ from circuits.known.rules import (
     split,
     stepping_rules,
 )
-from circuits.known.weights import compile_circuit
-from circuits.runs.mean_attention import mean_attention
-from tasks import InputError, RetrievalTask
+from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.tasks import InputError, RetrievalTask
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions
 

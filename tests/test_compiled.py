@@ -14,7 +14,7 @@ import json
 import torch
 from retrieval_interp.training.compiled import compiled
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import RetrievalTask
+from retrieval_interp.tasks import RetrievalTask
 
 graphs = []
 

@@ -4,8 +4,8 @@ import pytest
 
 from retrieval_interp.config.presets import PAPER, PRESETS, departures
 from retrieval_interp.config.recipe import Recipe
-from tasks import InputError, RetrievalTask
-from tasks.structured import from_data, to_data
+from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks.structured import from_data, to_data
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

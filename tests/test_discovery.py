@@ -2,18 +2,26 @@ import itertools
 
 import pytest
 
-from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath, tidy
-from circuits.discovery.candidates import propose
-from circuits.discovery.changes import Add, changed
-from circuits.discovery.search import Search, discover
-from circuits.discovery.watch import SearchStopped
-from circuits.notation import parse_head_path
-from circuits.runs.losses import mean_loss, standard_error
-from circuits.scores.circuit_score import score_circuit
-from circuits.scores.scorer import Scorer, is_unlearned
+from retrieval_interp.circuits.circuit import (
+    IDENTITY,
+    UNIFORM,
+    Circuit,
+    Head,
+    Mechanism,
+    RolePath,
+    tidy,
+)
+from retrieval_interp.circuits.discovery.candidates import propose
+from retrieval_interp.circuits.discovery.changes import Add, changed
+from retrieval_interp.circuits.discovery.search import Search, discover
+from retrieval_interp.circuits.discovery.watch import SearchStopped
+from retrieval_interp.circuits.notation import parse_head_path
+from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.scores.circuit_score import score_circuit
+from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.storage.checkpoint import load_checkpoint
+from retrieval_interp.tasks import InputError, RetrievalTask, Task
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import InputError, RetrievalTask, Task
 from tests.test_scoring import naive_mse
 
 
@@ -180,7 +188,7 @@ def test_a_model_that_knows_nothing_has_no_circuit():
 def test_a_search_out_of_time_gives_its_best_so_far(small, monkeypatch):
     """Time counted in looks at parts of the examples, of which a whole search takes 2,000."""
     looks = itertools.count()
-    monkeypatch.setattr("circuits.discovery.search.monotonic", lambda: next(looks))
+    monkeypatch.setattr("retrieval_interp.circuits.discovery.search.monotonic", lambda: next(looks))
     ranks, cut_short, enabling = [], [], []
     for time in (2.0, 300.0, 750.0):
         with pytest.warns(SearchStopped) as told:

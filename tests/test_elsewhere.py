@@ -10,21 +10,21 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from circuits.attention import attention_pattern
-from circuits.circuit import UNIFORM, Circuit, Head, HeadPath, RolePath
-from circuits.discovery.judge import Judge
-from circuits.discovery.redundancy import needed_paths
-from circuits.rules import NEXT, PREVIOUS
-from circuits.runs.mean_attention import mean_attention
-from circuits.runs.means import head_means, role_mean
-from circuits.scan.scan import scan
-from circuits.scores.circuit_score import score_circuit
-from circuits.scores.scorer import Scorer
-from circuits.scores.tolerance import Bar, constant_loss
+from retrieval_interp.circuits.attention import attention_pattern
+from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.discovery.redundancy import needed_paths
+from retrieval_interp.circuits.rules import NEXT, PREVIOUS
+from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import head_means, role_mean
+from retrieval_interp.circuits.scan.scan import scan
+from retrieval_interp.circuits.scores.circuit_score import score_circuit
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.scores.tolerance import Bar, constant_loss
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.words.next_token_task import NextTokenTask
 from retrieval_interp.views.scan_text import scan_verdict
 from retrieval_interp.views.score_text import score_table, verdict
-from tasks import InputError
-from tasks.words.next_token_task import NextTokenTask
 from tests.built_by_hand import END, Star, built, copies, finds_the_star, scores
 
 PATH = HeadPath(Head(0, 0), RolePath(0, 2))

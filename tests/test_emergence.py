@@ -16,19 +16,19 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from circuits.circuit import Circuit, Head
-from circuits.known.rules import doubling_rules
-from circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.known.rules import doubling_rules
+from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.commands.emergence import main as emergence
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.__main__ import main as emergence
 from retrieval_interp.emergence.probe import Probe
 from retrieval_interp.emergence.series import Losses, Series, series_from_dict
 from retrieval_interp.emergence.times import loss_emergence, paper_epochs, path_emergence
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
+from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.training.model import ModelConfig
-from tasks import InputError, RetrievalTask
-from tasks.structured import to_data
 from tests.test_scoring import naive_mse
 
 LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]
@@ -302,7 +302,7 @@ def test_a_run_that_learned_nothing_has_no_circuit_to_follow(copied, capsys):
 
 
 def test_errors_have_exit_status_2(tmp_path):
-    command = [sys.executable, "-m", "retrieval_interp.emergence", "--run", "nowhere"]
+    command = [sys.executable, "-m", "retrieval_interp", "emergence", "--run", "nowhere"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert done.stderr.startswith("emergence: nowhere: expected a run folder")
@@ -329,7 +329,7 @@ def written(known, tmp_path_factory):
 
 def test_the_json_is_the_series_with_its_provenance(written, known, series):
     data = json.loads(written[0].read_text())
-    assert data["command"].startswith("python -m retrieval_interp.emergence --run ")
+    assert data["command"].startswith("python -m retrieval_interp emergence --run ")
     assert (data["examples"], data["seed"], data["tolerance"]) == (16, 0, 0.05)
     assert set(data["versions"]) == {"retrieval-interp", "torch", "transformer-lens"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", data["date"])

@@ -11,7 +11,7 @@ from retrieval_interp.emergence.crossing import (
     interpolated_pairs,
     who_leads,
 )
-from tasks import GRAPHS, ConditionalRetrievalTask, InputError, RetrievalTask
+from retrieval_interp.tasks import GRAPHS, ConditionalRetrievalTask, InputError, RetrievalTask
 
 
 def line(steps, values, at):

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tasks import EquationsTask, InputError
-from tasks.words.equations_task import BEGIN
-from tasks.words.prompts import EquationsPrompt
+from retrieval_interp.tasks import EquationsTask, InputError
+from retrieval_interp.tasks.words.equations_task import BEGIN
+from retrieval_interp.tasks.words.prompts import EquationsPrompt
 
 TASKS = [EquationsTask(), EquationsTask(curriculum=False), EquationsTask(3, 4), EquationsTask(2, 1)]
 each_task = pytest.mark.parametrize("task", TASKS, ids=str)

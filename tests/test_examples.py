@@ -108,7 +108,8 @@ def test_the_lines_of_a_page_run(page, printed):
 
 
 def test_the_depths_of_the_shown_graph_are_those_of_the_text(printed):
-    code = "\nfrom circuits.flow import node_depths\nprint(node_depths(task.graph, causal=True))"
+    code = "\nfrom retrieval_interp.circuits.flow import node_depths"
+    code += "\nprint(node_depths(task.graph, causal=True))"
     found = printed(blocks("docs/conditional.md", "python")[0] + code)
     assert found.splitlines()[-1] == "{'a': 0, 'x': 2, 'y': 2, 'z': 3}"
     said = "a is there from the start, x and y after 2 layers, and z after 3."

@@ -13,10 +13,10 @@ import warnings
 import pytest
 
 import retrieval_interp as ri
-from circuits.discovery.watch import SearchStopped
-from retrieval_interp.cli.explore import main as explore
-from retrieval_interp.notebook.server import ExplorerServer
-from tasks import InputError
+from retrieval_interp.circuits.discovery.watch import SearchStopped
+from retrieval_interp.commands.explore import main as explore
+from retrieval_interp.explorer.server import ExplorerServer
+from retrieval_interp.tasks import InputError
 from tests.browser import needs_chromium, page_in_chromium
 
 JSON = {"Content-Type": "application/json"}
@@ -150,7 +150,7 @@ def test_wrong_options_are_refused_before_anything_is_loaded(arguments, text, ca
 
 @pytest.mark.slow
 def test_ctrl_c_ends_it_cleanly(tmp_path):
-    command = [sys.executable, "-m", "retrieval_interp.cli", "explore", "--no-browser"]
+    command = [sys.executable, "-m", "retrieval_interp", "explore", "--no-browser"]
     command += ["--examples", "8"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
@@ -256,7 +256,7 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path, monkeypatch):
 @pytest.mark.browser
 @needs_chromium
 def test_a_search_is_bounded_and_cancelled_in_the_browser(tmp_path, monkeypatch):
-    monkeypatch.setattr("retrieval_interp.notebook.exploring._TELLING", -1)
+    monkeypatch.setattr("retrieval_interp.explorer.state._TELLING", -1)
     bench = ri.open("small", examples=64, progress=lambda items, what: items)
     server = ExplorerServer(bench)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from circuits.discovery.watch import SearchStopped
+from retrieval_interp.circuits.discovery.watch import SearchStopped
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.training.model import build_model
 from retrieval_interp.views.finding import finding
@@ -214,7 +214,7 @@ def test_frontends_without_widgets_get_the_static_view(explorer):
 @pytest.fixture
 def searchable(monkeypatch):
     """An explorer of the shipped model that says at every score where a search is."""
-    monkeypatch.setattr("retrieval_interp.notebook.exploring._TELLING", -1)
+    monkeypatch.setattr("retrieval_interp.explorer.state._TELLING", -1)
     bench = ri.open("small", examples=32, progress=lambda items, what: items)
     return bench.explore()
 

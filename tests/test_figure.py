@@ -7,15 +7,29 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
-from circuits.draw.figure import circuit_figure
-from circuits.draw.layout import chain_order, role_order
-from circuits.draw.names import head_kind
-from circuits.draw.svg import draw_circuit
-from circuits.mean_pattern import MeanPattern
-from circuits.notation import circuit_diff, circuit_text
-from circuits.scores.enabling import Enabled
-from tasks import Batch, ConditionalRetrievalTask, EquationsTask, InputError, RetrievalTask
+from retrieval_interp.circuits.circuit import (
+    IDENTITY,
+    UNIFORM,
+    Circuit,
+    Head,
+    HeadPath,
+    Mechanism,
+    RolePath,
+)
+from retrieval_interp.circuits.draw.figure import circuit_figure
+from retrieval_interp.circuits.draw.layout import chain_order, role_order
+from retrieval_interp.circuits.draw.names import head_kind
+from retrieval_interp.circuits.draw.svg import draw_circuit
+from retrieval_interp.circuits.mean_pattern import MeanPattern
+from retrieval_interp.circuits.notation import circuit_diff, circuit_text
+from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.tasks import (
+    Batch,
+    ConditionalRetrievalTask,
+    EquationsTask,
+    InputError,
+    RetrievalTask,
+)
 
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))
 CIRCUIT = Circuit(

@@ -2,21 +2,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
-from circuits.draw.layout import role_order
-from circuits.flow import causal_depth, least_depth, paper_bound, simulate, unmasked_depth
-from circuits.flow.delivery import (
+from retrieval_interp.circuits.circuit import (
+    IDENTITY,
+    UNIFORM,
+    Circuit,
+    Head,
+    HeadPath,
+    Mechanism,
+    RolePath,
+)
+from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.flow import (
+    causal_depth,
+    least_depth,
+    paper_bound,
+    simulate,
+    unmasked_depth,
+)
+from retrieval_interp.circuits.flow.delivery import (
     carrying_paths,
     circuit_flow,
     delivered,
     describe_flow,
     original_heads,
 )
-from circuits.flow.fetches import Fetch, fetches
-from circuits.flow.pieces import piece_names, tokens_held
-from circuits.flow.simulation import sequence_order
-from circuits.notation import parse_head_path
-from tasks import InputError, RetrievalTask
+from retrieval_interp.circuits.flow.fetches import Fetch, fetches
+from retrieval_interp.circuits.flow.pieces import piece_names, tokens_held
+from retrieval_interp.circuits.flow.simulation import sequence_order
+from retrieval_interp.circuits.notation import parse_head_path
+from retrieval_interp.tasks import InputError, RetrievalTask
 
 CLOSED = {True: causal_depth, False: unmasked_depth}
 # Worked by hand: layer 0 joins the pairs, layer 1 reads a pair ahead, layer 2 fetches C and D.

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a set
 KEEPING = {
     "alone": "from retrieval_interp.training import freed_memory as f; f.keep_freed_memory()",
     "sweep": "from retrieval_interp.sweep.cells import answers_of; answers_of([])",
-    "train": "from retrieval_interp.train import main; main('--steps 1 --no-compile'.split())",
+    "train": "from retrieval_interp.commands import train as t; t.main(['--steps', '1'])",
 }
 MEASURE = """
 import resource, torch

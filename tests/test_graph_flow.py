@@ -2,12 +2,23 @@ from itertools import islice, product
 
 import pytest
 
-from circuits.circuit import Circuit, Mechanism
-from circuits.flow import least_depth, node_depths, simulate, simulation
-from circuits.flow.delivery import carrying_paths, circuit_flow, delivered, describe_flow
-from circuits.flow.pieces import piece_names
-from circuits.notation import parse_head_path
-from tasks import GRAPHS, ConditionalRetrievalTask, InputError, RetrievalGraph, path_graph
+from retrieval_interp.circuits.circuit import Circuit, Mechanism
+from retrieval_interp.circuits.flow import least_depth, node_depths, simulate, simulation
+from retrieval_interp.circuits.flow.delivery import (
+    carrying_paths,
+    circuit_flow,
+    delivered,
+    describe_flow,
+)
+from retrieval_interp.circuits.flow.pieces import piece_names
+from retrieval_interp.circuits.notation import parse_head_path
+from retrieval_interp.tasks import (
+    GRAPHS,
+    ConditionalRetrievalTask,
+    InputError,
+    RetrievalGraph,
+    path_graph,
+)
 
 UNEVEN = RetrievalGraph.parse("a; b <- a; c <- b; d <- c; z <- a, d")
 TWICE = RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a")

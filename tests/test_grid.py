@@ -6,8 +6,8 @@ import pytest
 from retrieval_interp.config.presets import PAPER
 from retrieval_interp.sweep.findings import summarize, summary_text
 from retrieval_interp.sweep.grid import GRIDS, SCALES, Cell, Grid, make_grid
-from tasks import InputError
-from tasks.structured import from_data
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.structured import from_data
 
 
 @pytest.mark.parametrize("name", GRIDS)

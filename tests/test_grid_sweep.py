@@ -11,12 +11,12 @@ import time
 
 import pytest
 
+from retrieval_interp.commands.sweep import main as sweep
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.storage.files import lock_folder
-from retrieval_interp.sweep.__main__ import main as sweep
 from retrieval_interp.sweep.grid import make_grid
 from retrieval_interp.sweep.progress import SweepProgress
-from tasks import InputError
+from retrieval_interp.tasks import InputError
 from tests.test_cells import job as cell_job
 from tests.test_cells import run_job
 
@@ -25,7 +25,7 @@ VARYING = ("date", "seconds", "seconds_per_step")
 
 
 def command(*arguments):
-    return [sys.executable, "-m", "retrieval_interp.sweep", *map(str, arguments)]
+    return [sys.executable, "-m", "retrieval_interp", "sweep", *map(str, arguments)]
 
 
 def run(*arguments):

@@ -10,24 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from circuits.attention import (
+from retrieval_interp.circuits.attention import (
     attention_along,
     attention_by_role,
     attention_pattern,
     cut_paths,
     path_sources,
 )
-from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath
-from circuits.draw.layout import role_order
-from circuits.mean_pattern import MeanPattern
-from circuits.notation import circuit_diff, parse_circuit, parse_head_path
-from circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
-from circuits.runs.mean_attention import attention_along_paths, mean_attention
-from circuits.runs.parted_runs import make_runs
-from circuits.runs.role_runs import RoleRuns
-from circuits.scores.enabling import enabled_by
-from circuits.scores.scorer import Scorer
-from tasks import InputError
+from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism, RolePath
+from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.mean_pattern import MeanPattern
+from retrieval_interp.circuits.notation import circuit_diff, parse_circuit, parse_head_path
+from retrieval_interp.circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
+from retrieval_interp.circuits.runs.mean_attention import attention_along_paths, mean_attention
+from retrieval_interp.circuits.runs.parted_runs import make_runs
+from retrieval_interp.circuits.runs.role_runs import RoleRuns
+from retrieval_interp.circuits.scores.enabling import enabled_by
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.tasks import InputError
 from tests.test_own_model import Lookup, bridge_of, hooked_model
 
 RELATIONS = ("own", "all", "other")
@@ -466,7 +466,7 @@ def test_padded_examples_have_the_losses_that_they_have_alone(side, kind):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_means_of_padded_batches_are_those_of_single_examples(side):
-    from circuits.runs.pattern_shares import mean_patterns, pattern_shares
+    from retrieval_interp.circuits.runs.pattern_shares import mean_patterns, pattern_shares
 
     task, model = Lengths(side), hooked_model()
     batch = task.sample(12)

@@ -13,12 +13,12 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
-from circuits import Scorer, discover, parse_circuit, score_circuit
-from circuits.hooks.ablated import ablated
-from retrieval_interp.ablate import main as ablate
+from retrieval_interp.circuits import Scorer, discover, parse_circuit, score_circuit
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.storage.checkpoint import load_checkpoint, load_weights, read_tensors
-from tasks import EquationsTask, InputError
-from tasks.structured import from_data, to_data
+from retrieval_interp.tasks import EquationsTask, InputError
+from retrieval_interp.tasks.structured import from_data, to_data
 from tests.test_model import randomize
 
 SMALL = ri.ModelConfig(layers=2, heads=2, d_model=16)

@@ -22,13 +22,13 @@ from inspect_ai.dataset import Sample
 from inspect_ai.log import read_eval_log, write_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
-from retrieval_interp.cli.command import run_command
-from retrieval_interp.llm import __main__ as command
+from retrieval_interp.commands import llm as command
+from retrieval_interp.commands.command import run_command
 from retrieval_interp.llm import benchmark
 from retrieval_interp.llm.plot import accuracy_figure
 from retrieval_interp.llm.results import read_results
 from retrieval_interp.llm.scorer import read_answer
-from tasks import InputError
+from retrieval_interp.tasks import InputError
 
 pytestmark = [
     # Inspect calls tenacity as an earlier version of it wanted, and leaves streams open.
@@ -439,8 +439,8 @@ def test_two_logs_of_the_same_are_refused(run, logs, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        ([], "see python -m retrieval_interp.llm --help"),
-        (["draw", "logs"], "see python -m retrieval_interp.llm --help"),
+        ([], "see python -m retrieval_interp llm --help"),
+        (["draw", "logs"], "see python -m retrieval_interp llm --help"),
         (["plot"], "expected logs of inspect eval, found none; name files or their folder"),
         (
             ["plot", ".", "--out", "missing/figure.html"],
@@ -456,10 +456,10 @@ def test_other_command_lines_are_refused(run, argv, text):
 def test_without_inspect_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    monkeypatch.setattr(sys, "argv", ["llm", "plot", "."])
-    monkeypatch.delitem(sys.modules, "retrieval_interp.llm.__main__")
+    monkeypatch.setattr(sys, "argv", ["retrieval_interp/__main__.py", "llm", "plot", "."])
+    monkeypatch.delitem(sys.modules, "retrieval_interp.commands.llm")
     with pytest.raises(SystemExit) as stop:
-        runpy.run_module("retrieval_interp.llm", run_name="__main__")
+        runpy.run_module("retrieval_interp", run_name="__main__")
     assert stop.value.code == 2
     assert "pip install 'retrieval-interp[llm]'" in capsys.readouterr().err
 

@@ -3,9 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuits.attention import attention_pattern
-from circuits.circuit import IDENTITY, UNIFORM, Mechanism, RolePath
-from tasks import InputError, RetrievalTask
+from retrieval_interp.circuits.attention import attention_pattern
+from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Mechanism, RolePath
+from retrieval_interp.tasks import InputError, RetrievalTask
 
 TASK = RetrievalTask(chains=3, steps=2, dim=2)
 # Sequence order of the roles when D = 2: a source may not come after its destination.

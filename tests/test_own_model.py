@@ -10,9 +10,9 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
-from circuits import Scorer
-from circuits.hooks.by_values import pattern_is_used
-from tasks import InputError
+from retrieval_interp.circuits import Scorer
+from retrieval_interp.circuits.hooks.by_values import pattern_is_used
+from retrieval_interp.tasks import InputError
 from tests.test_ablation import naive_outputs
 from tests.test_model import bridge_weights, randomize
 
@@ -267,8 +267,8 @@ def test_a_task_that_is_wrong_is_refused_at_once(hooked, wrong, text):
 
 
 def test_a_position_with_several_roles_attends_along_the_paths_of_all():
-    from circuits.attention import attention_pattern
-    from circuits.circuit import Mechanism, RolePath
+    from retrieval_interp.circuits.attention import attention_pattern
+    from retrieval_interp.circuits.circuit import Mechanism, RolePath
 
     roles = torch.tensor([[[2, 1, 0], [3, 2, 0]]])  # position 2 is s0 of one chain, s1 of another
     both = Mechanism("one-hot", (RolePath(0, 1), RolePath(1, 2)))

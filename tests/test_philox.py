@@ -1,6 +1,6 @@
 import torch
 
-from tasks.sampling import normals, philox, random_words
+from retrieval_interp.tasks.sampling import normals, philox, random_words
 
 
 def words(counter, key):

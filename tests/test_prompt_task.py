@@ -5,18 +5,18 @@ import pytest
 import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-from circuits import Scorer, mean_attention, parse_circuit
-from circuits.hooks.ablated import ablated
-from retrieval_interp.training.word_tokenizer import word_tokenizer
-from tasks import EquationsTask, InputError, PromptTask
-from tasks.words.equations_task import BEGIN
-from tasks.words.prompts import (
+from retrieval_interp.circuits import Scorer, mean_attention, parse_circuit
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.tasks import EquationsTask, InputError, PromptTask
+from retrieval_interp.tasks.words.equations_task import BEGIN
+from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,
     LivesWithPrompt,
     RelativesPrompt,
 )
+from retrieval_interp.training.word_tokenizer import word_tokenizer
 from tests import tiny_tokenizers
 
 FORMULATIONS = [

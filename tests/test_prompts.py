@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tasks import InputError
-from tasks.words.prompts import (
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,
     LivesWithPrompt,
     RelativesPrompt,
 )
-from tasks.words.prompts import names as lists
+from retrieval_interp.tasks.words.prompts import names as lists
 from tests import paper_prompts as paper
 
 FORMULATIONS = [
@@ -205,18 +205,16 @@ def test_what_cannot_be_asked_is_refused(make, text):
 
 
 def test_the_package_needs_the_standard_library_alone_and_no_global_state():
-    folder = Path(lists.__file__).parent.parent.parent
+    folder = Path(lists.__file__).parents[4]
     code = """
 import random, sys, types
-tasks = types.ModuleType("tasks")
-tasks.__path__ = [sys.argv[1]]
-sys.modules["tasks"] = tasks
-import tasks.words.prompts
+sys.path.append(sys.argv[1])
+from retrieval_interp.tasks.words import prompts
 state = random.getstate()
-tasks.words.prompts.EquationsPrompt().sample(0)
+prompts.EquationsPrompt().sample(0)
 assert random.getstate() == state
 print({name.split(".")[0] for name in sys.modules} - sys.stdlib_module_names)
 """
     run = [sys.executable, "-I", "-S", "-c", code, folder]
     printed = subprocess.run(run, check=True, capture_output=True, text=True).stdout
-    assert eval(printed) <= {"__main__", "tasks"}
+    assert eval(printed) <= {"__main__", "retrieval_interp"}

@@ -6,7 +6,7 @@ from collections import Counter
 import jaxtyping
 import pytest
 
-from tasks.words.prompts import (
+from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,

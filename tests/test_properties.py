@@ -12,14 +12,12 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from circuits import Circuit, Head, Mechanism, RolePath, ablated, score_circuit
-from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM
-from circuits.known.rules import Jump, plan_rules
-from circuits.known.weights import compile_circuit
-from circuits.scores.scorer import Scorer
-from retrieval_interp.training.model import ModelConfig, build_model
-from retrieval_interp.training.word_tokenizer import word_tokenizer
-from tasks import (
+from retrieval_interp.circuits import Circuit, Head, Mechanism, RolePath, ablated, score_circuit
+from retrieval_interp.circuits.circuit import IDENTITY, ORIGINAL, UNIFORM
+from retrieval_interp.circuits.known.rules import Jump, plan_rules
+from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.tasks import (
     Batch,
     ConditionalRetrievalTask,
     EquationsTask,
@@ -29,7 +27,9 @@ from tasks import (
     RepeatedTokensTask,
     RetrievalTask,
 )
-from tasks.words.prompts import EquationsPrompt
+from retrieval_interp.tasks.words.prompts import EquationsPrompt
+from retrieval_interp.training.model import ModelConfig, build_model
+from retrieval_interp.training.word_tokenizer import word_tokenizer
 
 # Sums in float32 take another order: up to some 30 roundings of 6e-8 at losses of the order of 1.
 ROUNDING = 2e-6

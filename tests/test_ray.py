@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from retrieval_interp.sweep.__main__ import main as sweep
+from retrieval_interp.commands.sweep import main as sweep
 from retrieval_interp.sweep.grid import make_grid
-from tasks import InputError
+from retrieval_interp.tasks import InputError
 from tests.test_cells import job as cell_job
 from tests.test_cells import run_job
 
@@ -159,7 +159,7 @@ def test_a_cluster_that_loses_a_node_still_finishes_every_cell_once(cluster, tmp
     address, (_, lost) = cluster
     out = tmp_path / "out"
     arguments = ["--grid", "section7-ic", "--scale", "smoke", "--out", out, "--device", "cpu"]
-    command = [sys.executable, "-m", "retrieval_interp.sweep"]
+    command = [sys.executable, "-m", "retrieval_interp", "sweep"]
     driver = subprocess.Popen(
         [*command, *arguments, "--address", address, "--group", "1"],
         stdout=subprocess.PIPE,

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from circuits.circuit import Circuit, Head, HeadPath, Mechanism, RolePath
-from circuits.discovery.redundancy import minimal_sets
-from circuits.draw.figure import circuit_figure
-from circuits.draw.svg import draw_circuit
-from circuits.hooks.ablated import ablated
-from circuits.known.rules import doubling_rules, split
-from circuits.known.weights import compile_circuit
-from circuits.notation import circuit_diff
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, Mechanism, RolePath
+from retrieval_interp.circuits.discovery.redundancy import minimal_sets
+from retrieval_interp.circuits.draw.figure import circuit_figure
+from retrieval_interp.circuits.draw.svg import draw_circuit
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.known.rules import doubling_rules, split
+from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.notation import circuit_diff
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.score_text import path_rows, score_to_dict
-from tasks import InputError, RetrievalTask
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
 

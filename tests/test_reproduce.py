@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from circuits import Circuit, Mechanism
+from retrieval_interp.circuits import Circuit, Mechanism
+from retrieval_interp.commands.reproduce import main
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import PathAtStep, Snapshot
 from retrieval_interp.emergence.series import Losses, Series
 from retrieval_interp.emergence.text import emergence_json
 from retrieval_interp.reproduce import evidence as evidence_module
-from retrieval_interp.reproduce.__main__ import main
 from retrieval_interp.reproduce.claims import (
     CLAIMS,
     costs_of_paths,
@@ -24,8 +24,8 @@ from retrieval_interp.reproduce.evidence import Evidence, Worth
 from retrieval_interp.reproduce.gallery import figures
 from retrieval_interp.reproduce.heads import head_order, order_text
 from retrieval_interp.reproduce.table import table_markdown
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.model import ModelConfig
-from tasks import InputError, RetrievalTask
 
 RECORD = {"command": "a command", "versions": {"torch": ["2"]}, "date": "2026-01-01"}
 RECIPE = {
@@ -378,12 +378,12 @@ def test_each_condition_of_the_claim_can_fail(come, fell, conditions):
 
 def test_the_rows_verdict_is_the_rules(results):
     for name in ("small", "transformer-d"):
-        text = emergence_json(series_of(), "python -m retrieval_interp.emergence --run x", 2, 0)
+        text = emergence_json(series_of(), "python -m retrieval_interp emergence --run x", 2, 0)
         (results / f"{name}.emergence.json").write_text(text)
     rows = judged(results, "C11")
     assert [row.verdict for row in rows] == ["reproduced", "reproduced at smaller scale"]
     assert rows[0].ours == order_text(series_of())
-    text = emergence_json(series_of(NEVER), "python -m retrieval_interp.emergence --run x", 2, 0)
+    text = emergence_json(series_of(NEVER), "python -m retrieval_interp emergence --run x", 2, 0)
     (results / "small.emergence.json").write_text(text)
     assert [row.verdict for row in judged(results, "C11")] == ["reproduced", "not reproduced"]
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tasks import InputError, RetrievalTask
+from retrieval_interp.tasks import InputError, RetrievalTask
 
 # Appendix A.1: D = 5, four chains, the pairs of step 5 first, the queries left out but one.
 EQUATIONS = """b=2 c=3 d=0 a=1 e=b g=a h=d f=c k=e i=f l=g j=h n=k p=l o=i m=j q=n s=p r=o t=m"""

@@ -1,6 +1,6 @@
 import pytest
 
-from tasks import InputError, parse_role, path_letters, role_letters, symbol_letter
+from retrieval_interp.tasks import InputError, parse_role, path_letters, role_letters, symbol_letter
 
 
 def test_roles_are_read_by_name():

@@ -5,17 +5,17 @@ import itertools
 import pytest
 import torch
 
-from circuits.attention import attention_pattern
-from circuits.attribution.estimates import attribute
-from circuits.circuit import UNIFORM, Circuit, Head, Mechanism
-from circuits.discovery.cost import cost
-from circuits.mean_pattern import MeanPattern
-from circuits.notation import parse_circuit
-from circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME, rule_pattern
-from circuits.runs.parted_runs import make_runs
-from circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.attention import attention_pattern
+from retrieval_interp.circuits.attribution.estimates import attribute
+from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, Mechanism
+from retrieval_interp.circuits.discovery.cost import cost
+from retrieval_interp.circuits.mean_pattern import MeanPattern
+from retrieval_interp.circuits.notation import parse_circuit
+from retrieval_interp.circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME, rule_pattern
+from retrieval_interp.circuits.runs.parted_runs import make_runs
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import InputError, RetrievalTask
 from tests.test_ablation import naive_outputs
 from tests.test_model import randomize
 from tests.test_own_model import Lookup, bridge_of, hooked_model

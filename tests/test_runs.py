@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformer_lens import HookedTransformerConfig
 
-from circuits import ablated, mean_attention, score_circuit
-from circuits.circuit import (
+from retrieval_interp.circuits import ablated, mean_attention, score_circuit
+from retrieval_interp.circuits.circuit import (
     IDENTITY,
     ORIGINAL,
     UNIFORM,
@@ -18,14 +18,14 @@ from circuits.circuit import (
     Mechanism,
     RolePath,
 )
-from circuits.models.vector_transformer import VectorTransformer
-from circuits.runs.hook_runs import HookRuns
-from circuits.runs.layer_input import BaseInput
-from circuits.runs.parted_runs import PartedRuns, make_runs
-from circuits.runs.role_runs import RoleRuns
-from circuits.scores.enabling import enabled_by
+from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+from retrieval_interp.circuits.runs.hook_runs import HookRuns
+from retrieval_interp.circuits.runs.layer_input import BaseInput
+from retrieval_interp.circuits.runs.parted_runs import PartedRuns, make_runs
+from retrieval_interp.circuits.runs.role_runs import RoleRuns
+from retrieval_interp.circuits.scores.enabling import enabled_by
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import InputError, RetrievalTask
 from tests.test_ablation import naive_outputs
 from tests.test_mechanisms import ORDER, PATHS
 from tests.test_model import randomize
@@ -174,9 +174,9 @@ def test_a_batch_in_parts_runs_as_a_whole(kept, threads, monkeypatch):
     first = Circuit({Head(0, 1): UNIFORM}, 5)
     second = first.replace((1, 0), Mechanism("one-hot", (RolePath(0, 2),)))
     wholes = [naive(model, circuit, batch) for circuit in (first, second)]
-    monkeypatch.setattr("circuits.runs.hook_runs.WHOLE", 3)
-    monkeypatch.setattr("circuits.runs.hook_runs.PART", 3)
-    monkeypatch.setattr("circuits.runs.parted_runs.KEPT", kept)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.WHOLE", 3)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.PART", 3)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.parted_runs.KEPT", kept)
     runs = make_runs(model, batch, TASK)
     assert isinstance(runs, PartedRuns) and len(runs.parts) == 3
     assert sum(part.keep for part in runs.parts) == {0: 0, 9_000: 1}.get(kept, 3)
@@ -193,7 +193,7 @@ def test_a_batch_is_divided_among_threads(monkeypatch):
     alone = make_runs(model, batch, TASK)
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
-    monkeypatch.setattr("circuits.runs.parted_runs._LEAST", 1)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.parted_runs._LEAST", 1)
     shared = make_runs(model, batch, TASK)
     assert [len(runs.mask) for runs in shared.parts] == [14, 14, 12]
     seen = set()
@@ -247,8 +247,8 @@ def test_scores_of_a_batch_in_parts_equal_those_of_the_whole(monkeypatch):
 
     whole = scores()
     assert len(whole) == 3 * 4 + 3 + 1 + 2
-    monkeypatch.setattr("circuits.runs.hook_runs.WHOLE", 3)
-    monkeypatch.setattr("circuits.runs.hook_runs.PART", 3)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.WHOLE", 3)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.PART", 3)
     assert scores() == pytest.approx(whole, abs=1e-5)
 
 
@@ -258,8 +258,8 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
     circuit = Circuit({Head(0, 0): Mechanism("one-hot", (RolePath(2, 1),))}, 5)
     with ablated(model, circuit, batch):
         whole = mean_attention(model, batch)
-        monkeypatch.setattr("circuits.runs.hook_runs.WHOLE", 3)
-        monkeypatch.setattr("circuits.runs.hook_runs.PART", 3)
+        monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.WHOLE", 3)
+        monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.PART", 3)
         torch.testing.assert_close(mean_attention(model, batch), whole)
 
 

@@ -9,19 +9,19 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from circuits.attention import attention_pattern
-from circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism
-from circuits.hooks.ablated import ablated
-from circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
-from circuits.scan.describe import describe_heads
-from circuits.scan.scan import _shuffled, scan
-from circuits.scan.text import next_token_task
-from circuits.scores.scorer import Scorer
-from retrieval_interp.cli.scan import main as scan_command
+from retrieval_interp.circuits.attention import attention_pattern
+from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
+from retrieval_interp.circuits.scan.describe import describe_heads
+from retrieval_interp.circuits.scan.scan import _shuffled, scan
+from retrieval_interp.circuits.scan.text import next_token_task
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.commands.scan import main as scan_command
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.words.next_token_task import NextTokenTask
 from retrieval_interp.views.scan_text import scan_text, scan_to_dict, scan_verdict
 from retrieval_interp.views.scan_view import scan_view
-from tasks import InputError
-from tasks.words.next_token_task import NextTokenTask
 from tests.browser import needs_chromium, page_in_chromium
 from tests.test_own_model import Lookup, bridge_of, hooked_model
 from tests.test_prompt_task import byte_pairs
@@ -262,7 +262,7 @@ def test_a_scan_in_bounded_time_and_without_losses_alone(monkeypatch):
     def scanned(time):
         """It takes five looks at the clock before heads are replaced alone, and ticks at each."""
         clock = iter(range(100))
-        monkeypatch.setattr("circuits.scan.scan.monotonic", clock.__next__)
+        monkeypatch.setattr("retrieval_interp.circuits.scan.scan.monotonic", clock.__next__)
         return scan(equations.model, equations.task, examples=16, alone=4, time=time)
 
     found = scanned(0.5)
@@ -322,7 +322,9 @@ def test_the_table_sorts_in_a_notebook_too(tmp_path):
 
 def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, monkeypatch):
     whole = scan(hooked, text)
-    monkeypatch.setattr("circuits.runs.hook_runs.LOGITS", 13 * 7)  # one sequence at a time
+    monkeypatch.setattr(
+        "retrieval_interp.circuits.runs.hook_runs.LOGITS", 13 * 7
+    )  # one sequence at a time
     parts = scan(hooked, text)
     assert [row.loss for row in parts.heads] == pytest.approx([row.loss for row in whole.heads])
     assert parts.joint_loss == pytest.approx(whole.joint_loss)

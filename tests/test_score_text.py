@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import retrieval_interp as ri
-from circuits import parse_circuit, parse_head_path, score_circuit
-from circuits.discovery.search import discover
-from circuits.scores.enabling import LEAST_DROP, enabled_by
+from retrieval_interp.circuits import parse_circuit, parse_head_path, score_circuit
+from retrieval_interp.circuits.discovery.search import discover
+from retrieval_interp.circuits.scores.enabling import LEAST_DROP, enabled_by
 from retrieval_interp.views.page import unbroken
 from retrieval_interp.views.score_text import path_rows, score_table, verdict
 
@@ -96,7 +96,7 @@ def test_a_tolerance_out_of_reach_is_said_and_by_how_much(small, score):
 def test_a_search_blames_no_path_where_the_intact_model_barely_holds(small):
     """Of 512 examples the intact loss is just below this tolerance; any cut would exceed it."""
     batch = small.task.sample(64, split="discovery")
-    from circuits.scores.scorer import Scorer
+    from retrieval_interp.circuits.scores.scorer import Scorer
 
     scorer = Scorer(small.model, small.task, batch)
     barely = scorer.rebase(scorer.empty_circuit) + 1e-4

@@ -11,11 +11,11 @@ import warnings
 import pytest
 
 import retrieval_interp as ri
-from circuits import Circuit, Head
-from circuits.discovery.cost import circuit_cost
-from circuits.discovery.search import Search, discover
-from circuits.discovery.watch import SearchState, SearchStopped, ctrl_c
-from tasks import InputError
+from retrieval_interp.circuits import Circuit, Head
+from retrieval_interp.circuits.discovery.cost import circuit_cost
+from retrieval_interp.circuits.discovery.search import Search, discover
+from retrieval_interp.circuits.discovery.watch import SearchState, SearchStopped, ctrl_c
+from retrieval_interp.tasks import InputError
 from tests.terminal import COLUMNS, lines_of, set_size, terminal
 
 HEADS = [Head(layer, 0) for layer in range(5)]
@@ -151,7 +151,7 @@ def test_the_workbench_has_the_same_budget(monkeypatch):
         asked.append(arguments[2:])
         return Circuit({}, 7)
 
-    monkeypatch.setattr("retrieval_interp.notebook.workbench.discover_circuit", found)
+    monkeypatch.setattr("retrieval_interp.bench.workbench.discover_circuit", found)
     bench.discover()
     bench.discover(time=60.0, heads=["L0.H0", Head(2, 0)], examples=16, restarts=1, one_hot=True)
     heads = [Head(0, 0), Head(2, 0)]
@@ -178,7 +178,7 @@ def test_controls_are_twenty_and_as_many_as_asked_for():
 
 
 def test_the_line_of_a_search_fits_the_terminal():
-    from retrieval_interp.cli.search_line import search_line
+    from retrieval_interp.commands.search_line import search_line
 
     with pytest.MonkeyPatch.context() as patch, terminal(80) as (file, text):
         patch.setattr(sys, "stderr", file)
@@ -192,7 +192,7 @@ def test_the_line_of_a_search_fits_the_terminal():
 
 
 def test_every_command_that_loads_pytorch_says_so_first(monkeypatch):
-    from retrieval_interp.cli.command import saying
+    from retrieval_interp.commands.command import saying
 
     with terminal() as (file, text), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", file)
@@ -228,7 +228,7 @@ def interrupted(command, when, cwd):
 
 @pytest.mark.slow
 def test_ctrl_c_on_a_terminal_gives_the_best_circuit_so_far(tmp_path):
-    command = [sys.executable, "-m", "retrieval_interp.cli", "ablate", "--examples", "64"]
+    command = [sys.executable, "-m", "retrieval_interp", "ablate", "--examples", "64"]
     command += ["--save-circuit", "circuit.json", "--json", "numbers.json", "--controls", "2"]
     status, shown = interrupted(command, b"best cost", tmp_path)
     assert status == 0, shown

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 import retrieval_interp as ri
-from circuits.draw.figure import circuit_figure
-from retrieval_interp.ablate import main as ablate
+from retrieval_interp.circuits.draw.figure import circuit_figure
+from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.emergence.report import render_emergence
-from retrieval_interp.notebook.display import circuit_html
 from retrieval_interp.reproduce.gallery import final_loss_figure, partial_loss_figure
 from retrieval_interp.storage.checkpoint import save_checkpoint
+from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.training.model import build_model
-from tasks import InputError, RetrievalTask
-from tasks.structured import to_data
+from retrieval_interp.views.display import circuit_html
 from tests.tiny_run import SIZES, TASKS, log_data, run
 
 ROOT = Path(__file__).parent.parent
@@ -306,15 +306,15 @@ def test_no_command_asks_the_network(tmp_path):
     common = ("--circuit", circuit, "--examples", 8, "--report")
     train = "--out new --steps 2 --batch 2 --examples 4 --no-compile --threads 1 --device cpu"
     lines = [
-        ["retrieval_interp.ablate", "--ckpt", checkpoint, *common, "a.html"],
-        ["retrieval_interp.bound", "--steps", 1],
-        ["retrieval_interp.emergence", "--run", folder, *common, "e.html"],
-        ["retrieval_interp.reproduce", "--only", "C3"],
-        ["retrieval_interp.train", *train.split(), "--validation-examples", 2],
+        ["ablate", "--ckpt", checkpoint, *common, "a.html"],
+        ["bound", "--steps", 1],
+        ["emergence", "--run", folder, *common, "e.html"],
+        ["reproduce", "--only", "C3"],
+        ["train", *train.split(), "--validation-examples", 2],
     ]
     if importlib.util.find_spec("inspect_ai"):
         (tmp_path / "log.json").write_text(json.dumps(log_data()[0]))
-        lines.append(["retrieval_interp.llm", "plot", "log.json", "--out", "l.html"])
+        lines.append(["llm", "plot", "log.json", "--out", "l.html"])
     assert asked_by(lines, tmp_path) == []
     assert {path.name for path in tmp_path.glob("*.html")} >= {"a.html", "e.html"}
     assert (tmp_path / "new/checkpoints/step-000002.safetensors").exists()

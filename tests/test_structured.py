@@ -3,8 +3,8 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from tasks import GRAPHS, InputError, RetrievalGraph
-from tasks.structured import from_data, from_json, is_number, to_data
+from retrieval_interp.tasks import GRAPHS, InputError, RetrievalGraph
+from retrieval_interp.tasks.structured import from_data, from_json, is_number, to_data
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 import pytest
 
-from circuits import Circuit, Head, Mechanism, RolePath, parse_circuit
-from circuits.circuit import IDENTITY, UNIFORM
-from circuits.notation import suppose
-from tasks import InputError, RetrievalTask
+from retrieval_interp.circuits import Circuit, Head, Mechanism, RolePath, parse_circuit
+from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM
+from retrieval_interp.circuits.notation import suppose
+from retrieval_interp.tasks import InputError, RetrievalTask
 
 TASK = RetrievalTask()
 EMPTY = Circuit({}, 7)

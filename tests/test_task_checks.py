@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from tasks import InputError
+from retrieval_interp.tasks import InputError
 from tests.test_own_model import Lookup, hooked_model
 
 

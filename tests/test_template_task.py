@@ -8,8 +8,8 @@ from itertools import pairwise, product
 import pytest
 import torch
 
-from tasks import IndirectObjectTask, InputError, TemplateTask
-from tasks.words.indirect_object_task import NAMES, TEMPLATES
+from retrieval_interp.tasks import IndirectObjectTask, InputError, TemplateTask
+from retrieval_interp.tasks.words.indirect_object_task import NAMES, TEMPLATES
 from tests import tiny_tokenizers
 
 PEOPLE = ["Anna", "Bob", "Clara", "Dan", "Eve", "Frank", "Greta", "Hugo", "Ida", "Jakob"]

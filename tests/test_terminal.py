@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from retrieval_interp.cli import __main__ as cli
+from retrieval_interp import __main__ as cli
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
 from retrieval_interp.views.tables import text_table, wrapped
 from tests import tiny_run
@@ -86,7 +86,7 @@ def test_every_help_fits_a_terminal(name, monkeypatch):
 
 
 def test_a_command_asks_the_terminal_for_its_width():
-    status, text = on_terminal([sys.executable, "-m", "retrieval_interp.cli", "list"], 60)
+    status, text = on_terminal([sys.executable, "-m", "retrieval_interp", "list"], 60)
     longest = max(map(len, lines_of(text)))
     assert status == 0 and 50 < longest <= 60
 

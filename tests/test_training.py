@@ -14,10 +14,10 @@ import torch
 
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.device import choose_device
 from retrieval_interp.training.loop import step_indices, train_model
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import InputError, RetrievalTask
 
 TINY = Recipe(
     task=RetrievalTask(chains=2, steps=1, dim=2),

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from circuits import Scorer
-from circuits.hooks.points import is_hooked_transformer
-from circuits.known.rules import doubling_rules
-from circuits.runs.hook_runs import HookRuns
-from circuits.runs.parted_runs import make_runs
-from circuits.runs.role_runs import RoleRuns
+from retrieval_interp.circuits import Scorer
+from retrieval_interp.circuits.hooks.points import is_hooked_transformer
+from retrieval_interp.circuits.known.rules import doubling_rules
+from retrieval_interp.circuits.runs.hook_runs import HookRuns
+from retrieval_interp.circuits.runs.parted_runs import make_runs
+from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.config.weight_shapes import weight_shapes
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
+from retrieval_interp.tasks import EquationsTask, InputError, RetrievalTask
 from retrieval_interp.training.model import build_model
-from tasks import EquationsTask, InputError, RetrievalTask
 from tests.test_model import as_bridge
 
 SMALL = ri.RetrievalTask(chains=3, steps=2, dim=4)
@@ -38,7 +38,7 @@ def version_4(monkeypatch):
     """TransformerLens 4, which lacks HookedTransformer and has a converter of checkpoints."""
     import transformer_lens
 
-    monkeypatch.setattr("circuits.models.version.version", lambda name: "4.3.0")
+    monkeypatch.setattr("retrieval_interp.circuits.models.version.version", lambda name: "4.3.0")
     for name in ("HookedTransformer", "HookedTransformerConfig"):
         monkeypatch.delattr(transformer_lens, name)
         monkeypatch.setitem(sys.modules, f"transformer_lens.{name}", None)
@@ -48,7 +48,7 @@ def version_4(monkeypatch):
         SimpleNamespace(convert_tl_checkpoint=as_bridge),
     )
     for name in ("transformer", "vector_transformer"):  # they may be loaded by now
-        monkeypatch.delitem(sys.modules, f"circuits.models.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"retrieval_interp.circuits.models.{name}", raising=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from retrieval_interp.commands.emergence import main as emergence
+from retrieval_interp.commands.train import main as train
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.__main__ import main as emergence
 from retrieval_interp.emergence.probe import Probe
 from retrieval_interp.emergence.watch import Watch, read_watch
 from retrieval_interp.storage.checkpoint import load_checkpoint
-from retrieval_interp.train import main as train
+from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.loop import train_model
 from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import InputError, RetrievalTask
 from tests.test_training import Stop, metrics, same, stop_at
 
 TINY = Recipe(
@@ -185,7 +185,7 @@ def test_the_commands_work_together(tmp_path, monkeypatch, capsys):
     tiny = ["--out", "run", "--watch", "circuit.json", "--steps", "6", "--log-every", "2"]
     tiny += ["--checkpoint-every", "6", "--task.chains", "2", "--task.steps", "1", "--batch", "4"]
     train([*tiny, "--model.layers", "2", "--model.d-model", "8", "--no-compile"])
-    assert "python -m retrieval_interp.emergence --run run" in capsys.readouterr().out
+    assert "python -m retrieval_interp emergence --run run" in capsys.readouterr().out
     emergence(["--run", "run", "--circuit", "circuit.json"])
     printed = capsys.readouterr().out
     assert "4 steps measured, 0 to 6; 32 examples, seed 0; 3 of them while training" in printed

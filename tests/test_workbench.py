@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from circuits.circuit import IDENTITY, UNIFORM
-from retrieval_interp.notebook.workbench import Workbench
+from retrieval_interp.bench.workbench import Workbench
+from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM
 from retrieval_interp.reproduce.paper import paper_reports
+from retrieval_interp.tasks import InputError
 from retrieval_interp.training.model import build_model
 from retrieval_interp.views.report import render_report
 from retrieval_interp.views.score_text import Reported
-from tasks import InputError
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ def test_files_that_cannot_be_written_are_refused_first(bench, tmp_path):
 
 def test_without_widgets_there_is_a_static_view(bench, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.delitem(sys.modules, "retrieval_interp.notebook.explorer", raising=False)
+    monkeypatch.delitem(sys.modules, "retrieval_interp.explorer.widget", raising=False)
     view = bench.explore()
     assert isinstance(view, ri.View)
     assert "needs anywidget, which is not installed: pip install" in repr(view)
@@ -317,7 +317,7 @@ def test_another_tolerance_is_scored_anew(bench):
 
 def test_an_interrupted_change_leaves_the_last_one(small, monkeypatch):
     """Ctrl-C in the middle of a run must not leave half of it behind."""
-    from circuits.runs.role_runs import RoleRuns
+    from retrieval_interp.circuits.runs.role_runs import RoleRuns
 
     small.suppose(ri.Circuit({}, 7))
     small.suppose("L4.H0 s0<-s4")

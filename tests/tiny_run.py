@@ -4,12 +4,11 @@ import json
 from functools import cache
 from typing import Any
 
-from circuits import Circuit, parse_circuit, parse_head_path
+from retrieval_interp.circuits import Circuit, parse_circuit, parse_head_path
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import Probe
 from retrieval_interp.emergence.series import Losses, Series
-from retrieval_interp.training.model import ModelConfig, build_model
-from tasks import (
+from retrieval_interp.tasks import (
     ConditionalRetrievalTask,
     EquationsTask,
     KHopTask,
@@ -17,6 +16,7 @@ from tasks import (
     RepeatedTokensTask,
     RetrievalTask,
 )
+from retrieval_interp.training.model import ModelConfig, build_model
 
 TASKS = (
     RetrievalTask(chains=2, steps=1, dim=2),

@@ -22,11 +22,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import retrieval_interp as ri
-from circuits.circuit import Circuit
-from circuits.runs.losses import standard_error
-from circuits.scores.scorer import Scorer
-from circuits.scores.tolerance import Bar, constant_loss, kept_share, uninformed_loss
-from tasks import Split
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.scores.tolerance import (
+    Bar,
+    constant_loss,
+    kept_share,
+    uninformed_loss,
+)
+from retrieval_interp.tasks import Split
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 import measure

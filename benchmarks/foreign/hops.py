@@ -16,7 +16,7 @@ from elsewhere import Example, Foreign, ForeignTask, main
 from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-from circuits.circuit import Circuit, RolePath
+from retrieval_interp.circuits.circuit import Circuit, RolePath
 
 
 class Hops(ForeignTask):

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from circuits.attribution.gradients import PatternGradients, pattern_gradients
-from circuits.circuit import Circuit
-from circuits.runs.fits import check_batch_fits, check_model_fits
-from circuits.runs.hook_runs import has_hooks
-from circuits.runs.losses import standard_error
-from tasks import Batch, InputError, Task
+from retrieval_interp.circuits.attribution.gradients import PatternGradients, pattern_gradients
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.runs.fits import check_batch_fits, check_model_fits
+from retrieval_interp.circuits.runs.hook_runs import has_hooks
+from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.tasks import Batch, InputError, Task
 
 _PART = 128  # examples per pass; their patterns and gradients are held for all layers
 

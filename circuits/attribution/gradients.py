@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import attention_pattern, cut_paths
-from circuits.circuit import Circuit, Head, Mechanism
-from circuits.hooks.ablated import ablated
-from circuits.hooks.points import call_options, is_causal, pattern_hook_name
-from circuits.runs.hook_runs import answer_hooks
-from tasks import Batch, InputError, Task
+from retrieval_interp.circuits.attention import attention_pattern, cut_paths
+from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks.points import call_options, is_causal, pattern_hook_name
+from retrieval_interp.circuits.runs.hook_runs import answer_hooks
+from retrieval_interp.tasks import Batch, InputError, Task
 
 Projection = tuple[Float[Tensor, " batch"], Float[Tensor, "draw batch"]]
 

@@ -5,12 +5,12 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import Head, Mechanism, RolePath, tidy
-from circuits.hooks.points import is_causal
-from circuits.rules import TOKEN_RULES, position_rules
-from circuits.runs.means import position_means
-from circuits.runs.pattern_shares import pattern_shares, role_shares
-from tasks import Batch
+from retrieval_interp.circuits.circuit import Head, Mechanism, RolePath, tidy
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.rules import TOKEN_RULES, position_rules
+from retrieval_interp.circuits.runs.means import position_means
+from retrieval_interp.circuits.runs.pattern_shares import pattern_shares, role_shares
+from retrieval_interp.tasks import Batch
 
 _SHARED = 0.25  # a rule that has less of a head's attention is no candidate ...
 _OF_A_ROLE = 0.5  # ... unless it has as much of the attention of a single role

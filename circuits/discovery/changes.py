@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from circuits.circuit import Circuit, Head, HeadPath, Mechanism, tidy
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, Mechanism, tidy
 
 
 @dataclass(frozen=True)

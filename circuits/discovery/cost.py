@@ -14,7 +14,7 @@ With R roles and n_d sources of role d, a head costs
 and a circuit the sum over all heads of the model.
 """
 
-from circuits.circuit import Circuit, Head, Mechanism
+from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
 
 
 def cost(mechanism: Mechanism, n_roles: int) -> int:

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attribution.estimates import attribute
-from circuits.circuit import Circuit
-from circuits.runs.hook_runs import HookRuns
-from circuits.runs.losses import standard_error
-from circuits.scores.scorer import Scorer
-from circuits.scores.tolerance import Bar, has_learned, uninformed_loss
-from tasks import Batch, InputError, Task
+from retrieval_interp.circuits.attribution.estimates import attribute
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.runs.hook_runs import HookRuns
+from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.circuits.scores.tolerance import Bar, has_learned, uninformed_loss
+from retrieval_interp.tasks import Batch, InputError, Task
 
 _LOOKS = (16, 64, 192)  # examples after which a circuit may be given up
 _ESTIMATED = 32  # examples of estimates

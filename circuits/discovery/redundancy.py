@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import Head, HeadPath
-from circuits.discovery.judge import Judge
-from circuits.hooks.points import is_causal
-from circuits.runs.fits import draw_batch
-from circuits.runs.mean_attention import mean_attention
-from circuits.scores.control import allowed_paths
-from circuits.scores.scorer import Progress, no_progress
-from tasks import Task
+from retrieval_interp.circuits.circuit import Head, HeadPath
+from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.runs.fits import draw_batch
+from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.scores.control import allowed_paths
+from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.tasks import Task
 
 Item = TypeVar("Item")
 

@@ -43,19 +43,19 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from circuits.circuit import (
+from retrieval_interp.circuits.circuit import (
     IDENTITY,
     UNIFORM,
     Circuit,
     Head,
     HeadPath,
 )
-from circuits.discovery.candidates import rule_candidates
-from circuits.discovery.judge import Judge
-from circuits.discovery.redundancy import needed_sets
-from circuits.discovery.space import Space
-from circuits.discovery.steps import Steps
-from circuits.discovery.watch import (
+from retrieval_interp.circuits.discovery.candidates import rule_candidates
+from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.discovery.redundancy import needed_sets
+from retrieval_interp.circuits.discovery.space import Space
+from retrieval_interp.circuits.discovery.steps import Steps
+from retrieval_interp.circuits.discovery.watch import (
     CANCELLED,
     OUT_OF_TIME,
     SearchEnded,
@@ -64,11 +64,11 @@ from circuits.discovery.watch import (
     Watch,
     ctrl_c,
 )
-from circuits.hooks.points import is_causal
-from circuits.runs.fits import draw_batch
-from circuits.runs.mean_attention import mean_attention
-from circuits.scores.control import allowed_attention
-from tasks import Batch, InputError, Task
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.runs.fits import draw_batch
+from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.tasks import Batch, InputError, Task
 
 
 def discover(

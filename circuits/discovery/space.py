@@ -7,7 +7,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import (
+from retrieval_interp.circuits.circuit import (
     IDENTITY,
     ORIGINAL,
     UNIFORM,
@@ -17,10 +17,10 @@ from circuits.circuit import (
     Mechanism,
     RolePath,
 )
-from circuits.discovery.candidates import propose
-from circuits.discovery.changes import Change, Replace, changed
-from circuits.discovery.cost import circuit_cost, cost
-from circuits.runs.means import role_mean
+from retrieval_interp.circuits.discovery.candidates import propose
+from retrieval_interp.circuits.discovery.changes import Change, Replace, changed
+from retrieval_interp.circuits.discovery.cost import circuit_cost, cost
+from retrieval_interp.circuits.runs.means import role_mean
 
 _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
     ("one-hot", 0.5),

@@ -6,10 +6,10 @@ from html import escape
 
 import plotly.graph_objects as go
 
-from circuits.circuit import Circuit, HeadPath
-from circuits.draw.labels import Enabling, Label
-from circuits.draw.layout import Arrow, Bundle, Column, lay_out
-from tasks import Batch, Task
+from retrieval_interp.circuits.circuit import Circuit, HeadPath
+from retrieval_interp.circuits.draw.labels import Enabling, Label
+from retrieval_interp.circuits.draw.layout import Arrow, Bundle, Column, lay_out
+from retrieval_interp.tasks import Batch, Task
 
 _BESIDE = 0.08  # columns between equal paths of two heads
 

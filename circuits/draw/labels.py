@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from circuits.circuit import Circuit, Head, HeadPath, Mechanism
-from circuits.draw.names import head_kind
-from circuits.scores.enabling import Enabled
-from tasks import Batch
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, Mechanism
+from retrieval_interp.circuits.draw.names import head_kind
+from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.tasks import Batch
 
 COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
 Enabling = Mapping[HeadPath, Sequence[Enabled]]

@@ -12,10 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
-from circuits.draw.labels import Enabling, Label, head_colors, idle_heads, row_labels
-from circuits.draw.names import names_for
-from tasks import Batch, InputError, Task, role_name
+from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
+from retrieval_interp.circuits.draw.labels import (
+    Enabling,
+    Label,
+    head_colors,
+    idle_heads,
+    row_labels,
+)
+from retrieval_interp.circuits.draw.names import names_for
+from retrieval_interp.tasks import Batch, InputError, Task, role_name
 
 _SHALLOW = 12  # most layers of a model that has a row for each
 

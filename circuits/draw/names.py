@@ -6,8 +6,15 @@ from typing import NamedTuple
 from jaxtyping import Bool
 from torch import Tensor
 
-from circuits.circuit import Circuit, HeadPath, RolePath
-from tasks import Batch, RetrievalTask, Task, role_letters, role_name, symbol_letter
+from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath
+from retrieval_interp.tasks import (
+    Batch,
+    RetrievalTask,
+    Task,
+    role_letters,
+    role_name,
+    symbol_letter,
+)
 
 
 class RoleNames(NamedTuple):

@@ -4,11 +4,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
-from circuits.circuit import Circuit, HeadPath
-from circuits.draw.labels import Enabling, Label
-from circuits.draw.layout import Arrow, Bundle, Column, lay_out
-from circuits.draw.placing import Box, Curve, place_text
-from tasks import Batch, Task
+from retrieval_interp.circuits.circuit import Circuit, HeadPath
+from retrieval_interp.circuits.draw.labels import Enabling, Label
+from retrieval_interp.circuits.draw.layout import Arrow, Bundle, Column, lay_out
+from retrieval_interp.circuits.draw.placing import Box, Curve, place_text
+from retrieval_interp.tasks import Batch, Task
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
 _COLUMN, _ROW, _IDLE_ROW, _LINE = 74, 96, 30, 17

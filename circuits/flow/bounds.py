@@ -4,7 +4,7 @@ The paper's bound ignores the causal mask and lets every position grow in both d
 s_0, which is at the end of the chain. The exact depths here do neither.
 """
 
-from circuits.flow.pieces import check_steps
+from retrieval_interp.circuits.flow.pieces import check_steps
 
 
 def paper_bound(steps: int) -> int:

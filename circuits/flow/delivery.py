@@ -7,11 +7,11 @@
 
 from collections.abc import Sequence
 
-from circuits.circuit import RULES, Circuit, Head, HeadPath
-from circuits.flow.pieces import Held, check_layers, token_bit, tokens_held
-from tasks.errors import InputError
-from tasks.roles import role_name
-from tasks.vectors.graph import RetrievalGraph, path_graph
+from retrieval_interp.circuits.circuit import RULES, Circuit, Head, HeadPath
+from retrieval_interp.circuits.flow.pieces import Held, check_layers, token_bit, tokens_held
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.roles import role_name
+from retrieval_interp.tasks.vectors.graph import RetrievalGraph, path_graph
 
 
 def circuit_flow(circuit: Circuit, n_layers: int) -> list[Held]:

@@ -8,9 +8,9 @@
 
 from dataclasses import dataclass
 
-from circuits.circuit import Circuit, Head
-from circuits.flow.delivery import circuit_flow, circuit_graph, paths_by_layer
-from circuits.flow.pieces import tokens_held
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.flow.delivery import circuit_flow, circuit_graph, paths_by_layer
+from retrieval_interp.circuits.flow.pieces import tokens_held
 
 
 @dataclass(frozen=True)

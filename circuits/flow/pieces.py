@@ -7,7 +7,7 @@ token of node n. On a path they are p_0 x_0 p_1 x_1 ... p_D x_D, and the paper's
 
 from collections.abc import Iterator
 
-from tasks import InputError, RetrievalGraph, symbol_letter
+from retrieval_interp.tasks import InputError, RetrievalGraph, symbol_letter
 
 Held = tuple[int, ...]
 """What each role holds: a set of pieces, as bits, for s_0, s_1, ..."""

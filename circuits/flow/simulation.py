@@ -27,9 +27,15 @@ position.
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from circuits.flow.pieces import Held, bits_of, check_layers, check_steps, token_bit
-from tasks import InputError, RetrievalGraph, path_graph
-from tasks.vectors.arrangement import Arrangement, Tables, arrange, sequence_length
+from retrieval_interp.circuits.flow.pieces import (
+    Held,
+    bits_of,
+    check_layers,
+    check_steps,
+    token_bit,
+)
+from retrieval_interp.tasks import InputError, RetrievalGraph, path_graph
+from retrieval_interp.tasks.vectors.arrangement import Arrangement, Tables, arrange, sequence_length
 
 _CHAINS = 2  # the one that is followed, and one to distinguish it from
 _MAX_POSITIONS = 1000

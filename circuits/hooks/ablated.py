@@ -13,11 +13,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import attention_pattern, check_paths, cut_paths
-from circuits.circuit import Circuit, Head, Mechanism, Rest, RolePath
-from circuits.hooks.by_values import pattern_is_used, value_hooks
-from circuits.hooks.points import is_causal, pattern_hook_name
-from tasks import Batch, InputError
+from retrieval_interp.circuits.attention import attention_pattern, check_paths, cut_paths
+from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism, Rest, RolePath
+from retrieval_interp.circuits.hooks.by_values import pattern_is_used, value_hooks
+from retrieval_interp.circuits.hooks.points import is_causal, pattern_hook_name
+from retrieval_interp.tasks import Batch, InputError
 
 PatternHook = Callable[..., Tensor | None]
 _KEPT = 64_000_000  # weights of patterns that are kept

@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import allowed_positions, cut_paths, softmax_attention
-from circuits.circuit import RolePath
-from circuits.hooks.points import call_options, is_hooked_transformer
-from tasks import Batch, InputError
+from retrieval_interp.circuits.attention import allowed_positions, cut_paths, softmax_attention
+from retrieval_interp.circuits.circuit import RolePath
+from retrieval_interp.circuits.hooks.points import call_options, is_hooked_transformer
+from retrieval_interp.tasks import Batch, InputError
 
 _USED: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
 

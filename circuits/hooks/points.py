@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tasks import Batch
+from retrieval_interp.tasks import Batch
 
 
 def pattern_hook_name(layer: int) -> str:

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.hooks.points import call_options
-from tasks import Batch
+from retrieval_interp.circuits.hooks.points import call_options
+from retrieval_interp.tasks import Batch
 
 # How many things a model's blocks return, 0 for the stream alone; None if skipping fails.
 _RETURNED: "weakref.WeakKeyDictionary[Any, int | None]" = weakref.WeakKeyDictionary()

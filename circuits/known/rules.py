@@ -24,8 +24,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from circuits.flow.bounds import causal_depth
-from tasks import InputError, RetrievalTask
+from retrieval_interp.circuits.flow.bounds import causal_depth
+from retrieval_interp.tasks import InputError, RetrievalTask
 
 Kind = Literal["x", "p"]
 Pairing = Literal["join", "point"]

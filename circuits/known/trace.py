@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from circuits.circuit import Head, HeadPath, RolePath
-from circuits.known.rules import PAIR, TOKEN, Kind, Rule, Slot
-from tasks import RetrievalTask
+from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath
+from retrieval_interp.circuits.known.rules import PAIR, TOKEN, Kind, Rule, Slot
+from retrieval_interp.tasks import RetrievalTask
 
 ADMIXTURE = 0.1  # how much of other symbols a slot may hold beside its main one
 

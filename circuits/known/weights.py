@@ -21,14 +21,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from circuits.circuit import UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
-from circuits.known.rules import PAIR, TOKEN, Rule, Slot
-from circuits.known.trace import Symbol, Trace, asked_steps, symbol_of, trace_rules, useful_paths
-from tasks import InputError, RetrievalTask, role_name
-from tasks.positions import rotary_encoding
+from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
+from retrieval_interp.circuits.known.rules import PAIR, TOKEN, Rule, Slot
+from retrieval_interp.circuits.known.trace import (
+    Symbol,
+    Trace,
+    asked_steps,
+    symbol_of,
+    trace_rules,
+    useful_paths,
+)
+from retrieval_interp.tasks import InputError, RetrievalTask, role_name
+from retrieval_interp.tasks.positions import rotary_encoding
 
 if TYPE_CHECKING:
-    from circuits.models.vector_transformer import VectorTransformer
+    from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
 
 BETA = 2.0**26
 PENALTY = 2.0**-12
@@ -197,8 +204,8 @@ def _build(
     beta: float,
     penalty: float,
 ) -> "VectorTransformer":
-    from circuits.models.transformer import HookedTransformerConfig
-    from circuits.models.vector_transformer import VectorTransformer
+    from retrieval_interp.circuits.models.transformer import HookedTransformerConfig
+    from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
 
     dim = task.dim
     eye = torch.eye(dim)

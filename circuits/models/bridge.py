@@ -12,7 +12,7 @@ from torch import Tensor
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
-from circuits.models.vectors import embed_vectors
+from retrieval_interp.circuits.models.vectors import embed_vectors
 
 
 class VectorBridge(TransformerBridge):

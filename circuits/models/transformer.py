@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.models.version import check_trainable
+from retrieval_interp.circuits.models.version import check_trainable
 
 try:
     from transformer_lens import HookedTransformer

@@ -12,8 +12,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.models.transformer import HookedTransformerConfig, Transformer
-from circuits.models.vectors import embed_vectors
+from retrieval_interp.circuits.models.transformer import HookedTransformerConfig, Transformer
+from retrieval_interp.circuits.models.vectors import embed_vectors
 
 
 class VectorTransformer(Transformer):

@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks import InputError
+from retrieval_interp.tasks import InputError
 
 
 def embed_vectors(

@@ -5,7 +5,7 @@ Version 4 has no HookedTransformer: models are opened there (`circuits.models.br
 
 from importlib.metadata import version
 
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 
 def has_hooked_transformer() -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuits.hooks.points import is_causal, is_hooked_transformer
-from circuits.rules import first_real
-from tasks import Batch, InputError, Split, Task, TrainingTask
-from tasks.roles import check_role_names
+from retrieval_interp.circuits.hooks.points import is_causal, is_hooked_transformer
+from retrieval_interp.circuits.rules import first_real
+from retrieval_interp.tasks import Batch, InputError, Split, Task, TrainingTask
+from retrieval_interp.tasks.roles import check_role_names
 
 _DRAWN = 16  # examples that are drawn to see whether a task heeds split, seed and start
 _SEEDS = 2**63 - 1

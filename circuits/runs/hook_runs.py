@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import Circuit
-from circuits.hooks.ablated import Patterns, ablated
-from circuits.hooks.points import call_options, is_causal, is_hooked_transformer
-from circuits.hooks.skipped import blocks_skipped, can_skip_blocks
-from tasks import Batch, InputError
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hooks.ablated import Patterns, ablated
+from retrieval_interp.circuits.hooks.points import call_options, is_causal, is_hooked_transformer
+from retrieval_interp.circuits.hooks.skipped import blocks_skipped, can_skip_blocks
+from retrieval_interp.tasks import Batch, InputError
 
 WHOLE = 512  # examples per run; more are no faster and take memory
 PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2.5, for 4,096

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import attention_along, attention_by_role
-from circuits.circuit import HeadPath
-from circuits.hooks.points import is_causal
-from circuits.runs.hook_runs import parts_of
-from circuits.runs.patterns import read_patterns
-from tasks import Batch
+from retrieval_interp.circuits.attention import attention_along, attention_by_role
+from retrieval_interp.circuits.circuit import HeadPath
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.runs.hook_runs import parts_of
+from retrieval_interp.circuits.runs.patterns import read_patterns
+from retrieval_interp.tasks import Batch
 
 
 def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:

@@ -5,10 +5,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import Head, Mechanism, RolePath
-from circuits.mean_pattern import MeanPattern
-from circuits.runs.pattern_shares import mean_patterns, pattern_shares
-from tasks import Batch
+from retrieval_interp.circuits.circuit import Head, Mechanism, RolePath
+from retrieval_interp.circuits.mean_pattern import MeanPattern
+from retrieval_interp.circuits.runs.pattern_shares import mean_patterns, pattern_shares
+from retrieval_interp.tasks import Batch
 
 _NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads
 

@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import Circuit
-from circuits.runs.hook_runs import HookRuns, parts_of
-from circuits.runs.role_runs import SCORED_ROLE, RoleRuns
-from tasks import Batch, Task
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.runs.hook_runs import HookRuns, parts_of
+from retrieval_interp.circuits.runs.role_runs import SCORED_ROLE, RoleRuns
+from retrieval_interp.tasks import Batch, Task
 
 _CHECKED = 16  # examples on which role runs are compared with the model
 _LEAST = 1_000_000  # numbers in all residual streams that are worth a thread

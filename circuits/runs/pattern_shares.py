@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import attention_pattern
-from circuits.circuit import Head, Mechanism
-from circuits.hooks.points import is_causal
-from circuits.rules import first_real, shifted
-from circuits.runs.patterns import read_patterns
-from tasks import Batch
+from retrieval_interp.circuits.attention import attention_pattern
+from retrieval_interp.circuits.circuit import Head, Mechanism
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.rules import first_real, shifted
+from retrieval_interp.circuits.runs.patterns import read_patterns
+from retrieval_interp.tasks import Batch
 
 _AT_ONCE = 50_000_000  # weights of the patterns that are held at once
 

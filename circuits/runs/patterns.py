@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuits.hooks.points import call_options, pattern_hook_name
-from tasks import Batch, InputError
+from retrieval_interp.circuits.hooks.points import call_options, pattern_hook_name
+from retrieval_interp.tasks import Batch, InputError
 
 
 @torch.no_grad()

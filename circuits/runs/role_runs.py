@@ -27,12 +27,12 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from circuits.attention import attention_pattern, softmax_attention
-from circuits.circuit import RULES, Circuit, Mechanism, Rest, RolePath
-from circuits.hooks.points import is_causal, is_hooked_transformer
-from circuits.runs.layer_input import BaseInput, ChangedInput, LayerInput, norm
-from circuits.runs.plain_weights import plain_weights
-from tasks import Batch
+from retrieval_interp.circuits.attention import attention_pattern, softmax_attention
+from retrieval_interp.circuits.circuit import RULES, Circuit, Mechanism, Rest, RolePath
+from retrieval_interp.circuits.hooks.points import is_causal, is_hooked_transformer
+from retrieval_interp.circuits.runs.layer_input import BaseInput, ChangedInput, LayerInput, norm
+from retrieval_interp.circuits.runs.plain_weights import plain_weights
+from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
 _ROWS = 512  # of an MLP's input at a time

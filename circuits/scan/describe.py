@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
-from circuits.circuit import IDENTITY, UNIFORM, Head, Mechanism
-from circuits.discovery.candidates import propose
-from circuits.hooks.points import is_causal
-from circuits.rules import TOKEN_RULES, position_rules
-from circuits.runs.mean_attention import mean_attention
-from circuits.runs.means import head_means
-from circuits.runs.pattern_shares import pattern_shares
-from circuits.scores.control import allowed_attention
-from tasks import Batch
+from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Head, Mechanism
+from retrieval_interp.circuits.discovery.candidates import propose
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.rules import TOKEN_RULES, position_rules
+from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import head_means
+from retrieval_interp.circuits.runs.pattern_shares import pattern_shares
+from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.tasks import Batch
 
 _OFFSETS = (1, 2, 3, 4)  # of `offset` rules
 _PATHS = 0.25  # mean attention of the paths that are tried where positions have roles

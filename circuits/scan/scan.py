@@ -24,16 +24,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attribution.estimates import attribute, rank_correlation
-from circuits.circuit import Circuit, Head, Mechanism
-from circuits.runs.fits import draw_batch
-from circuits.runs.losses import mean_loss, standard_error
-from circuits.scan.describe import describe_heads
-from circuits.scan.text import next_token_task
-from circuits.scores.scorer import Progress, Scorer, no_progress
-from circuits.scores.tolerance import Bar, has_learned, kept_share, uninformed_loss
-from tasks import Batch, InputError, Task
-from tasks.words.next_token_task import NextTokenTask
+from retrieval_interp.circuits.attribution.estimates import attribute, rank_correlation
+from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
+from retrieval_interp.circuits.runs.fits import draw_batch
+from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.scan.describe import describe_heads
+from retrieval_interp.circuits.scan.text import next_token_task
+from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
+from retrieval_interp.circuits.scores.tolerance import Bar, has_learned, kept_share, uninformed_loss
+from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks.words.next_token_task import NextTokenTask
 
 _FEW = 512  # tokens of text for estimates, which hold all activations, and for heads alone
 _PATIENCE = 8  # heads in a row that cannot be added end the search

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from circuits.hooks.points import is_causal
-from tasks import InputError
-from tasks.words.next_token_task import NextTokenTask
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.words.next_token_task import NextTokenTask
 
 
 def next_token_task(

@@ -22,18 +22,23 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import Circuit, Head, HeadPath, Mechanism
-from circuits.hooks.points import is_causal
-from circuits.runs.hook_runs import has_hooks
-from circuits.runs.losses import mean_loss, standard_error
-from circuits.runs.mean_attention import attention_along_paths, mean_attention
-from circuits.scores.control import allowed_paths, random_control
-from circuits.scores.enabling import LEAST_DROP, Cut, Enabled, enabled_by
-from circuits.scores.number_table import number_table
-from circuits.scores.old_names import OldNames
-from circuits.scores.scorer import Progress, Scorer, no_progress
-from circuits.scores.tolerance import Bar, kept_share, tolerance_of, uninformed_loss
-from tasks import Batch, InputError, Task
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, Mechanism
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.runs.hook_runs import has_hooks
+from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.mean_attention import attention_along_paths, mean_attention
+from retrieval_interp.circuits.scores.control import allowed_paths, random_control
+from retrieval_interp.circuits.scores.enabling import LEAST_DROP, Cut, Enabled, enabled_by
+from retrieval_interp.circuits.scores.number_table import number_table
+from retrieval_interp.circuits.scores.old_names import OldNames
+from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
+from retrieval_interp.circuits.scores.tolerance import (
+    Bar,
+    kept_share,
+    tolerance_of,
+    uninformed_loss,
+)
+from retrieval_interp.tasks import Batch, InputError, Task
 
 _ENABLING = 128  # examples on which enabled paths are found
 NOT_SHOWN = "Enabled paths are not shown"

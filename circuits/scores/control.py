@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import path_sources
-from circuits.circuit import Circuit, Head, Mechanism
-from circuits.paths import RELATIONS, Relation, RolePath
-from circuits.runs.losses import mean_loss, standard_error
-from circuits.scores.scorer import Progress, Scorer, no_progress
-from tasks import Batch
+from retrieval_interp.circuits.attention import path_sources
+from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
+from retrieval_interp.circuits.paths import RELATIONS, Relation, RolePath
+from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
+from retrieval_interp.tasks import Batch
 
 _QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control

@@ -5,7 +5,7 @@ a pair, without which no later head finds its target, then looks idle (the paper
 appendix E). So each path is also *cut live*: its attention is set to zero in the intact model and
 all later attention is recomputed.
 
-`circuits.scores.hypotheses` gives the loss of every such cut. `enabled_by` finds the later paths
+`circuits.scores.ablations` gives the loss of every such cut. `enabled_by` finds the later paths
 that lose attention when a path is cut, and whether through their queries or their keys, by taking
 only one of the two from the cut run and the other from the intact one.
 """
@@ -20,13 +20,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import allowed_positions, attention_along, softmax_attention
-from circuits.circuit import Circuit, HeadPath
-from circuits.hooks.points import is_causal
-from circuits.runs.hook_runs import HookRuns, parts_of
-from circuits.runs.mean_attention import weighted_mean
-from circuits.scores.scorer import Progress, no_progress
-from tasks import Batch, InputError
+from retrieval_interp.circuits.attention import (
+    allowed_positions,
+    attention_along,
+    softmax_attention,
+)
+from retrieval_interp.circuits.circuit import Circuit, HeadPath
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.runs.hook_runs import HookRuns, parts_of
+from retrieval_interp.circuits.runs.mean_attention import weighted_mean
+from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.tasks import Batch, InputError
 
 LEAST_DROP = 0.1  # of mean attention
 Cut = HeadPath | tuple[HeadPath, ...]

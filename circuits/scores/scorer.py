@@ -11,13 +11,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import check_paths
-from circuits.circuit import Circuit
-from circuits.hooks.points import is_causal
-from circuits.runs.fits import check_answers, check_batch_fits, check_losses, check_model_fits
-from circuits.runs.losses import mean_loss
-from circuits.runs.parted_runs import make_runs
-from tasks import Batch, InputError, Task
+from retrieval_interp.circuits.attention import check_paths
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.runs.fits import (
+    check_answers,
+    check_batch_fits,
+    check_losses,
+    check_model_fits,
+)
+from retrieval_interp.circuits.runs.losses import mean_loss
+from retrieval_interp.circuits.runs.parted_runs import make_runs
+from retrieval_interp.tasks import Batch, InputError, Task
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 

@@ -20,10 +20,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.circuit import UNIFORM, Circuit, Head
-from circuits.runs.losses import mean_loss, standard_error
-from circuits.scores.scorer import Scorer, is_unlearned
-from tasks import Batch, Task
+from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head
+from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
+from retrieval_interp.tasks import Batch, Task
 
 KEPT = 0.95
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from tasks import InputError
+from retrieval_interp.tasks import InputError
 
 Init = Literal["gpt2", "linear"]
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.config.recipe import Recipe
-from tasks import (
+from retrieval_interp.tasks import (
     GRAPHS,
     ConditionalRetrievalTask,
     EquationsTask,
@@ -19,7 +19,7 @@ from tasks import (
     RepeatedTokensTask,
     RetrievalTask,
 )
-from tasks.structured import to_data
+from retrieval_interp.tasks.structured import to_data
 
 _UNSTATED = ("base", "warmup", "schedule", "cooldown", "precision", "init")
 _PRIVATE = ("seed", "log_every", "checkpoint_every", "validation_examples")

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from retrieval_interp.config.model_config import Init, ModelConfig
-from tasks import InputError, RetrievalTask
-from tasks.trained import TrainedTask
+from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks.trained import TrainedTask
 
 Schedule = Literal["constant", "cosine", "cooldown"]
 Precision = Literal["float32", "bfloat16"]

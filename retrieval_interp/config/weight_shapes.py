@@ -1,7 +1,7 @@
 """The shape of every weight of a model, known without building it."""
 
 from retrieval_interp.config.model_config import ModelConfig
-from tasks import TrainingTask
+from retrieval_interp.tasks import TrainingTask
 
 
 def weight_shapes(config: ModelConfig, task: TrainingTask) -> dict[str, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 THRESHOLD = 0.5  # of attention, and of losses in units of a symbol's variance (1 in the paper)
 Leader = Literal["attention", "necessity", "unresolved"]

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from circuits.draw.figure import circuit_figure
+from retrieval_interp.circuits.draw.figure import circuit_figure
 from retrieval_interp.emergence.crossing import THRESHOLD
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import step_text

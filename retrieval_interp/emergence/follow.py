@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from circuits import Circuit, discover
-from circuits.scores.scorer import Progress, no_progress
-from retrieval_interp.cli.search_line import line_with
+from retrieval_interp.circuits import Circuit, discover
+from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import EXAMPLES, Probe, Snapshot
 from retrieval_interp.emergence.series import Losses, Series
@@ -27,8 +27,8 @@ from retrieval_interp.storage.run_folder import (
     read_recipe,
     watch_path,
 )
+from retrieval_interp.tasks import InputError
 from retrieval_interp.views.score_text import describe
-from tasks import InputError
 
 DISCOVERY_EXAMPLES = 512
 _NAMED = 5  # missing steps that a note lists

@@ -21,12 +21,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits import Circuit, HeadPath, Scorer, mean_attention
-from circuits.attention import check_paths
-from circuits.hooks.points import is_causal
-from circuits.runs.mean_attention import attention_along_paths
-from tasks import InputError, TrainingTask
-from tasks.structured import from_data
+from retrieval_interp.circuits import Circuit, HeadPath, Scorer, mean_attention
+from retrieval_interp.circuits.attention import check_paths
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.runs.mean_attention import attention_along_paths
+from retrieval_interp.tasks import InputError, TrainingTask
+from retrieval_interp.tasks.structured import from_data
 
 Source = Literal["checkpoint", "watch"]
 EXAMPLES = 32  # sequences, as in section 9.1

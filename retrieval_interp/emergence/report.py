@@ -21,9 +21,9 @@ from retrieval_interp.emergence.text import (
     emergence_sentences,
 )
 from retrieval_interp.storage.provenance import provenance
+from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.page import render, unescaped
 from retrieval_interp.views.score_text import describe_config
-from tasks.structured import to_data
 
 _FIGURES: tuple[tuple[str, Callable[[Series], go.Figure], str], ...] = (
     (

@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from circuits import Circuit, HeadPath
+from retrieval_interp.circuits import Circuit, HeadPath
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import Snapshot, named, paths_of, snapshot_from_dict
 from retrieval_interp.storage.files import read_part, read_text
-from tasks import InputError
-from tasks.structured import read_json, to_data
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.structured import read_json, to_data
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 
-from circuits import HeadPath
+from retrieval_interp.circuits import HeadPath
 from retrieval_interp.emergence.crossing import (
     THRESHOLD,
     Crossing,
@@ -20,8 +20,8 @@ from retrieval_interp.emergence.times import (
     symbols,
 )
 from retrieval_interp.storage.provenance import provenance
+from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.tables import text_table, wrapped
-from tasks.structured import to_data
 
 HEADER = [
     "path",

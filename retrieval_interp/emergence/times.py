@@ -15,7 +15,7 @@ All steps are interpolated between measured ones (`retrieval_interp.emergence.cr
 from dataclasses import dataclass
 from typing import Any
 
-from circuits import HeadPath
+from retrieval_interp.circuits import HeadPath
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.crossing import (
@@ -28,7 +28,7 @@ from retrieval_interp.emergence.crossing import (
     who_leads,
 )
 from retrieval_interp.emergence.series import Series
-from tasks.structured import to_data
+from retrieval_interp.tasks.structured import to_data
 
 LEAST_ATTENTION = 0.05  # a path that ends below this has no attention
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from circuits import Circuit
+from retrieval_interp.circuits import Circuit
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import (
     EXAMPLES,
@@ -27,8 +27,8 @@ from retrieval_interp.emergence.probe import (
 )
 from retrieval_interp.storage.files import append_json_lines, read_json_lines, write_whole
 from retrieval_interp.storage.run_folder import watch_path
-from tasks import InputError
-from tasks.structured import from_data
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.structured import from_data
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from retrieval_interp.llm.solver import (
     expect_temperature,
     resample,
 )
-from tasks.errors import InputError
-from tasks.words.prompts import (
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,
@@ -31,7 +31,7 @@ from tasks.words.prompts import (
     Prompt,
     RelativesPrompt,
 )
-from tasks.words.prompts.prompt import expect_count
+from retrieval_interp.tasks.words.prompts.prompt import expect_count
 
 QUESTIONS = 500
 

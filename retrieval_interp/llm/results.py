@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retrieval_interp.tasks.errors import InputError, printable
 from retrieval_interp.views.tables import text_table
-from tasks.errors import InputError, printable
 
 FORMULATIONS = ("equations", "lives-with", "kingdoms", "functions", "relatives")  # F1 to F5
 _LETTERS = ("C", "I")  # Inspect's correct and incorrect

@@ -14,7 +14,7 @@ from inspect_ai.model._generate_config import active_generate_config
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from retrieval_interp.llm.scorer import read_answer
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 TEMPERATURE = 1.0
 ATTEMPTS = 20

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
-from circuits import Circuit, HeadPath
-from circuits.flow import causal_depth, least_depth, paper_bound
+from retrieval_interp.circuits import Circuit, HeadPath
+from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config.presets import PAPER, departures
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
@@ -29,7 +29,7 @@ from retrieval_interp.reproduce.paper import (
     range_text,
     side,
 )
-from tasks import RetrievalTask
+from retrieval_interp.tasks import RetrievalTask
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
 PAPER_SCALE = "the paper's"
@@ -116,9 +116,9 @@ def _depth_bound(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"holds for D = 1..16, and is not tight: {sharper} with the causal mask",
         "simulated for D = 1..16; proofs in docs/depth.md",
-        "python -m retrieval_interp.bound --steps 1 3 4 16",
+        "python -m retrieval_interp bound --steps 1 3 4 16",
         _verdict(holds and same, smaller=False),
-        "circuits.flow",
+        "retrieval_interp.circuits.flow",
     )
 
 
@@ -136,7 +136,7 @@ def _find_in_grid(
     summary = evidence.grid(name)
     if summary is None:
         out = evidence.runs / name
-        yield _not_run(PAPER_SCALE, f"python -m retrieval_interp.sweep --grid {name} --out {out}")
+        yield _not_run(PAPER_SCALE, f"python -m retrieval_interp sweep --grid {name} --out {out}")
         return
     ours, agrees = say(summary)
     full = summary["scale"] == "full" and summary["finished"] == summary["cells"]
@@ -392,7 +392,7 @@ def _heads_emerge(evidence: Evidence) -> Iterator[Finding]:
         found = evidence.series(name)
         if found is None:
             run, out = evidence.runs / name, evidence.runs / f"{name}.emergence.json"
-            yield _not_run(scale, f"python -m retrieval_interp.emergence --run {run} --json {out}")
+            yield _not_run(scale, f"python -m retrieval_interp emergence --run {run} --json {out}")
             continue
         series, record = found
         verdict = _verdict(head_order(series).holds, smaller)

@@ -18,19 +18,19 @@ from typing import Any
 
 import torch
 
-from circuits import Circuit, HeadPath, Scorer
-from circuits import discover as discover_circuit
-from circuits.runs.losses import standard_error
-from circuits.scores.scorer import Progress, no_progress
-from retrieval_interp.cli.search_line import line_with
+from retrieval_interp.circuits import Circuit, HeadPath, Scorer
+from retrieval_interp.circuits import discover as discover_circuit
+from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import read_part, read_text
-from tasks import InputError
-from tasks.structured import from_data, read_json
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.structured import from_data, read_json
 
 EXAMPLES = 512
 LOSS_EXAMPLES = 4096  # examples differ a lot: on 512 the mean is uncertain by a quarter

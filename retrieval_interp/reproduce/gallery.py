@@ -11,7 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from circuits.draw.figure import circuit_figure
+from retrieval_interp.circuits.draw.figure import circuit_figure
 from retrieval_interp.emergence.curves import attention_figure, crossing_figure, loss_figure
 from retrieval_interp.reproduce.evidence import Evidence
 from retrieval_interp.reproduce.paper import UNLEARNED

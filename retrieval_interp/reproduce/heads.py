@@ -21,7 +21,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from circuits import HeadPath, RolePath
+from retrieval_interp.circuits import HeadPath, RolePath
 from retrieval_interp.emergence.crossing import Crossing, in_order, interpolated_pairs
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.times import (

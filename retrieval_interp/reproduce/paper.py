@@ -3,8 +3,8 @@
 The paper gives two decimals, so numbers are compared to two decimals; a range includes its ends.
 """
 
+from retrieval_interp.tasks import RetrievalTask, Task
 from retrieval_interp.views.score_text import NOTHING_REPORTED, Reported
-from tasks import RetrievalTask, Task
 
 CITATION = (
     "T. Mușat, Mechanism and Emergence of Stacked Attention Heads in Multi-Layer Transformers, "

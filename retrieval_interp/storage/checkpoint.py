@@ -17,17 +17,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from circuits.models.version import has_hooked_transformer
+from retrieval_interp.circuits.models.version import has_hooked_transformer
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.config.weight_shapes import weight_shapes
 from retrieval_interp.storage.files import write_whole
 from retrieval_interp.storage.find_checkpoint import find_checkpoint as find_checkpoint
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints as shipped_checkpoints
+from retrieval_interp.tasks import InputError, TokenTask, TrainingTask
+from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.tasks.token_task import BEGIN
+from retrieval_interp.tasks.trained import TrainedTask as TrainedTask
 from retrieval_interp.training.word_tokenizer import word_tokenizer
-from tasks import InputError, TokenTask, TrainingTask
-from tasks.structured import from_data, to_data
-from tasks.token_task import BEGIN
-from tasks.trained import TrainedTask as TrainedTask
 
 FORMAT = 1
 METADATA_KEY = "retrieval_interp"
@@ -191,7 +191,7 @@ def _make_model(
         model: Any = build_model(config, task)
         _copy_weights(model, tensors)
     else:
-        from circuits.models.bridge import make_bridge
+        from retrieval_interp.circuits.models.bridge import make_bridge
 
         tokenizer = None
         if isinstance(task, TokenTask):

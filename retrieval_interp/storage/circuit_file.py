@@ -4,10 +4,10 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
-from circuits import Circuit
-from circuits.attention import check_paths
+from retrieval_interp.circuits import Circuit
+from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.storage.files import read_text
-from tasks import InputError, Task
+from retrieval_interp.tasks import InputError, Task
 
 
 def read_circuit(

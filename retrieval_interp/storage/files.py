@@ -9,8 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tasks.errors import InputError
-from tasks.structured import from_data
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.structured import from_data
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

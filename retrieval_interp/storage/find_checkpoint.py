@@ -3,7 +3,7 @@
 from importlib import resources
 from pathlib import Path
 
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 
 def shipped_checkpoints() -> dict[str, Path]:

@@ -41,8 +41,8 @@ from retrieval_interp.storage.files import (
     write_json,
     write_whole,
 )
-from tasks import InputError
-from tasks.structured import from_data, from_json, to_data
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
 
 @dataclass(frozen=True)

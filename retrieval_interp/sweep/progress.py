@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.cli.command import say
+from retrieval_interp.commands.command import say
 from retrieval_interp.sweep.cells import Job
 from retrieval_interp.sweep.grid import Cell, Grid
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from retrieval_interp.sweep.cells import Job, answers_of, reason_of, tidy
 from retrieval_interp.sweep.local import Done, Event, Failed
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 MAX_RETRIES = 4
 INSTALL = "pip install 'retrieval-interp[cluster]'"

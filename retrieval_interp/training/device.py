@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from tasks import InputError
+from retrieval_interp.tasks import InputError
 
 
 def choose_device(name: str) -> torch.device:

@@ -27,18 +27,18 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from circuits.models.version import check_trainable
+from retrieval_interp.circuits.models.version import check_trainable
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.storage.run_folder import RunFolder, checkpoint_files, read_metrics
+from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.training.compiled import compiled
 from retrieval_interp.training.device import choose_device
 from retrieval_interp.training.model import build_model
 from retrieval_interp.training.seeds import Stack
-from tasks import Batch, InputError
-from tasks.structured import to_data
 
 if TYPE_CHECKING:
-    from circuits.models.transformer import Transformer
+    from retrieval_interp.circuits.models.transformer import Transformer
 
 FINAL_STEPS = 100
 

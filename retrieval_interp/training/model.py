@@ -12,12 +12,12 @@ import torch
 
 from retrieval_interp.config.model_config import Init
 from retrieval_interp.config.model_config import ModelConfig as ModelConfig
+from retrieval_interp.tasks import TokenTask, TrainingTask
+from retrieval_interp.tasks.token_task import BEGIN
 from retrieval_interp.training.word_tokenizer import word_tokenizer
-from tasks import TokenTask, TrainingTask
-from tasks.token_task import BEGIN
 
 if TYPE_CHECKING:
-    from circuits.models.transformer import Transformer
+    from retrieval_interp.circuits.models.transformer import Transformer
 
 
 def build_model(
@@ -43,8 +43,8 @@ def build_model(
     Raises:
         InputError: TransformerLens is 4 or newer.
     """
-    from circuits.models.transformer import HookedTransformerConfig, Transformer
-    from circuits.models.vector_transformer import VectorTransformer
+    from retrieval_interp.circuits.models.transformer import HookedTransformerConfig, Transformer
+    from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
 
     cfg = HookedTransformerConfig(
         n_layers=config.layers,

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from circuits import Circuit, ablated
-from circuits.hooks.points import call_options, is_causal, pattern_hook_name
-from circuits.runs.fits import check_devices
+from retrieval_interp.circuits import Circuit, ablated
+from retrieval_interp.circuits.hooks.points import call_options, is_causal, pattern_hook_name
+from retrieval_interp.circuits.runs.fits import check_devices
+from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks.task import named_positions
 from retrieval_interp.views.page import View, render, unescaped
-from tasks import Batch, InputError, Task
-from tasks.task import named_positions
 
 
 @torch.no_grad()

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from circuits import Circuit, CircuitScore, Head, HeadPath
-from circuits.hooks.points import is_causal
-from circuits.scores.circuit_score import PathScore
+from retrieval_interp.circuits import Circuit, CircuitScore, Head, HeadPath
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.scores.circuit_score import PathScore
+from retrieval_interp.tasks import Task
 from retrieval_interp.views.score_text import describe, path_rows
-from tasks import Task
 
 
 def model_info(name: str, model: Any, task: Task, order: Sequence[int]) -> dict[str, Any]:

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from circuits import Circuit, CircuitScore, Head, HeadPath
-from circuits.draw.names import head_kind
-from circuits.flow.delivery import describe_flow, listed
-from circuits.flow.fetches import fetches
-from circuits.scores.circuit_score import PathScore
-from circuits.scores.enabling import Enabled
-from circuits.scores.scorer import is_unlearned
+from retrieval_interp.circuits import Circuit, CircuitScore, Head, HeadPath
+from retrieval_interp.circuits.draw.names import head_kind
+from retrieval_interp.circuits.flow.delivery import describe_flow, listed
+from retrieval_interp.circuits.flow.fetches import fetches
+from retrieval_interp.circuits.scores.circuit_score import PathScore
+from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.circuits.scores.scorer import is_unlearned
+from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import position_labels
 from retrieval_interp.views.score_text import describe
-from tasks import Batch, Task
-from tasks.training_task import counted
 
 _MOST = 6  # sentences of one kind
 _DETAILED = 2  # later heads whose numbers a sentence gives

@@ -9,10 +9,16 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from circuits.flow import causal_depth, least_depth, paper_bound, simulate, unmasked_depth
-from circuits.flow.pieces import piece_name
+from retrieval_interp.circuits.flow import (
+    causal_depth,
+    least_depth,
+    paper_bound,
+    simulate,
+    unmasked_depth,
+)
+from retrieval_interp.circuits.flow.pieces import piece_name
+from retrieval_interp.tasks import role_letters, role_name, symbol_letter
 from retrieval_interp.views.tables import text_table
-from tasks import role_letters, role_name, symbol_letter
 
 _CELL = 6  # characters per role
 _BOUNDS: dict[str, tuple[str, Callable[[int], int]]] = {

@@ -9,9 +9,10 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from circuits import CircuitScore, mean_attention
-from circuits.draw.layout import role_order
-from circuits.draw.svg import draw_circuit
+from retrieval_interp.circuits import CircuitScore, mean_attention
+from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.draw.svg import draw_circuit
+from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.views.attention import attention_view
 from retrieval_interp.views.explorer_data import finite, heads_data, model_info, path_rows_data
 from retrieval_interp.views.finding import example_sequence, finding, task_words
@@ -28,7 +29,6 @@ from retrieval_interp.views.score_text import (
     path_rows,
     verdict,
 )
-from tasks import Batch, Task
 
 _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits import Head, HeadPath, RolePath
+from retrieval_interp.circuits import Head, HeadPath, RolePath
+from retrieval_interp.tasks import Task
 from retrieval_interp.views.page import View, render
-from tasks import Task
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from circuits.circuit import Mechanism
-from circuits.scan.scan import HeadScan, Scan
+from retrieval_interp.circuits.circuit import Mechanism
+from retrieval_interp.circuits.scan.scan import HeadScan, Scan
+from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.tables import text_table, wrapped
-from tasks.training_task import counted
 
 MOST_ROWS = 30
 HEADER = ("head", "rule", "share", "mean", "estimate", "loss alone", "change", "together")

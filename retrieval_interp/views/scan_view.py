@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attention import attention_pattern
-from circuits.hooks.points import is_causal
-from circuits.runs.patterns import read_patterns
-from circuits.scan.scan import Scan
+from retrieval_interp.circuits.attention import attention_pattern
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.runs.patterns import read_patterns
+from retrieval_interp.circuits.scan.scan import Scan
+from retrieval_interp.tasks import InputError
 from retrieval_interp.views.attention import position_labels
 from retrieval_interp.views.page import View, render, unescaped
 from retrieval_interp.views.scan_text import HEADER, NOTE, scan_rows, scan_text, scan_verdict
-from tasks import InputError
 
 MOST_POSITIONS = 48  # of patterns; longer ones make the page large
 _COLORS = {

@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from circuits import CircuitScore, HeadPath
-from circuits.scores.circuit_score import (
+from retrieval_interp.circuits import CircuitScore, HeadPath
+from retrieval_interp.circuits.scores.circuit_score import (
     NOT_SHOWN,
     LivePathScore,
     PathScore,
     RedundantScore,
     control_summary,
 )
-from circuits.scores.enabling import LEAST_DROP, Enabled
-from circuits.scores.scorer import is_unlearned
-from circuits.scores.tolerance import KEPT, tolerance_of
+from retrieval_interp.circuits.scores.enabling import LEAST_DROP, Enabled
+from retrieval_interp.circuits.scores.scorer import is_unlearned
+from retrieval_interp.circuits.scores.tolerance import KEPT, tolerance_of
 from retrieval_interp.config.model_config import ModelConfig
+from retrieval_interp.tasks import Task, path_letters
+from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.tables import text_table, wrapped
-from tasks import Task, path_letters
-from tasks.training_task import counted
 
 
 @dataclass(frozen=True)

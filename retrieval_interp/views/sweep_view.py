@@ -3,10 +3,10 @@
 import math
 from typing import TYPE_CHECKING
 
-from circuits.circuit import Head
-from circuits.scores.hypotheses import AblationSweep
+from retrieval_interp.circuits.circuit import Head
+from retrieval_interp.circuits.scores.ablations import AblationSweep
+from retrieval_interp.tasks import Task
 from retrieval_interp.views.page import View, render, unescaped
-from tasks import Task
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tasks.batch import Batch
-from tasks.errors import InputError
-from tasks.sampling import random_words
-from tasks.token_task import BEGIN, TokenTask
-from tasks.training_task import counted
-from tasks.words.prompts.names import letters
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.sampling import random_words
+from retrieval_interp.tasks.token_task import BEGIN, TokenTask
+from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.words.prompts.names import letters
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tasks.vectors.graph import RetrievalGraph
+from retrieval_interp.tasks.vectors.graph import RetrievalGraph
 
 Tables = Literal["full", "chains"]
 _MANY = 10**12  # a cap on counts, which grow exponentially with nested keys

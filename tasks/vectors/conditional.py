@@ -13,12 +13,12 @@ chains, N^2 statements for a key of two.
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, get_args
 
-from tasks.errors import InputError
-from tasks.positions import Position
-from tasks.training_task import counted
-from tasks.vectors.arrangement import Tables
-from tasks.vectors.graph import GRAPHS, RetrievalGraph
-from tasks.vectors.vector_task import MAX_NUMBERS, Tokens, VectorTask
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.positions import Position
+from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.vectors.arrangement import Tables
+from retrieval_interp.tasks.vectors.graph import GRAPHS, RetrievalGraph
+from retrieval_interp.tasks.vectors.vector_task import MAX_NUMBERS, Tokens, VectorTask
 
 
 @dataclass(frozen=True)

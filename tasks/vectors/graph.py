@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from tasks.errors import InputError
-from tasks.roles import symbol_letter
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.roles import symbol_letter
 
 _MAX_NODES = 50_000
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,19}"

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tasks.batch import Batch
-from tasks.errors import InputError
-from tasks.positions import Position
-from tasks.training_task import counted
-from tasks.vectors.arrangement import Tables
-from tasks.vectors.graph import RetrievalGraph, path_graph
-from tasks.vectors.vector_task import MAX_NUMBERS, Tokens, VectorTask
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.positions import Position
+from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.vectors.arrangement import Tables
+from retrieval_interp.tasks.vectors.graph import RetrievalGraph, path_graph
+from retrieval_interp.tasks.vectors.vector_task import MAX_NUMBERS, Tokens, VectorTask
 
 
 @dataclass(frozen=True)

@@ -22,20 +22,20 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tasks.batch import Batch
-from tasks.errors import InputError
-from tasks.positions import Position, rotary_encoding
-from tasks.roles import role_name
-from tasks.sampling import normals, random_words
-from tasks.training_task import TrainingTask
-from tasks.vectors.arrangement import (
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.positions import Position, rotary_encoding
+from retrieval_interp.tasks.roles import role_name
+from retrieval_interp.tasks.sampling import normals, random_words
+from retrieval_interp.tasks.training_task import TrainingTask
+from retrieval_interp.tasks.vectors.arrangement import (
     Arrangement,
     Tables,
     arrange,
     candidate_counts,
     sequence_length,
 )
-from tasks.vectors.graph import RetrievalGraph
+from retrieval_interp.tasks.vectors.graph import RetrievalGraph
 
 Tokens = Literal["gaussian", "unit"]
 MAX_NUMBERS = 100_000  # positions per sequence times dim

@@ -21,14 +21,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tasks.batch import Batch
-from tasks.errors import InputError
-from tasks.positions import rotary_encoding
-from tasks.roles import path_letters, role_letters, role_name, symbol_letter
-from tasks.sampling import random_words
-from tasks.token_task import BEGIN, MAX_POSITIONS, TokenTask
-from tasks.training_task import counted
-from tasks.words.prompts.names import groups, letters
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.positions import rotary_encoding
+from retrieval_interp.tasks.roles import path_letters, role_letters, role_name, symbol_letter
+from retrieval_interp.tasks.sampling import random_words
+from retrieval_interp.tasks.token_task import BEGIN, MAX_POSITIONS, TokenTask
+from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.words.prompts.names import groups, letters
 
 WORDS = 3  # per statement, and per question
 LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies

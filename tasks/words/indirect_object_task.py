@@ -8,9 +8,9 @@ once, the indirect object, is the answer; the subject occurs twice.
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.errors import InputError
-from tasks.words.template_task import TemplateTask
-from tasks.words.text_task import END, expect_offsets
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.words.template_task import TemplateTask
+from retrieval_interp.tasks.words.text_task import END, expect_offsets
 
 _COMMON = (
     "Aaron Adam Alan Alex Alice Amy Andrew Anna Anthony Arthur Ben Brian Carl Charles Chris "

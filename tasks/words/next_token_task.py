@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tasks.batch import Batch
-from tasks.errors import InputError
-from tasks.split import Split
-from tasks.task import Task
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.task import Task
 
 _NOT_ASKED = -100  # as target
 

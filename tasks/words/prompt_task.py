@@ -7,12 +7,12 @@ appendix B; otherwise roles count backwards from the question.
 
 from typing import Any
 
-from tasks.roles import path_letters, role_letters, role_name, symbol_letter
-from tasks.split import Split
-from tasks.words.prompts.linear import LinearPrompt
-from tasks.words.prompts.prompt import Prompt
-from tasks.words.prompts.question import Question
-from tasks.words.text_task import END, TextTask
+from retrieval_interp.tasks.roles import path_letters, role_letters, role_name, symbol_letter
+from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.words.prompts.linear import LinearPrompt
+from retrieval_interp.tasks.words.prompts.prompt import Prompt
+from retrieval_interp.tasks.words.prompts.question import Question
+from retrieval_interp.tasks.words.text_task import END, TextTask
 
 
 class PromptTask(TextTask):

@@ -16,12 +16,12 @@ from random import Random
 from string import Formatter
 from typing import Any, get_args
 
-from tasks.errors import InputError
-from tasks.split import Split
-from tasks.words.prompts.page import Mark, compose
-from tasks.words.prompts.prompt import pick, shuffled
-from tasks.words.prompts.question import Question
-from tasks.words.text_task import END, TextTask
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.words.prompts.page import Mark, compose
+from retrieval_interp.tasks.words.prompts.prompt import pick, shuffled
+from retrieval_interp.tasks.words.prompts.question import Question
+from retrieval_interp.tasks.words.text_task import END, TextTask
 
 Filling = Mapping[str, str]  # a word for every mark
 _FEW = 256  # with fewer examples, the splits share them

@@ -24,12 +24,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.batch import Batch
-from tasks.errors import InputError
-from tasks.roles import role_name
-from tasks.split import Split
-from tasks.task import Task
-from tasks.words.prompts.question import Occurrence, Question
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.roles import role_name
+from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.task import Task
+from retrieval_interp.tasks.words.prompts.question import Occurrence, Question
 
 END = "END"
 _TRIED = 20  # examples to try before a tokenizer is refused

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks import InputError
+from retrieval_interp.tasks import InputError
 
 SLOW = 2.0
 LARGE = 300 * 2**20

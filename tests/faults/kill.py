@@ -40,15 +40,15 @@ from typing import Any
 
 import torch
 
-from circuits import parse_circuit
-from retrieval_interp.cli.command import run_command
+from retrieval_interp.circuits import parse_circuit
+from retrieval_interp.commands.command import run_command
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.storage.checkpoint import read_tensors
 from retrieval_interp.storage.files import is_temporary
+from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.training.loop import train_model
 from retrieval_interp.training.model import ModelConfig
 from retrieval_interp.views.tables import text_table
-from tasks import RetrievalTask
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = Recipe(

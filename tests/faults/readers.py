@@ -16,14 +16,13 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from circuits import Circuit, Head, RolePath, parse_circuit, parse_head_path
-from circuits.notation import circuit_text
+from retrieval_interp.circuits import Circuit, Head, RolePath, parse_circuit, parse_head_path
+from retrieval_interp.circuits.notation import circuit_text
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.follow import _losses
 from retrieval_interp.emergence.series import read_series
 from retrieval_interp.emergence.text import emergence_csv, emergence_table
 from retrieval_interp.emergence.watch import read_watch
-from retrieval_interp.notebook.display import circuit_html
 from retrieval_interp.reproduce.evidence import _read, _record
 from retrieval_interp.storage import checkpoint as files
 from retrieval_interp.storage.circuit_file import read_circuit
@@ -31,10 +30,7 @@ from retrieval_interp.storage.run_folder import checkpoint_files, read_metrics, 
 from retrieval_interp.sweep.findings import summarize, summary_text
 from retrieval_interp.sweep.folder import read_grid, read_results
 from retrieval_interp.sweep.grid import make_grid
-from retrieval_interp.training.model import ModelConfig
-from retrieval_interp.training.word_tokenizer import word_tokenizer
-from retrieval_interp.views.score_text import describe
-from tasks import (
+from retrieval_interp.tasks import (
     GRAPHS,
     ConditionalRetrievalTask,
     EquationsTask,
@@ -45,14 +41,18 @@ from tasks import (
     parse_role,
     path_graph,
 )
-from tasks.structured import from_data, to_data
-from tasks.words.prompts import (
+from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,
     LivesWithPrompt,
     RelativesPrompt,
 )
+from retrieval_interp.training.model import ModelConfig
+from retrieval_interp.training.word_tokenizer import word_tokenizer
+from retrieval_interp.views.display import circuit_html
+from retrieval_interp.views.score_text import describe
 from tests.faults.checkpoints import checkpoints
 from tests.faults.damage import (
     NASTY,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from circuits import parse_circuit
+from retrieval_interp.circuits import parse_circuit
+from retrieval_interp.commands.sweep import list_jobs
 from retrieval_interp.emergence.watch import Watch
 from retrieval_interp.storage.files import write_whole
 from retrieval_interp.storage.run_folder import RunFolder, watch_path
-from retrieval_interp.sweep.__main__ import list_jobs
 from retrieval_interp.sweep.cells import tidy
 from retrieval_interp.sweep.folder import SweepFolder, read_grid
 from retrieval_interp.sweep.grid import make_grid
@@ -85,7 +85,7 @@ class Loading:
             os.kill(os.getpid(), {int(number)})
 sys.meta_path.insert(0, Loading())
 sys.argv = ["train"]
-runpy.run_module("retrieval_interp.train", run_name="__main__")
+runpy.run_module("retrieval_interp.commands.train", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 128 + number
@@ -94,7 +94,7 @@ runpy.run_module("retrieval_interp.train", run_name="__main__")
 
 WORKING = """
 import atexit, os, signal, sys, time
-from retrieval_interp.cli.command import run_command
+from retrieval_interp.commands.command import run_command
 
 def turned(work):
     try:
@@ -156,7 +156,7 @@ def test_signals_and_closed_pipes_end_a_command_that_is_at_work_without_a_traceb
 def test_an_interrupt_in_code_made_from_text_ends_with_the_status(tmp_path):
     """Run by -m, as commands are: only then Python ends by the signal."""
     (tmp_path / "interrupted.py").write_text(
-        "from retrieval_interp.cli.command import run_command\n"
+        "from retrieval_interp.commands.command import run_command\n"
         "run_command(lambda argv: exec('raise KeyboardInterrupt'), 'interrupted')\n"
     )
     command = [sys.executable, "-m", "interrupted"]

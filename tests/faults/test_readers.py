@@ -9,9 +9,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from retrieval_interp.storage.run_folder import checkpoint_files
-from tasks import InputError, RetrievalTask
-from tasks.errors import LONGEST
-from tasks.words.prompts import EquationsPrompt
+from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks.errors import LONGEST
+from retrieval_interp.tasks.words.prompts import EquationsPrompt
 from tests.faults import guard
 from tests.faults.checkpoints import checkpoint_content, checkpoint_tensors, signed
 from tests.faults.damage import dumps

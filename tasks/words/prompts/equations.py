@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tasks.errors import InputError
-from tasks.words.prompts.linear import LinearPrompt
-from tasks.words.prompts.names import groups, letters
-from tasks.words.prompts.page import Line, Mark
-from tasks.words.prompts.prompt import expect_count, expect_statements
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.words.prompts.linear import LinearPrompt
+from retrieval_interp.tasks.words.prompts.names import groups, letters
+from retrieval_interp.tasks.words.prompts.page import Line, Mark
+from retrieval_interp.tasks.words.prompts.prompt import expect_count, expect_statements
 
 
 @dataclass(frozen=True)

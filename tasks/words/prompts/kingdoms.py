@@ -9,11 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tasks.errors import InputError
-from tasks.words.prompts.linear import LinearPrompt
-from tasks.words.prompts.names import BELIEFS, DISEASES, FOODS, KINGDOMS, PEOPLE, SUBSTANCES
-from tasks.words.prompts.page import Line, Mark
-from tasks.words.prompts.prompt import expect_count, expect_statements
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.words.prompts.linear import LinearPrompt
+from retrieval_interp.tasks.words.prompts.names import (
+    BELIEFS,
+    DISEASES,
+    FOODS,
+    KINGDOMS,
+    PEOPLE,
+    SUBSTANCES,
+)
+from retrieval_interp.tasks.words.prompts.page import Line, Mark
+from retrieval_interp.tasks.words.prompts.prompt import expect_count, expect_statements
 
 _KINDS = (DISEASES, SUBSTANCES, FOODS, BELIEFS, KINGDOMS, PEOPLE)  # of x_0 .. x_5
 _VERBS = ("causes", "contains", "eat", "believe in", "lives in")  # of pair 1 .. 5

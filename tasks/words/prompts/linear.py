@@ -13,10 +13,15 @@ Chain 0 is the one asked; the others have no s0.
 from collections.abc import Sequence
 from random import Random
 
-from tasks.errors import InputError
-from tasks.words.prompts.page import Line, Mark, compose
-from tasks.words.prompts.prompt import Prompt, expect_distinct, expect_same, shuffled
-from tasks.words.prompts.question import Question
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.words.prompts.page import Line, Mark, compose
+from retrieval_interp.tasks.words.prompts.prompt import (
+    Prompt,
+    expect_distinct,
+    expect_same,
+    shuffled,
+)
+from retrieval_interp.tasks.words.prompts.question import Question
 
 
 class LinearPrompt(Prompt):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tasks.words.prompts.linear import LinearPrompt
-from tasks.words.prompts.names import CITIES, PEOPLE, groups
-from tasks.words.prompts.page import Line, Mark
-from tasks.words.prompts.prompt import expect_count, expect_statements
+from retrieval_interp.tasks.words.prompts.linear import LinearPrompt
+from retrieval_interp.tasks.words.prompts.names import CITIES, PEOPLE, groups
+from retrieval_interp.tasks.words.prompts.page import Line, Mark
+from retrieval_interp.tasks.words.prompts.prompt import expect_count, expect_statements
 
 
 @dataclass(frozen=True)

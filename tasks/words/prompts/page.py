@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from string import Formatter
 from typing import NamedTuple
 
-from tasks.errors import InputError
-from tasks.words.prompts.question import Occurrence, Question
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.words.prompts.question import Occurrence, Question
 
 
 class Mark(NamedTuple):

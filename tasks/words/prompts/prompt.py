@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import ClassVar, TypeVar, get_args
 
-from tasks.errors import InputError
-from tasks.split import Split
-from tasks.words.prompts.question import Question
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.words.prompts.question import Question
 
 MAX_STATEMENTS = 10_000
 T = TypeVar("T")

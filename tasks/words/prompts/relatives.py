@@ -22,10 +22,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from tasks.errors import InputError
-from tasks.words.prompts.names import COUNTRIES, MEN, PERSONS, PROFESSIONS, RELATIONS, WOMEN
-from tasks.words.prompts.page import compose, fill
-from tasks.words.prompts.prompt import (
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.words.prompts.names import (
+    COUNTRIES,
+    MEN,
+    PERSONS,
+    PROFESSIONS,
+    RELATIONS,
+    WOMEN,
+)
+from retrieval_interp.tasks.words.prompts.page import compose, fill
+from retrieval_interp.tasks.words.prompts.prompt import (
     Prompt,
     asked_first,
     expect_count,
@@ -34,7 +41,7 @@ from tasks.words.prompts.prompt import (
     pick,
     shuffled,
 )
-from tasks.words.prompts.question import Question
+from retrieval_interp.tasks.words.prompts.question import Question
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits import (
+from retrieval_interp.circuits import (
     Circuit,
     CircuitScore,
     Head,
@@ -28,36 +28,36 @@ from circuits import (
     mean_attention,
     score_circuit,
 )
-from circuits import discover as discover_circuit
-from circuits.attention import check_paths
-from circuits.circuit import ORIGINAL, tidy
-from circuits.discovery.watch import Watch
-from circuits.draw.layout import role_order
-from circuits.draw.svg import draw_circuit
-from circuits.hooks.ablated import ablated
-from circuits.hooks.points import is_causal
-from circuits.notation import circuit_diff, circuit_text, parse_head_path
-from circuits.notation import suppose as suppose_line
-from circuits.runs.fits import draw_batch
-from circuits.runs.losses import standard_error
-from circuits.runs.means import role_mean
-from circuits.scores.control import allowed_attention
-from circuits.scores.scorer import Progress, is_unlearned
-from circuits.scores.tolerance import default_tolerance
-from retrieval_interp.cli.search_line import line_with
-from retrieval_interp.notebook.display import register_displays
+from retrieval_interp.circuits import discover as discover_circuit
+from retrieval_interp.circuits.attention import check_paths
+from retrieval_interp.circuits.circuit import ORIGINAL, tidy
+from retrieval_interp.circuits.discovery.watch import Watch
+from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.draw.svg import draw_circuit
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.notation import circuit_diff, circuit_text, parse_head_path
+from retrieval_interp.circuits.notation import suppose as suppose_line
+from retrieval_interp.circuits.runs.fits import draw_batch
+from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.runs.means import role_mean
+from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.scores.scorer import Progress, is_unlearned
+from retrieval_interp.circuits.scores.tolerance import default_tolerance
+from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.reproduce.paper import paper_reports
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
+from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import attention_view
+from retrieval_interp.views.display import register_displays
 from retrieval_interp.views.page import View, render, unescaped
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.role_maps import role_maps
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from retrieval_interp.views.sweep_view import sweep_view
 from retrieval_interp.views.tables import own_terminal_width, wrapped
-from tasks import InputError, Task
-from tasks.training_task import counted
 
 
 class _Step(NamedTuple):
@@ -625,7 +625,7 @@ class Workbench:
             that says so.
         """
         try:
-            from retrieval_interp.notebook.explorer import Explorer
+            from retrieval_interp.explorer.widget import Explorer
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] not in ("anywidget", "ipywidgets", "traitlets"):
                 raise

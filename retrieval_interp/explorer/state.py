@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from circuits import Circuit, Head, HeadPath, Mechanism, ablated
-from circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
-from circuits.discovery.candidates import propose
-from circuits.discovery.watch import SearchState
-from circuits.hooks.points import call_options, pattern_hook_name
-from circuits.notation import parse_head_path
-from circuits.runs.mean_attention import attention_along_paths
-from circuits.runs.means import role_mean
-from circuits.scores.enabling import enabled_by
-from circuits.scores.scorer import no_progress
+from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, ablated
+from retrieval_interp.circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
+from retrieval_interp.circuits.discovery.candidates import propose
+from retrieval_interp.circuits.discovery.watch import SearchState
+from retrieval_interp.circuits.hooks.points import call_options, pattern_hook_name
+from retrieval_interp.circuits.notation import parse_head_path
+from retrieval_interp.circuits.runs.mean_attention import attention_along_paths
+from retrieval_interp.circuits.runs.means import role_mean
+from retrieval_interp.circuits.scores.enabling import enabled_by
+from retrieval_interp.circuits.scores.scorer import no_progress
+from retrieval_interp.tasks import InputError
 from retrieval_interp.views.attention import position_labels
 from retrieval_interp.views.explorer_data import (
     finite,
@@ -30,7 +31,6 @@ from retrieval_interp.views.explorer_data import (
     path_data,
     path_rows_data,
 )
-from tasks import InputError
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench

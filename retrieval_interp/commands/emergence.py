@@ -1,4 +1,4 @@
-"""When attention paths appear in training: `python -m retrieval_interp.emergence --run runs/d`.
+"""When attention paths appear in training: `python -m retrieval_interp emergence --run runs/d`.
 
 Measures a circuit's paths at every checkpoint of a run: how much attention each gets, what each is
 worth, when both appear, and which comes first (paper, section 9 and appendix D).
@@ -9,19 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_interp.cli.command import (
+from retrieval_interp.commands.command import (
     check_outputs,
     check_sampling,
     parse_options,
     progress_bar,
-    run_command,
     say,
     saying,
     tell_files,
 )
 from retrieval_interp.storage.files import check_run_folder
 
-PROG = "python -m retrieval_interp.emergence"
+PROG = "retrieval-interp emergence"
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,3 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         say(f"note: {note}")
     print(f"\n{emergence_table(series, terminal_width())}")
     tell_files(numbers=options.json, series=options.csv, report=options.report)
-
-
-if __name__ == "__main__":
-    run_command(main, PROG)

@@ -1,4 +1,4 @@
-"""Figure 2 from Inspect's logs: `python -m retrieval_interp.llm plot logs --out figure.html`.
+"""Figure 2 from Inspect's logs: `python -m retrieval_interp llm plot logs --out figure.html`.
 
 Inspect itself asks the questions: `inspect eval retrieval_interp/equations --model ...`.
 """
@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from retrieval_interp.cli.command import check_outputs, parse_options, run_command, saying
-from tasks.errors import InputError
+from retrieval_interp.commands.command import check_outputs, parse_options, saying
+from retrieval_interp.tasks.errors import InputError
 
-PROG = "python -m retrieval_interp.llm"
+PROG = "retrieval-interp llm"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,3 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         figure = accuracy_figure(results)
         write_whole(options.out, figure.to_html(include_plotlyjs=True, div_id="accuracy"))
         print(f"\nfigure: {options.out}")
-
-
-if __name__ == "__main__":
-    run_command(main, PROG)

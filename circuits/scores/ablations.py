@@ -15,17 +15,17 @@ from typing import Any, Literal, overload
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.attribution.estimates import Estimate, attribute, rank_correlation
-from circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath, Mechanism
-from circuits.hooks.points import is_causal
-from circuits.runs.losses import mean_loss
-from circuits.runs.mean_attention import mean_attention
-from circuits.runs.means import head_means
-from circuits.scores.control import allowed_attention, allowed_paths
-from circuits.scores.number_table import number_table
-from circuits.scores.old_names import OldNames
-from circuits.scores.scorer import Progress, Scorer, no_progress
-from tasks import Batch, Task
+from retrieval_interp.circuits.attribution.estimates import Estimate, attribute, rank_correlation
+from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath, Mechanism
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.runs.losses import mean_loss
+from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import head_means
+from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
+from retrieval_interp.circuits.scores.number_table import number_table
+from retrieval_interp.circuits.scores.old_names import OldNames
+from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
+from retrieval_interp.tasks import Batch, Task
 
 _FAR = 0.5  # of a head's attention; estimates of larger changes may have any size
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from retrieval_interp.cli.command import (
+from retrieval_interp.commands.command import (
     check_outputs,
     check_sampling,
     parse_options,
@@ -20,7 +20,7 @@ from retrieval_interp.cli.command import (
     saying,
     tell_files,
 )
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 PROG = "retrieval-interp scan"
 
@@ -68,7 +68,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     _check_options(options)
 
     with saying("loading PyTorch and the model"):
-        from circuits.scan.scan import scan
+        from retrieval_interp.circuits.scan.scan import scan
         from retrieval_interp.storage.files import read_text, write_json, write_whole
         from retrieval_interp.storage.provenance import provenance
         from retrieval_interp.views.scan_text import scan_text, scan_to_dict

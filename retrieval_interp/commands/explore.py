@@ -1,15 +1,15 @@
 """Build circuits by clicking, in a browser: `retrieval-interp explore --ckpt small`.
 
-The page of `bench.explore()`, without Jupyter: see `retrieval_interp.notebook.server`.
+The page of `bench.explore()`, without Jupyter: see `retrieval_interp.explorer.server`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_interp.cli.command import check_sampling, parse_options, saying
+from retrieval_interp.commands.command import check_sampling, parse_options, saying
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 PROG = "retrieval-interp explore"
 
@@ -50,8 +50,8 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     import webbrowser
 
     with saying("loading PyTorch"):
-        from retrieval_interp.notebook import opening
-        from retrieval_interp.notebook.server import ExplorerServer
+        from retrieval_interp.bench import opening
+        from retrieval_interp.explorer.server import ExplorerServer
 
     bench = opening.open(
         options.ckpt,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 T = TypeVar("T")
 BAD_INPUT = 2
@@ -150,7 +150,7 @@ def run_command(
         prog: how it was called, without options.
         argv: its options; by default those of this process.
     """
-    name = prog.rpartition(".")[2] if prog.startswith("python -m ") else prog
+    name = re.split(r"[ .]", prog)[-1] if prog.startswith("python -m ") else prog
     warnings.showwarning = _warn_in_short  # type: ignore[assignment]
     came: list[int] = []
 

@@ -18,9 +18,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.notebook.exploring import Exploring
+from retrieval_interp.explorer.state import Exploring
+from retrieval_interp.tasks import InputError
 from retrieval_interp.views.page import EXPLORER_SCRIPTS, render
-from tasks import InputError
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench

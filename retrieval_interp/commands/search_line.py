@@ -4,9 +4,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from circuits.discovery.watch import SearchState, Watch
-from circuits.scores.scorer import Progress
-from retrieval_interp.cli.command import in_notebook, progress_bar
+from retrieval_interp.circuits.discovery.watch import SearchState, Watch
+from retrieval_interp.circuits.scores.scorer import Progress
+from retrieval_interp.commands.command import in_notebook, progress_bar
 
 _CLOCK = 9  # characters after the text, for the time
 

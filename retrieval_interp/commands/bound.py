@@ -1,4 +1,4 @@
-"""How many layers retrieval needs: `python -m retrieval_interp.bound --steps 1 2 3`.
+"""How many layers retrieval needs: `python -m retrieval_interp bound --steps 1 2 3`.
 
 Prints the paper's lower bound (theorem 1) beside the exact depths under its assumptions, each as a
 closed form and by simulation, and draws which position can hold what (figures 3 and 8).
@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_interp.cli.command import (
+from retrieval_interp.commands.command import (
     check_outputs,
     parse_options,
-    run_command,
     saying,
     tell_files,
 )
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
-PROG = "python -m retrieval_interp.bound"
+PROG = "retrieval-interp bound"
 DEFAULT_STEPS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128)
 MOST_STEPS = 512  # simulated in about a second
 MOST_DRAWN = 25  # symbols have letters up to there
@@ -79,7 +78,3 @@ def _check_options(options: BoundOptions) -> None:
     elif not 1 <= options.draw <= MOST_DRAWN:
         raise InputError(f"--draw: expected a number from 1 to {MOST_DRAWN}, found {options.draw}")
     check_outputs({"--json": options.json, "--html": options.html}, [])
-
-
-if __name__ == "__main__":
-    run_command(main, PROG)

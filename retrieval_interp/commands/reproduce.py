@@ -1,4 +1,4 @@
-"""The paper's claims beside ours: `python -m retrieval_interp.reproduce`.
+"""The paper's claims beside ours: `python -m retrieval_interp reproduce`.
 
 Whatever takes seconds is recomputed from shipped checkpoints; the rest is read from result files
 that say how they were made.
@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrieval_interp.cli.command import (
+from retrieval_interp.commands.command import (
     check_outputs,
     parse_options,
     progress_bar,
-    run_command,
     saying,
 )
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 if TYPE_CHECKING:
     from retrieval_interp.reproduce.claims import Row
 
-PROG = "python -m retrieval_interp.reproduce"
+PROG = "retrieval-interp reproduce"
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,3 @@ def _run_missing(rows: "Sequence[Row]") -> None:
                 f"expected the command to finish, found status {done.returncode}: {command}; the "
                 "same command goes on where it stopped"
             )
-
-
-if __name__ == "__main__":
-    run_command(main, PROG)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import tyro
 
-from retrieval_interp.cli.command import parse_options
+from retrieval_interp.commands.command import parse_options
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
-from tasks.errors import InputError
+from retrieval_interp.tasks.errors import InputError
 
 
 @dataclass(frozen=True)

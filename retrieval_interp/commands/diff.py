@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from retrieval_interp.cli.command import parse_options, say, saying
+from retrieval_interp.commands.command import parse_options, say, saying
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp diff") -> None:
     options = parse_options(DiffOptions, argv, prog)
 
     with saying("loading PyTorch"):
-        from circuits import Circuit
-        from circuits.notation import circuit_diff
+        from retrieval_interp.circuits import Circuit
+        from retrieval_interp.circuits.notation import circuit_diff
         from retrieval_interp.storage.files import flatten, read_text
-        from tasks.errors import InputError
+        from retrieval_interp.tasks.errors import InputError
 
     def read(path: Path) -> Circuit:
         text = read_text(path, "a circuit")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from circuits import Circuit
-from retrieval_interp.notebook.exploring import Exploring
+from retrieval_interp.circuits import Circuit
+from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.views.page import EXPLORER_SCRIPTS, asset
 
 if TYPE_CHECKING:

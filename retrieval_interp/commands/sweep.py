@@ -1,4 +1,4 @@
-"""Run a grid of training runs: `python -m retrieval_interp.sweep --grid section7-ic --out DIR`.
+"""Run a grid of training runs: `python -m retrieval_interp sweep --grid section7-ic --out DIR`.
 
 The depth experiments of section 7, one cell per (layers, seed). Finished cells are never run again,
 unfinished ones resume from their last checkpoint, and one that fails is reported while the others
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from retrieval_interp.cli.command import parse_options, run_command, saying
-from tasks.errors import InputError
+from retrieval_interp.commands.command import parse_options, saying
+from retrieval_interp.tasks.errors import InputError
 
 if TYPE_CHECKING:
     from retrieval_interp.sweep.cells import Job
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from retrieval_interp.sweep.grid import Cell, Grid
     from retrieval_interp.sweep.local import Event
 
-PROG = "python -m retrieval_interp.sweep"
+PROG = "retrieval-interp sweep"
 MOST_WORKERS = 256
 MOST_THREADS = 1024
 MOST_GROUP = 64
@@ -120,7 +120,7 @@ def _choose_grid(options: SweepOptions) -> "Grid":
 
 def _sweep(grid: "Grid", options: SweepOptions) -> bool:
     """Run the cells that are left, here or on a cluster. Returns whether one failed."""
-    from circuits.models.version import check_trainable
+    from retrieval_interp.circuits.models.version import check_trainable
     from retrieval_interp.sweep.folder import SweepFolder, read_results
     from retrieval_interp.sweep.groups import in_groups, seeds_together
     from retrieval_interp.training.device import choose_device
@@ -178,7 +178,7 @@ def list_jobs(
 ) -> "list[Job]":
     """The cells that are left to train; finished cells are tidied, as a kill may have cut in."""
     from retrieval_interp.sweep.cells import Job, tidy
-    from tasks.structured import to_data
+    from retrieval_interp.tasks.structured import to_data
 
     grid, jobs = folder.grid, []
     for cell in grid.cells:
@@ -247,7 +247,3 @@ def _summarize(out: Path, grid: "Grid", prog: str) -> None:
     summary = summarize(grid, read_results(out, grid), read_failed(out, grid), command)
     write_json(out / "summary.json", summary)
     print(summary_text(summary, terminal_width()))
-
-
-if __name__ == "__main__":
-    run_command(main, PROG)

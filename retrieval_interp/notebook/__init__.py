@@ -1,1 +1,0 @@
-"""Interactive circuit discovery: the workbench, and its explorer widget (extra `notebook`)."""
