@@ -9,16 +9,11 @@ sections 7.2 and 9.2).
    measured steps, interpolation alone orders them; `interpolated_pairs` names such pairs.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from retrieval_interp.tasks.errors import InputError
 
 THRESHOLD = 0.5  # of attention, and of losses in units of a symbol's variance (1 in the paper)
-Leader = Literal["attention", "necessity", "unresolved"]
 
 
 @dataclass(frozen=True)
@@ -40,26 +35,13 @@ class Crossing:
 
 
 def first_above(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
-    """The first step at which a curve goes above a threshold.
+    """The first step at which a curve exceeds a threshold; None if no value does.
 
     Args:
         steps: measured steps, rising.
         values: one per step.
         threshold: must be exceeded, not only reached.
-
-    Returns:
-        None if no value is above.
-
-    Raises:
-        InputError: the numbers of steps and values differ, or steps do not rise.
     """
-    if len(steps) != len(values):
-        raise InputError(
-            f"crossing: expected one value per step, found {len(steps)} steps and {len(values)} "
-            "values"
-        )
-    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
-        raise InputError("crossing: expected steps that rise")
     place = next((i for i, value in enumerate(values) if value > threshold), None)
     if place is None:
         return None
@@ -78,22 +60,7 @@ def first_below(steps: Sequence[int], values: Sequence[float], threshold: float)
 
 def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
     """The first step above half of the last value, or None if that is not above `least`."""
-    if not values or values[-1] <= least:
-        return None
-    return first_above(steps, values, values[-1] / 2)
-
-
-def who_leads(attention: Crossing | None, necessity: Crossing | None) -> Leader | None:
-    """Which of two curves crosses at an earlier measured step.
-
-    Returns:
-        `unresolved` if both cross between the same two measured steps; None if one never crosses.
-    """
-    if attention is None or necessity is None:
-        return None
-    if attention.by < necessity.by:
-        return "attention"
-    return "necessity" if necessity.by < attention.by else "unresolved"
+    return first_above(steps, values, values[-1] / 2) if values[-1] > least else None
 
 
 def in_order(

@@ -8,12 +8,10 @@
    value, since a path that shares a role's attention may never reach 0.5.
 4. *Losses*: the first step at which each partial loss is below 0.5, in units of a symbol's variance
    (section 7.2; in the paper always in the order x_1, x_2, ...).
-
-All steps are interpolated between measured ones (`retrieval_interp.emergence.crossing`).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from retrieval_interp.circuits import HeadPath
 from retrieval_interp.config.presets import PRESETS
@@ -21,11 +19,9 @@ from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.crossing import (
     THRESHOLD,
     Crossing,
-    Leader,
     first_above,
     first_below,
     half_of_final,
-    who_leads,
 )
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.tasks.structured import to_data
@@ -35,29 +31,21 @@ LEAST_ATTENTION = 0.05  # a path that ends below this has no attention
 
 @dataclass(frozen=True)
 class PathEmergence:
-    """When a path appears.
-
-    Attributes:
-        path: the path.
-        carries: whether it carries, or only enables.
-        attention: its mean attention at the last measured step.
-        above: first step with attention above 0.5.
-        attention_half: first step with attention above half of its last value.
-        necessity: the share of what is learned that is lost at the last step if it is cut.
-        necessity_half: first step with necessity above half of its last value.
-        frozen_necessity: necessity in the frozen circuit; None if it only enables.
-        frozen_half: first step with that above half of its last value.
-    """
+    """When a path appears; steps are interpolated, "half" is above half of the last value."""
 
     path: HeadPath
-    carries: bool
-    attention: float
-    above: Crossing | None
+    attention: float  # mean at the last measured step
+    above: Crossing | None  # 0.5
     attention_half: Crossing | None
-    necessity: float
+    necessity: float  # at the last step, cut in the intact model
     necessity_half: Crossing | None
-    frozen_necessity: float | None
+    frozen_necessity: float | None  # removed from the circuit; None if it only enables
     frozen_half: Crossing | None
+
+    @property
+    def carries(self) -> bool:
+        """Whether it carries, or only enables."""
+        return self.frozen_necessity is not None
 
     @property
     def name(self) -> str:
@@ -65,9 +53,16 @@ class PathEmergence:
         return f"{self.path}{'' if self.carries else ' ~'}"
 
     @property
-    def leads(self) -> Leader | None:
-        """Whether attention or necessity reaches half of its last value first."""
-        return who_leads(self.attention_half, self.necessity_half)
+    def leads(self) -> Literal["attention", "necessity", "unresolved"] | None:
+        """Which of attention and necessity reaches half of its last value at an earlier measured
+        step; `unresolved` if both do between the same two; None if one never does.
+        """
+        attention, necessity = self.attention_half, self.necessity_half
+        if attention is None or necessity is None:
+            return None
+        if attention.by == necessity.by:
+            return "unresolved"
+        return "attention" if attention.by < necessity.by else "necessity"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -98,7 +93,6 @@ def path_emergence(series: Series) -> list[PathEmergence]:
         rows.append(
             PathEmergence(
                 path=path,
-                carries=frozen is not None,
                 attention=attention[-1],
                 above=first_above(steps, attention, THRESHOLD),
                 attention_half=half_of_final(steps, attention, LEAST_ATTENTION),
@@ -113,17 +107,12 @@ def path_emergence(series: Series) -> list[PathEmergence]:
 
 def loss_emergence(series: Series) -> dict[str, Crossing | None]:
     """When each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
-    steps = [row.step for row in series.losses]
-    threshold = THRESHOLD * series.recipe.task.loss_scale
+    steps, task = [row.step for row in series.losses], series.recipe.task
+    columns = zip(*(row.partial_losses for row in series.losses))
+    threshold = THRESHOLD * task.loss_scale
     return {
-        symbol: first_below(steps, [row.partial_losses[i] for row in series.losses], threshold)
-        for i, symbol in enumerate(symbols(series.recipe))
+        name: first_below(steps, losses, threshold) for name, losses in zip(task.asked, columns)
     }
-
-
-def symbols(recipe: Recipe) -> list[str]:
-    """The asked symbols, x_1..x_D, or x_D alone."""
-    return list(recipe.task.asked)
 
 
 def paper_epochs(recipe: Recipe) -> bool:

@@ -29,7 +29,6 @@ from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import read_part, read_text
-from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import from_data, read_json
 
 EXAMPLES = 512
@@ -46,7 +45,7 @@ class Worth:
     """What a circuit is worth: the losses of `score_circuit` that take seconds."""
 
     combined_loss: float  # with the circuit in place
-    ablated: dict[HeadPath, float]  # with the circuit in place except for one path
+    ablated: dict[HeadPath, float]  # with one path removed from the circuit
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ class Trained:
     """A trained transformer, its circuit, and the losses of both."""
 
     def __init__(self, name: str, where: str, circuit: Path | None, progress: Progress):
-        self.name, self.where = name, where
-        self._circuit_file, self._progress = circuit, progress
+        self.name, self.where, self.file, self.progress = name, where, circuit, progress
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -84,9 +82,8 @@ class Trained:
     @property
     def ablate_command(self) -> str:
         """Finds the circuit and prints its numbers."""
-        if self._circuit_file is not None:
-            file = self._circuit_file
-            return _record(_read(file).get("record"), f"{file}: record").command
+        if self.file is not None:
+            return _record(_read(self.file).get("record"), self.file).command
         return f"python -m retrieval_interp.ablate --ckpt {self.where} --one-hot"
 
     @property
@@ -98,12 +95,11 @@ class Trained:
     @cached_property
     def circuit(self) -> Circuit:
         """Made of one-hot paths, as in the paper; read from the result file, or found now."""
-        checkpoint = self.checkpoint
-        if self._circuit_file is not None:
+        checkpoint, config = self.checkpoint, self.checkpoint.config
+        if self.file is not None:
             trained = f"{self.name} was trained on"
-            sizes = checkpoint.config.layers, checkpoint.config.heads
-            return read_circuit(self._circuit_file, checkpoint.task, *sizes, trained)
-        with line_with(self._progress) as watch:
+            return read_circuit(self.file, checkpoint.task, config.layers, config.heads, trained)
+        with line_with(self.progress) as watch:
             found = discover_circuit(
                 checkpoint.model, checkpoint.task, examples=EXAMPLES, shared=False, watch=watch
             )
@@ -118,9 +114,8 @@ class Trained:
         batch = checkpoint.task.sample(EXAMPLES, split="test")
         scorer = Scorer(checkpoint.model, checkpoint.task, batch)
         combined = scorer.rebase(circuit)
-        paths = self._progress(list(circuit.paths()), f"paths of {self.name}")
-        ablated = {path: scorer.loss(circuit.without(path)) for path in paths}
-        return Worth(combined, ablated)
+        paths = self.progress(list(circuit.paths()), f"paths of {self.name}")
+        return Worth(combined, {path: scorer.loss(circuit.without(path)) for path in paths})
 
     @cached_property
     def fresh_loss(self) -> tuple[float, float]:
@@ -128,7 +123,7 @@ class Trained:
         model, task = self.checkpoint.model, self.checkpoint.task
         losses = []
         starts = range(0, LOSS_EXAMPLES, EXAMPLES)
-        for start in self._progress(starts, f"fresh examples of {self.name}"):
+        for start in self.progress(starts, f"fresh examples of {self.name}"):
             batch = task.sample(EXAMPLES, split="test", start=start)
             with torch.no_grad():
                 losses.append(task.example_losses(model(batch.inputs), batch).mean(dim=1))
@@ -138,8 +133,7 @@ class Trained:
     @property
     def validation_loss(self) -> float | None:
         """The mean over the run's last 100 steps (section 7.1), from its training record."""
-        loss = self.checkpoint.training.get("validation_loss")
-        return float(loss) if loss is not None else None
+        return self.checkpoint.training.get("validation_loss")
 
 
 class Evidence:
@@ -157,30 +151,24 @@ class Evidence:
     def trained(self, name: str) -> Trained | None:
         """A transformer by its preset's name; None if it has not been trained."""
         if name not in self._trained:
-            run = self.runs / name
+            run, circuit = self.runs / name, self._file(f"{name}.circuit.json")
             last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
-            circuit = self._file(f"{name}.circuit.json")
-            self._trained[name] = None
-            if name in shipped_checkpoints():
-                self._trained[name] = Trained(name, name, circuit, self.progress)
-            elif last.is_file():
-                self._trained[name] = Trained(name, str(run), circuit, self.progress)
+            where = name if name in shipped_checkpoints() else str(run) if last.is_file() else ""
+            self._trained[name] = Trained(name, where, circuit, self.progress) if where else None
         return self._trained[name]
 
     def series(self, name: str) -> tuple[Series, Record] | None:
         """A transformer's series through training, and how it was made."""
         path = self._file(f"{name}.emergence.json")
-        return (read_series(path), _record(_read(path), str(path))) if path is not None else None
+        return (read_series(path), _record(_read(path), path)) if path is not None else None
 
     def grid(self, name: str) -> dict[str, Any] | None:
-        """The summary of a grid, shipped or of a finished sweep."""
+        """The summary of a grid with finished cells, shipped or of a finished sweep."""
         path = self._file(f"{name}.json", f"{name}/summary.json")
-        if path is None:
+        summary = None if path is None else _read(path)
+        if summary is None or not summary.get("finished"):
             return None
-        summary = _read(path)
-        if summary.get("grid") != name or not summary.get("finished"):
-            raise InputError(f"{path}: expected a summary of {name} with finished cells")
-        _record(summary, str(path))
+        _record(summary, path)
         return summary
 
     def _file(self, name: str, in_runs: str | None = None) -> Path | None:
@@ -189,13 +177,10 @@ class Evidence:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A result file as JSON data."""
-    data = read_json(read_text(path, "a result file"), str(path))
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: expected a result file, found {type(data).__name__}")
+    data: dict[str, Any] = read_json(read_text(path, "a result file"), str(path))
     return data
 
 
-def _record(data: Any, where: str) -> Record:
+def _record(data: Any, path: Path | None) -> Record:
     """The part of a result file that says how it was made."""
-    return read_part(Record, data, f"{where}: how it was made")
+    return read_part(Record, data, f"{path}: how it was made")

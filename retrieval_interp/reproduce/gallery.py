@@ -1,4 +1,4 @@
-"""The paper's figures from our own numbers, as Plotly HTML and JSON.
+"""The paper's figures from our own numbers: curves as Plotly pages and JSON, circuits as SVG.
 
 Figure 4 comes from the grids, figure 5 from the circuits, figures 6 and 7 and appendix D from the
 series, and appendix C is a set of circuitsvis pages. Figures without numbers are left out.
@@ -11,11 +11,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from retrieval_interp.circuits.draw.figure import circuit_figure
+from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.emergence.curves import attention_figure, crossing_figure, loss_figure
 from retrieval_interp.reproduce.evidence import Evidence
-from retrieval_interp.reproduce.paper import UNLEARNED
 from retrieval_interp.storage.files import write_whole
+from retrieval_interp.sweep.findings import UNLEARNED
 from retrieval_interp.views.attention import attention_view
 
 _TRANSFORMERS = ("transformer-a", "transformer-b", "transformer-c", "transformer-d", "small")
@@ -27,7 +27,7 @@ def final_loss_figure(grids: dict[str, dict[str, Any]]) -> go.Figure:
     Args:
         grids: summaries of grids by name.
     """
-    figure = _loss_by_depth("final validation MSE")
+    figure = go.Figure(layout={"template": "plotly_white"})
     for name, summary in grids.items():
         rows = summary["depths"]
         error = {
@@ -41,23 +41,21 @@ def final_loss_figure(grids: dict[str, dict[str, Any]]) -> go.Figure:
             error_y=error,
             name=_plain(f"{name} ({summary['scale']})"),
         )
+    figure.update_layout(xaxis_title="layers", yaxis_title="final validation MSE")
+    figure.update_yaxes(rangemode="tozero")
     return figure.add_hline(UNLEARNED, line_dash="dot", annotation_text="0.7: nothing learned")
 
 
 def partial_loss_figure(summary: dict[str, Any]) -> go.Figure:
     """Figure 4, right: the partial losses by depth, one line per place in the chain."""
-    rows = summary["depths"]
-    figure = _loss_by_depth("final partial MSE, mean of the runs")
-    for place, name in enumerate(summary["asked"]):
-        losses = [row["partial_losses"][place] for row in rows]
-        figure.add_scatter(x=[row["layers"] for row in rows], y=losses, name=_plain(name))
-    return figure.update_layout(title=_plain(f"{summary['grid']}, {summary['scale']}"))
-
-
-def _loss_by_depth(loss: str) -> go.Figure:
     figure = go.Figure(layout={"template": "plotly_white"})
-    figure.update_xaxes(title="layers")
-    return figure.update_yaxes(title=loss, rangemode="tozero")
+    layers = [row["layers"] for row in summary["depths"]]
+    columns = zip(*(row["partial_losses"] for row in summary["depths"]))
+    for name, losses in zip(summary["asked"], columns):
+        figure.add_scatter(x=layers, y=losses, name=_plain(name))
+    title = _plain(f"{summary['grid']}, {summary['scale']}")
+    figure.update_layout(title=title, xaxis_title="layers")
+    return figure.update_yaxes(title="final partial MSE, mean of the runs", rangemode="tozero")
 
 
 def _plain(text: str) -> str:
@@ -65,8 +63,8 @@ def _plain(text: str) -> str:
     return escape(text, quote=False)
 
 
-def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:
-    """Name and figure, for all that there are numbers for."""
+def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure | str]]:
+    """Name and figure, for all that there are numbers for; circuits are SVG."""
     grids = {name: evidence.grid(name) for name in ("section7-ic", "section7-nonic")}
     known = {name: summary for name, summary in grids.items() if summary is not None}
     if known:
@@ -74,49 +72,39 @@ def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:
     if "section7-ic" in known:
         yield "figure-4-right", partial_loss_figure(known["section7-ic"])
     for name in _TRANSFORMERS:
-        trained = evidence.trained(name)
+        trained, found = evidence.trained(name), evidence.series(name)
         if trained is not None:
+            circuit, config, losses = trained.circuit, trained.checkpoint.config, trained.worth
             yield (
                 f"figure-5-{name}",
-                circuit_figure(
-                    trained.circuit,
-                    trained.checkpoint.config.layers,
-                    necessity=trained.worth.ablated,
-                    task=trained.checkpoint.task,
+                draw_circuit(
+                    circuit, config.layers, losses=losses.ablated, task=trained.checkpoint.task
                 ),
             )
-        found = evidence.series(name)
         if found is not None:
-            series = found[0]
-            yield f"figure-6-{name}", loss_figure(series)
-            yield f"figure-7-{name}", crossing_figure(series)
-            yield f"appendix-D-{name}", attention_figure(series)
+            yield f"figure-6-{name}", loss_figure(found[0])
+            yield f"figure-7-{name}", crossing_figure(found[0])
+            yield f"appendix-D-{name}", attention_figure(found[0])
 
 
-def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
-    """Write every figure as a page that works offline and as Plotly's JSON.
+def write_figures(evidence: Evidence, folder: Path) -> Iterator[Path]:
+    """Write every figure, with one circuitsvis page per transformer (appendix C); gives the files.
 
-    Args:
-        evidence: where the numbers come from.
-        folder: created if missing.
-
-    Returns:
-        The files, including one circuitsvis page per transformer (appendix C).
-
-    Raises:
-        InputError: a file cannot be written.
+    Curves become pages that work offline and Plotly's JSON, circuits SVG.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
     for name, figure in figures(evidence):
-        page, data = folder / f"{name}.html", folder / f"{name}.json"
-        write_whole(page, figure.to_html(include_plotlyjs=True))
-        write_whole(data, figure.to_json())
-        written += [page, data]
+        if isinstance(figure, str):
+            files = {f"{name}.svg": figure}
+        else:
+            page = figure.to_html(include_plotlyjs=True)
+            files = {f"{name}.html": page, f"{name}.json": figure.to_json()}
+        for file, content in files.items():
+            write_whole(folder / file, content)
+            yield folder / file
     for name in _TRANSFORMERS:
         trained = evidence.trained(name)
         if trained is not None:
             task, model = trained.checkpoint.task, trained.checkpoint.model
             view = attention_view(model, task, task.sample(4, split="test"), range(4))
-            written.append(view.save_html(folder / f"appendix-C-{name}.html"))
-    return written
+            yield view.save_html(folder / f"appendix-C-{name}.html")
