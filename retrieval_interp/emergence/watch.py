@@ -14,7 +14,7 @@ import torch
 from retrieval_interp.circuits import Circuit
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import EXAMPLES, Probe, check_has_paths
-from retrieval_interp.emergence.series import Snapshot, read_circuit_of, read_snapshot
+from retrieval_interp.emergence.series import Snapshot, read_snapshot
 from retrieval_interp.storage.files import append_json_lines, read_json_lines
 from retrieval_interp.storage.run_folder import watch_path
 from retrieval_interp.tasks import InputError
@@ -99,7 +99,7 @@ def read_watch(run: Path, recipe: Recipe) -> tuple[Circuit, list[Snapshot]] | No
     if not lines:
         return None
     heading: _Heading = from_data(_Heading, lines[0], f"{path}: line 1")
-    circuit = read_circuit_of(heading.circuit, recipe, f"{path}: line 1")
+    circuit = Circuit.from_dict(heading.circuit, len(recipe.task.role_names))
     snapshots = {
         row["step"]: read_snapshot(row, circuit, f"{path}: line {number}")
         for number, row in enumerate(lines[1:], start=2)

@@ -153,10 +153,9 @@ def c11(evidence: Evidence) -> Rows:
             run, out = evidence.runs / name, evidence.runs / f"{name}.emergence.json"
             yield row("", scale, f"{MODULE} emergence --run {run} --json {out}", "not run", "")
         else:
-            series, record = found
+            series, command = found
             verdict = _verdict(head_order(series).holds, smaller)
-            source = f"{name}.emergence.json"
-            yield row(order_text(series), scale, record.command, verdict, source)
+            yield row(order_text(series), scale, command, verdict, f"{name}.emergence.json")
 
 
 CLAIMS: dict[str, Callable[[Evidence], Rows]] = {

@@ -28,7 +28,8 @@ from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
 from retrieval_interp.storage.circuit_file import read_circuit
-from retrieval_interp.storage.files import read_part, read_text
+from retrieval_interp.storage.files import read_text
+from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import from_data, read_json
 
 EXAMPLES = 512
@@ -46,15 +47,6 @@ class Worth:
 
     combined_loss: float  # with the circuit in place
     ablated: dict[HeadPath, float]  # with one path removed from the circuit
-
-
-@dataclass(frozen=True)
-class Record:
-    """How a result file was made."""
-
-    command: str
-    versions: dict[str, Any]  # of libraries by name
-    date: str  # ISO format
 
 
 class Trained:
@@ -83,7 +75,7 @@ class Trained:
     def ablate_command(self) -> str:
         """Finds the circuit and prints its numbers."""
         if self.file is not None:
-            return _record(_read(self.file).get("record"), self.file).command
+            return made_by(_read(self.file).get("record"), self.file)
         return f"python -m retrieval_interp.ablate --ckpt {self.where} --one-hot"
 
     @property
@@ -157,18 +149,17 @@ class Evidence:
             self._trained[name] = Trained(name, where, circuit, self.progress) if where else None
         return self._trained[name]
 
-    def series(self, name: str) -> tuple[Series, Record] | None:
-        """A transformer's series through training, and how it was made."""
+    def series(self, name: str) -> tuple[Series, str] | None:
+        """A transformer's series through training, and the command that made it."""
         path = self._file(f"{name}.emergence.json")
-        return (read_series(path), _record(_read(path), path)) if path is not None else None
+        return (read_series(path), made_by(_read(path), path)) if path is not None else None
 
     def grid(self, name: str) -> dict[str, Any] | None:
         """The summary of a grid with finished cells, shipped or of a finished sweep."""
         path = self._file(f"{name}.json", f"{name}/summary.json")
-        summary = None if path is None else _read(path)
-        if summary is None or not summary.get("finished"):
+        if path is None or not (summary := _read(path)).get("finished"):
             return None
-        _record(summary, path)
+        made_by(summary, path)
         return summary
 
     def _file(self, name: str, in_runs: str | None = None) -> Path | None:
@@ -181,6 +172,8 @@ def _read(path: Path) -> dict[str, Any]:
     return data
 
 
-def _record(data: Any, path: Path | None) -> Record:
-    """The part of a result file that says how it was made."""
-    return read_part(Record, data, f"{path}: how it was made")
+def made_by(record: Any, path: Path) -> str:
+    """The command that made a result file, which also has to tell versions and date."""
+    if not isinstance(record, dict) or not {"command", "versions", "date"} <= record.keys():
+        raise InputError(f"{path}: expected command, versions and date: how it was made")
+    return str(record["command"])
