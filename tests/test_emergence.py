@@ -329,7 +329,7 @@ def written(known, tmp_path_factory):
 
 def test_the_json_is_the_series_with_its_provenance(written, known, series):
     data = json.loads(written[0].read_text())
-    assert data["command"].startswith("python -m retrieval_interp emergence --run ")
+    assert data["command"].startswith("retrieval-interp emergence --run ")
     assert (data["examples"], data["seed"], data["tolerance"]) == (16, 0, 0.05)
     assert set(data["versions"]) == {"retrieval-interp", "torch", "transformer-lens"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", data["date"])

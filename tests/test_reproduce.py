@@ -83,7 +83,7 @@ def test_where_nothing_was_run_there_is_no_number(results):
     for row in rows:
         if row.id != "C2":  # computed on the spot
             assert (row.ours, row.verdict, row.source) == ("", "not run", "")
-            assert row.command.startswith("python -m retrieval_interp.")
+            assert row.command.startswith("python -m retrieval_interp")
 
 
 @pytest.mark.parametrize(
