@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from retrieval_interp.sweep.folder import SweepFolder
     from retrieval_interp.sweep.grid import Grid
 
-PROG = "retrieval-interp sweep"
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class SweepOptions:
     summary: bool = False
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
     options = parse_options(SweepOptions, argv, prog)
     _check_options(options)
     with saying("loading PyTorch"):

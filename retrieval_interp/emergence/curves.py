@@ -30,7 +30,7 @@ def attention_figure(series: Series) -> go.Figure:
     figure = go.Figure()
     for place, row in enumerate(path_emergence(series)):
         line, values = _style(place), series.attention(row.path)
-        words = row.path.path.words(series.recipe.task.path_label)
+        words = series.recipe.task.path_label(*row.path.path)
         figure.add_scatter(
             x=series.steps,
             y=values,

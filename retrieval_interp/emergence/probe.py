@@ -60,7 +60,7 @@ class Probe:
         }
         found = {
             str(path): PathAtStep(
-                float(attention[path.head][path.path.pair]), live[path], frozen.get(path)
+                float(attention[path.head][path.path]), live[path], frozen.get(path)
             )
             for path in paths
         }
