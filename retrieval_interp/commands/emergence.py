@@ -66,12 +66,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
         from retrieval_interp.views.score_text import describe_config
         from retrieval_interp.views.tables import terminal_width
 
-    device, circuit, examples, seed = (
-        choose_device(options.device),
-        None,
-        options.examples,
-        options.seed,
-    )
+    device, circuit = choose_device(options.device), None
+    examples, seed = options.examples, options.seed
     if options.circuit is not None:
         recipe = read_recipe(options.run)
         sizes = recipe.model.layers, recipe.model.heads

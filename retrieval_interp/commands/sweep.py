@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from retrieval_interp.sweep.grid import Grid
 
 
-
 @dataclass(frozen=True)
 class SweepOptions:
     """Run a grid of training runs (paper, section 7), or resume one.

@@ -4,15 +4,16 @@ Curves are Plotly figures with a template of their own; a path has the same colo
 of them. The circuit is an SVG.
 """
 
+from typing import Any
+
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.emergence.crossing import THRESHOLD
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import step_text
-from retrieval_interp.emergence.times import paper_epochs, path_emergence
+from retrieval_interp.emergence.times import THRESHOLD, Crossing, paper_epochs, path_emergence
 
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#8a9099")
 _DASHES = ("solid", "dash", "dot", "dashdot")
@@ -29,33 +30,15 @@ def attention_figure(series: Series) -> go.Figure:
     """
     figure = go.Figure()
     for place, row in enumerate(path_emergence(series)):
-        line, values = _style(place), series.attention(row.path)
-        words = series.recipe.task.path_label(*row.path.path)
-        figure.add_scatter(
-            x=series.steps,
-            y=values,
-            mode="lines+markers",
-            marker={"size": 4},
-            line=line,
-            name=row.name,
-            legendgroup=row.name,
-            hovertemplate=f"{row.name}, {words}<br>step %{{x}}: attention %{{y:.3f}}<extra></extra>",
-        )
+        values, group = series.attention(row.path), {"legendgroup": row.name}
+        curve = {"x": series.steps, "y": values, "line": _style(place), "name": row.name}
+        figure.add_scatter(mode="lines+markers", marker={"size": 4}, **curve, **group)
         if row.above is not None:
             past = row.above.after is None
-            figure.add_scatter(
-                x=[row.above.step],
-                y=[values[0] if past else THRESHOLD],
-                mode="markers",
-                marker={
-                    "size": 10,
-                    "symbol": "diamond-open" if past else "diamond",
-                    "color": line["color"],
-                },
-                name=f"{row.name} above {THRESHOLD:g} at step {row.above}",
-                legendgroup=row.name,
-                showlegend=False,
-            )
+            symbol = "diamond-open" if past else "diamond"
+            y = values[0] if past else THRESHOLD
+            name = f"{row.name} above {THRESHOLD:g} at step {row.above}"
+            _mark(figure, place, row.above, y, symbol, name, showlegend=False, **group)
     figure.add_hline(y=THRESHOLD, line=_DOTTED)
     figure.update_yaxes(title="mean attention", range=[-0.02, 1.03])
     return _styled(figure, 480, series)
@@ -68,32 +51,25 @@ def loss_figure(series: Series) -> go.Figure:
     triangle for each path on top.
     """
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
-    task, steps = series.recipe.task, [row.step for row in series.losses]
-    partial = dict(zip(task.asked, zip(*(row.partial_losses for row in series.losses))))
-    above = {
-        "training": ([row.train_loss for row in series.losses], {"color": _GREY, "width": 1.5}),
-        "validation": ([row.validation_loss for row in series.losses], {"color": "#f58518"}),
-    }
-    for name, (losses, line) in above.items():
-        figure.add_scatter(x=steps, y=losses, name=name, line=line, connectgaps=True, row=1, col=1)
-    for place, (symbol, losses) in enumerate(partial.items()):
-        name = f"partial, {symbol}"
-        figure.add_scatter(x=steps, y=losses, name=name, line=_style(place), row=2, col=1)
-    top = 1.05 * max(map(max, partial.values()))
+    task, rows, below = series.recipe.task, series.losses, {"row": 2, "col": 1}
+    trained = [(at.step, at.train_loss) for at in rows if at.train_loss is not None]
+    for name, points, color in (
+        ("training", trained, _GREY),
+        ("validation", [(at.step, at.validation_loss) for at in rows], "#f58518"),
+    ):
+        x, y = zip(*points) if points else ((), ())
+        figure.add_scatter(x=x, y=y, name=name, line={"color": color}, row=1, col=1)
+    for place, symbol in enumerate(task.asked):
+        y = [at.partial_losses[place] for at in rows]
+        curve = {"x": [at.step for at in rows], "y": y, "line": _style(place)}
+        figure.add_scatter(name=f"partial, {symbol}", **curve, **below)
+    top = 1.05 * max(max(at.partial_losses) for at in rows)
     for place, row in enumerate(path_emergence(series)):
         if row.above is not None:
-            color = _style(place)["color"]
-            figure.add_scatter(
-                x=[row.above.step],
-                y=[top],
-                mode="markers",
-                marker={"size": 9, "symbol": "triangle-down", "color": color},
-                name=f"{row.name} {row.above}",
-                row=2,
-                col=1,
-            )
-            figure.add_vline(x=row.above.step, line={**_DOTTED, "color": color, "width": 0.7})
-    figure.add_hline(y=THRESHOLD * task.loss_scale, line=_DOTTED, row=2, col=1)
+            name, line = f"{row.name} {row.above}", {**_DOTTED, "color": _style(place)["color"]}
+            _mark(figure, place, row.above, top, "triangle-down", name, **below)
+            figure.add_vline(x=row.above.step, line=line)
+    figure.add_hline(y=THRESHOLD * task.loss_scale, line=_DOTTED, **below)
     figure.update_yaxes(title=task.loss_name, rangemode="tozero")
     return _styled(figure, 620, series, row=2)
 
@@ -101,12 +77,12 @@ def loss_figure(series: Series) -> go.Figure:
 def crossing_figure(series: Series) -> str:
     """The circuit as SVG, each path coloured by when its attention goes above 0.5 (figure 7).
 
-    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the intact model
-    at the last step.
+    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the model at the
+    last step.
     """
-    rows, last = path_emergence(series), series.snapshots[-1].paths
-    steps = [row.above.step for row in rows if row.above is not None]
-    first, span = min(steps, default=0.0), max(1.0, max(steps, default=0) - min(steps, default=0))
+    rows, last = path_emergence(series), series.snapshots[-1]
+    steps = [row.above.step for row in rows if row.above is not None] or [0.0]
+    first, span = min(steps), max(1.0, max(steps) - min(steps))
     colors = dict.fromkeys(series.paths, _GREY)
     for row in rows:
         if row.above is not None:
@@ -115,10 +91,13 @@ def crossing_figure(series: Series) -> str:
     return draw_circuit(
         series.circuit,
         series.recipe.model.layers,
-        losses={path: last[str(path)].live_loss for path in series.paths},
+        losses={path: last.paths[str(path)].live_loss for path in series.paths},
+        task=series.recipe.task,
+        intact=last.baseline_loss,
+        uninformed=series.plateau,
+        when="cut in the model",
         colors=colors,
         notes={row.path: step_text(row.above) for row in rows},
-        task=series.recipe.task,
     )
 
 
@@ -128,33 +107,27 @@ def necessity_figure(series: Series) -> go.Figure:
     Necessity is the share of what is learned by a step that is lost without the path
     (`Series.necessity`), cut in the intact model and removed from the circuit.
     """
-    rows = path_emergence(series)
-    n_rows = (len(rows) + 1) // 2
+    names = [row.name for row in path_emergence(series)]
+    n_rows = (len(names) + 1) // 2
     figure = make_subplots(
         rows=n_rows,
-        cols=min(2, len(rows)),
+        cols=min(2, len(names)),
         shared_xaxes=True,
         shared_yaxes=True,
-        subplot_titles=[row.name for row in rows],
+        subplot_titles=names,
         horizontal_spacing=0.05,
         vertical_spacing=min(0.08, 0.25 / n_rows),
     )
-    for place, row in enumerate(rows):
-        for name, values, color, dash in (
-            ("attention", series.attention(row.path), "#4c78a8", "solid"),
-            ("necessity, cut live", series.necessity(row.path), "#e45756", "solid"),
-            ("necessity, frozen", series.frozen_necessity(row.path), _GREY, "dot"),
+    for place, path in enumerate(series.paths):
+        where = {"row": place // 2 + 1, "col": place % 2 + 1, "showlegend": place == 0}
+        for name, y, line in (
+            ("attention", series.attention(path), {"color": "#4c78a8"}),
+            ("necessity, cut live", series.necessity(path), {"color": "#e45756"}),
+            ("necessity, frozen", series.frozen_necessity(path), {**_DOTTED, "width": 2}),
         ):
-            if values is not None:
+            if y is not None:
                 figure.add_scatter(
-                    x=series.steps,
-                    y=values,
-                    name=name,
-                    legendgroup=name,
-                    showlegend=place == 0,
-                    line={"color": color, "dash": dash, "width": 2},
-                    row=place // 2 + 1,
-                    col=place % 2 + 1,
+                    x=series.steps, y=y, name=name, legendgroup=name, line=line, **where
                 )
     figure.update_yaxes(range=[-0.08, 1.08])
     figure.update_annotations(font={"size": 12})
@@ -169,12 +142,18 @@ def _style(place: int) -> dict[str, str]:
     return {"color": _COLORS[place % len(_COLORS)], "dash": dash}
 
 
+def _mark(
+    figure: go.Figure, place: int, at: Crossing, y: float, symbol: str, name: str, **options: Any
+) -> None:
+    marker = {"size": 10, "symbol": symbol, "color": _style(place)["color"]}
+    figure.add_scatter(x=[at.step], y=[y], mode="markers", marker=marker, name=name, **options)
+
+
 def _styled(figure: go.Figure, height: int, series: Series, row: int | None = None) -> go.Figure:
     epochs = " (8 make one of the paper's epochs)" if paper_epochs(series.recipe) else ""
     figure.update_xaxes(title=f"training step{epochs}", row=row)
+    legend = {"orientation": "h", "yanchor": "top", "y": -0.16, "font": {"size": 11}}
+    margin = {"l": 50, "r": 15, "t": 20, "b": 40}
     return figure.update_layout(
-        template="plotly_white",
-        height=height,
-        margin={"l": 50, "r": 15, "t": 20, "b": 40},
-        legend={"orientation": "h", "yanchor": "top", "y": -0.16, "font": {"size": 11}},
+        template="plotly_white", height=height, margin=margin, legend=legend
     )

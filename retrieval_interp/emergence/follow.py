@@ -16,9 +16,8 @@ from retrieval_interp.circuits import Circuit, discover
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress
 from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.probe import EXAMPLES, Probe
 from retrieval_interp.emergence.series import Losses, Series, Snapshot, check_losses
-from retrieval_interp.emergence.watch import read_watch, same_circuit
+from retrieval_interp.emergence.watch import EXAMPLES, Probe, read_watch, same_circuit
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
 from retrieval_interp.storage.files import check_run_folder
 from retrieval_interp.storage.run_folder import checkpoint_files, read_metrics, read_recipe
@@ -93,18 +92,17 @@ def follow_run(
     if not snapshots:
         raise InputError(f"{run}: expected a step that can be measured, found none; {notes[:1]}")
     ordered = tuple(snapshots[step] for step in sorted(snapshots))
-    missing = set(range(0, max(snapshots), recipe.checkpoint_every)) - {0, *snapshots}
-    if missing:
+    last, missing = ordered[-1], set(range(0, max(snapshots), recipe.checkpoint_every))
+    if missing := missing - {0, *snapshots}:
         notes.append(
             f"gap: nothing measured at steps {', '.join(map(str, sorted(missing)))}; what happens "
             "there is interpolated from the neighbours"
         )
-    last, name = ordered[-1], recipe.task.loss_name
     if last.combined_loss > tolerance:
         notes.append(
-            f"the circuit does not hold: with all of it in place the {name} at step {last.step} is "
-            f"{last.combined_loss:.4f}, not below {tolerance:g} (intact: {last.baseline_loss:.4f}); "
-            "the frozen losses of its paths say little"
+            f"the circuit does not hold: with all of it in place the {recipe.task.loss_name} at "
+            f"step {last.step} is {last.combined_loss:.4f}, not below {tolerance:g} (intact: "
+            f"{last.baseline_loss:.4f}); the frozen losses of its paths say little"
         )
     losses = _losses(run, recipe, ordered, notes)
     return Series(str(run), recipe, circuit, circuit_from, tolerance, ordered, losses, tuple(notes))
@@ -143,21 +141,11 @@ def _losses(
         for at in snapshots
     }
     try:
-        rows = [
-            Losses(
-                row["step"],
-                row["validation_loss"],
-                tuple(row["partial_losses"]),
-                row["train_loss"],
-                True,
-            )
-            for row in read_metrics(run)
-        ]
-        n_targets = recipe.task.n_targets
-        check_losses(
-            [(0.0,) * n_targets, *(row.partial_losses for row in rows)], f"{run}/metrics.jsonl"
-        )
-        found |= {row.step: row for row in rows}
+        for row in read_metrics(run):
+            partial = tuple(map(float, row["partial_losses"]))
+            check_losses([(0.0,) * recipe.task.n_targets, partial], f"{run}/metrics.jsonl")
+            loss, trained = float(row["validation_loss"]), float(row["train_loss"])
+            found[row["step"]] = Losses(row["step"], loss, partial, trained, True)
     except InputError as error:
         notes.append(f"skipped: {error}")
     return tuple(found[step] for step in sorted(found))

@@ -4,12 +4,7 @@ import json
 
 from plotly.offline import get_plotlyjs
 
-from retrieval_interp.emergence.curves import (
-    attention_figure,
-    crossing_figure,
-    loss_figure,
-    necessity_figure,
-)
+from retrieval_interp.emergence import curves
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import HEADER, LEGEND, emergence_rows, losses_text
 from retrieval_interp.storage.provenance import provenance
@@ -17,32 +12,29 @@ from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.page import render, unescaped
 from retrieval_interp.views.score_text import describe_config
 
-_FIGURES = (
-    (
-        "Attention of each path (the paper's appendix D)",
-        attention_figure,
+_FIGURES = {
+    "Attention of each path (the paper's appendix D)": (
+        curves.attention_figure,
         "Mean attention over training. Diamonds: first step above 0.5, interpolated between "
         "measured steps; open where the first measured step is already past it.",
     ),
-    (
-        "Losses (figure 6)",
-        loss_figure,
+    "Losses (figure 6)": (
+        curves.loss_figure,
         "Validation loss and the partial loss of each asked symbol; a triangle and a dotted line "
         "where a path's attention goes above 0.5.",
     ),
-    (
-        "The circuit, by when its paths appear (figure 7)",
-        crossing_figure,
+    "The circuit, by when its paths appear (figure 7)": (
+        curves.crossing_figure,
         "Colour and number: the first step with attention above 0.5, from early (blue) to late "
         "(red); grey: never. Wider arrows cost more when cut at the end; dashed ones only enable.",
     ),
-    (
-        "Attention and necessity",
-        necessity_figure,
+    "Attention and necessity": (
+        curves.necessity_figure,
         "Necessity: the share of what the model has learned so far that is lost without the path, "
         "cut in the intact model, or removed from the circuit.",
     ),
-)
+}
+_PLOTLY = {"responsive": True, "displayModeBar": False}
 
 
 def render_emergence(series: Series, command: str, examples: int, seed: int) -> str:
@@ -51,24 +43,12 @@ def render_emergence(series: Series, command: str, examples: int, seed: int) -> 
     `command` is what was typed; `examples` and their `seed` are those of the checkpoints.
     """
     figures = []
-    for heading, draw, caption in _FIGURES:
+    for heading, (draw, caption) in _FIGURES.items():
         html = draw(series)
         if not isinstance(html, str):
-            options = {"responsive": True, "displayModeBar": False}
-            html = html.to_html(full_html=False, include_plotlyjs=False, config=options)
+            html = html.to_html(full_html=False, include_plotlyjs=False, config=_PLOTLY)
         figures.append({"heading": heading, "html": unescaped(html), "caption": caption})
-    recipe, record, steps = series.recipe, provenance(command), series.steps
-    versions = ", ".join(f"{name} {text}" for name, text in record["versions"].items())
-    computed = {
-        "command": command,
-        "date": record["date"],
-        "examples": f"{examples} of the test split, seed {seed}",
-        "measured": f"{len(steps)} steps, {steps[0]} to {steps[-1]}",
-        "circuit": f"{series.circuit_from}; {json.dumps(series.circuit.to_dict()['heads'])}",
-        "tolerance": f"{series.tolerance:g}",
-        "versions": versions,
-        "recipe": json.dumps(to_data(recipe)),
-    }
+    recipe, steps, made = series.recipe, series.steps, provenance(command)
     page = render(
         "emergence.html",
         title=f"Emergence of attention paths in {series.run}",
@@ -81,6 +61,15 @@ def render_emergence(series: Series, command: str, examples: int, seed: int) -> 
         rows=emergence_rows(series),
         classes=["nowrap", "nowrap", *["number"] * 7, "nowrap"],
         legend=LEGEND,
-        record=list(computed.items()),
+        record=[
+            ["command", command],
+            ["date", made["date"]],
+            ["examples", f"{examples} of the test split, seed {seed}"],
+            ["measured", f"{len(steps)} steps, {steps[0]} to {steps[-1]}"],
+            ["circuit", f"{series.circuit_from}; {json.dumps(series.circuit.to_dict()['heads'])}"],
+            ["tolerance", f"{series.tolerance:g}"],
+            ["versions", ", ".join(f"{name} {text}" for name, text in made["versions"].items())],
+            ["recipe", json.dumps(to_data(recipe))],
+        ],
     )
     return str(page)

@@ -78,27 +78,16 @@ class Losses:
 
 @dataclass(frozen=True)
 class Series:
-    """What was measured along a training run.
+    """What was measured along a training run."""
 
-    Attributes:
-        run: the run folder's name.
-        recipe: of the run.
-        circuit: whose paths were followed.
-        circuit_from: where the circuit comes from, in words.
-        tolerance: a path is necessary if cutting it at the last step costs more than this loss.
-        snapshots: by rising step, at least one.
-        losses: by rising step; those of every logged step and of the snapshots.
-        notes: what was skipped, one sentence each.
-    """
-
-    run: str
+    run: str  # the folder's name
     recipe: Recipe
-    circuit: Circuit
-    circuit_from: str
-    tolerance: float
-    snapshots: tuple[Snapshot, ...]
-    losses: tuple[Losses, ...]
-    notes: tuple[str, ...] = ()
+    circuit: Circuit  # whose paths were followed
+    circuit_from: str  # where it comes from, in words
+    tolerance: float  # a path is necessary if cutting it at the last step costs more than this loss
+    snapshots: tuple[Snapshot, ...]  # by rising step, at least one
+    losses: tuple[Losses, ...]  # by rising step, of every logged step and of the snapshots
+    notes: tuple[str, ...] = ()  # what was skipped, one sentence each
 
     @property
     def paths(self) -> tuple[HeadPath, ...]:
@@ -117,11 +106,10 @@ class Series:
     def necessity(self, path: HeadPath) -> list[float]:
         """The share of what is learned that is lost without a path, at every measured step.
 
-        1. What is learned of a symbol is how far its loss is below the plateau.
-        2. What is lost is how far that loss rises when the path is cut in the intact model, at most
-           back to the plateau: a rise beyond it says nothing.
-        3. Both are averaged over the asked symbols and divided; the divisor is at least the
-           tolerance, so that noise on the plateau counts for little.
+        What is learned of a symbol is how far its loss is below the plateau; what is lost is how far
+        it rises when the path is cut in the intact model, at most back to the plateau. Both are
+        averaged over the asked symbols and divided; the divisor is at least the tolerance, so that
+        noise on the plateau counts for little.
         """
         return [
             self._lost(at.paths[str(path)].live_losses, at.partial_losses) for at in self.snapshots
@@ -140,9 +128,8 @@ class Series:
     def least_necessity(self, frozen: bool = False) -> float:
         """The necessity that costs the tolerance at the last step."""
         last = self.snapshots[-1]
-        return self.tolerance / self._learned(
-            last.combined_losses if frozen else last.partial_losses
-        )
+        losses = last.combined_losses if frozen else last.partial_losses
+        return self.tolerance / self._learned(losses)
 
     @property
     def plateau(self) -> float:
@@ -170,8 +157,11 @@ class Series:
 
 
 def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
-    """The paths to follow: carrying ones, then those that only enable."""
-    return (*circuit.paths(), *circuit.enabling)
+    """The paths to follow, at least one: carrying ones, then those that only enable."""
+    paths = (*circuit.paths(), *circuit.enabling)
+    if not paths:
+        raise InputError("circuit: expected at least one path to follow, found none")
+    return paths
 
 
 def _rounded(value: Any) -> Any:
@@ -208,8 +198,7 @@ def series_from_dict(data: Any, where: str = "series") -> Series:
     file = read_part(_File, data, where)
     circuit = Circuit.from_dict(file.circuit, len(file.recipe.task.role_names))
     snapshots = tuple(read_snapshot(row, circuit, where) for row in file.snapshots)
-    for rows in (snapshots, file.losses):
-        steps = [row.step for row in rows]
+    for steps in ([row.step for row in snapshots], [row.step for row in file.losses]):
         if not steps or steps != sorted(set(steps)):
             raise InputError(f"{where}: expected rising steps, at least one, found {steps!s:.60}")
     check_losses([row.partial_losses for row in (*snapshots, *file.losses)], where)

@@ -5,9 +5,15 @@ import io
 import json
 
 from retrieval_interp.circuits import HeadPath
-from retrieval_interp.emergence.crossing import THRESHOLD, Crossing, in_order, interpolated_pairs
 from retrieval_interp.emergence.series import Series
-from retrieval_interp.emergence.times import loss_emergence, path_emergence
+from retrieval_interp.emergence.times import (
+    THRESHOLD,
+    Crossing,
+    in_order,
+    interpolated_pairs,
+    loss_emergence,
+    path_emergence,
+)
 from retrieval_interp.storage.provenance import provenance
 from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.tables import text_table, wrapped

@@ -1,8 +1,9 @@
-"""Following a circuit's paths during training, so that checkpoints need not be kept.
+"""Measures a circuit's paths: in one model (`Probe`), or along a training run (`Watch`).
 
-`train --watch circuit.json` measures at every log step, and where the run begins, and appends to
-the run folder's watch.jsonl: first a line with the circuit, then one per step. Weights are copied
-into a second model, which is measured, so that training is the same to the last bit.
+`train --watch circuit.json` measures at every log step, and where the run begins, so that
+checkpoints need not be kept. It appends to the run folder's watch.jsonl: first a line with the
+circuit, then one per step. A copy of the model is measured, so that training is the same to the
+last bit.
 """
 
 from dataclasses import dataclass, replace
@@ -11,14 +12,57 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits import Circuit
+from retrieval_interp.circuits import Circuit, Scorer, mean_attention
+from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.probe import EXAMPLES, Probe, check_has_paths
-from retrieval_interp.emergence.series import Snapshot, read_snapshot
+from retrieval_interp.emergence.series import PathAtStep, Snapshot, paths_of, read_snapshot
 from retrieval_interp.storage.files import append_json_lines, read_json_lines
 from retrieval_interp.storage.run_folder import watch_path
-from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks import InputError, TrainingTask
 from retrieval_interp.tasks.structured import from_data
+
+EXAMPLES = 32  # sequences, as in section 9.1
+
+
+class Probe:
+    """Measures a circuit's paths in one model after another, on the same examples (section 9.1)."""
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        circuit: Circuit,
+        examples: int = EXAMPLES,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ):
+        self.task, self.circuit, self.seed = task, circuit, seed
+        self.paths = paths_of(circuit)
+        self.batch = task.sample(examples, seed, device, split="test")
+        for path in self.paths:
+            check_paths((path.path,), self.batch.roles, True, f"{path.head}: ")
+
+    @torch.no_grad()
+    def measure(self, model: Any, step: int) -> Snapshot:
+        """The attention of every path in a hooked, causal model, and what the path is worth."""
+        circuit = self.circuit
+        circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
+        scorer, attention = Scorer(model, self.task, self.batch), mean_attention(model, self.batch)
+        intact, empty = _by_symbol(scorer.base_losses), scorer.empty_circuit
+        live = {path: _by_symbol(scorer.losses(empty.cut(path))) for path in self.paths}
+        scorer.rebase(circuit)
+        combined = _by_symbol(scorer.base_losses)
+        frozen = {
+            path: _by_symbol(scorer.losses(circuit.without(path))) for path in circuit.paths()
+        }
+        measured = {
+            str(path): PathAtStep(float(attention[path.head][path.path]), losses, frozen.get(path))
+            for path, losses in live.items()
+        }
+        return Snapshot(step, len(self.batch), self.seed, intact, combined, measured)
+
+
+def _by_symbol(losses: torch.Tensor) -> tuple[float, ...]:
+    return tuple(losses.mean(dim=0).tolist())
 
 
 class Watch:
@@ -34,7 +78,7 @@ class Watch:
     """
 
     def __init__(self, circuit: Circuit, examples: int = EXAMPLES, seed: int = 0):
-        check_has_paths(circuit)
+        paths_of(circuit)  # refuses one without paths
         self.circuit, self.examples, self.seed = circuit, examples, seed
         self.snapshots: list[Snapshot] = []
         self._path: Path | None = None
@@ -49,14 +93,9 @@ class Watch:
             )
 
     def start(self, folder: Path | None, recipe: Recipe, step: int, model: torch.nn.Module) -> None:
-        """Begin where a run begins or resumes.
+        """Begin where a run begins or resumes, after `step` steps.
 
-        Args:
-            folder: the run folder, whose lines after `step` are already dropped; without one
-                nothing is written.
-            recipe: how the model is trained.
-            step: steps done so far.
-            model: the trained model, on its device.
+        Lines after `step` are already dropped from the folder; without one nothing is written.
         """
         from retrieval_interp.training.model import build_model
 

@@ -15,9 +15,15 @@ import math
 from dataclasses import dataclass
 
 from retrieval_interp.circuits import HeadPath, RolePath
-from retrieval_interp.emergence.crossing import Crossing, in_order, interpolated_pairs
 from retrieval_interp.emergence.series import Series
-from retrieval_interp.emergence.times import loss_emergence, paper_epochs, path_emergence
+from retrieval_interp.emergence.times import (
+    Crossing,
+    in_order,
+    interpolated_pairs,
+    loss_emergence,
+    paper_epochs,
+    path_emergence,
+)
 
 Passed = tuple[HeadPath, Crossing]
 

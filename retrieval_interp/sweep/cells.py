@@ -1,6 +1,5 @@
 """A cell of a grid: train it in its run folder and read off the result."""
 
-import contextlib
 import datetime
 import platform
 from dataclasses import dataclass
@@ -10,12 +9,11 @@ from typing import Any
 import torch
 
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
-from retrieval_interp.storage.files import remove_leftovers
+from retrieval_interp.emergence.times import THRESHOLD, first_below, in_order
 from retrieval_interp.training.freed_memory import keep_freed_memory
-from retrieval_interp.training.loop import Trained, train_model
+from retrieval_interp.training.loop import train_model
 
-CHECKPOINTS = "checkpoints/step-*.safetensors"
+_RECORDED = ("validation_loss", "partial_losses", "seconds", "device", "threads", "compiled")
 
 
 @dataclass(frozen=True)
@@ -40,30 +38,20 @@ def run_cell(job: Job) -> dict[str, Any]:
     """
     keep_freed_memory()
     torch.set_num_threads(job.threads)
-    return _result(train_model(job.recipe, job.folder, job.device, job.compile))
-
-
-def _result(trained: Trained) -> dict[str, Any]:
-    record, recipe = trained.record, trained.recipe
-    task, steps = recipe.task, [row["step"] for row in trained.metrics]
-    losses = zip(*(row["partial_losses"] for row in trained.metrics))
-    below = {
-        name: first_below(steps, values, THRESHOLD * task.loss_scale)
-        for name, values in zip(task.asked, losses)
-    }
+    trained = train_model(job.recipe, job.folder, job.device, job.compile)
+    record, task = trained.record, job.recipe.task
+    steps = [row["step"] for row in trained.metrics]
+    curves = zip(task.asked, zip(*(row["partial_losses"] for row in trained.metrics)))
+    half = THRESHOLD * task.loss_scale
+    below = {symbol: first_below(steps, losses, half) for symbol, losses in curves}
     return {
-        "layers": recipe.model.layers,
-        "seed": recipe.seed,
-        "validation_loss": record["validation_loss"],
-        "partial_losses": record["partial_losses"],
+        "layers": job.recipe.model.layers,
+        "seed": job.recipe.seed,
+        **{name: record[name] for name in _RECORDED},
         "below_half": [None if at is None else at.step for at in below.values()],
         "order_held": in_order(below, task.steps_between),
         "steps": record["step"],
-        "seconds": record["seconds"],
         "seconds_per_step": record["seconds"] / record["step"],
-        "device": record["device"],
-        "threads": record["threads"],
-        "compiled": record["compiled"],
         "versions": {**record["versions"], "python": platform.python_version()},
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "recipe": record["recipe"],
@@ -76,12 +64,8 @@ def tidy(folder: Path, checkpoint: bool) -> None:
     Config and metrics stay, and if `checkpoint` is true the last checkpoint; the state to resume
     from (three times the weights) and other checkpoints go.
     """
-    kept = sorted(folder.glob(CHECKPOINTS))[-1:] if checkpoint else []
-    for path in [folder / "state.safetensors", folder / "lock", *folder.glob(CHECKPOINTS)]:
+    checkpoints = sorted(folder.glob("checkpoints/*"))
+    kept = checkpoints[-1:] if checkpoint else []
+    for path in (folder / "state.safetensors", folder / "lock", *checkpoints):
         if path not in kept:
             path.unlink(missing_ok=True)
-    if folder.is_dir():
-        remove_leftovers(folder)
-    if not kept:
-        with contextlib.suppress(OSError):
-            (folder / "checkpoints").rmdir()

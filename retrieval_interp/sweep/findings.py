@@ -116,7 +116,7 @@ def summary_text(summary: dict[str, Any], width: int | None = None) -> str:
 
 
 def _verdict(summary: dict[str, Any]) -> str:
-    paper, text = summary["paper"] or {}, f"{above_text(summary)}"
+    paper, text = summary["paper"] or {}, above_text(summary)
     if "share_above_0.7" in paper:
         text += f" (paper: {paper['share_above_0.7']:.0%})"
     if order := summary["order"]:

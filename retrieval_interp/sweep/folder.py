@@ -68,43 +68,35 @@ class SweepFolder:
 
     def results(self) -> dict[Cell, dict[str, Any]]:
         """The results of the finished cells."""
-        files = {cell: self._file("results", f"{cell.name}.json") for cell in self.grid.cells}
-        return {cell: self._read(file, cell) for cell, file in files.items() if file.exists()}
-
-    def _read(self, file: Path, cell: Cell) -> dict[str, Any]:
-        result = read_json(read_text(file, "a cell's result"), str(file))
-        recipe = to_data(self.grid.cell_recipe(cell))
-        if not isinstance(result, dict) or result.get("recipe") != recipe:
-            raise InputError(
-                f"{file}: expected the result of {cell.name} of this grid, found another; remove "
-                "that file to have the cell run again"
-            )
-        return result
+        found = {}
+        for cell in self.grid.cells:
+            if (file := self.path / f"results/{cell.name}.json").exists():
+                found[cell] = read_json(read_text(file, "a cell's result"), str(file))
+                if found[cell].get("recipe") != to_data(self.grid.cell_recipe(cell)):
+                    raise InputError(
+                        f"{file}: expected the result of {cell.name} of this grid, found another; "
+                        "remove that file to have the cell run again"
+                    )
+        return found
 
     def failures(self) -> dict[Cell, str]:
         """Why cells failed, in one line each."""
-        files = {cell: self._file("errors", f"{cell.name}.txt") for cell in self.grid.cells}
-        return {
-            cell: file.read_text().partition("\n")[0]
-            for cell, file in files.items()
-            if file.exists()
-        }
+        files = {cell: self.path / f"errors/{cell.name}.txt" for cell in self.grid.cells}
+        found = {cell: file.read_text() for cell, file in files.items() if file.exists()}
+        return {cell: text.partition("\n")[0] for cell, text in found.items()}
 
     def write_result(self, job: Job, result: dict[str, Any]) -> None:
         """Write the result of a cell, which then is finished."""
         about = {"cell": job.name, "grid": self.grid.grid, "scale": self.grid.scale}
         data = {"format": 1, "status": "done", **about, **result}
-        write_json(self._file("results", f"{job.name}.json"), data)
-        self._file("errors", f"{job.name}.txt").unlink(missing_ok=True)
+        write_json(self.path / f"results/{job.name}.json", data)
+        (self.path / f"errors/{job.name}.txt").unlink(missing_ok=True)
         tidy(job.folder, job.checkpoint)
 
     def write_error(self, job: Job, error: BaseException) -> str:
         """Write why a cell failed, and say it in one line."""
-        file, reason = self._file("errors", f"{job.name}.txt"), " ".join(str(error).split())[:500]
+        file, reason = self.path / f"errors/{job.name}.txt", " ".join(str(error).split())[:500]
         if not isinstance(error, InputError):
             reason = f"{type(error).__name__}: {reason}"
         write_whole(file, "\n".join([reason, "", *traceback.format_exception(error)]))
         return f"{reason} (see {file})"
-
-    def _file(self, kind: str, name: str) -> Path:
-        return self.path / kind / name
