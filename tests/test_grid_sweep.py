@@ -275,7 +275,7 @@ IC = ["--out", "new", "--grid", "section7-ic"]
         (["--out", "new", "--summary"], "found no grid.json"),
         ([*IC, "--workers", "0"], "--workers"),
         ([*IC, "--gpus-per-cell", "nan"], "found nan"),
-        ([*IC, "--device", "gpu"], "found 'gpu'"),
+        ([*IC, "--device", "gpu"], "found .gpu."),
         ([*IC, "--address", "localhost"], "expected auto or host:port"),
         ([*IC, "--address", "127.0.0.1:9"], "expected a Ray cluster that answers"),
     ],

@@ -1,10 +1,9 @@
 """Run a grid of training runs: `python -m retrieval_interp sweep --grid section7-ic --out DIR`."""
 
 import os
-import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ class SweepOptions:
             cluster.
         address: run on a Ray cluster: host:port of its head node, or auto.
         device: auto, cpu or cuda.
-        gpus_per_cell: share of a GPU per process.
+        gpus_per_cell: share of a GPU per process; here all share one, a cluster has several.
         keep_checkpoints: keep the last checkpoint of every cell (230 MB per grid at full scale).
         summary: run nothing; summarize the finished cells and write summary.json.
     """
@@ -65,9 +64,6 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
 
 
 def _check_options(options: SweepOptions) -> None:
-    # Whether the device exists is checked later; on a cluster its nodes decide.
-    if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", options.device) is None:
-        raise InputError(f"--device: expected auto, cpu or cuda, found {options.device!r:.40}")
     for name in ("workers", "threads"):
         found = getattr(options, name)
         if found is not None and not 1 <= found <= 256:
@@ -104,14 +100,14 @@ def _sweep(folder: "SweepFolder", options: SweepOptions) -> bool:
 
     check_trainable()
     with ExitStack() as stack:
-        run, workers, threads, devices = _place(options, stack)
+        run, workers, threads = _place(options, stack)
         stack.enter_context(folder)
-        jobs = folder.jobs(devices, threads, options.keep_checkpoints)
+        jobs = folder.jobs(options.device, threads, options.keep_checkpoints)
         return _keep(folder, len(jobs), run_jobs(jobs, run, workers or len(jobs) or 1))
 
 
-def _place(options: SweepOptions, stack: ExitStack) -> tuple[Any, int, int, list[str]]:
-    """What runs a cell, how many at once (0: all), threads of each, devices in turn."""
+def _place(options: SweepOptions, stack: ExitStack) -> tuple[Callable[[Any], Any], int, int]:
+    """What runs a cell, how many at once (0: all), and the threads of each."""
     if options.address is not None:
         from retrieval_interp.sweep.ray_cluster import OnNodes, connect
 
@@ -119,25 +115,15 @@ def _place(options: SweepOptions, stack: ExitStack) -> tuple[Any, int, int, list
         stack.callback(ray.shutdown)
         on_gpu = options.device != "cpu" and ray.cluster_resources().get("GPU")
         run = OnNodes(ray, options.out, threads, options.gpus_per_cell if on_gpu else 0)
-        return run, options.workers or 0, threads, [options.device]
-    import torch
-
+        return run, options.workers or 0, threads
     from retrieval_interp.sweep.cells import run_cell
     from retrieval_interp.sweep.running import in_process
     from retrieval_interp.training.device import choose_device
 
-    devices = [str(choose_device(options.device))]
-    if devices == ["cuda"]:
-        devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    at_once = int(1 / options.gpus_per_cell) * len(devices) if "cuda" in devices[0] else 1
-    workers = options.workers or at_once
+    on_gpu = choose_device(options.device).type == "cuda"
+    workers = options.workers or (int(1 / options.gpus_per_cell) if on_gpu else 1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return (
-        in_process(run_cell),
-        workers,
-        options.threads or max(1, (cores or 1) // workers),
-        devices,
-    )
+    return in_process(run_cell), workers, options.threads or max(1, (cores or 1) // workers)
 
 
 def _keep(folder: "SweepFolder", left: int, ended: Iterable[Any]) -> bool:

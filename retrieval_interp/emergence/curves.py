@@ -60,8 +60,8 @@ def loss_figure(series: Series) -> go.Figure:
         x, y = zip(*points) if points else ((), ())
         figure.add_scatter(x=x, y=y, name=name, line={"color": color}, row=1, col=1)
     for place, symbol in enumerate(task.asked):
-        y = [at.partial_losses[place] for at in rows]
-        curve = {"x": [at.step for at in rows], "y": y, "line": _style(place)}
+        losses = [at.partial_losses[place] for at in rows]
+        curve = {"x": [at.step for at in rows], "y": losses, "line": _style(place)}
         figure.add_scatter(name=f"partial, {symbol}", **curve, **below)
     top = 1.05 * max(max(at.partial_losses) for at in rows)
     for place, row in enumerate(path_emergence(series)):

@@ -106,8 +106,8 @@ class Series:
     def necessity(self, path: HeadPath) -> list[float]:
         """The share of what is learned that is lost without a path, at every measured step.
 
-        What is learned of a symbol is how far its loss is below the plateau; what is lost is how far
-        it rises when the path is cut in the intact model, at most back to the plateau. Both are
+        What is learned of a symbol is how far its loss is below the plateau; what is lost is how
+        far it rises when the path is cut in the intact model, at most back to the plateau. Both are
         averaged over the asked symbols and divided; the divisor is at least the tolerance, so that
         noise on the plateau counts for little.
         """
@@ -201,7 +201,8 @@ def series_from_dict(data: Any, where: str = "series") -> Series:
     for steps in ([row.step for row in snapshots], [row.step for row in file.losses]):
         if not steps or steps != sorted(set(steps)):
             raise InputError(f"{where}: expected rising steps, at least one, found {steps!s:.60}")
-    check_losses([row.partial_losses for row in (*snapshots, *file.losses)], where)
+    partial = [row.partial_losses for row in snapshots]
+    check_losses([*partial, *(row.partial_losses for row in file.losses)], where)
     return Series(**{**vars(file), "circuit": circuit, "snapshots": snapshots})
 
 

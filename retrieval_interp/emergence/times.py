@@ -88,7 +88,7 @@ def in_order(
 def interpolated_pairs(
     crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """The pairs of curves that cross between the same measured steps: only interpolation orders them."""
+    """The pairs of curves that cross between the same two measured steps."""
     return [
         (first, second)
         for first, second in pairs

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-from retrieval_interp.circuits import Circuit, HeadPath
+from retrieval_interp.circuits import HeadPath
 from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config.presets import PAPER, departures
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
-from retrieval_interp.reproduce.heads import head_order, joins_pair, order_text
+from retrieval_interp.reproduce.heads import heads_emerge, joins_pair
 from retrieval_interp.sweep.findings import UNLEARNED, above_text
 from retrieval_interp.sweep.findings import order_text as losses_order_text
 from retrieval_interp.tasks import RetrievalTask
@@ -58,24 +58,21 @@ def judge(evidence: Evidence, only: Sequence[str] = ()) -> list[Row]:
 
 
 def c2(evidence: Evidence) -> Rows:
-    steps = range(1, 17)
+    def least(steps: int) -> int:
+        return least_depth(steps, causal=True)
+
+    # With the mask no fewer layers are needed than without.
     holds = all(
-        least_depth(d, causal=mask) >= paper_bound(d) for d in steps for mask in (False, True)
+        least(d) >= least_depth(d, causal=False) >= paper_bound(d) and least(d) == causal_depth(d)
+        for d in range(1, 17)
     )
-    same = all(least_depth(d, causal=True) == causal_depth(d) for d in steps)
-    sharper = "; ".join(
-        f"D = {d}: bound {paper_bound(d)}, least {least_depth(d, causal=True)}"
-        for d in (1, 3, 4, 16)
-    )
-    yield Row(
-        "C2",
-        "depth is at least log3(2D)",
-        "section 5, appendix B",
-        "proof",
+    sharper = "; ".join(f"D = {d}: bound {paper_bound(d)}, least {least(d)}" for d in (1, 3, 4, 16))
+    row = partial(Row, "C2", "depth is at least log3(2D)", "section 5, appendix B", "proof")
+    yield row(
         f"holds for D = 1..16, and is not tight: {sharper} with the causal mask",
         "simulated for D = 1..16; proofs in docs/depth.md",
         f"{MODULE} bound --steps 1 3 4 16",
-        _verdict(holds and same),
+        _verdict(holds),
         "retrieval_interp.circuits.flow",
     )
 
@@ -138,24 +135,19 @@ def c10(evidence: Evidence) -> Rows:
 
 
 def c11(evidence: Evidence) -> Rows:
-    row = partial(
-        Row,
-        "C11",
-        "heads emerge one after the other",
-        "section 9.2, figures 6 and 7, appendix D",
-        "an induction head first (epoch 450), then one head per further token, in order",
-        rule="reproduced if all four conditions hold (docs/emergence.md)",
-    )
+    where = "section 9.2, figures 6 and 7, appendix D"
+    paper = "an induction head first (epoch 450), then one head per further token, in order"
+    rule = "reproduced if all four conditions hold (docs/emergence.md)"
+    row = partial(Row, "C11", "heads emerge one after the other", where, paper, rule=rule)
     for name, smaller in (("transformer-d", False), ("small", True)):
-        scale = f"{name}: {'smaller' if smaller else PAPER_SCALE}"
+        scale, file = f"{name}: {'smaller' if smaller else PAPER_SCALE}", f"{name}.emergence.json"
         found = evidence.series(name)
         if found is None:
-            run, out = evidence.runs / name, evidence.runs / f"{name}.emergence.json"
+            run, out = evidence.runs / name, evidence.runs / file
             yield row("", scale, f"{MODULE} emergence --run {run} --json {out}", "not run", "")
         else:
-            series, command = found
-            verdict = _verdict(head_order(series).holds, smaller)
-            yield row(order_text(series), scale, command, verdict, f"{name}.emergence.json")
+            ours, holds = heads_emerge(found[0])
+            yield row(ours, scale, found[1], _verdict(holds, smaller), file)
 
 
 CLAIMS: dict[str, Callable[[Evidence], Rows]] = {
@@ -199,17 +191,17 @@ def _grid_scale(summary: dict[str, Any]) -> str:
 
 
 def _later_needs_depth(summary: dict[str, Any]) -> Answer:
+    depths = summary["depths"]
     least = [
-        min((r["layers"] for r in summary["depths"] if r["partial_losses"][i] < 0.5), default=None)
+        min((row["layers"] for row in depths if row["partial_losses"][i] < 0.5), default=math.inf)
         for i in range(len(summary["asked"]))
     ]
     said = ", ".join(
-        f"{name} {'at no depth' if layers is None else f'from {layers} layers'}"
+        f"{name} {'at no depth' if layers == math.inf else f'from {layers} layers'}"
         for name, layers in zip(summary["asked"], least)
     )
-    known = [math.inf if layers is None else layers for layers in least]
-    reached = [layers for layers in least if layers is not None]
-    rises = known == sorted(known) and len(set(known)) > 1 and len(reached) > 1
+    reached = sum(layers < math.inf for layers in least)
+    rises = least == sorted(least) and len(set(least)) > 1 and reached > 1
     return f"mean partial loss below 0.5: {said}", rises
 
 
@@ -236,7 +228,7 @@ def _of_models(
             paper = PAPER["transformer-a" if name == "small" else name]
             ours, agrees = say(trained)
             scale, smaller = _model_scale(trained.recipe, paper)
-            command = trained.command if trains else trained.ablate_command
+            command = f"{MODULE}.train --preset {name}" if trains else trained.ablate_command
             source = f"checkpoint {trained.where}"
             yield row(ours, f"{name}: {scale}", command, _verdict(agrees, smaller), source)
 
@@ -260,10 +252,10 @@ def _number(value: Any) -> str:
 
 
 def _fresh_loss(trained: Trained, bound: float) -> Answer:
-    recorded, (fresh, error) = trained.validation_loss, trained.fresh_loss
+    record, (fresh, error) = trained.checkpoint.training, trained.fresh_loss
     ours = f"{fresh:.4f} +- {error:.4f} on {LOSS_EXAMPLES} fresh examples"
-    if recorded is not None:
-        ours += f", {recorded:.4f} recorded at step {trained.checkpoint.training.get('step')}"
+    if "validation_loss" in record:
+        ours += f", {record['validation_loss']:.4f} recorded at step {record.get('step')}"
     return ours, fresh <= bound
 
 
@@ -285,54 +277,33 @@ def costs_of_paths(worth: Worth) -> Answer:
     """
     first = min((path.head.layer for path in worth.ablated), default=None)
     name = "first useful layer" + ("" if first is None else f" (L{first})")
-    costs = list(worth.ablated.items())
-    parts = (
-        _inside(name, [one for one in costs if one[0].head.layer == first], FIRST_LAYER),
-        _inside("later layers", [one for one in costs if one[0].head.layer != first], PATHS),
-    )
+    early = [one for one in worth.ablated.items() if one[0].head.layer == first]
+    later = [one for one in worth.ablated.items() if one[0].head.layer != first]
+    parts = _inside(name, early, FIRST_LAYER), _inside("later layers", later, PATHS)
     agrees = worth.combined_loss < SUFFICIENT and all(inside for _, inside in parts)
     return "; ".join(text for text, _ in parts), agrees
 
 
 def _inside(name: str, costs: list[tuple[HeadPath, float]], within: tuple[float, float]) -> Answer:
     """Which paths cost as much as the paper's, and whether there are any and all do."""
-    if not costs:
-        return f"{name}: no path", False
     found: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
     for path, cost in costs:
-        found[side(cost, within)].append(f"{path} {cost:.2f}")
-    parts = [
-        f"{len(paths)} {place} ({', '.join(paths)})" for place, paths in found.items() if paths
-    ]
-    return f"{name}: {', '.join(parts)}", len(found["inside"]) == len(costs)
-
-
-def side(value: float, within: tuple[float, float]) -> str:
-    """`below`, `inside` or `above` a range, to two decimals."""
-    low, high = within
-    rounded = round(value, 2)
-    return "below" if rounded < low else "above" if rounded > high else "inside"
+        low, high = (round(cost, 2) < within[0], round(cost, 2) > within[1])
+        found["below" if low else "above" if high else "inside"].append(f"{path} {cost:.2f}")
+    parts = [f"{len(one)} {place} ({', '.join(one)})" for place, one in found.items() if one]
+    inside = len(found["inside"])
+    return f"{name}: {', '.join(parts) or 'no path'}", 0 < inside == len(costs)
 
 
 def _useful_heads(trained: Trained) -> Answer:
-    useful, joins = useful_heads(trained.circuit), first_joins(trained.circuit)
-    least = causal_depth(cast(RetrievalTask, trained.checkpoint.task).steps)
+    circuit, task = trained.circuit, cast(RetrievalTask, trained.checkpoint.task)
+    useful, least = len({path.head for path in circuit.paths()}), causal_depth(task.steps)
+    first = min((path.head for path in circuit.every_path()), default=None)
+    joins = any(joins_pair(path.path) for path in circuit.every_path() if path.head == first)
     does = "joins" if joins else "does not join"
     said = f"{useful} useful heads (least possible {least}), the first {does} pairs"
     # The paper has four and says that fewer would do.
     return said, joins and least <= useful <= 4
-
-
-def useful_heads(circuit: Circuit) -> int:
-    """How many heads a circuit replaces by paths."""
-    return len({path.head for path in circuit.paths()})
-
-
-def first_joins(circuit: Circuit) -> bool:
-    """Whether the first head with paths brings a pair's first element to its second."""
-    paths = list(circuit.every_path())
-    first = min((path.head for path in paths), default=None)
-    return any(joins_pair(path.path) for path in paths if path.head == first)
 
 
 def _learned_with_circuit(trained: Trained) -> Answer:

@@ -11,7 +11,7 @@ records its own command, versions and date. Both are looked up in the package fi
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,6 @@ class Trained:
         return recipe
 
     @property
-    def command(self) -> str:
-        """Makes the checkpoint."""
-        return f"python -m retrieval_interp.train --preset {self.name}"
-
-    @property
     def ablate_command(self) -> str:
         """Finds the circuit and prints its numbers."""
         if self.file is not None:
@@ -102,9 +97,8 @@ class Trained:
     @cached_property
     def worth(self) -> Worth:
         """What the circuit is worth on fresh examples."""
-        checkpoint, circuit = self.checkpoint, self.circuit
-        batch = checkpoint.task.sample(EXAMPLES, split="test")
-        scorer = Scorer(checkpoint.model, checkpoint.task, batch)
+        model, task, circuit = self.checkpoint.model, self.checkpoint.task, self.circuit
+        scorer = Scorer(model, task, task.sample(EXAMPLES, split="test"))
         combined = scorer.rebase(circuit)
         paths = self.progress(list(circuit.paths()), f"paths of {self.name}")
         return Worth(combined, {path: scorer.loss(circuit.without(path)) for path in paths})
@@ -122,11 +116,6 @@ class Trained:
         each = torch.cat(losses)
         return float(each.mean()), standard_error(each)
 
-    @property
-    def validation_loss(self) -> float | None:
-        """The mean over the run's last 100 steps (section 7.1), from its training record."""
-        return self.checkpoint.training.get("validation_loss")
-
 
 class Evidence:
     """Everything the claims are judged by.
@@ -138,16 +127,14 @@ class Evidence:
 
     def __init__(self, runs: Path = Path("runs"), progress: Progress = no_progress):
         self.runs, self.progress = runs, progress
-        self._trained: dict[str, Trained | None] = {}
+        self.trained = cache(self._trained)
 
-    def trained(self, name: str) -> Trained | None:
+    def _trained(self, name: str) -> Trained | None:
         """A transformer by its preset's name; None if it has not been trained."""
-        if name not in self._trained:
-            run, circuit = self.runs / name, self._file(f"{name}.circuit.json")
-            last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
-            where = name if name in shipped_checkpoints() else str(run) if last.is_file() else ""
-            self._trained[name] = Trained(name, where, circuit, self.progress) if where else None
-        return self._trained[name]
+        run, circuit = self.runs / name, self._file(f"{name}.circuit.json")
+        last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
+        where = name if name in shipped_checkpoints() else str(run) if last.is_file() else ""
+        return Trained(name, where, circuit, self.progress) if where else None
 
     def series(self, name: str) -> tuple[Series, str] | None:
         """A transformer's series through training, and the command that made it."""

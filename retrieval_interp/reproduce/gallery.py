@@ -27,35 +27,32 @@ def final_loss_figure(grids: dict[str, dict[str, Any]]) -> go.Figure:
     Args:
         grids: summaries of grids by name.
     """
-    figure = go.Figure(layout={"template": "plotly_white"})
+    figure = go.Figure()
     for name, summary in grids.items():
-        rows = summary["depths"]
-        error = {
-            "type": "data",
-            "array": [row["max"] - row["mean"] for row in rows],
-            "arrayminus": [row["mean"] - row["min"] for row in rows],
-        }
-        figure.add_scatter(
-            x=[row["layers"] for row in rows],
-            y=[row["mean"] for row in rows],
-            error_y=error,
-            name=_plain(f"{name} ({summary['scale']})"),
+        layers, mean, low, high = zip(
+            *((row["layers"], row["mean"], row["min"], row["max"]) for row in summary["depths"])
         )
-    figure.update_layout(xaxis_title="layers", yaxis_title="final validation MSE")
-    figure.update_yaxes(rangemode="tozero")
-    return figure.add_hline(UNLEARNED, line_dash="dot", annotation_text="0.7: nothing learned")
+        up, down = ([abs(end - middle) for end, middle in zip(ends, mean)] for ends in (high, low))
+        error = {"type": "data", "array": up, "arrayminus": down}
+        title = _plain(f"{name} ({summary['scale']})")
+        figure.add_scatter(x=layers, y=mean, error_y=error, name=title)
+    figure.add_hline(UNLEARNED, line_dash="dot", annotation_text="0.7: nothing learned")
+    return _by_depth(figure, "final validation MSE")
 
 
 def partial_loss_figure(summary: dict[str, Any]) -> go.Figure:
     """Figure 4, right: the partial losses by depth, one line per place in the chain."""
-    figure = go.Figure(layout={"template": "plotly_white"})
-    layers = [row["layers"] for row in summary["depths"]]
-    columns = zip(*(row["partial_losses"] for row in summary["depths"]))
+    figure, rows = go.Figure(), summary["depths"]
+    columns = zip(*(row["partial_losses"] for row in rows))
     for name, losses in zip(summary["asked"], columns):
-        figure.add_scatter(x=layers, y=losses, name=_plain(name))
-    title = _plain(f"{summary['grid']}, {summary['scale']}")
-    figure.update_layout(title=title, xaxis_title="layers")
-    return figure.update_yaxes(title="final partial MSE, mean of the runs", rangemode="tozero")
+        figure.add_scatter(x=[row["layers"] for row in rows], y=losses, name=_plain(name))
+    figure.update_layout(title=_plain(f"{summary['grid']}, {summary['scale']}"))
+    return _by_depth(figure, "final partial MSE, mean of the runs")
+
+
+def _by_depth(figure: go.Figure, loss: str) -> go.Figure:
+    figure.update_layout(template="plotly_white", xaxis_title="layers", yaxis_title=loss)
+    return figure.update_yaxes(rangemode="tozero")
 
 
 def _plain(text: str) -> str:
@@ -74,13 +71,9 @@ def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure | str]]:
     for name in _TRANSFORMERS:
         trained, found = evidence.trained(name), evidence.series(name)
         if trained is not None:
-            circuit, config, losses = trained.circuit, trained.checkpoint.config, trained.worth
-            yield (
-                f"figure-5-{name}",
-                draw_circuit(
-                    circuit, config.layers, losses=losses.ablated, task=trained.checkpoint.task
-                ),
-            )
+            task, layers = trained.checkpoint.task, trained.checkpoint.config.layers
+            drawn = draw_circuit(trained.circuit, layers, losses=trained.worth.ablated, task=task)
+            yield f"figure-5-{name}", drawn
         if found is not None:
             yield f"figure-6-{name}", loss_figure(found[0])
             yield f"figure-7-{name}", crossing_figure(found[0])

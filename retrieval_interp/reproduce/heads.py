@@ -12,7 +12,6 @@ The four conditions, and why they are these, are in docs/emergence.md:
 
 import itertools
 import math
-from dataclasses import dataclass
 
 from retrieval_interp.circuits import HeadPath, RolePath
 from retrieval_interp.emergence.series import Series
@@ -25,89 +24,51 @@ from retrieval_interp.emergence.times import (
     path_emergence,
 )
 
-Passed = tuple[HeadPath, Crossing]
 
-
-@dataclass(frozen=True)
-class HeadOrder:
-    """The order in which heads emerge in a series."""
-
-    first: list[Passed]  # the first to pass 0.5 by condition 1; several if at the same step
-    joined: Passed | None  # the first path that joins the pair of x_0 and x_1
-    before: list[Passed]  # positions that attend to themselves before any other path passes 0.5
-    finders: dict[str, Passed | None]  # the first path by which the query finds each symbol
-    heads_in_order: bool | None  # of the finders; None if undecided
-    losses: dict[str, Crossing | None]  # when each partial loss falls below 0.5
-    losses_in_order: bool | None
-
-    @property
-    def induction_first(self) -> bool:
-        """The first condition."""
-        return {path.path for path, _ in self.first} == {RolePath(0, 2)}
-
-    @property
-    def a_head_each(self) -> bool:
-        """The second condition."""
-        heads = [found and found[0].head for found in self.finders.values()]
-        return None not in heads and len(set(heads)) == len(heads)
-
-    @property
-    def holds(self) -> bool:
-        """All four conditions."""
-        orders = self.heads_in_order is True and self.losses_in_order is True
-        return self.induction_first and self.a_head_each and orders
-
-
-def head_order(series: Series) -> HeadOrder:
-    """The order of emergence in a series of a model of `RetrievalTask`."""
-    passed = [(row.path, row.above) for row in path_emergence(series) if row.above is not None]
-    passed.sort(key=lambda one: (one[1].step, one[0]))
-    moving = [one for one in passed if one[0].path.dest != one[0].path.src]
-    others = [one for one in moving if not joins_pair(one[0].path)]
-    start = moving[0][1].step if moving else math.inf
+def heads_emerge(series: Series) -> tuple[str, bool]:
+    """Whether each condition holds, with the steps that decide it, and whether all four do."""
+    passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
+    passed.sort(key=lambda one: (one[0].step, one[1]))
+    moving = [one for one in passed if one[1].path.dest != one[1].path.src]
+    others = [one for one in moving if not joins_pair(one[1].path)]
+    first = [one for one in others if one[0].step == others[0][0].step]
     task, losses = series.recipe.task, loss_emergence(series)
     finders = {
-        name: next((one for one in others if _finds(one[0].path, place)), None)
+        name: next((one for one in others if _finds(one[1].path, place)), None)
         for place, name in enumerate(task.asked, start=1)
     }
-    return HeadOrder(
-        [one for one in others if one[1].step == others[0][1].step],
-        next((one for one in moving if one[0].path == RolePath(2, 1)), None),
-        [one for one in passed if one not in moving and one[1].step < start],
-        finders,
-        in_order({name: one and one[1] for name, one in finders.items()}, task.steps_between),
-        losses,
+    crossings = {name: one and one[0] for name, one in finders.items()}
+    heads = {one[1].head for one in finders.values() if one is not None}
+    held = (
+        {path.path for _, path in first} == {RolePath(0, 2)},
+        len(heads) == len(finders),
+        in_order(crossings, task.steps_between),
         in_order(losses, task.steps_between),
     )
-
-
-def order_text(series: Series) -> str:
-    """Whether each condition holds, with the steps that decide it."""
-    order = head_order(series)
-    first = " and ".join(map(_text, order.first)) or "no path does"
-    if order.first and paper_epochs(series.recipe):
-        first += f", epoch {order.first[0][1].step / 8:.0f}"
-    if order.joined:
-        first += f"; its pair joined by {_text(order.joined)}"
-    if order.before:
-        listed = ", ".join(map(_text, order.before))
-        first += f"; before all others only positions that attend to themselves, {listed}"
-    missing = [name for name, one in order.finders.items() if one is None]
-    each = f", as none finds {' or '.join(missing)}" if missing else ""
-    crossings = {name: one and one[1] for name, one in order.finders.items()}
-    found = (
-        ", ".join(f"{name} {_text(one)}" for name, one in order.finders.items() if one) or "none"
-    )
+    what = " and ".join(map(_text, first)) or "no path does"
+    if first and paper_epochs(series.recipe):
+        what += f", epoch {first[0][0].step / 8:.0f}"
+    if joined := next((one for one in moving if one[1].path == RolePath(2, 1)), None):
+        what += f"; its pair joined by {_text(joined)}"
+    start = moving[0][0].step if moving else math.inf
+    if before := [one for one in passed if one not in moving and one[0].step < start]:
+        listed = ", ".join(map(_text, before))
+        what += f"; before all others only positions that attend to themselves, {listed}"
+    missing = " or ".join(name for name, one in finders.items() if one is None)
+    found = ", ".join(f"{name} {_text(one)}" for name, one in finders.items() if one is not None)
     pairs = interpolated_pairs(crossings, list(itertools.combinations(crossings, 2)))
-    if pairs:
-        found += f"; {'; '.join(map(' and '.join, pairs))} by interpolation alone"
-    fell = ", ".join(f"{name} {at or 'never'}" for name, at in order.losses.items())
-    return (
-        f"Induction head first: {_said(order.induction_first)} ({first}). "
-        f"A head of the query for each symbol: {_said(order.a_head_each)}{each}. "
-        f"In order: {_said(order.heads_in_order)} ({found}). "
-        f"Losses in order: {_said(order.losses_in_order)} ({fell})"
+    close = "; ".join(map(" and ".join, pairs))
+    fell = ", ".join(f"{name} {at or 'never'}" for name, at in losses.items())
+    said = ["cannot be told" if one is None else "yes" if one else "no" for one in held]
+    text = (
+        f"Induction head first: {said[0]} ({what}). "
+        f"A head of the query for each symbol: {said[1]}"
+        f"{f', as none finds {missing}' if missing else ''}. "
+        f"In order: {said[2]} ({found or 'none'}"
+        f"{f'; {close} by interpolation alone' if close else ''}). "
+        f"Losses in order: {said[3]} ({fell})"
     )
+    return text, all(held)
 
 
 def joins_pair(path: RolePath) -> bool:
@@ -125,10 +86,6 @@ def _finds(path: RolePath, place: int) -> bool:
     return path.dest == 0 and path.src in holders
 
 
-def _said(held: bool | None) -> str:
-    return "cannot be told" if held is None else "yes" if held else "no"
-
-
-def _text(one: Passed) -> str:
-    path, crossing = one
+def _text(one: tuple[Crossing, HeadPath]) -> str:
+    crossing, path = one
     return f"{path} by {crossing.by}" if crossing.after is None else f"{path} at {crossing}"

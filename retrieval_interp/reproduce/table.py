@@ -76,5 +76,5 @@ def _cells(cells: Sequence[str]) -> str:
 
 def table_json(rows: Sequence[Row]) -> str:
     """A list of rows, one per line."""
-    lines = ",\n".join("  " + json.dumps(asdict(row), ensure_ascii=False) for row in rows)
-    return f"[\n{lines}\n]\n"
+    lines = [json.dumps(asdict(row), ensure_ascii=False) for row in rows]
+    return "[\n  " + ",\n  ".join(lines) + "\n]\n"

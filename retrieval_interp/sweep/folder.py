@@ -8,7 +8,6 @@ summary.json                         what all results say
 """
 
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,8 @@ class SweepFolder:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def jobs(self, devices: Sequence[str], threads: int, checkpoint: bool) -> list[Job]:
-        """The cells that are left, on devices in turn; tidies the others, as a kill may cut in."""
+    def jobs(self, device: str, threads: int, checkpoint: bool) -> list[Job]:
+        """The cells that are left; tidies the others, as a kill may have cut in."""
         finished, jobs = self.results(), list[Job]()
         for cell in self.grid.cells:
             folder, recipe = self.path / "cells" / cell.name, self.grid.cell_recipe(cell)
@@ -62,8 +61,8 @@ class SweepFolder:
                 continue
             if not (folder / "state.safetensors").exists():
                 tidy(folder, checkpoint=False)  # the result was removed to run the cell again
-            device, compile = devices[len(jobs) % len(devices)], self.grid.compile
-            jobs.append(Job(cell.name, recipe, folder, device, threads, compile, checkpoint))
+            how = device, threads, self.grid.compile, checkpoint
+            jobs.append(Job(cell.name, recipe, folder, *how))
         return jobs
 
     def results(self) -> dict[Cell, dict[str, Any]]:

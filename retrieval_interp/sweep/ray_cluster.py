@@ -34,14 +34,17 @@ def connect(address: str) -> Any:
             "--address: expected Ray to be installed, found none; "
             "pip install 'retrieval-interp[cluster]'"
         ) from None
-    if not re.fullmatch(r"auto|[^/]+:\d{1,5}", address):
+    place = re.fullmatch(r"auto|([^/]+):(\d{1,5})", address)
+    if place is None:
         raise InputError(f"--address: expected auto or host:port, found {address!r:.80}")
     # Asked in a process of its own, as Ray would wait for minutes and then end the process.
     asked = [] if address == "auto" else ["--address", address]
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", *asked]
     try:
+        if place[1]:
+            socket.create_connection((place[1], int(place[2])), 5).close()
         subprocess.run(command, capture_output=True, timeout=HEALTH_SECONDS, check=True)
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+    except (OSError, OverflowError, subprocess.SubprocessError):
         raise InputError(
             f"--address {address:.80}: expected a Ray cluster that answers, found none; start one "
             "with `ray start --head`, or leave out --address"

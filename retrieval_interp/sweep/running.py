@@ -5,7 +5,13 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import (
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -23,14 +29,16 @@ def run_jobs(jobs: Sequence[Any], run: Run, workers: int) -> Iterator[tuple[Any,
         workers: how many run at once.
     """
     pool = ThreadPoolExecutor(workers)
+    futures = {pool.submit(run, job): job for job in jobs}
     try:
-        futures = {pool.submit(run, job): job for job in jobs}
         for future in as_completed(futures):
             yield futures[future], future
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
-            process.kill()
+        if left := multiprocessing.active_children():
+            for process in left:
+                process.kill()
+            wait(futures, timeout=10)
 
 
 def in_process(work: Run) -> Run:
