@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from importlib.resources import files
+from xml.etree import ElementTree
 
 import plotly.io as pio
 import pytest
@@ -396,15 +397,15 @@ def test_figures_show_the_series(series):
 
 
 def test_the_drawing_is_coloured_by_when_paths_appear(series):
-    drawing = ri.crossing_figure(series)
-    found = re.findall(r'data-path="(.*?)".*?stroke="(#\w+|rgb\(.*?\))"', drawing, flags=re.S)
-    colors = {name.replace("&lt;", "<"): color for name, color in found}
+    groups = [g for g in ElementTree.fromstring(ri.crossing_figure(series)) if g.get("data-path")]
+    colors = {group.get("data-path"): group[2].get("stroke") for group in groups}
     rows = {str(row.path): row for row in path_emergence(series)}
     assert set(colors) == set(rows)
     assert colors[LAST] == "rgb(228, 87, 86)"  # the last
     assert colors["L0.H0 s4<-s4"] == "#8a9099"  # never
     assert len({colors[name] for name in ("L0.H0 s6<-s5", "L2.H0 s0<-s2", LAST)}) == 3
-    assert all(f">{row.above or 'never'}<" in drawing for row in rows.values())
+    notes = {group.get("data-path"): group[3].text for group in groups}
+    assert notes == {name: str(row.above or "never") for name, row in rows.items()}
 
 
 def test_epochs_are_the_papers_for_transformer_d_only():

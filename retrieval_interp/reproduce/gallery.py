@@ -72,7 +72,14 @@ def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure | str]]:
         trained, found = evidence.trained(name), evidence.series(name)
         if trained is not None:
             task, layers = trained.checkpoint.task, trained.checkpoint.config.layers
-            drawn = draw_circuit(trained.circuit, layers, losses=trained.worth.ablated, task=task)
+            drawn = draw_circuit(
+                trained.circuit,
+                layers,
+                losses=trained.worth.ablated,
+                task=task,
+                intact=trained.worth.combined_loss,
+                uninformed=task.plateau or 1.0,
+            )
             yield f"figure-5-{name}", drawn
         if found is not None:
             yield f"figure-6-{name}", loss_figure(found[0])
