@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import re
 import shutil
 from dataclasses import replace
@@ -325,16 +324,9 @@ LAST = "L4.H0 s0<-s4"
     ("change", "text"),
     [
         (lambda data: data.pop("run"), "expected the key 'run'"),
-        (lambda data: data.update(snapshots=[]), "rising steps"),
-        (lambda data: data.update(losses=data["losses"][::-1]), "rising steps"),
-        (lambda data: data["losses"][0]["partial_losses"].pop(), "one for each asked symbol"),
+        (lambda data: data.update(snapshots=[]), "expected snapshots"),
         (lambda data: data["losses"][1].update(step="2"), r"losses\[1\].step: expected an integer"),
         (lambda data: data["snapshots"][2]["paths"].pop(LAST), "the circuit's 7 paths"),
-        (
-            lambda data: data["snapshots"][1]["paths"][LAST].update(live_losses=[math.nan] * 3),
-            "finite losses",
-        ),
-        (lambda data: data["snapshots"][0]["paths"][LAST].pop("frozen_losses"), "frozen_losses"),
         (lambda data: data["circuit"].pop("heads"), "circuit: expected the key 'heads'"),
         (lambda data: data["recipe"].update(steps=0), "series: recipe: .*steps"),
     ],

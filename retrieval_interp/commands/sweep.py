@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,8 @@ def _sweep(folder: "SweepFolder", options: SweepOptions) -> bool:
         run, workers, threads = _place(options, stack)
         stack.enter_context(folder)
         jobs = folder.jobs(options.device, threads, options.keep_checkpoints)
-        return _keep(folder, len(jobs), run_jobs(jobs, run, workers or len(jobs) or 1))
+        ended = stack.enter_context(closing(run_jobs(jobs, run, workers or len(jobs) or 1)))
+        return _keep(folder, len(jobs), ended)
 
 
 def _place(options: SweepOptions, stack: ExitStack) -> tuple[Callable[[Any], Any], int, int]:

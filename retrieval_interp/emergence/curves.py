@@ -122,8 +122,12 @@ def necessity_figure(series: Series) -> go.Figure:
         where = {"row": place // 2 + 1, "col": place % 2 + 1, "showlegend": place == 0}
         for name, y, line in (
             ("attention", series.attention(path), {"color": "#4c78a8"}),
-            ("necessity, cut live", series.necessity(path), {"color": "#e45756"}),
-            ("necessity, frozen", series.frozen_necessity(path), {**_DOTTED, "width": 2}),
+            ("cut in the model", series.necessity(path), {"color": "#e45756"}),
+            (
+                "removed from the circuit",
+                series.frozen_necessity(path),
+                {**_DOTTED, "width": 2},
+            ),
         ):
             if y is not None:
                 figure.add_scatter(

@@ -16,7 +16,7 @@ from retrieval_interp.circuits import Circuit, discover
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress
 from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.series import Losses, Series, Snapshot, check_losses
+from retrieval_interp.emergence.series import Losses, Series, Snapshot
 from retrieval_interp.emergence.watch import EXAMPLES, Probe, read_watch, same_circuit
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
 from retrieval_interp.storage.files import check_run_folder
@@ -102,7 +102,7 @@ def follow_run(
         notes.append(
             f"the circuit does not hold: with all of it in place the {recipe.task.loss_name} at "
             f"step {last.step} is {last.combined_loss:.4f}, not below {tolerance:g} (intact: "
-            f"{last.baseline_loss:.4f}); the frozen losses of its paths say little"
+            f"{last.baseline_loss:.4f}); losses with a path removed say little"
         )
     losses = _losses(run, recipe, ordered, notes)
     return Series(str(run), recipe, circuit, circuit_from, tolerance, ordered, losses, tuple(notes))
@@ -143,7 +143,6 @@ def _losses(
     try:
         for row in read_metrics(run):
             partial = tuple(map(float, row["partial_losses"]))
-            check_losses([(0.0,) * recipe.task.n_targets, partial], f"{run}/metrics.jsonl")
             loss, trained = float(row["validation_loss"]), float(row["train_loss"])
             found[row["step"]] = Losses(row["step"], loss, partial, trained, True)
     except InputError as error:

@@ -1,11 +1,10 @@
 """The paths of a circuit along a training run, as data (paper, section 9 and appendix D).
 
-What a path is worth at a step is the rise of the loss without it. *Live*: the path is cut in the
-intact model and later attention is recomputed. *Frozen*: the path is removed from the circuit with
-all the rest of it in place, as the paper does with the trained model (appendix E).
+What a path is worth at a step is the rise of the loss without it: cut in the intact model, where
+later attention is recomputed (`live`), or removed from the circuit with all the rest of it in place
+(`frozen`), as the paper does with the trained model (appendix E).
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -198,30 +197,16 @@ def series_from_dict(data: Any, where: str = "series") -> Series:
     file = read_part(_File, data, where)
     circuit = Circuit.from_dict(file.circuit, len(file.recipe.task.role_names))
     snapshots = tuple(read_snapshot(row, circuit, where) for row in file.snapshots)
-    for steps in ([row.step for row in snapshots], [row.step for row in file.losses]):
-        if not steps or steps != sorted(set(steps)):
-            raise InputError(f"{where}: expected rising steps, at least one, found {steps!s:.60}")
-    partial = [row.partial_losses for row in snapshots]
-    check_losses([*partial, *(row.partial_losses for row in file.losses)], where)
+    if not (snapshots and file.losses):
+        raise InputError(f"{where}: expected snapshots and losses, found none")
     return Series(**{**vars(file), "circuit": circuit, "snapshots": snapshots})
 
 
 def read_snapshot(data: Any, circuit: Circuit, where: str) -> Snapshot:
     """Read what `Snapshot.to_dict` gave for a circuit; `where` names the data in errors."""
     snapshot: Snapshot = from_data(Snapshot, data, where)
-    carrying = [(str(path), path in circuit.paths()) for path in paths_of(circuit)]
-    rows = [(name, at.live_losses, at.frozen_losses) for name, at in snapshot.paths.items()]
-    if [(name, frozen is not None) for name, _, frozen in rows] != carrying:
-        raise InputError(
-            f"{where}: expected the circuit's {len(carrying)} paths, with frozen_losses if they "
-            f"carry, found {list(snapshot.paths)!s:.60}"
-        )
-    losses = [snapshot.partial_losses, snapshot.combined_losses, *(live for _, live, _ in rows)]
-    check_losses([*losses, *(frozen for *_, frozen in rows if frozen is not None)], where)
+    names = list(map(str, paths_of(circuit)))
+    if list(snapshot.paths) != names:
+        found = list(snapshot.paths)
+        raise InputError(f"{where}: expected the circuit's {len(names)} paths, found {found!s:.60}")
     return snapshot
-
-
-def check_losses(rows: list[tuple[float, ...]], where: str) -> None:
-    """Refuse rows of losses of different lengths, or with a number that is not finite."""
-    if len(set(map(len, rows))) > 1 or not all(math.isfinite(x) for row in rows for x in row):
-        raise InputError(f"{where}: expected finite losses, one for each asked symbol")

@@ -19,16 +19,15 @@ from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.tables import text_table, wrapped
 
 HEADER = ["path", "meaning", "attention", f"above {THRESHOLD:g}", "half of it"]
-HEADER += ["necessity", "half of it", "frozen", "half of it", "first"]
+HEADER += ["necessity", "half of it", "removed", "half of it", "first"]
 LEGEND = (
     "Attention is a path's mean attention. Necessity is the share of what the model has learned so "
-    "far that is lost if the path is cut in the intact model (1: all of it, back to the plateau); "
-    "frozen is the same if it is left out of the circuit, all other attention being replaced. Each "
-    "is given at the last step, with the step at which it is first above 0.5 or above half of its "
-    "final value, interpolated between measured steps (never: also where cutting the path costs no "
-    "more than the tolerance at the end). First: attention or necessity, whichever reaches half "
-    "first; unresolved if both do between the same two measured steps. ~ marks paths that only "
-    "enable."
+    "far that is lost if the path is cut in the model (1: all of it, back to the plateau); removed "
+    "is the same if it is removed from the circuit. Each is given at the last step, with the step "
+    "at which it is first above 0.5 or above half of its final value, interpolated between "
+    "measured steps (never: also where cutting the path costs no more than the tolerance at the "
+    "end). First: attention or necessity, whichever reaches half first; unresolved if both do "
+    "between the same two measured steps. ~ marks paths that only enable."
 )
 
 

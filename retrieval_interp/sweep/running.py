@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import (
     Future,
     ProcessPoolExecutor,
@@ -18,9 +18,10 @@ from typing import Any
 from retrieval_interp.tasks.errors import InputError
 
 Run = Callable[[Any], Any]
+Ended = tuple[Any, Future[Any]]
 
 
-def run_jobs(jobs: Sequence[Any], run: Run, workers: int) -> Iterator[tuple[Any, Future[Any]]]:
+def run_jobs(jobs: Sequence[Any], run: Run, workers: int) -> Generator[Ended, None, None]:
     """Every job with its future, as they end. When left, it kills the processes that still run.
 
     Args:
