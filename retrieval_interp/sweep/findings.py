@@ -1,9 +1,9 @@
-"""What a grid shows: figure 4 and section 7.2 as tables and as JSON.
+"""What a grid shows: figure 4 and section 7.2 as a table and as JSON.
 
-1. Figure 4, left: the final validation loss by depth, with mean and range over the seeds, and the
-   share of runs that end above 0.7, which in the paper is every run without curriculum (C3).
-2. Figure 4, right: the partial losses by depth and place in the chain (C4).
-3. Section 7.2: in how many runs the partial losses fell below 0.5 in the order x_1, x_2, ... (C5).
+1. Figure 4: by depth, the final validation loss, with mean and range over the seeds (left), and the
+   partial losses by place in the chain (right).
+2. Section 7.2: how many runs end above 0.7, which in the paper is every run without curriculum, and
+   in how many the partial losses fell below 0.5 in the order x_1, x_2, ...
 """
 
 from statistics import fmean, median
@@ -90,14 +90,12 @@ def _depth(layers: int, rows: list[Result]) -> dict[str, Any]:
 
 
 def summary_text(summary: dict[str, Any], width: int | None = None) -> str:
-    """The summary as two tables and the conclusions of section 7.2, in lines of at most `width`."""
+    """The summary as a table and two findings, in lines of at most `width` characters."""
     done, cells, failed = summary["finished"], summary["cells"], summary["failed"]
     title = f"{summary['grid']} at scale {summary['scale']}: {done} of {cells} cells finished"
     lines = wrapped(title + (f", {len(failed)} failed" if failed else ""), width)
     if done:
-        title = (
-            "final validation MSE, mean of the last 100 steps, and its parts by place in the chain"
-        )
+        title = "final validation MSE (mean of the last 100 steps) and its parts by place"
         header = ["layers", "runs", "mean", "min", "max", "above 0.7"]
         asked = summary["asked"] if len(summary["asked"]) > 1 else []
         rows = [
@@ -109,23 +107,14 @@ def summary_text(summary: dict[str, Any], width: int | None = None) -> str:
         ]
         lines += ["", *wrapped(f"{title} (figure 4)", width), ""]
         lines += text_table([*header, *asked], rows, range(len(header) + len(asked)), width)
-        lines += ["", *wrapped(_verdict(summary), width)]
+        lines += ["", above_text(summary)]
+    if done and summary["order"]:
+        order, fell = summary["order"], "partial losses below 0.5 in the order x_1, x_2, ...: "
+        another = f"; another order: {', '.join(order['broken'])}" if order["broken"] else ""
+        lines += wrapped(f"{fell}{order_text(order)}{another}", width)
     for name, reason in failed.items():
         lines += wrapped(f"failed: {name}: {reason}", width)
     return "\n".join(lines)
-
-
-def _verdict(summary: dict[str, Any]) -> str:
-    paper, text = summary["paper"] or {}, above_text(summary)
-    if "share_above_0.7" in paper:
-        text += f" (paper: {paper['share_above_0.7']:.0%})"
-    if order := summary["order"]:
-        text += f".\nBelow 0.5 in the order x_1, x_2, ...: {order_text(order)}"
-        if "order_held" in paper:
-            text += f" (paper: {paper['order_held']:.0%})"
-        if order["broken"]:
-            text += f".\nAnother order: {', '.join(order['broken'])}"
-    return f"{text}."
 
 
 def above_text(summary: dict[str, Any]) -> str:
