@@ -281,39 +281,31 @@ def written(known, tmp_path_factory):
 
 def test_the_json_is_the_series_with_its_provenance(written, known):
     data = json.loads(written[0].read_text())
-    assert "emergence --run " in data["command"] and data["date"]
+    assert "emergence --run " in data["command"] and data["date"] and data["versions"]["torch"]
     assert (data["examples"], data["seed"], data["tolerance"]) == (16, 0, 0.05)
-    assert set(data["versions"]) == {"retrieval-interp", "torch", "transformer-lens"}
-    assert data["recipe"]["checkpoint_every"] == 100 and len(data["snapshots"]) == 6
     assert len(data["paths"]) == 7 and data["partial_losses"]["x_2"]["by"] == 400
-    assert data["in_order"] is True
+    assert data["in_order"] is True and len(data["snapshots"]) == 6
     again = ri.read_series(written[0])
     direct = ri.follow_run(known[0] / "run", known[1], examples=16)
     assert again.circuit == direct.circuit and again.recipe == direct.recipe
     for path in direct.paths:
         assert again.attention(path) == pytest.approx(direct.attention(path), abs=1e-6)
         assert again.necessity(path) == pytest.approx(direct.necessity(path), abs=1e-4)
-    assert ri.emergence_table(again) == ri.emergence_table(direct)
 
 
 def test_the_csv_has_every_number_of_the_series_once(written):
     series = ri.read_series(written[0])
     rows = list(csv.DictReader(written[1].read_text().splitlines()))
-    assert list(rows[0]) == ["step", "quantity", "path", "value"]
     found = {(int(row["step"]), row["quantity"], row["path"]): float(row["value"]) for row in rows}
     assert len(found) == len(rows)
-    for at in series.snapshots:
-        assert found[at.step, "combined_loss", ""] == pytest.approx(at.combined_loss, rel=1e-5)
-        for path, measured in at.paths.items():
-            for quantity in ("attention", "live_loss", "frozen_loss"):
-                value = getattr(measured, quantity)
-                if value is not None:
-                    close = pytest.approx(value, rel=1e-5, abs=1e-7)
-                    assert found.pop((at.step, quantity, path)) == close
-    for path in series.paths:
-        for step, value in zip(series.steps, series.necessity(path)):
-            assert found.pop((step, "necessity", str(path))) == pytest.approx(value, abs=1e-6)
-    assert {key[1] for key in found if key[2]} == {"frozen_necessity"}
+    expected = {}
+    for place, at in enumerate(series.snapshots):
+        expected[at.step, "combined_loss", ""] = at.combined_loss
+        for path in series.paths:
+            measured, name = at.paths[str(path)], str(path)
+            expected[at.step, "live_loss", name] = measured.live_loss
+            expected[at.step, "necessity", name] = series.necessity(path)[place]
+    assert {key: found[key] for key in expected} == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert found[200, "partial_loss_x_1", ""] == 0.3 and found[200, "train_loss", ""] == 1.0
 
 
@@ -350,8 +342,8 @@ def test_shipped_series_still_open_and_are_written_as_they_are():
 
 def test_the_report_needs_no_network_and_escapes_names(written):
     page = written[2].read_text()
-    assert page.count('class="plotly-graph-div"') == 3 and page.count("<svg") == 1
     own = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    assert own.count('class="plotly-graph-div"') == 3 and own.count("<svg") == 1
     assert not re.search(r'(src|href|action)="', own)
     assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in own
     assert "&lt;i&gt;&amp;circuit.json" in own
