@@ -160,59 +160,44 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(only_small):
 # C8: what paths cost
 
 
-def worth(combined, **costs):
-    named = {
-        name.replace("_", ".", 1).replace("_", " ").replace("to", "<-"): name for name in costs
-    }
-    paths = {ri.parse_head_path(path, 7): costs[name] for path, name in named.items()}
-    return Worth(combined, paths)
-
-
 @pytest.mark.parametrize(
-    ("given", "said", "agrees"),
+    ("combined", "first", "later", "said", "agrees"),
     [
-        (
-            worth(0.04, L2_H0_s2tos1=0.07, L5_H0_s0tos2=0.5),
-            "first useful layer (L2): 1 inside (L2.H0 s2<-s1 0.07); "
-            "later layers: 1 inside (L5.H0 s0<-s2 0.50)",
-            True,
-        ),
+        (0.04, 0.07, 0.5, "(L2): 1 inside (L2.H0 s2<-s1 0.07); later layers: 1 inside (L5", True),
         # The ends belong to the range, to two decimals.
-        (worth(0.04, L0_H0_s2tos1=0.1049, L1_H0_s0tos2=0.8949), "1 inside (L1.H0 s0", True),
-        (worth(0.04, L0_H0_s2tos1=0.0451, L1_H0_s0tos2=0.1651), "1 inside (L0.H0 s2", True),
-        (worth(0.04, L0_H0_s2tos1=0.1051, L1_H0_s0tos2=0.5), "1 above (L0.H0 s2<-s1 0.11)", False),
-        (worth(0.04, L0_H0_s2tos1=0.0449, L1_H0_s0tos2=0.5), "1 below (L0.H0 s2<-s1 0.04)", False),
+        (0.04, 0.1049, 0.8949, "1 inside (L5.H0 s0<-s2 0.89)", True),
+        (0.04, 0.0451, 0.1651, "1 inside (L2.H0 s2<-s1 0.05)", True),
+        (0.04, 0.1051, 0.5, "1 above (L2.H0 s2<-s1 0.11)", False),
+        (0.04, 0.0449, 0.5, "1 below (L2.H0 s2<-s1 0.04)", False),
         # A circuit that does not hold shows nothing about its paths.
-        (worth(0.06, L0_H0_s2tos1=0.07, L1_H0_s0tos2=0.5), "later layers: 1 inside", False),
-        (worth(0.04, L0_H0_s2tos1=0.07), "later layers: no path", False),
-        (worth(0.04), "first useful layer: no path; later layers: no path", False),
+        (0.06, 0.07, 0.5, "later layers: 1 inside", False),
+        (0.04, 0.07, None, "later layers: no path", False),
+        (0.04, None, None, "first useful layer: no path; later layers: no path", False),
     ],
 )
-def test_each_path_has_to_cost_what_the_papers_do(given, said, agrees):
-    text, verdict = costs_of_paths(given)
+def test_each_path_has_to_cost_what_the_papers_do(combined, first, later, said, agrees):
+    costs = {"L2.H0 s2<-s1": first, "L5.H0 s0<-s2": later}
+    paths = {ri.parse_head_path(path, 7): cost for path, cost in costs.items() if cost is not None}
+    text, verdict = costs_of_paths(Worth(combined, paths))
     assert said in text and verdict is agrees
 
 
 # C10: transformer D
 
 
-@pytest.mark.parametrize(
-    ("fresh", "combined", "verdict"),
-    [
+def test_transformer_ds_row_says_what_its_circuit_was_searched_for():
+    package = Evidence(Path("/nowhere"))
+    trained = package.trained("transformer-d")
+    for fresh, combined, verdict in (
         (0.0310, 0.0450, "reproduced"),
         (0.0311, 0.0400, "not reproduced"),
         (0.0100, 0.0451, "not reproduced"),
-    ],
-)
-def test_transformer_ds_row_says_what_its_circuit_was_searched_for(fresh, combined, verdict):
-    package = Evidence(Path("/nowhere"))
-    trained = package.trained("transformer-d")
-    vars(trained).update(worth=Worth(combined, {}), fresh_loss=(fresh, 0.001))
-    (row,) = judge(package, ["C10"])
-    assert row.ours.endswith(
-        f"; {combined:.4f} with the circuit, which was searched for a loss below 0.045"
-    )
-    assert row.verdict == verdict
+    ):
+        vars(trained).update(worth=Worth(combined, {}), fresh_loss=(fresh, 0.001))
+        (row,) = judge(package, ["C10"])
+        assert row.ours.endswith(f"; {combined:.4f} with the circuit, which was searched for a "
+                                 "loss below 0.045")  # fmt: skip
+        assert row.verdict == verdict
     assert package.trained("small").tolerance == 0.05
 
 
