@@ -108,12 +108,12 @@ def _sweep(folder: "SweepFolder", options: SweepOptions) -> bool:
 def _place(options: SweepOptions, stack: ExitStack) -> tuple[Callable[[Any], Any], int, int]:
     """What runs a cell, how many at once (0: all), and the threads of each."""
     if options.address is not None:
-        from retrieval_interp.sweep.ray_cluster import OnNodes, connect
+        from retrieval_interp.sweep.ray_cluster import connect, on_nodes
 
         ray, threads = connect(options.address), options.threads or 1
         stack.callback(ray.shutdown)
         on_gpu = options.device != "cpu" and ray.cluster_resources().get("GPU")
-        run = OnNodes(ray, options.out, threads, options.gpus_per_cell if on_gpu else 0)
+        run = on_nodes(ray, options.out, threads, options.gpus_per_cell if on_gpu else 0)
         return run, options.workers or 0, threads
     from retrieval_interp.sweep.cells import run_cell
     from retrieval_interp.sweep.running import in_process

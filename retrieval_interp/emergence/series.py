@@ -116,13 +116,8 @@ class Series:
 
     def frozen_necessity(self, path: HeadPath) -> list[float] | None:
         """The same when the path is removed from the circuit; None if it only enables."""
-        lost = []
-        for at in self.snapshots:
-            frozen = at.paths[str(path)].frozen_losses
-            if frozen is None:
-                return None
-            lost.append(self._lost(frozen, at.combined_losses))
-        return lost
+        rows = [(at.paths[str(path)].frozen_losses, at.combined_losses) for at in self.snapshots]
+        return [self._lost(row, combined) for row, combined in rows if row is not None] or None
 
     def least_necessity(self, frozen: bool = False) -> float:
         """The necessity that costs the tolerance at the last step."""

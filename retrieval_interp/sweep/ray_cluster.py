@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,8 @@ def connect(address: str) -> Any:
     return ray
 
 
-class OnNodes:
-    """Runs a cell on some node, and writes here what is kept of its run folder.
+def on_nodes(ray: Any, where: Path, threads: int, gpus: float) -> Callable[[Job], Any]:
+    """A function that runs a cell on some node, and writes here what is kept of its run folder.
 
     Args:
         ray: what `connect` returned.
@@ -62,19 +63,18 @@ class OnNodes:
         threads: CPUs of a cell.
         gpus: share of a GPU of a cell.
     """
+    options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": MAX_RETRIES}
+    task = ray.remote(run_on_node).options(**options)
+    sweep = hashlib.sha256(f"{socket.gethostname()}:{where.resolve()}".encode()).hexdigest()[:16]
 
-    def __init__(self, ray: Any, where: Path, threads: int, gpus: float):
-        options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": MAX_RETRIES}
-        self.ray, self.task = ray, ray.remote(run_on_node).options(**options)
-        name = f"{socket.gethostname()}:{where.resolve()}"
-        self.sweep = hashlib.sha256(name.encode()).hexdigest()[:16]
-
-    def __call__(self, job: Job) -> Any:
-        result, files = self.ray.get(self.task.remote(job, self.sweep))
+    def run(job: Job) -> Any:
+        result, files = ray.get(task.remote(job, sweep))
         for name, content in files.items():
             (job.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (job.folder / name).write_bytes(content)
         return result
+
+    return run
 
 
 def run_on_node(job: Job, sweep: str) -> tuple[dict[str, Any], dict[str, bytes]]:
