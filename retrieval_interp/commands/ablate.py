@@ -69,12 +69,12 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         from retrieval_interp.circuits import Head, discover, score_circuit
         from retrieval_interp.circuits.flow.delivery import describe_flow
         from retrieval_interp.commands.search_line import search_line
-        from retrieval_interp.reproduce.paper import paper_reports
         from retrieval_interp.storage.checkpoint import load_checkpoint
         from retrieval_interp.storage.circuit_file import read_circuit
         from retrieval_interp.storage.files import write_json, write_whole
         from retrieval_interp.storage.provenance import provenance
         from retrieval_interp.training.device import choose_device
+        from retrieval_interp.views.paper import paper_reports
         from retrieval_interp.views.score_text import (
             describe,
             scale,
