@@ -4,7 +4,6 @@ import csv
 import io
 import json
 
-from retrieval_interp.circuits import HeadPath
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.times import (
     THRESHOLD,
@@ -20,6 +19,8 @@ from retrieval_interp.views.tables import text_table, wrapped
 
 HEADER = ["path", "meaning", "attention", f"above {THRESHOLD:g}", "half of it"]
 HEADER += ["necessity", "half of it", "removed", "half of it", "first"]
+_LOSSES = ("baseline_loss", "combined_loss")
+_OF_PATHS = ("attention", "live_loss", "frozen_loss")
 LEGEND = (
     "Attention is a path's mean attention. Necessity is the share of what the model has learned so "
     "far that is lost if the path is cut in the model (1: all of it, back to the plateau); removed "
@@ -108,28 +109,22 @@ def emergence_json(series: Series, command: str, examples: int, seed: int) -> st
 
 def emergence_csv(series: Series) -> str:
     """Everything measured in long form: step, quantity, path (possibly empty), value."""
+    rows: list[tuple[int, str, object, float | None]] = []
+    for row in series.losses:
+        losses = {"train_loss": row.train_loss, "validation_loss": row.validation_loss}
+        for symbol, loss in zip(series.recipe.task.asked, row.partial_losses):
+            losses[f"partial_loss_{symbol}"] = loss
+        rows += [(row.step, name, "", loss) for name, loss in losses.items()]
+    for at in series.snapshots:
+        rows += [(at.step, name, "", getattr(at, name)) for name in _LOSSES]
+        for path, measured in at.paths.items():
+            rows += [(at.step, name, path, getattr(measured, name)) for name in _OF_PATHS]
+    for each in series.paths:
+        necessity, frozen = series.necessity(each), series.frozen_necessity(each) or []
+        rows += [(step, "necessity", each, value) for step, value in zip(series.steps, necessity)]
+        rows += [(at, "frozen_necessity", each, value) for at, value in zip(series.steps, frozen)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["step", "quantity", "path", "value"])
-
-    def write(step: int, quantity: str, value: float | None, path: HeadPath | str = "") -> None:
-        if value is not None:
-            writer.writerow([step, quantity, path, f"{value:.7g}"])
-
-    for row in series.losses:
-        write(row.step, "train_loss", row.train_loss)
-        write(row.step, "validation_loss", row.validation_loss)
-        for symbol, loss in zip(series.recipe.task.asked, row.partial_losses):
-            write(row.step, f"partial_loss_{symbol}", loss)
-    for at in series.snapshots:
-        write(at.step, "baseline_loss", at.baseline_loss)
-        write(at.step, "combined_loss", at.combined_loss)
-        for name, measured in at.paths.items():
-            for quantity in ("attention", "live_loss", "frozen_loss"):
-                write(at.step, quantity, getattr(measured, quantity), name)
-    for path in series.paths:
-        for step, value in zip(series.steps, series.necessity(path)):
-            write(step, "necessity", value, path)
-        for step, value in zip(series.steps, series.frozen_necessity(path) or ()):
-            write(step, "frozen_necessity", value, path)
+    writer.writerows((*row, f"{value:.7g}") for *row, value in rows if value is not None)
     return text.getvalue()
