@@ -1,0 +1,138 @@
+"""Random matching heads, and all there are: models for tests and benchmarks."""
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.known.heads import (
+    PAIR,
+    TOKEN,
+    MatchingHead,
+    Pairing,
+    Slot,
+    jump_head,
+    pair_head,
+    split,
+)
+from retrieval_interp.tasks import RetrievalTask
+
+PAIRINGS: tuple[Pairing, ...] = ("join", "point")
+DISTRACTION = 0.04
+
+
+class Jump(NamedTuple):
+    """Attend `reach` steps further and append the tokens at these offsets."""
+
+    reach: int
+    offsets: tuple[int, ...]
+
+
+def plan_heads(
+    plan: Sequence[Sequence[Jump]], layers: Sequence[int] | None = None, pairing: Pairing = "join"
+) -> tuple[MatchingHead, ...]:
+    """A pair head in the first of these layers (0, 1, 2, ...), then layer by layer the jumps."""
+    first, *later = range(len(plan) + 1) if layers is None else layers
+    heads = [pair_head(first, pairing=pairing)]
+    for layer, jumps in zip(later, plan, strict=True):
+        heads += [jump_head(layer, *jump, head, pairing) for head, jump in enumerate(jumps)]
+    return tuple(heads)
+
+
+def stepping_heads(task: RetrievalTask, pairing: Pairing = "join") -> tuple[MatchingHead, ...]:
+    """Advance one token in every layer: D + 1 layers."""
+    return plan_heads([[Jump(o, (o,))] for o in range(1, task.steps + 1)], pairing=pairing)
+
+
+def distractor(layer: int, head: int, offset: int = 1, scale: float = DISTRACTION) -> MatchingHead:
+    """A head that attends sharply, like one that joins pairs, but is almost useless.
+
+    It adds a little of the token it finds, which does not belong there, to `x+offset`.
+    """
+    copy = ((TOKEN, Slot("x", offset)),)
+    return MatchingHead(layer, head, PAIR, PAIR, avoid=TOKEN, copy=copy, scale=scale)
+
+
+def all_plans(steps: int, n_jumps: int) -> Iterator[tuple[tuple[Jump, ...], ...]]:
+    """Every gapless plan of `n_jumps` jumps, one per layer, that holds x .. x+steps in the end."""
+
+    def extend(held: int, left: int) -> Iterator[tuple[tuple[Jump, ...], ...]]:
+        if left == 0:
+            yield ()
+        for width in _widths(held, left, steps) if left else ():
+            offsets = tuple(range(held, held + width))
+            for reach in range(width, held + 1):
+                for rest in extend(held + width, left - 1):
+                    yield ((Jump(reach, offsets),), *rest)
+
+    if 1 <= n_jumps <= steps < 2**n_jumps:
+        yield from extend(1, n_jumps)
+
+
+def all_heads(task: RetrievalTask, n_layers: int) -> Iterator[tuple[MatchingHead, ...]]:
+    """Every way to solve a task with one head per layer, idle layers included."""
+    for pairing in PAIRINGS:
+        for n_jumps in range(1, n_layers):
+            for plan in all_plans(task.steps, n_jumps):
+                for layers in itertools.combinations(range(n_layers), n_jumps + 1):
+                    yield plan_heads(plan, layers, pairing)
+
+
+def random_heads(
+    task: RetrievalTask, n_layers: int, seed: int, n_heads: int = 1, extras: bool = True
+) -> tuple[MatchingHead, ...]:
+    """Random heads that solve a task; the same seed gives the same ones.
+
+    Random are the pairing, the number of working layers and where they are, and how much each
+    appends, with which reach and how many heads. Every other head is idle. With `extras` it is
+    instead, in one case of four, a distractor, and in another, if a head of its layer works, it
+    takes over half of that head's work.
+    """
+    rng = random.Random(seed)
+    pairing = rng.choice(PAIRINGS)
+    n_jumps = rng.randint(causal_depth(task.steps) - 1, min(task.steps, n_layers - 1))
+    layers = sorted(rng.sample(range(n_layers), n_jumps + 1))
+    heads, held = [pair_head(layers[0], pairing=pairing)], 1
+    for left, layer in zip(range(n_jumps, 0, -1), layers[1:]):
+        width = rng.choice(_widths(held, left, task.steps))
+        offsets = range(held, held + width)
+        numbers = [rng.randrange(n_heads) for _ in offsets]
+        for number in sorted(set(numbers)):
+            appended = tuple(offset for offset, other in zip(offsets, numbers) if other == number)
+            reach = rng.randint(appended[-1] - held + 1, held)
+            heads.append(jump_head(layer, reach, appended, number, pairing))
+        held += width
+    if extras:
+        heads = _with_extras(heads, task, n_layers, n_heads, rng)
+    return tuple(sorted(heads, key=lambda head: head.place))
+
+
+def _with_extras(
+    heads: list[MatchingHead], task: RetrievalTask, n_layers: int, n_heads: int, rng: random.Random
+) -> list[MatchingHead]:
+    placed = {tuple(head.place): head for head in heads}
+    distractors: list[tuple[int, int]] = []
+    for layer, number in itertools.product(range(n_layers), range(n_heads)):
+        if (layer, number) in placed:
+            continue
+        whole = [head for head in heads if head.layer == layer and placed[head.place] == head]
+        draw = rng.randrange(4)
+        if draw == 0:
+            distractors.append((layer, number))
+        elif draw == 1 and whole:
+            head = rng.choice(whole)
+            placed[head.place], placed[layer, number] = split(head, [number])
+    for layer, number in distractors:
+        offset = rng.randint(1, task.steps)
+        placed[layer, number] = distractor(layer, number, offset, DISTRACTION / len(distractors))
+    return list(placed.values())
+
+
+def _widths(held: int, left: int, steps: int) -> list[int]:
+    """How many tokens a jump may append, so that it and the jumps left end at steps + 1."""
+    return [
+        width
+        for width in range(1, held + 1)
+        if held + width + left - 1 <= steps + 1 <= (held + width) * 2 ** (left - 1)
+    ]
