@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
+from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, HeadPath, OneHot
 from retrieval_interp.circuits.known.heads import PAIR, TOKEN, MatchingHead, Slot
 from retrieval_interp.circuits.known.trace import UNKNOWN, Symbol, symbol_of, trace_heads
 from retrieval_interp.tasks import InputError, RetrievalTask
@@ -97,7 +97,7 @@ def compile_circuit(
         enabling |= content[symbol].enabling
     circuit = Circuit(
         dict.fromkeys(free, UNIFORM)
-        | {head.place: Mechanism("one-hot", tuple(own)) for head, own in paths.items()},
+        | {head.place: OneHot(tuple(own)) for head, own in paths.items()},
         len(task.role_names),
         task=task.to_dict(),
     )

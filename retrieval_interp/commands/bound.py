@@ -11,7 +11,6 @@ from pathlib import Path
 from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
 from retrieval_interp.tasks.errors import InputError
 
-PROG = "retrieval-interp bound"
 DEFAULT_STEPS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128)
 MOST_STEPS = 512
 MOST_DRAWN = 25  # symbols have letters up to there
@@ -36,7 +35,7 @@ class BoundOptions:
     mask: bool = True
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
     options = parse_options(BoundOptions, argv, prog)
     drawn = () if options.draw is None else (options.draw,)
     for name, most, numbers in (
