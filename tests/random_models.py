@@ -40,11 +40,6 @@ def plan_heads(
     return tuple(heads)
 
 
-def stepping_heads(task: RetrievalTask, pairing: Pairing = "join") -> tuple[MatchingHead, ...]:
-    """Advance one token in every layer: D + 1 layers."""
-    return plan_heads([[Jump(o, (o,))] for o in range(1, task.steps + 1)], pairing=pairing)
-
-
 def distractor(layer: int, head: int, offset: int = 1, scale: float = DISTRACTION) -> MatchingHead:
     """A head that attends sharply, like one that joins pairs, but is almost useless.
 

@@ -6,37 +6,13 @@ neighbouring layers without arrows share a row if all is alike in them.
 
 import itertools
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.draw.names import replaced_heads
 from retrieval_interp.tasks import Batch
 
 COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
 _SHALLOW = 12  # most layers of a model that has a row for each
-
-
-class PathLosses(NamedTuple):
-    """The loss without each path, and what it is compared with.
-
-    Attributes:
-        losses: of the paths that were measured.
-        intact: the intact model's loss.
-        uninformed: the loss of a model that knows nothing.
-        when: what was done to a path, in words.
-    """
-
-    losses: Mapping[HeadPath, float] = {}
-    intact: float = 0.0
-    uninformed: float = 1.0
-    when: str = "removed from the circuit"
-
-    def share(self, path: HeadPath) -> float:
-        """The share of what was learned that is lost without the path, from 0 to 1."""
-        learned = self.uninformed - self.intact
-        lost = self.losses.get(path, self.intact) - self.intact
-        return min(max(lost / learned, 0.0), 1.0) if learned > 0 else 0.0
 
 
 def head_colors(circuit: Circuit) -> dict[Head, str]:

@@ -15,7 +15,7 @@ _LONG = 30  # most characters of a line that adds to a label
 
 
 class Label(NamedTuple):
-    """A line of text next to a layer: in an arrow's colour, or faint if it adds to the one above."""
+    """A line of text next to a layer, in an arrow's colour, or faint below another line."""
 
     text: str
     color: str | None = None
@@ -23,7 +23,7 @@ class Label(NamedTuple):
 
 
 def role_words(circuit: Circuit, task: Task | None) -> tuple[Sequence[str], Sequence[str]]:
-    """Every role in words, and shorter: as the task says, or in a chain's letters, or s0, s1, ..."""
+    """Every role in words, and shorter: the task's, or a chain's letters, or s0, s1, ..."""
     if task is not None:
         own = tuple(task.role_symbols) != tuple(task.role_names)
         return task.role_labels, task.role_symbols if own else task.role_labels
@@ -94,7 +94,7 @@ def row_labels(
 def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
     """What replaces the heads of a layer, by head and without their paths."""
     return {
-        head.head: mechanism.kind if mechanism.paths else str(mechanism)
+        head.head: mechanism.label
         for head, mechanism in circuit.mechanisms.items()
         if head.layer == layer
     }

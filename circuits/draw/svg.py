@@ -9,7 +9,6 @@ from xml.etree import ElementTree as ET
 
 from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
 from retrieval_interp.circuits.draw.layout import (
-    PathLosses,
     chain_order,
     depth,
     head_colors,
@@ -30,10 +29,14 @@ _CHARACTER, _TALL = 6.4, 12  # of 11-pixel text
 def draw_circuit(
     circuit: Circuit,
     n_layers: int | None = None,
-    losses: PathLosses | None = None,
+    order: Sequence[int] | None = None,
+    losses: Mapping[HeadPath, float] | None = None,
     task: Task | None = None,
-    batch: Batch | None = None,
     enables: Enabling | None = None,
+    batch: Batch | None = None,
+    intact: float = 0.0,
+    uninformed: float = 1.0,
+    when: str = "removed from the circuit",
     colors: Mapping[HeadPath, str] | None = None,
     notes: Mapping[HeadPath, str] | None = None,
 ) -> str:
@@ -41,16 +44,19 @@ def draw_circuit(
 
     Arrows are dashed where a path only enables, and joined by a band where any one of them
     suffices. They are 1.5 to 6 pixels wide, by the share of what the model has learned that is lost
-    without the path.
+    without the path, (loss - intact) / (uninformed - intact).
 
     Args:
         circuit: what to draw; heads without paths are written next to their layer.
         n_layers: layers of the model; by default as many as the circuit needs.
+        order: roles from left to right; by default their order in the examples, or a chain's.
         losses: the loss without each path.
         task: names the roles, the loss and heads of a common kind.
-        batch: examples that tell the order of the roles and what heads do; by default a few of
-            the task's, and without a task the order is a chain's.
         enables: which later heads are known to need each path.
+        batch: examples that tell what heads do; by default a few of the task's.
+        intact: the intact model's loss.
+        uninformed: the loss of a model that knows nothing.
+        when: what was done to a path, in words: "removed from the circuit", "cut in the model".
         colors: CSS colour of an arrow; by default one per head of a layer.
         notes: short text next to an arrow; by default its loss.
 
@@ -59,7 +65,8 @@ def draw_circuit(
     """
     if batch is None and task is not None:
         batch = task.sample(8)
-    order = chain_order(circuit.n_roles) if batch is None else role_order(batch)
+    if order is None:
+        order = chain_order(circuit.n_roles) if batch is None else role_order(batch)
     names = [role_name(role, circuit.role_names) for role in range(circuit.n_roles)]
     words, symbols = role_words(circuit, task)
     below = [
@@ -90,17 +97,18 @@ def draw_circuit(
     svg = _canvas(xs[order[-1]] + max(_RIGHT, step // 2), height)
     for role, x in xs.items():
         _add_column(svg, x, floors, names[role], below[role])
-    losses, notes = losses or PathLosses(), notes or {}
+    losses, notes = losses or {}, notes or {}
     loss_name, carrying = task.loss_name if task else "loss", set(circuit.paths())
     for paths, lines, (bottom, top) in zip(in_row, labels, pairwise(floors)):
         _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
         beside: Counter[RolePath] = Counter()
         arrows = []
         for path in paths:
-            dest, src = path.path.pair
+            dest, src = path.path
             about = [f"{words[dest]} from {words[src]}"]
-            loss = losses.losses.get(path)
-            about += [] if loss is None else [f"{loss_name} {loss:.3f} when {losses.when}"]
+            loss = losses.get(path)
+            about += [] if loss is None else [f"{loss_name} {loss:.3f} when {when}"]
+            lost = (losses.get(path, intact) - intact) / max(uninformed - intact, 1e-9)
             about += [] if path in carrying else ["only enables"]
             about += [one_suffices(s, circuit.role_names) for s in circuit.redundant if path in s]
             shift = _BESIDE * beside[path.path]  # equal paths of several heads run side by side
@@ -110,7 +118,7 @@ def draw_circuit(
                     path,
                     _Curve(xs[src] + shift, xs[dest] + shift, bottom - 5, top + 5),
                     colors[path],
-                    1.5 + 4.5 * losses.share(path),
+                    1.5 + 4.5 * min(max(lost, 0.0), 1.0),
                     path not in carrying,
                     notes.get(path, "" if loss is None else f"{loss:.2f}"),
                     f"{path.text(circuit.role_names)}: {', '.join(about)}",
@@ -229,9 +237,9 @@ def _add_arrows(svg: ET.Element, arrows: Sequence[_Arrow], circuit: Circuit) -> 
     dots = [arrow.curve.at(t / 60) for arrow in arrows for t in range(61)]
     taken: list[tuple[float, float, float]] = []
     for group, text, curve in texts:
-        left, middle, width = _place(_CHARACTER * len(text), curve, taken, dots)
-        taken.append((left, middle, width))
-        where = {"x": f"{left:.0f}", "y": f"{middle + 3:.0f}"}
+        left, center, width = _place(_CHARACTER * len(text), curve, taken, dots)
+        taken.append((left, center, width))
+        where = {"x": f"{left:.0f}", "y": f"{center + 3:.0f}"}
         _add(group, "text", text, **where, font_size=11, fill="currentColor")
 
 

@@ -9,9 +9,8 @@ x_0 .. x_D.
 from collections.abc import Sequence
 
 from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.tasks import InputError, RetrievalGraph, path_graph
-
-_REDUCED = ("uniform", "identity", "one-hot", "shared")  # other heads may bring anything
 
 
 def held_nodes(circuit: Circuit, n_layers: int) -> list[list[frozenset[int]]]:
@@ -53,7 +52,11 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
         but = f"{text} but not" if got else "cannot deliver"
         text = f"{but} {listed(missing, 'or')}"
     heads = (Head(layer, head) for layer in range(n_layers) for head in range(n_heads))
-    loose = [str(head) for head in heads if circuit[head].kind not in _REDUCED]
+    loose = [
+        str(head)
+        for head in heads
+        if not (circuit[head].follows_paths or circuit[head] in (UNIFORM, IDENTITY))
+    ]
     if missing and loose:
         named = listed(loose, "and") if len(loose) <= 4 else f"{len(loose)} of its heads"
         verb = "is" if len(loose) == 1 else "are"

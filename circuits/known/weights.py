@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, HeadPath, OneHot
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.known.heads import PAIR, TOKEN, MatchingHead, Slot
 from retrieval_interp.circuits.known.trace import UNKNOWN, Symbol, symbol_of, trace_heads
+from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.tasks import InputError, RetrievalTask
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Compiled:
         carrying: the paths that bring an asked symbol, or part of it, to the read-out.
         enabling: the paths that bring what the match of a carrying or enabling path compares, or
             part of it; of two halves of a query, one may be dispensable.
+        idle: the heads of the model that do nothing.
     """
 
     model: "VectorTransformer"
@@ -51,6 +53,7 @@ class Compiled:
     circuit: Circuit
     carrying: frozenset[HeadPath]
     enabling: frozenset[HeadPath]
+    idle: frozenset[Head]
 
 
 @torch.no_grad()
@@ -91,7 +94,7 @@ def compile_circuit(
             held = " + ".join(f"{held.weight:g} {other}" for other, held in content.items())
             found = "something unknown" if UNKNOWN in content else held or "nothing"
             raise InputError(
-                f"compile: expected heads that bring {symbol} to s0, found {found} in its slot x+{i}"
+                f"compile: expected heads that bring {symbol} to s0, found {found} in its x+{i}"
             )
         carrying |= content[symbol].carrying
         enabling |= content[symbol].enabling
@@ -113,7 +116,8 @@ def compile_circuit(
             "compile: expected a task with unit tokens and one encoding per pair, far enough apart "
             f"to be told by inner products (use a larger dim or another base), found MSE {loss:.3f}"
         )
-    return Compiled(model, task, slots, circuit, frozenset(carrying), frozenset(enabling))
+    useful = frozenset(carrying), frozenset(enabling)
+    return Compiled(model, task, slots, circuit, *useful, frozenset(free))
 
 
 def _build(
