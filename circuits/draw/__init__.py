@@ -1,1 +1,1 @@
-"""Pictures of circuits, as SVG."""
+"""Pictures of circuits, as SVG for pages and notebooks."""

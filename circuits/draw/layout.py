@@ -1,8 +1,4 @@
-"""Where everything is in a picture of a circuit (paper, figures 5 and 7).
-
-Roles are columns in the order of the sequence, layers are rows from the bottom up. In deep models
-neighbouring layers without arrows share a row if all is alike in them.
-"""
+"""Where roles and layers are in a picture of a circuit (paper, figures 5 and 7)."""
 
 import itertools
 import math
@@ -26,15 +22,15 @@ def head_colors(circuit: Circuit) -> dict[Head, str]:
 
 
 def layer_rows(circuit: Circuit, n_layers: int) -> list[range]:
-    """The layers of each row, from the bottom."""
+    """The layers of each row, from the bottom; in deep models idle ones that are alike share it."""
     busy = {path.head.layer for path in circuit.every_path()}
 
     def alike(layer: int) -> object:
         own = n_layers <= _SHALLOW or layer in busy
         return layer if own else replaced_heads(circuit, layer)
 
-    grouped = (list(layers) for _, layers in itertools.groupby(range(n_layers), alike))
-    return [range(layers[0], layers[-1] + 1) for layers in grouped]
+    groups = [list(layers) for _, layers in itertools.groupby(range(n_layers), alike)]
+    return [range(layers[0], layers[-1] + 1) for layers in groups]
 
 
 def depth(circuit: Circuit) -> int:

@@ -4,17 +4,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise, product
+from statistics import fmean
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
-from retrieval_interp.circuits.draw.layout import (
-    chain_order,
-    depth,
-    head_colors,
-    layer_rows,
-    role_order,
-)
+from retrieval_interp.circuits.draw import layout
 from retrieval_interp.circuits.draw.names import Enabling, Label, role_words, row_labels
 from retrieval_interp.tasks import Batch, Task, role_name
 
@@ -40,7 +35,7 @@ def draw_circuit(
     colors: Mapping[HeadPath, str] | None = None,
     notes: Mapping[HeadPath, str] | None = None,
 ) -> str:
-    """Draw a circuit as SVG: roles across, layers upwards, an arrow for each path.
+    """A circuit as an `<svg>` element: roles across, layers upwards, an arrow for each path.
 
     Arrows are dashed where a path only enables, and joined by a band where any one of them
     suffices. They are 1.5 to 6 pixels wide, by the share of what the model has learned that is lost
@@ -59,23 +54,20 @@ def draw_circuit(
         when: what was done to a path, in words: "removed from the circuit", "cut in the model".
         colors: CSS colour of an arrow; by default one per head of a layer.
         notes: short text next to an arrow; by default its loss.
-
-    Returns:
-        An `<svg>` element that takes its text colour from the page and needs nothing else.
     """
     if batch is None and task is not None:
         batch = task.sample(8)
     if order is None:
-        order = chain_order(circuit.n_roles) if batch is None else role_order(batch)
+        order = layout.chain_order(circuit.n_roles) if batch is None else layout.role_order(batch)
     names = [role_name(role, circuit.role_names) for role in range(circuit.n_roles)]
     words, symbols = role_words(circuit, task)
     below = [
         [] if symbol == name else textwrap.wrap(symbol, _SYMBOL, break_on_hyphens=False)
         for symbol, name in zip(symbols, names)
     ]
-    given, own = colors or {}, head_colors(circuit)
+    given, own = colors or {}, layout.head_colors(circuit)
     colors = {path: given.get(path, own[path.head]) for path in circuit.every_path()}
-    rows = layer_rows(circuit, max(n_layers or 0, depth(circuit)))
+    rows = layout.layer_rows(circuit, max(n_layers or 0, layout.depth(circuit)))
     labels = [list(row_labels(circuit, layers, colors, batch, enables or {})) for layers in rows]
     in_row = [[path for path in colors if path.head.layer in layers] for layers in rows]
 
@@ -98,33 +90,23 @@ def draw_circuit(
     for role, x in xs.items():
         _add_column(svg, x, floors, names[role], below[role])
     losses, notes = losses or {}, notes or {}
-    loss_name, carrying = task.loss_name if task else "loss", set(circuit.paths())
+    loss_name = task.loss_name if task else "loss"
     for paths, lines, (bottom, top) in zip(in_row, labels, pairwise(floors)):
         _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
-        beside: Counter[RolePath] = Counter()
-        arrows = []
-        for path in paths:
+        curves = _curves(paths, xs, bottom, top)
+        texts = _add_bands(svg, circuit, curves)
+        for path, curve in curves.items():
             dest, src = path.path
-            about = [f"{words[dest]} from {words[src]}"]
-            loss = losses.get(path)
-            about += [] if loss is None else [f"{loss_name} {loss:.3f} when {when}"]
-            lost = (losses.get(path, intact) - intact) / max(uninformed - intact, 1e-9)
-            about += [] if path in carrying else ["only enables"]
-            about += [one_suffices(s, circuit.role_names) for s in circuit.redundant if path in s]
-            shift = _BESIDE * beside[path.path]  # equal paths of several heads run side by side
-            beside[path.path] += 1
-            arrows.append(
-                _Arrow(
-                    path,
-                    _Curve(xs[src] + shift, xs[dest] + shift, bottom - 5, top + 5),
-                    colors[path],
-                    1.5 + 4.5 * min(max(lost, 0.0), 1.0),
-                    path not in carrying,
-                    notes.get(path, "" if loss is None else f"{loss:.2f}"),
-                    f"{path.text(circuit.role_names)}: {', '.join(about)}",
-                )
-            )
-        _add_arrows(svg, arrows, circuit)
+            about, note, share = [f"{words[dest]} from {words[src]}"], "", 0.0
+            if path in losses:
+                about.append(f"{loss_name} {losses[path]:.3f} when {when}")
+                note = f"{losses[path]:.2f}"
+                share = (losses[path] - intact) / max(uninformed - intact, 1e-9)
+            width = 1.5 + 4.5 * min(max(share, 0.0), 1.0)
+            group = _add_arrow(svg, circuit, path, curve, colors[path], width, about)
+            if note := notes.get(path, note):
+                texts.append((group, note, curve))
+        _add_texts(texts, list(curves.values()))
     for y, x in product(floors, xs.values()):
         _add(svg, "circle", cx=x, cy=y, r=3.5, fill="currentColor", fill_opacity=0.6)
     ET.indent(svg, "")
@@ -152,14 +134,17 @@ class _Curve(NamedTuple):
         return f"M{start:g} {bottom:g} C{start:g} {middle:g} {end:g} {middle:g} {end:g} {top:g}"
 
 
-class _Arrow(NamedTuple):
-    path: HeadPath
-    curve: _Curve
-    color: str
-    width: float
-    dashed: bool
-    note: str
-    about: str
+def _curves(
+    paths: Sequence[HeadPath], xs: Mapping[int, int], bottom: int, top: int
+) -> dict[HeadPath, _Curve]:
+    """The arrows of a row; equal paths of several heads run side by side."""
+    beside: Counter[RolePath] = Counter()
+    curves = {}
+    for path in paths:
+        start, end = (xs[role] + _BESIDE * beside[path.path] for role in reversed(path.path))
+        curves[path] = _Curve(start, end, bottom - 5, top + 5)
+        beside[path.path] += 1
+    return curves
 
 
 def _canvas(width: int, height: int) -> ET.Element:
@@ -207,60 +192,63 @@ def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: 
         _add(svg, "text", label.text, x=26, y=y, fill="currentColor", **style)
 
 
-def _add_arrows(svg: ET.Element, arrows: Sequence[_Arrow], circuit: Circuit) -> None:
-    """The bands of a row, arrows in front of them, and texts where they cover least."""
+def _add_bands(
+    svg: ET.Element, circuit: Circuit, curves: Mapping[HeadPath, _Curve]
+) -> list[tuple[ET.Element, str, _Curve]]:
+    """A band behind arrows of which any one suffices; returns what is to be written there."""
     texts = []
     for paths in circuit.redundant:
-        band = [arrow for arrow in arrows if arrow.path in paths]
-        if band:
-            group = _add(svg, "g")
+        if band := [curves[path] for path in paths if path in curves]:
+            group, first, last = _add(svg, "g"), band[0], band[-1]
             _add(group, "title", one_suffices(paths, circuit.role_names))
-            first, last = band[0].curve, band[-1].curve
-            width = last.start - first.start + band[0].width + 8
-            middle = _Curve(
-                (first.start + last.start) / 2, (first.end + last.end) / 2, first.bottom, first.top
-            )
+            middle = _Curve(*map(fmean, zip(first, last)))
             style = {"stroke": "currentColor", "stroke_opacity": 0.14, "fill": "none"}
-            _add(group, "path", d=middle, stroke_width=f"{width:.1f}", **style)
+            _add(group, "path", d=middle, stroke_width=last.start - first.start + 10, **style)
             texts.append((group, f"1 of {len(paths)}", last))
-    for arrow in arrows:
-        name = arrow.path.text(circuit.role_names)
-        group = _add(svg, "g", data_path=name, **{"class": "arrow"})
-        _add(group, "title", arrow.about)
-        # A wider, invisible line is easier to click.
-        _add(group, "path", d=arrow.curve, fill="none", stroke="transparent", stroke_width=_BESIDE)
-        style = {"fill": "none", "stroke": arrow.color, "stroke_width": f"{arrow.width:.1f}"}
-        style |= {"stroke_dasharray": "5 4", "stroke_opacity": "0.75"} if arrow.dashed else {}
-        _add(group, "path", d=arrow.curve, **style, marker_end="url(#tip)")
-        if arrow.note:
-            texts.append((group, arrow.note, arrow.curve))
-    dots = [arrow.curve.at(t / 60) for arrow in arrows for t in range(61)]
-    taken: list[tuple[float, float, float]] = []
-    for group, text, curve in texts:
-        left, center, width = _place(_CHARACTER * len(text), curve, taken, dots)
-        taken.append((left, center, width))
-        where = {"x": f"{left:.0f}", "y": f"{center + 3:.0f}"}
-        _add(group, "text", text, **where, font_size=11, fill="currentColor")
+    return texts
 
 
-def _place(
-    width: float,
+def _add_arrow(
+    svg: ET.Element,
+    circuit: Circuit,
+    path: HeadPath,
     curve: _Curve,
-    taken: Sequence[tuple[float, float, float]],
-    dots: Sequence[tuple[float, float]],
-) -> tuple[float, float, float]:
-    """Left end, middle and width of a text that covers no other, and fewest dots of arrows."""
-    points = map(curve.at, (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8))
-    spots = [
-        (x + across, y + down)
-        for x, y in points
-        for across, down in ((7, 0), (-7 - width, 0), (-width / 2, -13), (-width / 2, 13))
-    ]
+    color: str,
+    width: float,
+    about: list[str],
+) -> ET.Element:
+    name, dashed = path.text(circuit.role_names), path not in circuit.paths()
+    about += ["only enables"] if dashed else []
+    about += [one_suffices(s, circuit.role_names) for s in circuit.redundant if path in s]
+    group = _add(svg, "g", data_path=name, **{"class": "arrow"})
+    _add(group, "title", f"{name}: {', '.join(about)}")
+    # A wider, invisible line is easier to click.
+    _add(group, "path", d=curve, fill="none", stroke="transparent", stroke_width=_BESIDE)
+    style = {"fill": "none", "stroke": color, "stroke_width": f"{width:.1f}"}
+    style |= {"stroke_dasharray": "5 4", "stroke_opacity": "0.75"} if dashed else {}
+    _add(group, "path", d=curve, **style, marker_end="url(#tip)")
+    return group
 
-    def cost(spot: tuple[float, float]) -> int:
-        x, y = spot
-        covered = sum(x < a + w and a < x + width and abs(b - y) < _TALL for a, b, w in taken)
-        crossed = sum(x - 3 < a < x + width + 3 and abs(b - y) < _TALL / 2 + 3 for a, b in dots)
-        return 1000 * covered + crossed
 
-    return *min(spots, key=cost), width
+def _add_texts(texts: Sequence[tuple[ET.Element, str, _Curve]], curves: Sequence[_Curve]) -> None:
+    """Write next to arrows, where texts cover no other and fewest dots of arrows."""
+    dots = [curve.at(t / 60) for curve in curves for t in range(61)]
+    taken: list[tuple[float, float, float]] = []  # left end, middle and width
+    for group, text, curve in texts:
+        width = _CHARACTER * len(text)
+
+        def cost(spot: tuple[float, float], width: float = width) -> int:
+            x, y = spot
+            covered = sum(x < a + w and a < x + width and abs(b - y) < _TALL for a, b, w in taken)
+            crossed = sum(x - 3 < a < x + width + 3 and abs(b - y) < _TALL / 2 + 3 for a, b in dots)
+            return 1000 * covered + crossed
+
+        spots = [
+            (x + across, y + down)
+            for x, y in map(curve.at, (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8))
+            for across, down in ((7, 0), (-7 - width, 0), (-width / 2, -13), (-width / 2, 13))
+        ]
+        left, middle = min(spots, key=cost)
+        taken.append((left, middle, width))
+        where = {"x": f"{left:.0f}", "y": f"{middle + 3:.0f}"}
+        _add(group, "text", text, **where, font_size=11, fill="currentColor")

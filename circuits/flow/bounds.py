@@ -9,8 +9,7 @@ In closed form, proved in docs/depth.md, and by simulation:
    the same place. Under a causal mask a position sees its own statement up to itself, and all
    later steps; where other statements of its own table are is chance, and not relied on.
 
-A chain of D steps is a path graph. Two chains are simulated, so that one can be mistaken for the
-other.
+A chain of D steps is a path graph. Two are simulated, so that one can be mistaken for the other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -66,11 +65,7 @@ def simulate(
     Piece 2n is the encoding of statement n (0 for the query), piece 2n+1 the token of node n: on a
     path p_0 x_0 p_1 x_1 ... p_D x_D, where the paper's e_j is piece j+1.
 
-    Args:
-        graph: what each step depends on, or the number of steps of a chain.
-        layers: how many; the first entry of the result is before any.
-        causal: whether a position sees only itself and earlier ones.
-        tables: which statements there are; the same for a chain.
+    A graph may be given as the number of steps of a chain. The first entry is before any layer.
     """
     return torch.stack(list(islice(_after_each_layer(_graph(graph), causal, tables), layers + 1)))
 
@@ -79,13 +74,14 @@ def node_depths(
     graph: RetrievalGraph | int, causal: bool, tables: Tables = "full"
 ) -> dict[str, int]:
     """For each node, the number of layers after which s_0 first holds its token, in node order."""
-    nodes, depths = _graph(graph).nodes, dict[str, int]()
+    depths = {node.name: -1 for node in _graph(graph).nodes}
     for depth, held in enumerate(_after_each_layer(_graph(graph), causal, tables)):
-        there = [node.name for node, holds in zip(nodes, held[0, 1::2]) if holds]
-        depths |= {name: depth for name in there if name not in depths}
-        if len(there) == len(nodes):
+        for name, there in zip(depths, held[0, 1::2]):
+            if there and depths[name] < 0:
+                depths[name] = depth
+        if min(depths.values()) >= 0:
             break
-    return {node.name: depths[node.name] for node in nodes}
+    return depths
 
 
 def least_depth(graph: RetrievalGraph | int, causal: bool, tables: Tables = "full") -> int:
@@ -111,8 +107,8 @@ def _after_each_layer(
     length = sequence_length(graph, _CHAINS, tables)
     if length > _MAX_POSITIONS:
         raise InputError(
-            f"flow: expected a graph of which two chains fill at most {_MAX_POSITIONS} positions, "
-            f"found {length}; use a smaller graph or tables 'chains'"
+            f"flow: expected at most {_MAX_POSITIONS} positions, found {length}; use a smaller "
+            "graph or tables 'chains'"
         )
     order = arrange(graph, _CHAINS, tables)
     held, rivals = _start(graph, order), _rivals(order)

@@ -37,11 +37,6 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
 
     `By information flow along its paths, this circuit can deliver B and C but not D.` If something
     is missing, heads that are not reduced to paths get a clause, since they may bring it.
-
-    Args:
-        circuit: of a chain or graph.
-        n_layers: layers of the model.
-        n_heads: heads per layer.
     """
     circuit.check_fits(n_layers, n_heads)
     brought, graph = delivered(circuit, n_layers), circuit_graph(circuit)
@@ -51,12 +46,10 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
     if missing:
         but = f"{text} but not" if got else "cannot deliver"
         text = f"{but} {listed(missing, 'or')}"
-    heads = (Head(layer, head) for layer in range(n_layers) for head in range(n_heads))
-    loose = [
-        str(head)
-        for head in heads
-        if not (circuit[head].follows_paths or circuit[head] in (UNIFORM, IDENTITY))
-    ]
+    heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    bring_nothing = UNIFORM, IDENTITY
+    reduced = {h for h in heads if circuit[h].follows_paths or circuit[h] in bring_nothing}
+    loose = [str(head) for head in heads if head not in reduced]
     if missing and loose:
         named = listed(loose, "and") if len(loose) <= 4 else f"{len(loose)} of its heads"
         verb = "is" if len(loose) == 1 else "are"
@@ -75,8 +68,6 @@ def circuit_graph(circuit: Circuit) -> RetrievalGraph:
     named, n_roles = circuit.task.get("graph"), circuit.n_roles
     graph = path_graph(max(1, (n_roles - 1) // 2)) if named is None else RetrievalGraph.parse(named)
     if len(graph.roles) != n_roles:
-        raise InputError(
-            f"circuit: expected the {len(graph.roles)} roles of a {named or 'chain'}, "
-            f"found {n_roles}"
-        )
+        found = f"the {len(graph.roles)} roles of {named or 'a chain'}, found {n_roles}"
+        raise InputError(f"circuit: expected {found}")
     return graph

@@ -9,8 +9,8 @@
 3. One head finds the next pair. With `join`, the second element of a pair takes over the first
    (`x-1`), so that a position holding that token finds it, as in an induction head. With `point`, a
    position takes over the encoding of the pair that begins with its token (`p+1`) and looks there.
-4. A jump lets positions that hold x .. x+(h-1) attend `reach` <= h steps further along the chain
-   and append some of what is held there.
+4. Others jump: a position that holds x .. x+(h-1) attends `reach` <= h steps further along the
+   chain and appends some of what is held there.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,6 @@ class Slot(NamedTuple):
     vector: Vector
     offset: int = 0
 
-    def __str__(self) -> str:
-        return f"{self.vector}{self.offset:+d}" if self.offset else self.vector
-
 
 TOKEN = Slot("x")
 PAIR = Slot("p")
@@ -44,8 +41,7 @@ class MatchingHead:
     """What one head does.
 
     Attributes:
-        layer: from 0.
-        head: from 0.
+        layer, head: its place in the model.
         query: the slot that the attending position compares.
         key: the slot that it is compared with, at the attended positions.
         avoid: among equal matches, avoid those whose own token or pair equals this slot.
@@ -63,12 +59,11 @@ class MatchingHead:
 
     @property
     def place(self) -> Head:
-        """Its layer and number."""
         return Head(self.layer, self.head)
 
     @property
     def avoided(self) -> Slot:
-        """The slot, a position's own token or pair, that is compared with `avoid`."""
+        """A position's own token or pair, which is compared with `avoid`."""
         return PAIR if self.avoid is not None and self.avoid.vector == "p" else TOKEN
 
 

@@ -37,8 +37,7 @@ class Compiled:
     """A model and its true circuit.
 
     Attributes:
-        model: solves the task.
-        task: the task it was built for.
+        model, task: what was built, and for what.
         slots: slot i is the components i * dim to (i + 1) * dim of the residual stream.
         circuit: every path that a head attends along, useful or not; idle heads are uniform.
         carrying: the paths that bring an asked symbol, or part of it, to the read-out.
@@ -63,27 +62,22 @@ def compile_circuit(
     n_layers: int | None = None,
     n_heads: int | None = None,
 ) -> Compiled:
-    """Build a model of matching heads.
+    """Build a model of matching heads, in float32, that brings every asked symbol to s0.
 
     Args:
         heads: such as `doubling_heads(task)`; other heads of the model are idle.
         task: with `unit` tokens and one encoding per `pair`.
         n_layers: by default as many as the heads need.
         n_heads: per layer, by default as many as the heads need.
-
-    Returns:
-        The model in float32 and its circuit. Heads that do not fit, or do not bring every asked
-        symbol to s0, are refused.
     """
     heads = tuple(sorted(heads, key=lambda head: head.place))
-    layers = max((head.layer + 1 for head in heads), default=1) if n_layers is None else n_layers
-    width = max((head.head + 1 for head in heads), default=1) if n_heads is None else n_heads
+    layers = n_layers or 1 + max((head.layer for head in heads), default=0)
+    width = n_heads or 1 + max((head.head for head in heads), default=0)
     free = [Head(layer, head) for layer in range(layers) for head in range(width)]
     for head in heads:
         if head.place not in free:
             raise InputError(
-                f"compile: expected one head each from L0.H0 to L{layers - 1}.H{width - 1}, found "
-                f"{head.place}"
+                f"compile: expected one head each up to L{layers - 1}.H{width - 1}, found {head.place}"
             )
         free.remove(head.place)
     state, paths = trace_heads(heads, task)
@@ -116,8 +110,7 @@ def compile_circuit(
             "compile: expected a task with unit tokens and one encoding per pair, far enough apart "
             f"to be told by inner products (use a larger dim or another base), found MSE {loss:.3f}"
         )
-    useful = frozenset(carrying), frozenset(enabling)
-    return Compiled(model, task, slots, circuit, *useful, frozenset(free))
+    return Compiled(model, task, slots, circuit, *map(frozenset, (carrying, enabling, free)))
 
 
 def _build(

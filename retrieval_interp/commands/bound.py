@@ -38,12 +38,10 @@ class BoundOptions:
 def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
     options = parse_options(BoundOptions, argv, prog)
     drawn = () if options.draw is None else (options.draw,)
-    for name, most, numbers in (
-        ("--steps", MOST_STEPS, options.steps),
-        ("--draw", MOST_DRAWN, drawn),
-    ):
-        if wrong := [number for number in numbers if not 1 <= number <= most]:
-            raise InputError(f"{name}: expected a number from 1 to {most}, found {wrong[0]}")
+    checks = [("--steps", MOST_STEPS, number) for number in options.steps]
+    for name, most, number in (*checks, *(("--draw", MOST_DRAWN, steps) for steps in drawn)):
+        if not 1 <= number <= most:
+            raise InputError(f"{name}: expected a number from 1 to {most}, found {number}")
     if not drawn and (options.html is not None or not options.mask):
         name = "--no-mask" if options.html is None else "--html"
         raise InputError(f"{name}: expected a drawing to apply to, found none; add --draw 5")
@@ -58,12 +56,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
     print(bound_table(rows, terminal_width()))
     if options.json is not None:
         write_json(options.json, rows)
-        print()
-        tell_files(numbers=options.json)
     for steps in drawn:
         print("\n" + flow_text(steps, options.mask, terminal_width()))
         if options.html is not None:
             page = flow_figure(steps, options.mask).to_html(include_plotlyjs=True, div_id="flow")
             write_whole(options.html, page)
-            print()
-            tell_files(drawing=options.html)
+    if options.json or options.html:
+        print()
+    tell_files(numbers=options.json, drawing=options.html)

@@ -9,24 +9,17 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from retrieval_interp.circuits.flow import (
-    causal_depth,
-    least_depth,
-    paper_bound,
-    simulate,
-    unmasked_depth,
-)
-from retrieval_interp.circuits.flow.bounds import piece_name
+from retrieval_interp.circuits.flow import bounds
 from retrieval_interp.tasks import role_letters, role_name, symbol_letter
 from retrieval_interp.views.tables import text_table
 
 _CELL = 6  # characters per role
 _BOUNDS: dict[str, tuple[str, Callable[[int], int]]] = {
-    "paper": ("paper's bound", paper_bound),
-    "unmasked": ("no mask", unmasked_depth),
-    "causal": ("causal mask", causal_depth),
-    "simulated_unmasked": ("simulated, no mask", partial(least_depth, causal=False)),
-    "simulated_causal": ("simulated, causal", partial(least_depth, causal=True)),
+    "paper": ("paper's bound", bounds.paper_bound),
+    "unmasked": ("no mask", bounds.unmasked_depth),
+    "causal": ("causal mask", bounds.causal_depth),
+    "simulated_unmasked": ("simulated, no mask", partial(bounds.least_depth, causal=False)),
+    "simulated_causal": ("simulated, causal", partial(bounds.least_depth, causal=True)),
 }
 
 
@@ -47,7 +40,7 @@ def held_text(held: Bool[Tensor, " piece"]) -> str:
     """A set of pieces in short: `p0 A`, and `p0..B` for three or more neighbours."""
     runs = []
     for there in re.finditer("1+", "".join(str(int(one)) for one in held)):
-        names = [piece_name(piece) for piece in range(*there.span())]
+        names = [bounds.piece_name(piece) for piece in range(*there.span())]
         runs.append(f"{names[0]}..{names[-1]}" if len(names) > 2 else " ".join(names))
     return ", ".join(runs)
 
@@ -58,8 +51,8 @@ def flow_text(steps: int, causal: bool, width: int | None = None) -> str:
     A chain longer than a line of `width` characters continues in another row, which begins with the
     last role of the row above.
     """
-    depth, roles = least_depth(steps, causal), range(2 * steps + 1)
-    states = simulate(steps, depth, causal)
+    depth, roles = bounds.least_depth(steps, causal), range(2 * steps + 1)
+    states = bounds.simulate(steps, depth, causal)
     rows = [
         [role_name(role), role_letters(role), *map(held_text, states[:, role])] for role in roles
     ]
@@ -105,34 +98,23 @@ def _words(steps: int, depth: int, causal: bool) -> tuple[str, str]:
 
 def flow_figure(steps: int, causal: bool) -> go.Figure:
     """A map of the first layer after which each role can hold each piece."""
-    depth = least_depth(steps, causal)
-    states = simulate(steps, depth, causal)
-    roles, pieces = range(2 * steps + 1), range(2 * steps + 2)
+    depth = bounds.least_depth(steps, causal)
+    states = bounds.simulate(steps, depth, causal)
     layers = torch.where(states.any(0), states.byte().argmax(0), -1)  # the first that has it
-    figure = go.Figure(layout={"template": "plotly_white"})
+    title, conclusion = _words(steps, depth, causal)
+    figure = go.Figure(layout={"template": "plotly_white", "height": 270 + 48 * steps})
     figure.add_heatmap(
         z=[[None if layer < 0 else layer for layer in row] for row in layers.T.tolist()],
+        x=[f"{role_name(role)}<br>{_letter(role)}" for role in range(2 * steps + 1)],
+        y=[bounds.piece_name(piece) for piece in range(2 * steps + 2)],
         colorscale="YlGnBu",
         colorbar={"title": {"text": "held after layer"}, "dtick": 1},
         xgap=2,
         ygap=2,
         texttemplate="%{z}" if steps <= 8 else None,
-        customdata=[[f"{role_letters(r)}: {piece_name(piece)}" for r in roles] for piece in pieces],
-        hovertemplate="%{customdata}, held after layer %{z}<extra></extra>",
+        hovertemplate="%{x}: %{y}, held after layer %{z}<extra></extra>",
         hoverongaps=False,
     )
-    ticks = {"showgrid": False, "zeroline": False}
-    figure.update_xaxes(
-        title="position of the chain, in order of reachability from the query",
-        tickvals=list(roles),
-        ticktext=[f"{role_name(role)}<br>{_letter(role)}" for role in roles],
-        **ticks,
-    )
-    names = [piece_name(piece) for piece in pieces]
-    figure.update_yaxes(
-        title="piece of information", tickvals=list(pieces), ticktext=names, **ticks
-    )
-    title, conclusion = _words(steps, depth, causal)
-    return figure.update_layout(
-        title=f"{title}, D = {steps}<br><sup>{conclusion}</sup>", height=220 + 24 * len(pieces)
-    )
+    figure.update_xaxes(title="position of the chain, in order of reachability from the query")
+    figure.update_yaxes(title="piece of information")
+    return figure.update_layout(title=f"{title}, D = {steps}<br><sup>{conclusion}</sup>")
