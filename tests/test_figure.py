@@ -15,7 +15,7 @@ from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mean, OneHot, Shared
 from retrieval_interp.circuits.notation import circuit_diff, circuit_text
 from retrieval_interp.circuits.scores.enabling import Enabled
-from retrieval_interp.tasks import Batch, ConditionalRetrievalTask, EquationsTask, RetrievalTask
+from retrieval_interp.tasks import Batch, EquationsTask, RetrievalTask
 
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))
 CIRCUIT = Circuit(
@@ -58,10 +58,6 @@ def test_roles_are_in_the_order_of_the_sequence():
         assert chain_order(2 * steps + 1) == role_order(task.sample(8))
     assert chain_order(6) == [3, 4, 1, 2, 0, 5]  # with a role that no chain has
     assert draw_circuit(CIRCUIT) == draw_circuit(CIRCUIT, 3, [3, 4, 1, 2, 0])
-    graph = ConditionalRetrievalTask()
-    drawing = draw_circuit(Circuit({}, 8, task=graph.to_dict()), task=graph)
-    names = [text for text in texts(drawing) if re.fullmatch(r"s\d", text)]
-    assert names == [f"s{role}" for role in role_order(graph.sample(8))]
 
 
 def test_an_arrow_ends_where_its_path_ends():
@@ -99,16 +95,6 @@ def test_a_loss_says_what_it_is(task, name, when):
     (path,) = circuit.paths()
     svg = draw_circuit(circuit, losses={path: 0.25}, task=task, when=when)
     assert f"{name} 0.250 when {when}</title>" in svg
-
-
-def test_colours_and_notes_can_be_given_for_single_paths():
-    plain, svg = (
-        draw_circuit(CIRCUIT, colors=colors, notes=notes)
-        for colors, notes in [({}, {}), ({FIRST: "#123456"}, {FIRST: "step <80>"})]
-    )
-    changed = [name for name, line in arrows(svg).items() if line.get("stroke") == "#123456"]
-    assert changed == [str(FIRST)] and "step <80>" in texts(svg) and "step" not in plain
-    assert "L0.H0 s2&lt;-s1" in svg and "<-" not in svg
 
 
 def test_idle_layers_of_a_deep_model_share_a_row():

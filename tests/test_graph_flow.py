@@ -6,8 +6,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.flow import describe_flow, least_depth, node_depths, simulate
 from retrieval_interp.circuits.flow.bounds import piece_name
 from retrieval_interp.circuits.flow.delivery import delivered, held_nodes
-from retrieval_interp.circuits.mechanisms import OneHot
-from retrieval_interp.circuits.notation import parse_head_path
+from retrieval_interp.circuits.notation import parse_circuit
 from retrieval_interp.tasks import (
     GRAPHS,
     ConditionalRetrievalTask,
@@ -18,7 +17,7 @@ from retrieval_interp.tasks import (
 
 UNEVEN = RetrievalGraph.parse("a; b <- a; c <- b; d <- c; z <- a, d")
 TWICE = RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a")
-ALL = [*GRAPHS.values(), UNEVEN, TWICE, path_graph(3)]
+ALL = [*GRAPHS.values(), UNEVEN, TWICE, *map(path_graph, (1, 2, 3, 4, 7, 8))]
 
 
 def names(graph, held):
@@ -36,22 +35,14 @@ START = ["p0 a", "a p1", "x p1", "a p2", "y p2", "x p3", "y p3", "z p3"]
 FIRST = ["p0 a p1 p2", "a p1 p2", "a x p1", "a p2", "a y p2", "x p3", "x y p3", "x y z p3"]
 # In layer 2 the query finds both pairs. (a, x) finds (a, y), now by its value, too.
 SECOND = ["p0 a x y p1 p2", "a y p1 p2", "a x y p1 p2", *FIRST[3:]]
-# In layer 3 it has the whole key of z.
-THIRD = ["p0 a x y z p1 p2 p3", "a y p1 p2", "a x y z p1 p2 p3", *FIRST[3:]]
-
-
-def sets(rows):
-    return [set(row.split()) for row in rows]
 
 
 def test_the_papers_example_worked_by_hand():
     graph = GRAPHS["triple"]
-    states = simulate(graph, 3, causal=True)
-    found = [names(graph, held) for held in states]
-    assert found[:3] == [sets(START), sets(FIRST), sets(SECOND)]
-    third = found[3]
-    assert third[0] == sets(THIRD)[0] and third[2] == sets(THIRD)[2]
-    assert least_depth(graph, causal=True) == 3
+    found = [names(graph, held) for held in simulate(graph, 3, causal=True)]
+    for layer, rows in enumerate((START, FIRST, SECOND)):
+        assert found[layer] == [set(row.split()) for row in rows]
+    assert {"x", "y", "z"} <= found[3][0]  # the query has the whole key of z
 
 
 @pytest.mark.parametrize(
@@ -157,31 +148,20 @@ def test_what_cannot_be_simulated_is_refused():
 
 TASK = ConditionalRetrievalTask()
 # s1 s2 are a and x, s3 s4 a and y, s5 s6 s7 x, y and z: join, look up both, look up z.
-LINES = (
-    ("L0.H0", "s2<-s1", "s4<-s3", "s7<-s6"),
-    ("L1.H0", "s0<-s2"),
-    ("L1.H1", "s0<-s4"),
-    ("L2.H0", "s0<-s7"),
-)
-
-
-def circuit_of(*lines, task=TASK):
-    mechanisms = {}
-    for head, *paths in lines:
-        parsed = [parse_head_path(f"{head} {path}", len(task.role_names)) for path in paths]
-        mechanisms[parsed[0].head] = OneHot(tuple(p.path for p in parsed))
-    return Circuit(mechanisms, len(task.role_names), task=task.to_dict())
+LINES = ["L0.H0 s2<-s1 s4<-s3 s7<-s6", "L1.H0 s0<-s2", "L1.H1 s0<-s4", "L2.H0 s0<-s7"]
 
 
 def test_a_circuit_of_a_graph_delivers_its_nodes():
-    circuit = circuit_of(*LINES)
+    circuit = parse_circuit(LINES, TASK)
     assert held_nodes(circuit, 3)[-1][0] == {0, 1, 2, 3}
-    assert delivered(circuit, 3) == (1, 2, 3)
-    start = "By information flow along its paths, this circuit "
-    assert describe_flow(circuit, 3, 2).startswith(f"{start}can deliver x, y and z")
-    fewer = circuit_of(*LINES[:2], LINES[3])
-    assert describe_flow(fewer, 3, 1) == f"{start}can deliver x, y and z."  # y with z's statement
-    assert delivered(circuit_of(LINES[1], LINES[3]), 3) == (1, 3)
+    said = "By information flow along its paths, this circuit can deliver x, y and z."
+    assert describe_flow(circuit, 3, 2) == said
+    assert delivered(parse_circuit([LINES[0], LINES[1], LINES[3]], TASK), 3) == (
+        1,
+        2,
+        3,
+    )  # y with z
+    assert delivered(parse_circuit([LINES[1], LINES[3]], TASK), 3) == (1, 3)
 
 
 def test_a_circuit_that_does_not_fit_its_graph_is_refused():

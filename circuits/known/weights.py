@@ -38,7 +38,6 @@ class Compiled:
 
     Attributes:
         model, task: what was built, and for what.
-        slots: slot i is the components i * dim to (i + 1) * dim of the residual stream.
         circuit: every path that a head attends along, useful or not; idle heads are uniform.
         carrying: the paths that bring an asked symbol, or part of it, to the read-out.
         enabling: the paths that bring what the match of a carrying or enabling path compares, or
@@ -48,7 +47,6 @@ class Compiled:
 
     model: "VectorTransformer"
     task: RetrievalTask
-    slots: tuple[Slot, ...]
     circuit: Circuit
     carrying: frozenset[HeadPath]
     enabling: frozenset[HeadPath]
@@ -77,7 +75,7 @@ def compile_circuit(
     for head in heads:
         if head.place not in free:
             raise InputError(
-                f"compile: expected one head each up to L{layers - 1}.H{width - 1}, found {head.place}"
+                f"compile: expected one head each to L{layers - 1}.H{width - 1}, found {head.place}"
             )
         free.remove(head.place)
     state, paths = trace_heads(heads, task)
@@ -110,7 +108,8 @@ def compile_circuit(
             "compile: expected a task with unit tokens and one encoding per pair, far enough apart "
             f"to be told by inner products (use a larger dim or another base), found MSE {loss:.3f}"
         )
-    return Compiled(model, task, slots, circuit, *map(frozenset, (carrying, enabling, free)))
+    useful = frozenset(carrying), frozenset(enabling)
+    return Compiled(model, task, circuit, *useful, frozenset(free))
 
 
 def _build(
