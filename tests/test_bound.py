@@ -23,12 +23,6 @@ def test_the_json_holds_a_row_for_every_length(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-3].split() == ["4", "2", "3", "4", "3", "4"]
 
 
-def test_without_options_a_selection_of_lengths_is_shown(capsys):
-    run()
-    lines = capsys.readouterr().out.splitlines()[4:]
-    assert [int(line.split()[0]) for line in lines] == list(bound.DEFAULT_STEPS)
-
-
 def test_the_drawing_shows_shared_pieces_and_what_each_role_holds(capsys):
     run("--draw", 2)
     assert capsys.readouterr().out.split("encodings of pairs below\n\n")[1] == (

@@ -136,13 +136,6 @@ def test_paths_worked_by_hand(heads, task, carrying, enabling):
     assert tuple(found) == (carrying, enabling)
 
 
-def test_every_path_that_attention_takes_is_in_the_circuit():
-    # s1 meets nothing of its pair but itself; the end of the chain, s2, has no successor.
-    paths = compile_circuit(doubling_heads(unit_task(1)), unit_task(1)).circuit.paths()
-    layers = ["L0.H0 s0<-s0", "L0.H0 s1<-s1", "L0.H0 s2<-s1", "L1.H0 s0<-s2", "L1.H0 s1<-s1"]
-    assert texts(paths) == layers
-
-
 # What a path is worth
 
 
