@@ -1,9 +1,7 @@
-"""Random matching heads, and all there are: models for tests and benchmarks."""
+"""Random matching heads: models for tests and benchmarks whose circuit is known."""
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.known.heads import (
@@ -22,24 +20,6 @@ PAIRINGS: tuple[Pairing, ...] = ("join", "point")
 DISTRACTION = 0.04
 
 
-class Jump(NamedTuple):
-    """Attend `reach` steps further and append the tokens at these offsets."""
-
-    reach: int
-    offsets: tuple[int, ...]
-
-
-def plan_heads(
-    plan: Sequence[Sequence[Jump]], layers: Sequence[int] | None = None, pairing: Pairing = "join"
-) -> tuple[MatchingHead, ...]:
-    """A pair head in the first of these layers (0, 1, 2, ...), then layer by layer the jumps."""
-    first, *later = range(len(plan) + 1) if layers is None else layers
-    heads = [pair_head(first, pairing=pairing)]
-    for layer, jumps in zip(later, plan, strict=True):
-        heads += [jump_head(layer, *jump, head, pairing) for head, jump in enumerate(jumps)]
-    return tuple(heads)
-
-
 def distractor(layer: int, head: int, offset: int = 1, scale: float = DISTRACTION) -> MatchingHead:
     """A head that attends sharply, like one that joins pairs, but is almost useless.
 
@@ -47,31 +27,6 @@ def distractor(layer: int, head: int, offset: int = 1, scale: float = DISTRACTIO
     """
     copy = ((TOKEN, Slot("x", offset)),)
     return MatchingHead(layer, head, PAIR, PAIR, avoid=TOKEN, copy=copy, scale=scale)
-
-
-def all_plans(steps: int, n_jumps: int) -> Iterator[tuple[tuple[Jump, ...], ...]]:
-    """Every gapless plan of `n_jumps` jumps, one per layer, that holds x .. x+steps in the end."""
-
-    def extend(held: int, left: int) -> Iterator[tuple[tuple[Jump, ...], ...]]:
-        if left == 0:
-            yield ()
-        for width in _widths(held, left, steps) if left else ():
-            offsets = tuple(range(held, held + width))
-            for reach in range(width, held + 1):
-                for rest in extend(held + width, left - 1):
-                    yield ((Jump(reach, offsets),), *rest)
-
-    if 1 <= n_jumps <= steps < 2**n_jumps:
-        yield from extend(1, n_jumps)
-
-
-def all_heads(task: RetrievalTask, n_layers: int) -> Iterator[tuple[MatchingHead, ...]]:
-    """Every way to solve a task with one head per layer, idle layers included."""
-    for pairing in PAIRINGS:
-        for n_jumps in range(1, n_layers):
-            for plan in all_plans(task.steps, n_jumps):
-                for layers in itertools.combinations(range(n_layers), n_jumps + 1):
-                    yield plan_heads(plan, layers, pairing)
 
 
 def random_heads(

@@ -21,13 +21,7 @@ from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.tasks import InputError, RetrievalTask
-from tests.random_models import (
-    PAIRINGS,
-    all_heads,
-    all_plans,
-    distractor,
-    random_heads,
-)
+from tests.random_models import PAIRINGS, distractor, random_heads
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions
 
@@ -103,7 +97,6 @@ def test_one_layer_fewer_is_refused(steps):
         compile_circuit(heads, task, n_layers=bound - 1)
     with pytest.raises(InputError, match=rf"bring x_{2 ** (bound - 2)} to s0, found nothing"):
         compile_circuit(heads[:-1], task)
-    assert not list(all_plans(steps, bound - 2))
 
 
 # Circuits worked by hand
@@ -139,22 +132,9 @@ def test_paths_worked_by_hand(heads, task, carrying, enabling):
 # What a path is worth
 
 
-@pytest.mark.parametrize(
-    "steps, n_layers, count",
-    [(1, 3, 6), (2, 4, 16), (3, 3, 2), pytest.param(3, 4, 20, marks=pytest.mark.slow)],
-)
-def test_every_path_of_all_models_does_as_said(steps, n_layers, count):
-    task = unit_task(steps)
-    found = list(all_heads(task, n_layers))
-    assert len(set(found)) == len(found) == count
-    for heads in found:
-        compiled = compile_circuit(heads, task, n_layers=n_layers)
-        assert_paths_do_as_said(compiled, batch_of(task, 8))
-
-
 @pytest.mark.parametrize("seed", range(24))
 def test_random_models_work_by_the_paths_they_name(seed):
-    task, extras = unit_task(1 + seed % 9), seed % 4 > 0
+    task, extras = unit_task(1 + seed % 9), seed % 2 > 0
     sizes = causal_depth(task.steps) + seed % 4, 1 + seed % 3
     compiled = compile_circuit(random_heads(task, sizes[0], seed, sizes[1], extras), task, *sizes)
     assert_it_works_by_its_paths(compiled, batch_of(task))
@@ -213,12 +193,8 @@ def test_tasks_whose_vectors_cannot_be_told_apart_are_refused(options):
         compile_circuit(doubling_heads(task), task)
 
 
-def by_chance(heads):
-    """After layer 1 the last second element has nothing definite in x+1, where this one looks."""
-    return [*heads[:2], MatchingHead(2, 0, Slot("x", 1), Slot("x", 1), copy=((TOKEN, X2),))]
-
-
-X2 = Slot("x", 2)
+# After layer 1 the last second element has nothing definite in x+1, where this one looks.
+BY_CHANCE = MatchingHead(2, 0, Slot("x", 1), Slot("x", 1), copy=((TOKEN, Slot("x", 2)),))
 
 
 @pytest.mark.parametrize(
@@ -226,7 +202,7 @@ X2 = Slot("x", 2)
     [
         (lambda heads: [], "bring x_1 to s0, found nothing"),
         (lambda heads: [*heads, heads[1]], r"one head each .*, found L1\.H0"),
-        (by_chance, "bring x_2 to s0, found something unknown"),
+        (lambda heads: [*heads[:2], BY_CHANCE], "bring x_2 to s0, found something unknown"),
         # Both elements of a pair bear its encoding: without `avoid` they cannot tell themselves.
         (lambda heads: [replace(heads[0], avoid=None), *heads[1:]], "found something unknown"),
         # It drowns the answer.

@@ -89,7 +89,7 @@ def draw_circuit(
     svg = _canvas(xs[order[-1]] + max(_RIGHT, step // 2), height)
     for role, x in xs.items():
         _add_column(svg, x, floors, names[role], below[role])
-    losses, notes = losses or {}, notes or {}
+    losses, notes, learned = losses or {}, notes or {}, uninformed - intact
     loss_name = task.loss_name if task else "loss"
     for paths, lines, (bottom, top) in zip(in_row, labels, pairwise(floors)):
         _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
@@ -101,8 +101,8 @@ def draw_circuit(
             if path in losses:
                 about.append(f"{loss_name} {losses[path]:.3f} when {when}")
                 note = f"{losses[path]:.2f}"
-                share = (losses[path] - intact) / max(uninformed - intact, 1e-9)
-            width = 1.5 + 4.5 * min(max(share, 0.0), 1.0)
+                share = (losses[path] - intact) / learned if learned > 0 else 0.0
+            width = 1.5 + 4.5 * max(0.0, min(1.0, share))
             group = _add_arrow(svg, circuit, path, curve, colors[path], width, about)
             if note := notes.get(path, note):
                 texts.append((group, note, curve))
