@@ -14,7 +14,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.known.rules import doubling_rules
+from retrieval_interp.circuits.known.heads import doubling_heads
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.commands.emergence import main as emergence
 from retrieval_interp.config.presets import PRESETS
@@ -165,7 +165,7 @@ def test_losses_are_the_runs_own_and_measured_where_it_has_none(series):
 
 def test_a_compiled_circuits_paths_carry_and_enable_from_the_step_at_which_they_are_sharp():
     task = RetrievalTask(steps=3, dim=8, tokens="unit")
-    compiled = compile_circuit(doubling_rules(task), task)
+    compiled = compile_circuit(doubling_heads(task), task)
     truth = [*sorted(compiled.carrying), *sorted(compiled.enabling - compiled.carrying)]
     mechanisms = {
         Head(*head): mechanism
