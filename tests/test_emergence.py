@@ -357,7 +357,7 @@ def test_the_command_prints_the_table_and_its_notes(copied, known, capsys):
     assert "5 steps measured, 100 to 600; 8 examples, seed 0" in printed
     assert re.search(r"note: skipped: \S+step-000300.safetensors", " ".join(printed.split()))
     (row,) = [line for line in printed.splitlines() if line.startswith(LAST)]
-    assert re.search(r"query A <- C of\s+[01]\.\d\d\s+4\d\d ", row)  # B->C is below
+    assert re.search(r"query A <- C\s+(of\s+)?[01]\.\d\d\s+4\d\d ", row)
     assert "in the order of the steps" in printed
 
 
