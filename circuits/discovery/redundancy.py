@@ -14,16 +14,15 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Head, HeadPath
 from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.discovery.options import SearchOptions
 from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_paths
-from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import Task
 
 Item = TypeVar("Item")
-
-_WEAKEST = 0.05  # paths with less mean attention are not cut
 
 
 def needed_paths(
@@ -34,7 +33,7 @@ def needed_paths(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> list[tuple[HeadPath, ...]]:
-    """Find the paths that a model needs, alone or as one of several heads.
+    """Find the paths that a model needs, by themselves or as one of several heads.
 
     With loss(S) the loss of the intact model with the paths S cut live, each set S that is
     returned has one role path, in one or more heads, and
@@ -61,9 +60,6 @@ def needed_paths(
         The sets, each sorted; none for a model that has not learned the task or that is not two
         standard errors below the tolerance by itself.
 
-    Raises:
-        InputError: the model does not fit the task.
-
     Examples:
         >>> import retrieval_interp as ri
         >>> small = ri.load_checkpoint("small")
@@ -75,37 +71,40 @@ def needed_paths(
     """
     device = next(model.parameters()).device
     batch = draw_batch(task, examples, seed, device, "discovery")
-    judge = Judge(model, task, batch, tolerance)
+    judge = Judge(model, task, batch, SearchOptions(tolerance=tolerance))
     if not judge.learned:
         return []
-    return list(needed_sets(judge, mean_attention(model, batch).cpu(), progress=progress))
+    attention, every = mean_attention(model, batch).cpu(), heads_of(model)
+    looks = progress(needed_sets(judge, attention, every), "cutting paths")
+    return [paths for _, found in looks for paths in found]
 
 
 def needed_sets(
-    judge: Judge,
-    attention: Float[Tensor, "layer head dest src"],
-    heads: Sequence[Head] | None = None,
-    progress: Progress = no_progress,
-) -> Iterator[tuple[HeadPath, ...]]:
-    """`needed_paths` on the examples of a judge, given each head's mean attention.
+    judge: Judge, attention: Float[Tensor, "layer head dest src"], heads: Sequence[Head]
+) -> Iterator[tuple[str, list[tuple[HeadPath, ...]]]]:
+    """`needed_paths` of some heads, on the examples of a judge, given each head's mean attention.
 
-    Only paths of some heads are cut, by default of all.
+    Yields what is done, and the sets that are found by it.
     """
     if not judge.keeps(judge.empty):
         return  # no cut can be blamed
-    judge.go_on_from(judge.empty)
-    n_layers, n_heads = attention.shape[:2]
-    heads = heads or [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    near, least = judge.around(judge.empty), judge.options.weakest_cut
     allowed = allowed_paths(judge.batch, is_causal(judge.model))
-    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p.pair] >= _WEAKEST]
-    effects = judge.effects(judge.empty, [judge.empty.cut(path) for path in present])
+    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p.pair] >= least]
+    effects = []
+    for effect in near.effects(near.empty, [near.empty.cut(path) for path in present]):
+        effects.append(effect)
+        yield "ordering paths", []
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
-    for same in progress(list(dict.fromkeys(path.path for path in by_effect)), "cutting paths"):
+    each = list(dict.fromkeys(path.path for path in by_effect))
+    for number, same in enumerate(each):
+        doing = f"cutting paths, {number + 1} of {len(each)}"
+        yield doing, []
         found = minimal_sets(
             [path for path in by_effect if path.path == same],
-            lambda paths: judge.exceeds(judge.empty.cut(*paths)),
+            lambda paths: near.exceeds(near.empty.cut(*paths)),
         )
-        yield from (tuple(sorted(paths)) for paths in found if _any_suffices(judge, paths))
+        yield doing, [tuple(sorted(p)) for p in found if _any_suffices(near, p)]
 
 
 def _any_suffices(judge: Judge, paths: Sequence[HeadPath]) -> bool:

@@ -12,30 +12,32 @@
    the joint circuit.
 """
 
-import dataclasses
 import math
+import operator
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from retrieval_interp.circuits.attribution.estimates import attribute, rank_correlation
-from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
+from retrieval_interp.circuits.attribution.estimates import rank_correlation
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.judge import Judge, attribution
+from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import Mechanism
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.scan.describe import describe_heads
-from retrieval_interp.circuits.scan.text import next_token_task
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
-from retrieval_interp.circuits.scores.tolerance import Bar, has_learned, kept_share, uninformed_loss
+from retrieval_interp.circuits.scores.tolerance import has_learned, kept_share
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.words.next_token_task import NextTokenTask
 
-_FEW = 512  # tokens of text for estimates, which hold all activations, and for heads alone
+_FEW = 512  # tokens of text for estimates, which hold all activations, and for single heads
 _PATIENCE = 8  # heads in a row that cannot be added end the search
 _CONTROLS = 4  # controls that are taken, at most, as they do better
 _REDRAWS = 20  # a control may equal the circuit that it is drawn for
@@ -75,17 +77,16 @@ class Scan:
         batch: the examples on which losses were measured.
         heads: one row per head, by layer.
         intact_loss: the loss of the model as it is.
-        alone_intact_loss: the same on the first of these examples, on which heads were replaced
-            alone; of text, those with some 500 tokens, of a task all.
+        alone_intact_loss: the same on the examples on which single heads were replaced; of text,
+            the first with some 500 tokens, of a task all.
         uninformed_loss: the loss of knowing nothing (`circuits.scores.tolerance`).
         uninformed: what knows nothing, in words.
         tolerance: the loss that the joint circuit has to stay below.
         circuit: the joint circuit; empty if the model knows nothing here.
         joint_loss: its loss.
         joint_se: the standard error of what it costs, example by example.
-        random_loss: the loss with the same mechanisms in as many other heads, drawn at random, as
-            far as there are others; a control. NaN where there is no other such circuit, as where
-            all heads are replaced alike.
+        random_loss: a control: the loss with the same mechanisms in as many other heads, drawn at
+            random, as far as there are others. NaN where there is no other such circuit.
         tried: the heads that the search for the joint circuit came to.
         finished: False if the time was over before the search ended.
         means: the mean pattern of every head, on the other half of the examples.
@@ -170,10 +171,6 @@ def scan(
             heads and the estimates are not cut short.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
-    Raises:
-        InputError: there is no text, or too little; it needs a tokenizer that the model lacks; or
-            the model has no attention hooks.
-
     Examples:
         >>> import retrieval_interp as ri
         >>> small = ri.load_checkpoint("small")
@@ -186,57 +183,49 @@ def scan(
     task = text if isinstance(text, Task) else next_token_task(model, text, length, prepend_bos)
     one, other = _halves(model, task, examples, seed)
     described = describe_heads(model, one)
-    mechanisms = {head: f.mean if by == "mean" else f.rule for head, f in described.items()}
+    means = {head: found.mean for head, found in described.items()}
+    mechanisms = means if by == "mean" else {head: f.rule for head, f in described.items()}
     before = monotonic()
-    scorer = Scorer(model, task, other)
-    a_run = float(monotonic() - before)
-    intact = mean_loss(scorer.base_losses)
-    uninformed = uninformed_loss(model, task, other, scorer.each)
-    rows_of = scorer.base_losses.mean(dim=1)
-    bar = Bar(task, rows_of, uninformed.loss, tolerance)
-    empty = scorer.empty_circuit
-    estimated = monotonic()
-    effects = _estimates(model, task, one, empty, mechanisms)
-    estimating = float(monotonic() - estimated)
-    known = [head for head in described if not math.isnan(effects[head])]
-    order = sorted(known, key=lambda head: -abs(effects[head])) or list(described)
-    few = _first(task, other)
-    by_few = scorer if len(few) == len(other) else Scorer(model, task, few)
-    alone_intact = mean_loss(by_few.base_losses)
+    judge = Judge(model, task, other, SearchOptions(tolerance=tolerance))
+    reserve = monotonic() - before  # it ran the model twice, as one more trial and a control do
+    effects = _estimates(judge, _first(task, one), judge.empty, mechanisms)
+    estimating = monotonic() - before - reserve
+    deadline, joint = start + limit - reserve, _Joint(judge)
+    few = Scorer(model, task, _first(task, other))
     losses: dict[Head, float] = {}
+    order = sorted(described, key=lambda head: -abs(effects.get(head, 0.0)))
     for head in progress(order[:alone], "replacing each head"):
         if monotonic() < start + limit / 2:
-            losses[head] = by_few.loss(empty.replace(head, mechanisms[head]))
-    joint = _Joint(scorer, bar, start + limit, a_run)
-    high = intact + 2 * standard_error(rows_of)
-    control = math.nan
-    if has_learned(task, high, uninformed.loss):
+            losses[head] = few.loss(judge.empty.replace(head, mechanisms[head]))
+    alone_intact, finished, control = mean_loss(few.base_losses), True, math.nan
+    if judge.learned:
         costs = effects | {head: loss - alone_intact for head, loss in losses.items()}
-        joint.replace(mechanisms, costs, progress, f"replacing heads by their {by}")
-        if by == "rule" and joint.left and joint.has(estimating):
-            left = {head: described[head].mean for head in joint.left}
-            beside = _estimates(model, task, one, joint.circuit, left)
-            joint.replace(left, beside, progress, "replacing others by their mean")
+        trials = progress(joint.replace(mechanisms, costs), f"replacing heads by their {by}")
+        finished = all(monotonic() < deadline for _ in trials)
+        left = {head: means[head] for head in joint.tried - joint.circuit.mechanisms.keys()}
+        if by == "rule" and left and finished and monotonic() + estimating < deadline:
+            costs = _estimates(judge, _first(task, one), joint.circuit, left)
+            trials = progress(joint.replace(left, costs), "replacing others by their mean")
+            finished = all(monotonic() < deadline for _ in trials)
+        finished = finished and monotonic() < deadline
         control = joint.compare(described, seed)
-    circuit = joint.circuit
+    each, own = judge.losses(joint.circuit), judge.losses(judge.empty)
     rows = [
         HeadScan(
             head,
             found.rule,
             found.share,
             found.mean_share,
-            effects[head],
+            effects.get(head, math.nan),
             losses.get(head, math.nan),
-            circuit.mechanisms.get(head),
+            joint.circuit.mechanisms.get(head),
         )
         for head, found in described.items()
     ]
     return Scan(
-        task, other, rows, intact, alone_intact, uninformed.loss, uninformed.what, bar.loss,
-        circuit, mean_loss(joint.losses), standard_error(joint.losses.mean(dim=1) - rows_of),
-        control,
-        frozenset(joint.tried), joint.finished,
-        {head: found.mean for head, found in described.items()},
+        task, other, rows, float(own.mean()), alone_intact, *judge.uninformed, judge.bar.loss,
+        joint.circuit, float(each.mean()), standard_error(each - own), control,
+        frozenset(joint.tried), finished, means,
     )  # fmt: skip
 
 
@@ -248,14 +237,14 @@ def _check(
             "scan: expected a hooked model (a HookedTransformer, a TransformerBridge), found "
             f"{type(model).__name__}"
         )
-    if by not in ("rule", "mean"):
-        raise InputError(f"by: expected 'rule' or 'mean', found {by!r:.40}")
-    if alone is not None and alone < 0:
-        raise InputError(f"alone: expected 0 heads or more, found {alone}")
-    if tolerance is not None and not 0 < tolerance < math.inf:
-        raise InputError(f"tolerance: expected a number above 0, found {tolerance}")
-    if time is not None and not time > 0:
-        raise InputError(f"time: expected more than 0 seconds, found {time}")
+    for name, value, fits, expected in (
+        ("by", by, by in ("rule", "mean"), "'rule' or 'mean'"),
+        ("alone", alone, alone is None or alone >= 0, "0 heads or more"),
+        ("tolerance", tolerance, tolerance is None or 0 < tolerance < math.inf, "above 0"),
+        ("time", time, time is None or time > 0, "more than 0 seconds"),
+    ):
+        if not fits:
+            raise InputError(f"{name}: expected {expected}, found {value!r:.40}")
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
@@ -280,88 +269,47 @@ def _first(task: Task, batch: Batch) -> Batch:
 
 
 def _estimates(
-    model: Any, task: Task, batch: Batch, circuit: Circuit, mechanisms: dict[Head, Mechanism]
+    judge: Judge, batch: Batch, circuit: Circuit, mechanisms: dict[Head, Mechanism]
 ) -> dict[Head, float]:
-    """The estimated effect of replacing each head beside a circuit; NaN without a gradient."""
-    few = _first(task, batch)
+    """The estimated effect of replacing each head as well; none where the loss has no gradient."""
+    gradients = attribution(judge.model, judge.task, batch, circuit)
+    if gradients is None:
+        return {}
     trials = [circuit.replace(head, mechanism) for head, mechanism in mechanisms.items()]
-    try:
-        attribution = attribute(model, task, few, circuit)
-    except InputError as error:
-        if "gradient" not in str(error):
-            raise
-        return dict.fromkeys(mechanisms, math.nan)
-    return dict(zip(mechanisms, attribution.effects(trials)))
+    return dict(zip(mechanisms, gradients.effects(trials)))
 
 
 class _Joint:
-    """The joint circuit while it grows.
+    """The joint circuit while it grows, and the heads that were tried."""
 
-    Attributes:
-        circuit: the circuit so far.
-        losses: its losses, by example.
-        tried: the heads that it came to.
-        finished: False if the time was over before all were.
-    """
-
-    def __init__(self, scorer: Scorer, bar: Bar, deadline: float, a_run: float):
-        self.scorer, self.circuit, self.losses = scorer, scorer.empty_circuit, scorer.base_losses
-        self.bar, self.deadline = bar, deadline
-        self.tried, self.finished = set[Head](), True
-        self._longest = a_run  # seconds
-
-    @property
-    def left(self) -> set[Head]:
-        """The heads that were not replaced, of those that were tried."""
-        return self.tried - self.circuit.mechanisms.keys()
-
-    def has(self, seconds: float) -> bool:
-        """Whether there is so much time, and that for a run and a control."""
-        if monotonic() + seconds + 2 * self._longest > self.deadline:
-            self.finished = False
-        return self.finished
+    def __init__(self, judge: Judge):
+        self.judge, self.circuit, self.tried = judge, judge.empty, set[Head]()
 
     def replace(
-        self,
-        mechanisms: dict[Head, Mechanism],
-        costs: dict[Head, float],
-        progress: Progress,
-        what: str,
-    ) -> None:
-        """Replace the first heads, by what they cost alone, as many as hold; then go on after the
-        one that does not, until several in a row do not.
+        self, mechanisms: dict[Head, Mechanism], costs: dict[Head, float]
+    ) -> Iterator[None]:
+        """Replace the first heads, in the order of their costs, as many as hold; then go on after
+        the one that does not, until several in a row do not. Yields before every trial.
         """
         todo = [head for head in mechanisms if head not in self.circuit.mechanisms]
-        todo.sort(key=lambda head: (math.isnan(costs[head]), costs[head], head))
-        bar = iter(progress(range(len(todo)), what))
+        todo.sort(key=lambda head: (costs.get(head, math.inf), head))
         failed = 0
-        while todo and failed < _PATIENCE and self.finished:
-            count = self._most(todo, mechanisms)
-            failed = 0 if count else failed + 1
-            for _ in todo[: count + 1]:
-                next(bar, None)
-            todo = todo[count + 1 :]
-        if self.finished:
-            self.tried.update(mechanisms)
-
-    def _most(self, heads: list[Head], mechanisms: dict[Head, Mechanism]) -> int:
-        """Replace as many of the first heads as hold, found by doubling and bisecting."""
-        held, broken = 0, len(heads) + 1
-        before = self.circuit
-        while broken - held > 1:
-            if not self.has(0.0):
-                break
-            doubled = min(max(1, 2 * held), len(heads))
-            count = doubled if broken > len(heads) else (held + broken) // 2
-            chosen = {head: mechanisms[head] for head in heads[:count]}
-            trial = dataclasses.replace(before, mechanisms={**before.mechanisms, **chosen})
-            self.tried.update(chosen)
-            losses = self._run(trial)
-            if self.bar.keeps(losses.mean(dim=1)):
-                held, self.circuit, self.losses = count, trial, losses
-            else:
-                broken = count
-        return held
+        while todo and failed < _PATIENCE:
+            before, held, broken = self.circuit, 0, len(todo) + 1
+            while broken - held > 1:
+                yield
+                doubled = min(max(1, 2 * held), len(todo))
+                count = doubled if broken > len(todo) else (held + broken) // 2
+                chosen = {head: mechanisms[head] for head in todo[:count]}
+                trial = replace(before, mechanisms={**before.mechanisms, **chosen})
+                self.tried.update(chosen)
+                if self.judge.holds(trial):
+                    held, self.circuit = count, trial
+                else:
+                    broken = count
+            failed = 0 if held else failed + 1
+            todo = todo[held + 1 :]
+        self.tried.update(mechanisms)
 
     def compare(self, heads: Iterable[Head], seed: int) -> float:
         """The loss of the same mechanisms in other heads; while it is lower, these are taken.
@@ -373,17 +321,11 @@ class _Joint:
             other = _shuffled(self.circuit, heads, draw)
             if other is None:
                 break
-            losses = self._run(other)
-            if mean_loss(losses) >= mean_loss(self.losses):
-                return mean_loss(losses)
-            worse, self.circuit, self.losses = mean_loss(self.losses), other, losses
+            own, loss = map(self.judge.exact_loss, (self.circuit, other))
+            if loss >= own:
+                return loss
+            worse, self.circuit = own, other
         return worse
-
-    def _run(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
-        start = monotonic()
-        losses = self.scorer.losses(circuit)
-        self._longest = max(self._longest, monotonic() - start)
-        return losses
 
 
 def _shuffled(circuit: Circuit, heads: Iterable[Head], draw: random.Random) -> Circuit | None:
@@ -395,7 +337,62 @@ def _shuffled(circuit: Circuit, heads: Iterable[Head], draw: random.Random) -> C
         chosen = [*draw.sample(others, count), *draw.sample(own, len(own) - count)]
         mechanisms = list(circuit.mechanisms.values())
         draw.shuffle(mechanisms)
-        drawn = dataclasses.replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
+        drawn = replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
         if drawn != circuit:
             return drawn
     return None
+
+
+def next_token_task(
+    model: Any, text: Any, length: int = 128, prepend_bos: bool | None = None
+) -> NextTokenTask:
+    """Text or token ids as a task, in the tokens of a model."""
+    length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
+    if length < 3:
+        raise InputError(f"length: expected windows of at least 3 tokens, found {length}")
+    if not is_causal(model) or model.cfg.d_vocab_out != d_vocab:
+        found = f"one with {d_vocab} tokens and {model.cfg.d_vocab_out} outputs"
+        raise InputError(
+            "text: expected a model that predicts the next of its tokens, found "
+            f"{found if is_causal(model) else 'one that sees later tokens'}; give its task instead"
+        )
+    items: list[Any] = [text] if isinstance(text, str) else _listed(text)
+    if not items:
+        raise InputError("text: expected at least one text, found none")
+    tokenizer = getattr(model, "tokenizer", None)
+    if all(isinstance(item, str) for item in items):
+        if tokenizer is None:
+            raise InputError(
+                "text: expected a model with a tokenizer, found none; give token ids instead"
+            )
+        if prepend_bos is None:
+            prepend_bos = bool(getattr(model.cfg, "default_prepend_bos", True))
+        return NextTokenTask.from_text(items, tokenizer, length, prepend_bos)
+    sequences = [_listed(item) for item in (items if isinstance(items[0], Iterable) else [items])]
+    ids = [[_token(token, d_vocab) for token in sequence] for sequence in sequences]
+    if max(map(len, ids)) > model.cfg.n_ctx:
+        raise InputError(
+            f"text: expected sequences of at most {model.cfg.n_ctx} tokens, which the model can "
+            f"read, found {max(map(len, ids))}"
+        )
+    return NextTokenTask(ids, tokenizer)
+
+
+def _token(token: Any, d_vocab: int) -> int:
+    if not isinstance(token, bool) and hasattr(token, "__index__"):
+        number = operator.index(token)
+        if 0 <= number < d_vocab:
+            return number
+    raise InputError(
+        f"text: expected strings, or token ids from 0 to {d_vocab - 1}, found {token!r:.40}"
+    )
+
+
+def _listed(items: Any) -> list[Any]:
+    if isinstance(items, torch.Tensor):
+        return list(items.tolist())
+    if isinstance(items, Mapping) or not isinstance(items, Iterable):
+        raise InputError(
+            f"text: expected a text or several, token ids, or a task, found {items!r:.40}"
+        )
+    return list(items)

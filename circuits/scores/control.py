@@ -5,18 +5,18 @@ one, and those with paths have as many paths and as many sharing roles, but on h
 at random among those that the mask allows.
 """
 
+import itertools
 import random
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import path_sources
-from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
-from retrieval_interp.circuits.paths import RELATIONS, Relation, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
@@ -25,25 +25,15 @@ _QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 
 
-def allowed_paths(
-    batch: Batch, causal: bool, relations: Collection[Relation] = RELATIONS[:1]
-) -> list[RolePath]:
+def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
     """The role paths that the mask allows in every example of a batch and that have a source."""
-    n_roles, n_positions = batch.roles.shape[-1], batch.inputs.shape[1]
-    every = [
-        RolePath(dest, src, relation)
-        for relation in RELATIONS
-        if relation in relations
-        for dest in range(n_roles)
-        for src in range(n_roles)
-    ]
-    position = torch.arange(n_positions, device=batch.roles.device)
+    n_roles = batch.roles.shape[-1]
     found = []
-    for path in every:
-        sources = path_sources(path, batch.roles, n_positions, causal)
-        later = sources & (position > batch.roles[:, :, path.dest, None])
-        if bool(sources.any()) and not (causal and bool(later.any())):
-            found.append(path)
+    for dest, src in itertools.product(range(n_roles), repeat=2):
+        at, source = batch.roles[:, :, dest], batch.roles[:, :, src]
+        present = (at >= 0) & (source >= 0)
+        if bool(present.any()) and not (causal and bool((present & (source > at)).any())):
+            found.append(RolePath(dest, src))
     return found
 
 
@@ -65,56 +55,35 @@ def random_circuit(
 ) -> Circuit:
     """A circuit with the same mechanisms and numbers of paths, elsewhere.
 
+    Heads that keep their own attention or a measured one keep their place.
+
     Args:
-        circuit: the one to imitate; `original`, `cut`, role-mean and mean heads keep their place.
+        circuit: the one to imitate.
         heads: all heads of the model.
         paths: the paths to draw from.
         draw: the random number generator.
     """
-    moved = {
-        head: mechanism
-        for head, mechanism in circuit.mechanisms.items()
-        if mechanism.kind not in ("role-mean", "cut", "mean")
-    }
-    free = [head for head in heads if head in moved]
-    places = draw.sample(free, len(free))
-    mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in moved}
-    for place, mechanism in zip(places, moved.values()):
-        mechanisms[place] = _redrawn(mechanism, paths, draw)
+    free = {h for h, m in circuit.mechanisms.items() if not (m.keeps_own or m.is_measured)}
+    mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in free}
+    places = draw.sample([head for head in heads if head in free], len(free))
+    for place, head in zip(places, sorted(free)):
+        mechanisms[place] = _redrawn(circuit[head], paths, draw)
     return replace(circuit, mechanisms=mechanisms, enabling=(), redundant=())
 
 
 def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
-    """The same mechanism with as many other paths of each relation."""
-    chosen: list[RolePath] = []
-    paths = list(dict.fromkeys([*paths, *mechanism.paths]))  # its own need not have a source here
-    for relation in RELATIONS:
-        own, pool = (
-            [path for path in some if path.relation == relation]
-            for some in (mechanism.paths, paths)
-        )
-        chosen += _drawn(own, pool, draw)
-    several = len({path.dest for path in chosen}) < len(chosen)
-    kind = "shared" if mechanism.kind == "one-hot" and several else mechanism.kind
-    return replace(mechanism, kind=kind, paths=tuple(chosen))
-
-
-def _drawn(
-    own: Sequence[RolePath], paths: Sequence[RolePath], draw: random.Random
-) -> list[RolePath]:
-    """As many paths, with as many sources for a role, among others."""
-    sources = [list[RolePath]() for _ in range(max((path.dest for path in paths), default=-1) + 1)]
-    for path in paths:
+    """The same mechanism with as many other paths, and as many sources for a role."""
+    # Its own paths need not have a source in these examples.
+    sources: dict[int, list[RolePath]] = defaultdict(list)
+    for path in dict.fromkeys([*paths, *mechanism.paths]):
         sources[path.dest].append(path)
-    wanted = sorted(Counter(path.dest for path in own).values(), reverse=True)
-    chosen: list[RolePath] = []
-    free = list(range(len(sources)))
-    for count in wanted:
-        able = [dest for dest in free if len(sources[dest]) >= count]
-        dest = draw.choice(able)
+    free, chosen = sorted(sources), list[RolePath]()
+    counts = Counter(path.dest for path in mechanism.paths).values()
+    for count in sorted(counts, reverse=True):
+        dest = draw.choice([dest for dest in free if len(sources[dest]) >= count])
         free.remove(dest)
         chosen += draw.sample(sources[dest], count)
-    return chosen
+    return along(chosen) if chosen else mechanism
 
 
 def random_control(

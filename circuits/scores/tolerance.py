@@ -43,11 +43,7 @@ def uninformed_loss(
 ) -> Uninformed:
     """The loss of a model that knows nothing (see the module).
 
-    Args:
-        model: a hooked model.
-        task: gives the loss.
-        batch: the examples.
-        losses: the model's loss on each of them with a circuit in place.
+    `losses` gives the model's loss on each example with a circuit in place.
     """
     if task.plateau is not None:
         return Uninformed(task.plateau, "the task's plateau")
@@ -67,8 +63,7 @@ def constant_loss(task: Task, batch: Batch, d_out: int) -> float:
     """The loss of the best output that is the same at every position of every example.
 
     It is fitted on each half of the examples and measured on the other one, so that few examples
-    do not make it look better than it is. Zeros, a guess among all classes, are tried as well; they
-    alone where the loss has no gradient.
+    do not make it look better than it is. Zeros, a guess among all classes, are tried as well.
     """
     zeros = torch.zeros(d_out, device=batch.inputs.device)
     guess = mean_loss(_constant_losses(task, batch, zeros))
@@ -134,8 +129,8 @@ class Bar:
     makes examples easy or hard.
 
     Attributes:
+        tolerance: what was stated, or else `tolerance_of`.
         loss: the tolerance, or that of a model that knows nothing if it is lower.
-        relative: whether the intact model sets the tolerance.
     """
 
     def __init__(
@@ -145,19 +140,14 @@ class Bar:
         uninformed: float,
         tolerance: float | None,
     ):
-        self.relative = tolerance is None and task.tolerance is None
+        relative = tolerance is None and task.tolerance is None
         if tolerance is None:
             tolerance = tolerance_of(task, float(intact.mean()), uninformed)
-        self.loss = min(tolerance, uninformed)
-        self._common = intact if self.relative else torch.zeros_like(intact)
+        self.tolerance, self.loss = tolerance, min(tolerance, uninformed)
+        self._common = intact if relative else torch.zeros_like(intact)
 
     def above(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
-        """How far the losses of the first examples, or of all, are above it.
-
-        Args:
-            losses: of the first examples, or of all.
-            errors: so many standard errors are added.
-        """
+        """How far losses of the first examples, or of all, are above it, plus some errors."""
         rise = losses - self._common[: len(losses)]
         allowed = self.loss - float(self._common.mean())
         return float(rise.mean()) + errors * standard_error(rise) - allowed
@@ -177,8 +167,5 @@ class Bar:
 
 def default_tolerance(scorer: Scorer, intact: float) -> float:
     """`tolerance_of` for a scorer's model, task and examples."""
-    model, task = scorer.model, scorer.task
-    if task.tolerance is not None:
-        return task.tolerance
-    uninformed = uninformed_loss(model, task, scorer.batch, scorer.each)
-    return tolerance_of(task, intact, uninformed.loss)
+    uninformed = uninformed_loss(scorer.model, scorer.task, scorer.batch, scorer.each)
+    return tolerance_of(scorer.task, intact, uninformed.loss)
