@@ -12,15 +12,8 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.attribution import gradients
 from retrieval_interp.circuits.attribution.estimates import attribute, rank_correlation
 from retrieval_interp.circuits.attribution.gradients import pattern_gradients
-from retrieval_interp.circuits.circuit import (
-    IDENTITY,
-    ORIGINAL,
-    UNIFORM,
-    Circuit,
-    Head,
-    HeadPath,
-    RolePath,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
 from retrieval_interp.circuits.notation import parse_circuit
 from retrieval_interp.circuits.runs.pattern_shares import pattern_shares
@@ -241,8 +234,8 @@ def test_a_mean_loss_of_tokens_and_of_vectors_differ(hooked):
 
 def test_an_estimated_sweep_is_that_of_the_attribution(model, task):
     batch = task.sample(8, seed=3)
-    found = ri.ablation_sweep(model, task, batch, estimate=True, exact=5)
-    exact = ri.ablation_sweep(model, task, batch)
+    found = ri.estimated_ablations(model, task, batch, exact=5)
+    exact = ri.ablations(model, task, batch)
     attribution = attribute(model, task, batch)
     means = dict(found.heads.keys())
     assert means.keys() == exact.head_costs.keys()

@@ -9,12 +9,17 @@ import threading
 import warnings
 
 import pytest
+from retrieval_interp.circuits.discovery.cost import circuit_cost
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head
-from retrieval_interp.circuits.discovery.cost import circuit_cost
-from retrieval_interp.circuits.discovery.search import Search, discover
-from retrieval_interp.circuits.discovery.watch import SearchState, SearchStopped, ctrl_c
+from retrieval_interp.circuits.discovery.search import (
+    Search,
+    SearchState,
+    SearchStopped,
+    ctrl_c,
+    discover,
+)
 from retrieval_interp.tasks import InputError
 from tests.terminal import COLUMNS, lines_of, set_size, terminal
 

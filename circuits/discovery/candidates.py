@@ -5,8 +5,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Head, RolePath
-from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.mechanisms import (
     TOKEN_RULES,
@@ -16,6 +15,7 @@ from retrieval_interp.circuits.mechanisms import (
     along,
     position_rules,
 )
+from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.circuits.runs.means import position_means
 from retrieval_interp.circuits.runs.pattern_shares import pattern_shares, role_shares
 from retrieval_interp.tasks import Batch
@@ -39,7 +39,7 @@ def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -
 
 
 def rule_candidates(
-    model: Any, batch: Batch, heads: list[Head], options: SearchOptions = SearchOptions()
+    model: Any, batch: Batch, heads: list[Head], options: SearchOptions = DEFAULTS
 ) -> dict[Head, list[Mechanism]]:
     """The rules that have some of a head's attention, and its mean pattern.
 
@@ -51,7 +51,7 @@ def rule_candidates(
     means = position_means(model, batch)
     tried = dict.fromkeys(heads, rules)
     shares, of_roles = pattern_shares(model, batch, tried), role_shares(model, batch, tried)
-    least, in_role = options.candidate_share, options.candidate_role
+    least, in_role = options.rule_share, options.rule_in_role
     return {
         head: [
             *(

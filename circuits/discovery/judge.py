@@ -13,7 +13,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attribution.estimates import Attribution, attribute
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.losses import standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer
@@ -32,9 +32,7 @@ class Judge:
         holding: those that are known to hold, as they were found.
     """
 
-    def __init__(
-        self, model: Any, task: Task, batch: Batch, options: SearchOptions = SearchOptions()
-    ):
+    def __init__(self, model: Any, task: Task, batch: Batch, options: SearchOptions = DEFAULTS):
         self.model, self.task, self.batch, self.options = model, task, batch, options
         ends = [*(count for count in options.looks if count < len(batch)), len(batch)]
         self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]

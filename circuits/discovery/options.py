@@ -71,3 +71,6 @@ class SearchOptions:
         """The kinds of candidates with paths, and the least mean attention of these."""
         one_hot = [("one-hot", least) for least in self.one_hot]
         return one_hot + [("shared", least) for least in self.sharing if self.shared]
+
+
+DEFAULTS = SearchOptions()

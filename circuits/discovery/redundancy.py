@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Head, HeadPath
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.options import SearchOptions
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_paths
@@ -90,7 +90,7 @@ def needed_sets(
         return  # no cut can be blamed
     near, least = judge.around(judge.empty), judge.options.weakest_cut
     allowed = allowed_paths(judge.batch, is_causal(judge.model))
-    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p.pair] >= least]
+    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p] >= least]
     effects = []
     for effect in near.effects(near.empty, [near.empty.cut(path) for path in present]):
         effects.append(effect)

@@ -38,7 +38,7 @@ from typing import Any
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.candidates import rule_candidates
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.discovery.redundancy import needed_sets
 from retrieval_interp.circuits.discovery.space import Space
 from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps, greedy
@@ -89,7 +89,7 @@ def discover(
     tolerance: float | None = None,
     examples: int | None = None,
     *,
-    options: SearchOptions = SearchOptions(),
+    options: SearchOptions = DEFAULTS,
     progress: Progress = no_progress,
     **choices: Any,
 ) -> Circuit:
@@ -173,7 +173,7 @@ class Search:
         missing: why it would be incomplete if it were left now, and what would be missing.
     """
 
-    def __init__(self, model: Any, task: Task, options: SearchOptions = SearchOptions()):
+    def __init__(self, model: Any, task: Task, options: SearchOptions = DEFAULTS):
         start, device = monotonic(), next(model.parameters()).device
         self._deadlines = start + options.seconds * 2 / 3, start + options.seconds
         batch = draw_batch(task, options.examples, options.seed, device, "discovery")
@@ -188,8 +188,8 @@ class Search:
         self._found: Circuit | None = None
         self._needed: list[tuple[HeadPath, ...]] = []
         self.missing = [
-            "the search was cancelled; a simpler circuit may exist, and what the intact model needs "
-            "was not looked for"
+            "the search was cancelled; a simpler circuit may exist, and what the intact model "
+            "needs was not looked for"
         ]
 
     def __iter__(self) -> Iterator[SearchState]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.candidates import propose
-from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,
@@ -60,7 +60,7 @@ class Space:
         attention: Float[Tensor, "layer head dest src"],
         heads: list[Head],
         rules: Mapping[Head, Sequence[Mechanism]],
-        options: SearchOptions = SearchOptions(),
+        options: SearchOptions = DEFAULTS,
     ):
         self.empty, self.attention, self.heads = empty, attention, heads
         self.rules, self.options = rules, options

@@ -275,9 +275,7 @@ class Steps:
         }
         return sorted(price, key=price.__getitem__)
 
-    def _first(
-        self, changes: Sequence[Change], circuit: Circuit, most: int
-    ) -> Doing[list[Change]]:
+    def _first(self, changes: Sequence[Change], circuit: Circuit, most: int) -> Doing[list[Change]]:
         """Of many changes, those that do best."""
         if len(changes) <= most:
             return list(changes)

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.attribution.estimates import Estimate, attribute, rank_correlation
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath, Mechanism
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.losses import mean_loss
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.runs.means import head_means
@@ -83,7 +84,10 @@ class Ablations:
             for head in sorted(costs, key=lambda head: -costs[head])
         ]
         paths = [
-            (row.path.text(names), [row.attention, row.live_loss, row.live_loss - self.baseline_loss])
+            (
+                row.path.text(names),
+                [row.attention, row.live_loss, row.live_loss - self.baseline_loss],
+            )
             for row in self.by_cost
         ]
         return "\n".join(
@@ -132,7 +136,9 @@ class EstimatedAblations:
     @property
     def rank_correlation(self) -> float:
         """Spearman's, of estimates and exact losses where there are both; NaN for fewer than 2."""
-        both = [(row.effect, self.exact[each]) for each, row in self.by_effect if each in self.exact]
+        both = [
+            (row.effect, self.exact[each]) for each, row in self.by_effect if each in self.exact
+        ]
         return rank_correlation([effect for effect, _ in both], [loss for _, loss in both])
 
     def __str__(self) -> str:
@@ -192,7 +198,7 @@ def ablations(
         for choice in progress(replaced, "replacing heads")
     }
     paths = [
-        LiveScore(path, float(attention[path.head][path.path.pair]), mean_loss(losses))
+        LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
         for path, losses in cut_losses(scorer, _paths(scorer, attention, least), progress)
     ]
     return Ablations(mean_loss(scorer.base_losses), heads, paths, empty.role_names)
@@ -247,5 +253,5 @@ def _paths(
         HeadPath(head, path)
         for head in heads_of(scorer.model)
         for path in allowed
-        if attention[head][path.pair] >= least
+        if attention[head][path] >= least
     ]

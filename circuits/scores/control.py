@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, along
+from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
@@ -46,7 +47,7 @@ def allowed_attention(
     """
     allowed = torch.zeros_like(attention[0, 0])
     for path in allowed_paths(batch, causal):
-        allowed[path.pair] = 1
+        allowed[path] = 1
     return attention * allowed
 
 

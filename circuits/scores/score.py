@@ -8,6 +8,7 @@
 3. A control: random circuits of the same size and mechanisms (`circuits.scores.control`).
 """
 
+import itertools
 import math
 import shutil
 import statistics
@@ -19,8 +20,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, Mechanism
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import Mechanism
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.hook_runs import has_hooks
 from retrieval_interp.circuits.runs.losses import standard_error
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
@@ -219,12 +222,12 @@ class CircuitScore:
 
         The tolerance, or the loss of a model that knows nothing, if that is lower.
         """
-        return min(self.tolerance, self.uninformed_loss)
+        return float(min(self.tolerance, self.uninformed_loss))
 
     @property
     def better(self) -> bool:
         """Whether the circuit does better than the intact model, by two standard errors."""
-        return self.combined_loss + 2 * self.excess_se < self.baseline_loss
+        return bool(self.combined_loss + 2 * self.excess_se < self.baseline_loss)
 
     @property
     def sufficient(self) -> bool:
@@ -237,7 +240,7 @@ class CircuitScore:
 
         Otherwise any cut exceeds it, and what the intact model needs cannot be told.
         """
-        return self.baseline_loss < self.limit
+        return bool(self.baseline_loss < self.limit)
 
     @property
     def kept(self) -> float:
@@ -357,7 +360,8 @@ def _intact(
         losses = scorer.losses(empty.replace(head, circuit[head]))
         heads.append(HeadScore(head, circuit[head], *Measured.of(losses)))
     paths = [*circuit.paths(), *circuit.enabling]
-    cuts: list[Cut] = [*paths, *circuit.redundant, *sum(map(_all_but_one, circuit.redundant), [])]
+    left = itertools.chain(*map(_all_but_one, circuit.redundant))
+    cuts: list[Cut] = [*paths, *circuit.redundant, *left]
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
     unshown, later = "", dict[Cut, tuple[Enabled, ...]]()
@@ -372,7 +376,7 @@ def _intact(
     rows = [
         LivePathScore(
             path,
-            float(attention[path.head][path.path.pair]),
+            float(attention[path.head][path.path]),
             *Measured.of(cut[path]),
             enables.get(path, ()),
             None if enables.get(path) else next(iter(later.get(path, ())), None),
@@ -380,7 +384,9 @@ def _intact(
         )
         for path in paths
     ]
-    redundant = [_redundant(same, cut, baseline, enables.get(same, ()), bar) for same in circuit.redundant]
+    redundant = [
+        _redundant(same, cut, baseline, enables.get(same, ()), bar) for same in circuit.redundant
+    ]
     n = len(paths) - len(circuit.enabling)
     return IntactScore(
         *baseline, uninformed, tuple(heads), tuple(rows[:n]), tuple(rows[n:]), tuple(redundant),
@@ -425,10 +431,8 @@ def _replaced(
     return ReplacedScore(*Measured.of(combined), standard_error(combined - own), tuple(paths))
 
 
-def _control(
-    scorer: Scorer, circuit: Circuit, count: int, progress: Progress
-) -> tuple[float, ...]:
-    """The losses of random circuits; none for a circuit without paths, which has nothing to draw."""
+def _control(scorer: Scorer, circuit: Circuit, count: int, progress: Progress) -> tuple[float, ...]:
+    """The losses of random circuits; none for a circuit without paths."""
     if not count or not any(circuit.paths()):
         return ()
     paths = allowed_paths(scorer.batch, is_causal(scorer.model))
@@ -439,7 +443,7 @@ def _control(
 def _notes(
     task: Task, circuit: Circuit, intact: IntactScore, replaced: ReplacedScore
 ) -> tuple[str, ...]:
-    """That a circuit does better than the model, that it is told the answer, and what is missing."""
+    """That a circuit beats the model, that it is told the answer, and what is missing."""
     told = [path for path in circuit.paths() if path.path.src == task.answer_role]
     notes = []
     if replaced.loss + 2 * replaced.excess_se < intact.loss < intact.uninformed.loss:

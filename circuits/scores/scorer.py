@@ -5,7 +5,7 @@ results equal those of whole runs with hooks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -27,6 +27,7 @@ from retrieval_interp.tasks import Batch, InputError, Task
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Cut = HeadPath | tuple[HeadPath, ...]  # a path, or several at once
+SomeCut = TypeVar("SomeCut", bound=Cut)
 
 
 def no_progress(items: Iterable[Any], what: str) -> Iterable[Any]:
@@ -125,8 +126,8 @@ def paths_of(cut: Cut) -> tuple[HeadPath, ...]:
 
 
 def cut_losses(
-    scorer: Scorer, cuts: Sequence[Cut], progress: Progress = no_progress
-) -> Iterator[tuple[Cut, Float[Tensor, "batch target"]]]:
+    scorer: Scorer, cuts: Sequence[SomeCut], progress: Progress = no_progress
+) -> Iterator[tuple[SomeCut, Float[Tensor, "batch target"]]]:
     """Cut each path, or set of paths, in the intact model: its losses with later attention redone.
 
     The attention along a path is set to zero, its row is not rescaled, and all later attention is
