@@ -109,11 +109,11 @@ class Judge:
         if many and self._estimable:
             few = self.batch[: self.options.estimated]
             gradients = attribution(self.model, self.task, few, circuit)
+            self._estimable = gradients is not None
             if gradients is not None:
                 for start in range(0, len(trials), _AT_ONCE):
                     yield from gradients.effects(trials[start : start + _AT_ONCE])
                 return
-            self._estimable = False
         before = self.around(circuit)._losses_of(circuit, 1).mean()
         for trial in trials:
             yield float(self._losses_of(trial, 1).mean() - before)

@@ -19,7 +19,7 @@ from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_paths
-from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
+from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
 from retrieval_interp.tasks import Task
 
 Item = TypeVar("Item")
@@ -41,11 +41,11 @@ def needed_paths(
         loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
 
     each by two standard errors (`circuits.scores.tolerance.Bar`). So of a set of several paths any
-    one suffices. Where the second is not clear, as when one head does nearly all and the others
-    together just enough, no set is returned. Sets are disjoint; where smallest sets overlap, those
-    whose heads matter more are returned. A role path is not looked into if the model can lose it in
-    all heads at once, and in the head where it seems to matter most. Role paths that seem to matter
-    most come first. Paths with less than 0.05 of mean attention are never cut.
+    one suffices; where that is not clear, no set is returned. Sets are disjoint; where smallest
+    sets overlap, those whose heads matter more are returned. A role path is not looked into if the
+    model can lose it in all heads at once, and in the head where it seems to matter most. Role
+    paths that seem to matter most come first. Paths with less than 0.05 of mean attention are never
+    cut.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
@@ -88,11 +88,11 @@ def needed_sets(
     """
     if not judge.keeps(judge.empty):
         return  # no cut can be blamed
-    near, least = judge.around(judge.empty), judge.options.weakest_cut
-    allowed = allowed_paths(judge.batch, is_causal(judge.model))
-    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p] >= least]
+    near, empty, least = judge.around(judge.empty), judge.empty, judge.options.weakest_cut
+    paths = allowed_paths(judge.batch, is_causal(judge.model))
+    present = [HeadPath(h, path) for path in paths for h in heads if attention[h][path] >= least]
     effects = []
-    for effect in near.effects(near.empty, [near.empty.cut(path) for path in present]):
+    for effect in near.effects(empty, [empty.cut(path) for path in present]):
         effects.append(effect)
         yield "ordering paths", []
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
@@ -100,20 +100,14 @@ def needed_sets(
     for number, same in enumerate(each):
         doing = f"cutting paths, {number + 1} of {len(each)}"
         yield doing, []
-        found = minimal_sets(
-            [path for path in by_effect if path.path == same],
-            lambda paths: near.exceeds(near.empty.cut(*paths)),
-        )
-        yield doing, [tuple(sorted(p)) for p in found if _any_suffices(near, p)]
-
-
-def _any_suffices(judge: Judge, paths: Sequence[HeadPath]) -> bool:
-    """Whether the model clearly does without all paths but one, whichever that is."""
-    return all(
-        judge.keeps(judge.empty.cut(*(other for other in paths if other != path)))
-        for path in paths
-        if len(paths) > 1
-    )
+        heads_of_it = [path for path in by_effect if path.path == same]
+        found = minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost)))
+        clear = [
+            tuple(sorted(needed))
+            for needed in found
+            if len(needed) == 1 or all(near.keeps(empty.cut(*left)) for left in all_but_one(needed))
+        ]
+        yield doing, clear
 
 
 def minimal_sets(

@@ -2,18 +2,18 @@
 
 1. Describe every head by the rule that shares most of its attention (`circuits.scan.describe`), on
    one half of the examples.
-2. Replace each head alone by its rule, on the other half (of text, on some 500 tokens of it): the
-   exact loss, beside its estimate.
-3. Replace as many heads together as the tolerance allows: in the order of what they cost alone, the
-   longest beginning that holds, found by doubling and bisecting; then the heads after it, until
-   eight in a row cannot be added. The others are tried in the same way with their mean pattern, in
-   the order of what that is estimated to cost beside those already replaced.
+2. Replace each head by its rule, one at a time, on the other half (of text, on some 500 tokens of
+   it): the exact loss, and its estimate.
+3. Replace as many heads together as the tolerance allows: in the order of what they cost by
+   themselves, the longest beginning that holds, found by doubling and bisecting; then the heads
+   after it, until eight in a row cannot be added. The others are tried in the same way with their
+   mean pattern, in the order of what that is estimated to cost in addition.
 4. Compare with the same mechanisms in other heads, drawn at random. If these do better, they are
    the joint circuit.
 """
 
+import itertools
 import math
-import operator
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,9 +148,8 @@ def scan(
 
     by two standard errors (`circuits.scores.tolerance.Bar`).
 
-    Heads are described, and means measured, on one half of the examples, and losses are measured on
-    the other half. (A single sequence serves as both.) The joint circuit is found greedily: there
-    may be larger ones.
+    Heads are described on one half of the examples, and losses measured on the other half. (A
+    single sequence serves as both.) The joint circuit is found greedily: there may be larger ones.
 
     Args:
         model: a hooked model; left unchanged.
@@ -351,16 +350,14 @@ def next_token_task(
     if length < 3:
         raise InputError(f"length: expected windows of at least 3 tokens, found {length}")
     if not is_causal(model) or model.cfg.d_vocab_out != d_vocab:
-        found = f"one with {d_vocab} tokens and {model.cfg.d_vocab_out} outputs"
+        found = f"{d_vocab} tokens and {model.cfg.d_vocab_out} outputs"
         raise InputError(
-            "text: expected a model that predicts the next of its tokens, found "
-            f"{found if is_causal(model) else 'one that sees later tokens'}; give its task instead"
+            "text: expected a model that predicts the next of its tokens, found one with "
+            f"{found if is_causal(model) else 'sight of later tokens'}; give its task instead"
         )
-    items: list[Any] = [text] if isinstance(text, str) else _listed(text)
-    if not items:
-        raise InputError("text: expected at least one text, found none")
     tokenizer = getattr(model, "tokenizer", None)
-    if all(isinstance(item, str) for item in items):
+    items = [text] if isinstance(text, str) else _listed(text)
+    if items and all(isinstance(item, str) for item in items):
         if tokenizer is None:
             raise InputError(
                 "text: expected a model with a tokenizer, found none; give token ids instead"
@@ -368,30 +365,24 @@ def next_token_task(
         if prepend_bos is None:
             prepend_bos = bool(getattr(model.cfg, "default_prepend_bos", True))
         return NextTokenTask.from_text(items, tokenizer, length, prepend_bos)
-    sequences = [_listed(item) for item in (items if isinstance(items[0], Iterable) else [items])]
-    ids = [[_token(token, d_vocab) for token in sequence] for sequence in sequences]
-    if max(map(len, ids)) > model.cfg.n_ctx:
+    nested = items and isinstance(items[0], Iterable)
+    sequences = [_listed(item) for item in (items if nested else [items])]
+    for token in itertools.chain(*sequences):
+        if type(token) is not int or not 0 <= token < d_vocab:
+            raise InputError(
+                f"text: expected strings, or token ids from 0 to {d_vocab - 1}, found {token!r:.40}"
+            )
+    if max(map(len, sequences)) > model.cfg.n_ctx:
         raise InputError(
             f"text: expected sequences of at most {model.cfg.n_ctx} tokens, which the model can "
-            f"read, found {max(map(len, ids))}"
+            f"read, found {max(map(len, sequences))}"
         )
-    return NextTokenTask(ids, tokenizer)
-
-
-def _token(token: Any, d_vocab: int) -> int:
-    if not isinstance(token, bool) and hasattr(token, "__index__"):
-        number = operator.index(token)
-        if 0 <= number < d_vocab:
-            return number
-    raise InputError(
-        f"text: expected strings, or token ids from 0 to {d_vocab - 1}, found {token!r:.40}"
-    )
+    return NextTokenTask(sequences, tokenizer)
 
 
 def _listed(items: Any) -> list[Any]:
-    if isinstance(items, torch.Tensor):
-        return list(items.tolist())
-    if isinstance(items, Mapping) or not isinstance(items, Iterable):
+    items = items.tolist() if hasattr(items, "tolist") else items
+    if isinstance(items, Mapping | str) or not isinstance(items, Iterable):
         raise InputError(
             f"text: expected a text or several, token ids, or a task, found {items!r:.40}"
         )

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.attribution.estimates import Estimate, attribute, rank_correlation
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
@@ -34,13 +35,7 @@ _FAR = 0.5  # of a head's attention; estimates of larger changes may have any si
 
 @dataclass(frozen=True)
 class LiveScore:
-    """A path cut in the intact model.
-
-    Attributes:
-        path: the path.
-        attention: its mean attention in the intact model.
-        live_loss: the loss when it is cut, with later attention recomputed.
-    """
+    """A path, its mean attention in the intact model, and the loss when it is cut there."""
 
     path: HeadPath
     attention: float
@@ -108,25 +103,18 @@ class EstimatedAblations:
 
     Attributes:
         baseline_loss: the intact model's loss, which is exact.
-        heads: the estimate with one head replaced by its mean (`circuits.runs.means`).
-        paths: the estimate with one path cut.
+        estimates: the estimate with one head replaced by its mean (`circuits.runs.means`), or with
+            one path cut; the largest first.
         changed: of each head, the share of its attention that its mean does not have.
         exact: the exact losses of the hypotheses with the largest estimates, largest first.
         role_names: what the task calls its roles; s0, s1, ... if empty.
     """
 
     baseline_loss: float
-    heads: dict[tuple[Head, Mechanism], Estimate]
-    paths: dict[HeadPath, Estimate]
+    estimates: dict[Hypothesis, Estimate]
     changed: dict[Head, float]
     exact: dict[Hypothesis, float]
     role_names: tuple[str, ...] = ()
-
-    @property
-    def by_effect(self) -> list[tuple[Hypothesis, Estimate]]:
-        """All hypotheses and their estimates, the largest first."""
-        effects: list[tuple[Hypothesis, Estimate]] = [*self.heads.items(), *self.paths.items()]
-        return sorted(effects, key=lambda pair: -pair[1].effect)
 
     @property
     def far(self) -> list[Head]:
@@ -136,10 +124,8 @@ class EstimatedAblations:
     @property
     def rank_correlation(self) -> float:
         """Spearman's, of estimates and exact losses where there are both; NaN for fewer than 2."""
-        both = [
-            (row.effect, self.exact[each]) for each, row in self.by_effect if each in self.exact
-        ]
-        return rank_correlation([effect for effect, _ in both], [loss for _, loss in both])
+        effects = [self.estimates[each].effect for each in self.exact]
+        return rank_correlation(effects, list(self.exact.values()))
 
     def __str__(self) -> str:
         rows = [
@@ -147,15 +133,12 @@ class EstimatedAblations:
                 each.text(self.role_names) if isinstance(each, HeadPath) else "{} {}".format(*each),
                 [effect.first, effect.curvature, self.exact.get(each, math.nan)],
             )
-            for each, effect in self.by_effect
+            for each, effect in self.estimates.items()
         ]
-        header = ("first order", "curvature", "exact loss")
-        lines = [f"intact loss {self.baseline_loss:.4f}; estimates of its rise"]
-        lines += number_table("changed", header, rows)
-        if self.far:
-            far = ", ".join(map(str, self.far))
-            lines.append(f"far, so that the estimate may have any size: {far}")
-        return "\n".join(lines)
+        lines = number_table("changed", ("first order", "curvature", "exact loss"), rows)
+        far = f"far, so that the estimate may have any size: {', '.join(map(str, self.far))}"
+        loss = f"intact loss {self.baseline_loss:.4f}; estimates of its rise"
+        return "\n".join([loss, *lines, *([far] if self.far else [])])
 
 
 def ablations(
@@ -227,21 +210,21 @@ def estimated_ablations(
     """
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
     empty, attribution = scorer.empty_circuit, attribute(model, task, batch)
-    allowed = allowed_attention(attention.cpu(), batch, is_causal(model))
-    means = head_means(model, batch, allowed)
-    heads = {
-        (head, mean): attribution.estimate(empty.replace(head, mean))
-        for head, (mean, _) in means.items()
+    means = head_means(model, batch, allowed_attention(attention.cpu(), batch, is_causal(model)))
+    trials: dict[Hypothesis, Circuit] = {
+        (head, mean): empty.replace(head, mean) for head, (mean, _) in means.items()
     }
-    changed = {head: 1 - share for head, (_, share) in means.items()}
-    cuts = progress(_paths(scorer, attention, least), "estimating cuts")
-    paths = {path: attribution.estimate(empty.cut(path)) for path in cuts}
-    names, baseline = empty.role_names, mean_loss(scorer.base_losses)
-    found = EstimatedAblations(baseline, heads, paths, changed, {}, names)
-    for each, _ in progress(found.by_effect[:exact], "scoring exactly"):
-        trial = empty.cut(each) if isinstance(each, HeadPath) else empty.replace(*each)
-        found.exact[each] = scorer.loss(trial)
-    return found
+    trials |= {path: empty.cut(path) for path in _paths(scorer, attention, least)}
+    found = {each: attribution.estimate(trials[each]) for each in progress(trials, "estimating")}
+    estimates = dict(sorted(found.items(), key=lambda pair: -pair[1].effect))
+    measured = progress(list(estimates)[:exact], "scoring exactly")
+    return EstimatedAblations(
+        mean_loss(scorer.base_losses),
+        estimates,
+        {head: 1 - share for head, (_, share) in means.items()},
+        {each: scorer.loss(trials[each]) for each in measured},
+        empty.role_names,
+    )
 
 
 def _paths(

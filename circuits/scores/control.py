@@ -18,8 +18,7 @@ from torch import Tensor
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
-from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
+from retrieval_interp.circuits.scores.scorer import Measured, Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
 
 _QUICK = 32  # examples that tell most random circuits from the given one
@@ -57,12 +56,6 @@ def random_circuit(
     """A circuit with the same mechanisms and numbers of paths, elsewhere.
 
     Heads that keep their own attention or a measured one keep their place.
-
-    Args:
-        circuit: the one to imitate.
-        heads: all heads of the model.
-        paths: the paths to draw from.
-        draw: the random number generator.
     """
     free = {h for h, m in circuit.mechanisms.items() if not (m.keeps_own or m.is_measured)}
     mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in free}
@@ -100,32 +93,15 @@ def random_control(
 
     They are measured on the first 32 examples, and on all where four standard errors less would be
     as good as the given circuit.
-
-    Args:
-        scorer: of the model and the examples.
-        circuit: the circuit to compare with.
-        heads: all heads of the model.
-        paths: role paths that the mask allows.
-        count: number of random circuits.
-        seed: of the draws.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
     """
-    draw = random.Random(seed)
-    drawn = []
-    for _ in range(count):
-        other = random_circuit(circuit, heads, paths, draw)
-        for _ in range(_REDRAWS):
-            if other.mechanisms != circuit.mechanisms:
-                break
-            other = random_circuit(circuit, heads, paths, draw)
-        drawn.append(other)
+    draw, losses = random.Random(seed), []
     quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])
     goal = scorer.loss(circuit)
-    losses = []
-    for other in progress(drawn, "random circuits"):
-        few = quick.losses(other)
-        loss = mean_loss(few)
-        if loss - 4 * standard_error(few.mean(dim=1)) <= goal:
-            loss = scorer.loss(other)
-        losses.append(loss)
+    for _ in progress(range(count), "random circuits"):
+        for _ in range(1 + _REDRAWS):
+            other = random_circuit(circuit, heads, paths, draw)
+            if other.mechanisms != circuit.mechanisms:
+                break
+        loss, error = Measured.of(quick.losses(other))
+        losses.append(scorer.loss(other) if loss - 4 * error <= goal else loss)
     return sorted(losses)

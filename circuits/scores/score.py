@@ -10,7 +10,6 @@
 
 import itertools
 import math
-import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from retrieval_interp.circuits.scores.scorer import (
     Measured,
     Progress,
     Scorer,
+    all_but_one,
     cut_losses,
     heads_of,
     no_progress,
@@ -63,10 +63,8 @@ class LivePathScore:
     """A path cut in the intact model, with later attention recomputed.
 
     Attributes:
-        path: the path.
         attention: its mean attention in the intact model.
-        live_loss: the loss when it is cut.
-        live_se: its standard error.
+        live_loss: the loss when it is cut, with its standard error in `live_se`.
         enables: the circuit's later paths that lose attention when it is cut, measured on the
             first 128 examples.
         nearly: if there are none, the later path that loses most.
@@ -85,12 +83,7 @@ class LivePathScore:
 
 @dataclass(frozen=True)
 class PathScore(LivePathScore):
-    """A path of a circuit, cut in the intact model and removed from the circuit.
-
-    Attributes:
-        ablated_loss: the loss with the whole circuit in place except this path.
-        se: its standard error.
-    """
+    """A path of a circuit, also with the loss of the circuit without it, and its error."""
 
     ablated_loss: float
     se: float
@@ -102,8 +95,7 @@ class RedundantScore:
 
     Attributes:
         paths: the same role path in several heads.
-        live_loss: the loss when all are cut.
-        live_se: its standard error.
+        live_loss: the loss when all are cut, with its standard error in `live_se`.
         left_losses: for each path, the loss when all others are cut.
         shares: for each path, how much it does by itself: the share of what cutting all costs that
             is saved by leaving this one.
@@ -137,8 +129,7 @@ class IntactScore:
     """The intact model, and what single changes of it cost.
 
     Attributes:
-        loss: its loss.
-        se: the standard error.
+        loss: its loss, with the standard error in `se`.
         uninformed: the loss of a model that knows nothing, and what such a model is.
         heads: one row per head of the model, including those that the circuit leaves as they are.
         paths: one row per path of the circuit.
@@ -164,8 +155,7 @@ class ReplacedScore:
     """The model with the circuit in place.
 
     Attributes:
-        loss: the combined loss.
-        se: the standard error.
+        loss: the combined loss, with the standard error in `se`.
         excess_se: the standard error of what the circuit costs, combined minus intact, example by
             example.
         paths: one row per path of the circuit.
@@ -218,10 +208,7 @@ class CircuitScore:
 
     @property
     def limit(self) -> float:
-        """The loss that a sufficient circuit stays below.
-
-        The tolerance, or the loss of a model that knows nothing, if that is lower.
-        """
+        """The tolerance, or the loss of a model that knows nothing, if that is lower."""
         return float(min(self.tolerance, self.uninformed_loss))
 
     @property
@@ -236,19 +223,12 @@ class CircuitScore:
 
     @property
     def reachable(self) -> bool:
-        """Whether the intact model itself is below the limit.
-
-        Otherwise any cut exceeds it, and what the intact model needs cannot be told.
-        """
+        """Whether the intact model is below the limit; else it cannot be told what it needs."""
         return bool(self.baseline_loss < self.limit)
 
     @property
     def kept(self) -> float:
-        """The share of what the model has learned that the circuit keeps; NaN if that is nothing.
-
-        It is (uninformed - combined) / (uninformed - baseline): 1 if the circuit is as good as the
-        intact model.
-        """
+        """The share of what the model has learned that the circuit keeps; NaN if it is nothing."""
         return kept_share(self.combined_loss, self.baseline_loss, self.uninformed_loss)
 
     @property
@@ -313,7 +293,7 @@ def score_circuit(
     Args:
         model: a hooked model that reads the batch.
         task: gives the loss.
-        circuit: mechanisms of some or all heads.
+        circuit: the circuit.
         batch: the examples, which should not be those used to choose the circuit.
         tolerance: the loss below which a circuit counts as working; by default the task's, or else
             the loss at which 95% of what the model has learned is kept.
@@ -360,7 +340,7 @@ def _intact(
         losses = scorer.losses(empty.replace(head, circuit[head]))
         heads.append(HeadScore(head, circuit[head], *Measured.of(losses)))
     paths = [*circuit.paths(), *circuit.enabling]
-    left = itertools.chain(*map(_all_but_one, circuit.redundant))
+    left = itertools.chain(*map(all_but_one, circuit.redundant))
     cuts: list[Cut] = [*paths, *circuit.redundant, *left]
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
@@ -394,11 +374,6 @@ def _intact(
     )  # fmt: skip
 
 
-def _all_but_one(paths: tuple[HeadPath, ...]) -> list[Cut]:
-    """All of them except the first, then all except the second, and so on."""
-    return [tuple(other for other in paths if other != path) for path in paths]
-
-
 def _redundant(
     paths: tuple[HeadPath, ...],
     cut: Mapping[Cut, Float[Tensor, " batch"]],
@@ -407,7 +382,7 @@ def _redundant(
     bar: Bar,
 ) -> RedundantScore:
     """The score of some paths from the losses with all of them cut, and with all but one."""
-    live, left = Measured.of(cut[paths]), [cut[few] for few in _all_but_one(paths)]
+    live, left = Measured.of(cut[paths]), [cut[few] for few in all_but_one(paths)]
     cost, losses = live.loss - intact.loss, [float(each.mean()) for each in left]
     shares = [(live.loss - loss) / cost if cost > 0 else math.nan for loss in losses]
     sides = map(bar.side, left)
@@ -455,11 +430,11 @@ def _notes(
         paths = "its path" if len(told) == 1 else f"{len(told)} paths, such as"
         notes.append(
             f"The circuit is told where the answer stands: {paths} "
-            f"{told[0].text(circuit.role_names)} {'attends' if len(told) == 1 else 'attend'} to "
-            "the answer's own role, which the model has to find. That the loss is low does not "
-            "show that the model does the same."
+            f"{told[0].text(circuit.role_names)} attend{'s' if len(told) == 1 else ''} to the "
+            "answer's own role, which the model has to find. That the loss is low does not show "
+            "that the model does the same."
         )
-    return (*notes, *([intact.unshown] if intact.unshown else []))
+    return (*notes, *filter(None, [intact.unshown]))
 
 
 def control_summary(score: CircuitScore) -> str:
@@ -477,19 +452,12 @@ def control_summary(score: CircuitScore) -> str:
 def number_table(
     what: str, header: Sequence[str], rows: Sequence[tuple[str, Sequence[float]]]
 ) -> list[str]:
-    """Lines of a table of named numbers, no wider than the terminal; only its first rows.
-
-    Args:
-        what: the header above the names.
-        header: the headers above the numbers.
-        rows: a name and its numbers each; NaN leaves a cell empty.
-    """
-    cells = [("" if math.isnan(x) else f"{x:.4f}" for x in numbers) for _, numbers in rows[:_ROWS]]
+    """Lines of a table of named numbers, only its first rows; NaN leaves a cell empty."""
     names = [what, *(name for name, _ in rows[:_ROWS])]
-    room = shutil.get_terminal_size().columns - _WIDTH * len(header)
-    width = max(8, min(room, max(map(len, names))))
+    cells = [[f"{x:.4f}".replace("nan", "") for x in numbers] for _, numbers in rows[:_ROWS]]
+    width = max(map(len, names))
     lines = [
-        f"{name[:width]:{width}}" + "".join(cell.rjust(_WIDTH) for cell in line)
+        name.ljust(width) + "".join(cell.rjust(_WIDTH) for cell in line)
         for name, line in zip(names, [header, *cells])
     ]
     more = [f"and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []

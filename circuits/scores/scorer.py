@@ -125,6 +125,11 @@ def paths_of(cut: Cut) -> tuple[HeadPath, ...]:
     return (cut,) if isinstance(cut, HeadPath) else cut
 
 
+def all_but_one(paths: tuple[HeadPath, ...]) -> list[tuple[HeadPath, ...]]:
+    """All of them except the first, then all except the second, and so on."""
+    return [tuple(other for other in paths if other != path) for path in paths]
+
+
 def cut_losses(
     scorer: Scorer, cuts: Sequence[SomeCut], progress: Progress = no_progress
 ) -> Iterator[tuple[SomeCut, Float[Tensor, "batch target"]]]:
