@@ -36,7 +36,7 @@ from retrieval_interp.circuits import (
     ablations,
     mean_attention,
 )
-from retrieval_interp.circuits.discovery.candidates import propose
+from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.hooks.points import pattern_hook_name
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM

@@ -237,10 +237,9 @@ def test_an_estimated_sweep_is_that_of_the_attribution(model, task):
     found = ri.estimated_ablations(model, task, batch, exact=5)
     exact = ri.ablations(model, task, batch)
     attribution = attribute(model, task, batch)
-    heads = {each: row for each, row in found.estimates.items() if isinstance(each[0], Head)}
-    heads = {each: row for each, row in heads.items() if not isinstance(each, HeadPath)}
-    paths = {each: row for each, row in found.estimates.items() if each not in heads}
-    means = dict(heads)
+    paths = {each: row for each, row in found.estimates.items() if isinstance(each, HeadPath)}
+    heads = {each: row for each, row in found.estimates.items() if each not in paths}
+    means = dict(heads.keys())
     assert means.keys() == exact.head_costs.keys()
     own = {head: pattern_shares(model, batch, {head: [mean]})[head] for head, mean in means.items()}
     assert found.changed == {head: pytest.approx(1 - share) for head, (share,) in own.items()}

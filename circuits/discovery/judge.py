@@ -24,20 +24,14 @@ _AT_ONCE = 64  # estimates after which a search may be left
 
 
 class Judge:
-    """Decides which circuits hold on one set of examples, and remembers.
-
-    Attributes:
-        bar: the loss that a circuit stays below to hold.
-        empty: the circuit that replaces nothing.
-        holding: those that are known to hold, as they were found.
-    """
+    """Decides which circuits hold on one set of examples, and remembers."""
 
     def __init__(self, model: Any, task: Task, batch: Batch, options: SearchOptions = DEFAULTS):
         self.model, self.task, self.batch, self.options = model, task, batch, options
         ends = [*(count for count in options.looks if count < len(batch)), len(batch)]
         self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
         self.known: dict[Circuit, bool] = {}
-        self.holding: list[Circuit] = []
+        self.holding: list[Circuit] = []  # those that are known to hold, as they were found
         self._losses: dict[Circuit, list[Float[Tensor, " batch"]]] = {}
         self._estimable = True
         self.empty = self.parts[0].empty_circuit
@@ -65,10 +59,7 @@ class Judge:
         return self
 
     def holds(self, circuit: Circuit) -> bool:
-        """Whether the loss stays two standard errors below the tolerance (`Bar`).
-
-        Circuits that are far off on the first examples are not run on all.
-        """
+        """Whether the loss stays two standard errors below the tolerance (`Bar`)."""
         if circuit not in self.known:
             self.known[circuit] = self.keeps(circuit)
             if self.known[circuit]:

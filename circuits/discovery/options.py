@@ -1,6 +1,5 @@
 """What a search is asked for, and the constants that it goes by."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,11 +59,6 @@ class SearchOptions:
             raise InputError(f"restarts: expected at least 1, found {self.restarts}")
         if self.time is not None and not self.time > 0:
             raise InputError(f"time: expected more than 0 seconds, found {self.time:g}")
-
-    @property
-    def seconds(self) -> float:
-        """The time limit; infinite if there is none."""
-        return math.inf if self.time is None else self.time
 
     @property
     def thresholds(self) -> list[tuple[str, float]]:

@@ -1,9 +1,9 @@
 """Searching for a circuit (paper, appendix E, automated).
 
-1. List candidates. Measure each head's mean attention by role; its candidates are identity,
-   uniform, one-hot and shared with the role paths above several thresholds, role-mean, and
-   original; and if inputs are tokens, rules by position and token that have a quarter of its
-   attention, or half of that of one role, and its mean by position.
+1. List candidates. By its mean attention, a head may be identity, uniform, one-hot or shared with
+   the role paths above several thresholds, role-mean, or original; and if inputs are tokens, follow
+   a rule by position or token that has a quarter of its attention, or half of that of one role, or
+   its mean by position.
 2. Start from whole circuits: every head one-hot or shared above one threshold, or every head
    role-mean. While a start does not hold the loss, raise the head that gains most to role-mean, its
    mean by position, or back to its original attention.
@@ -28,22 +28,22 @@ place: in a model with soft attention a head can look indispensable by itself an
 once the other heads are sharp, and the reverse.
 """
 
+import math
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.candidates import rule_candidates
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.discovery.redundancy import needed_sets
-from retrieval_interp.circuits.discovery.space import Space
+from retrieval_interp.circuits.discovery.space import Space, rule_candidates
 from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps, greedy
 from retrieval_interp.circuits.hooks.points import is_causal
-from retrieval_interp.circuits.paths import Head, HeadPath
+from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_attention
@@ -60,21 +60,13 @@ class SearchStopped(UserWarning):
 
 @dataclass(frozen=True)
 class SearchState:
-    """Where a search is.
-
-    Attributes:
-        doing: what is being tried.
-        scored: number of circuits whose exact loss was measured, on some or all examples.
-        best: the best circuit so far; empty before the first that holds.
-        cost: its cost; None before the first.
-        loss: its loss on the examples that decide.
-    """
+    """Where a search is."""
 
     doing: str
-    scored: int
-    best: Circuit
-    cost: int | None = None
-    loss: float | None = None
+    scored: int  # circuits whose exact loss was measured, on some or all examples
+    best: Circuit  # so far; empty before the first that holds
+    cost: int | None = None  # of the best circuit
+    loss: float | None = None  # of the best circuit, on the examples that decide
 
     def __str__(self) -> str:
         best = "none holds yet"
@@ -106,11 +98,8 @@ def discover(
     With R roles and n_d sources of role d, a head costs 0 if it is uniform or identity; 1 for
     first, last or offset; 2 for same or after-same; Σ_d (2 n_d - 1) over the roles with sources for
     one-hot and shared, at least 1; 3 R for role-mean, 5 R for mean and 10 R for its own attention.
-
-    Where no tolerance is stated, it is set by the intact model on the same examples, and se(C) is
-    the standard error of what the circuit costs, loss(C) - intact, example by example.
-
-    The search is greedy, from several starts, so a cheaper circuit may exist.
+    Where no tolerance is stated, se(C) is the standard error of loss(C) - intact, example by
+    example. The search is greedy, from several starts, so a cheaper circuit may exist.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
@@ -163,21 +152,24 @@ def discover(
 class Search:
     """A search, which goes on while it is iterated over and can be left at any time.
 
-        search = Search(model, task, SearchOptions(restarts=2))
-        for state in search:
-            print(state)
-        search.circuit
-
-    Attributes:
-        best: the best circuit so far that is known to hold; empty before the first.
-        missing: why it would be incomplete if it were left now, and what would be missing.
+    Then `circuit` is what was found, and `missing` says what is missing and why. `best` is the best
+    circuit so far that is known to hold.
     """
 
     def __init__(self, model: Any, task: Task, options: SearchOptions = DEFAULTS):
         start, device = monotonic(), next(model.parameters()).device
-        self._deadlines = start + options.seconds * 2 / 3, start + options.seconds
+        limit = math.inf if options.time is None else options.time
+        self._deadlines = start + limit * 2 / 3, start + limit
+        if options.strategy not in STRATEGIES:
+            expected = " or ".join(STRATEGIES)
+            raise InputError(f"strategy: expected {expected}, found {options.strategy!r:.40}")
         batch = draw_batch(task, options.examples, options.seed, device, "discovery")
-        heads = _chosen(options.heads, heads_of(model))
+        every = heads_of(model)
+        heads = [head for head in every if options.heads is None or head in options.heads]
+        wrong = ", ".join(str(head) for head in options.heads or () if head not in every)
+        if wrong or not heads:
+            expected = f"one or more of {every[0]} to {every[-1]}"
+            raise InputError(f"heads: expected {expected}, found {wrong or 'none'}")
         # 1. Candidates.
         self.judge = Judge(model, task, batch, options)
         attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
@@ -249,14 +241,3 @@ class Search:
             self._needed += found
             yield doing
         return True
-
-
-def _chosen(heads: Sequence[Head] | None, every: list[Head]) -> list[Head]:
-    """The heads of a model that may be replaced, in order."""
-    if heads is None:
-        return every
-    wrong = [str(head) for head in heads if head not in every]
-    if wrong or not heads:
-        found = ", ".join(wrong) or "none"
-        raise InputError(f"heads: expected one or more of {every[0]} to {every[-1]}, found {found}")
-    return [head for head in every if head in heads]

@@ -1,25 +1,74 @@
-"""What a search may change about a circuit, by the attention of the model's heads; runs nothing."""
+"""What a search may make of a head, by its attention, and change about a circuit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
+from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,
+    TOKEN_RULES,
     UNIFORM,
     Mechanism,
+    OneHot,
     Shared,
     along,
+    position_rules,
 )
 from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.runs.means import role_mean
+from retrieval_interp.circuits.runs.means import position_means, role_mean
+from retrieval_interp.circuits.runs.pattern_shares import pattern_shares, role_shares
+from retrieval_interp.tasks import Batch
+
+
+def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> OneHot | Shared:
+    """A mechanism along a head's strongest paths; one-hot if no role has several sources.
+
+    Args:
+        attention: mean attention, [dest src].
+        kind: `one-hot` keeps a role's strongest source, `shared` all of them.
+        threshold: in (0, 1); weaker paths are left out.
+    """
+    paths = []
+    for dest, row in enumerate(attention.tolist()):
+        sources = [src for src, weight in enumerate(row) if weight >= threshold]
+        if kind == "one-hot" and sources:
+            sources = [max(sources, key=lambda src: row[src])]
+        paths += [RolePath(dest, src) for src in sources]
+    return along(paths)
+
+
+def rule_candidates(
+    model: Any, batch: Batch, heads: list[Head], options: SearchOptions = DEFAULTS
+) -> dict[Head, list[Mechanism]]:
+    """The rules that have some of a head's attention, and its mean pattern.
+
+    None where inputs are vectors, whose positions are shuffled: roles say what they are.
+    """
+    if batch.tokens is None:
+        return {head: [] for head in heads}
+    rules = [*position_rules(is_causal(model)), *TOKEN_RULES]
+    means = position_means(model, batch)
+    tried = dict.fromkeys(heads, rules)
+    shares, of_roles = pattern_shares(model, batch, tried), role_shares(model, batch, tried)
+    least, in_role = options.rule_share, options.rule_in_role
+    return {
+        head: [
+            *(
+                rule
+                for rule, share, at in zip(rules, shares[head], of_roles[head])
+                if share >= least or float(at.max()) >= in_role
+            ),
+            means[head],
+        ]
+        for head in heads
+    }
 
 
 class Change(NamedTuple):
@@ -46,12 +95,8 @@ def compatible(changes: Sequence[Change]) -> bool:
 class Space:
     """The circuits of a model, and those that lie near a circuit.
 
-    Args:
-        empty: the circuit that replaces nothing.
-        attention: mean attention by role, [layer head dest src].
-        heads: those that may be replaced.
-        rules: of each head, candidates by position and token.
-        options: whether sources may share, and which paths are tried.
+    Made from the circuit that replaces nothing, mean attention by role, the heads that may be
+    replaced, and of each of them the candidates by position and token.
     """
 
     def __init__(

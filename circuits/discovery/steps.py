@@ -38,6 +38,7 @@ def greedy(judge: Judge, space: Space) -> Doing[Circuit]:
     """
     steps, best, tried = Steps(judge, space), space.empty, set[Circuit]()
     restarts, starts = judge.options.restarts, _starts(steps, lambda: best)
+    yield "starting"
     for number in range(restarts):
         start = next((start for start in starts if start not in {best, *tried}), None)
         if start is None:
@@ -247,7 +248,7 @@ class Steps:
         return None
 
     def _lowest_loss(self, circuit: Circuit) -> Doing[Circuit]:
-        """Of identity and uniform, give each idle head the one with the lower loss."""
+        """Give each idle head whichever of identity and uniform has the lower loss."""
         for head in self.space.heads:
             for other in self.space.other_idle(circuit, [head]):
                 yield ""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval_interp.circuits.discovery.candidates import propose
+from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
@@ -29,19 +29,12 @@ _BETTER = 0.02  # so much more attention a less simple rule has to explain
 class Description:
     """A head's attention in short.
 
-    Attributes:
-        rule: the rule that shares most attention with the head's pattern; of rules that share
-            nearly as much, the simplest.
-        share: the attention that they share, Σ min(pattern, rule) over sources, as a mean over
-            positions; from 0 to 1.
-        mean: the mean pattern of the head, by position or, where several positions have roles, by
-            role, whichever shares more.
-        mean_share: the attention that mean and pattern share.
+    What a pattern and a rule share is Σ min(pattern, rule) over sources, as a mean over positions.
     """
 
-    rule: Mechanism
-    share: float
-    mean: Mechanism
+    rule: Mechanism  # shares most; of rules that share nearly as much, the simplest
+    share: float  # from 0 to 1
+    mean: Mechanism  # the mean pattern, by position or by role, whichever shares more
     mean_share: float
 
 

@@ -45,68 +45,36 @@ _REDRAWS = 20  # a control may equal the circuit that it is drawn for
 
 @dataclass(frozen=True)
 class HeadScan:
-    """One head.
-
-    Attributes:
-        head: the head.
-        rule: the rule that describes its attention best.
-        share: the share of its attention that the rule has, from 0 to 1.
-        mean_share: the same for its mean pattern, which does not depend on content.
-        estimate: the estimated change of the loss when the rule (or the mean pattern, as asked for)
-            replaces the head; NaN where the loss has no gradient.
-        loss: the exact loss then, all other heads intact, to be compared with
-            `Scan.alone_intact_loss`; NaN if it was not asked for.
-        replaced: what takes its place in the joint circuit; None if it was not replaced.
-    """
+    """One head."""
 
     head: Head
-    rule: Mechanism
-    share: float
-    mean_share: float
-    estimate: float
-    loss: float
-    replaced: Mechanism | None
+    rule: Mechanism  # describes its attention best
+    share: float  # of its attention that the rule has, from 0 to 1
+    mean_share: float  # the same for its mean pattern, which does not depend on content
+    estimate: float  # of the change of the loss when the rule takes its place; NaN if there is none
+    loss: float  # exact, then, to be compared with `Scan.alone_intact_loss`; NaN if not asked for
+    replaced: Mechanism | None  # what takes its place in the joint circuit
 
 
 @dataclass(frozen=True, repr=False)
 class Scan:
-    """What `scan` found.
-
-    Attributes:
-        task: what the model was asked.
-        batch: the examples on which losses were measured.
-        heads: one row per head, by layer.
-        intact_loss: the loss of the model as it is.
-        alone_intact_loss: the same on the examples on which single heads were replaced; of text,
-            the first with some 500 tokens, of a task all.
-        uninformed_loss: the loss of knowing nothing (`circuits.scores.tolerance`).
-        uninformed: what knows nothing, in words.
-        tolerance: the loss that the joint circuit has to stay below.
-        circuit: the joint circuit; empty if the model knows nothing here.
-        joint_loss: its loss.
-        joint_se: the standard error of what it costs, example by example.
-        random_loss: a control: the loss with the same mechanisms in as many other heads, drawn at
-            random, as far as there are others. NaN where there is no other such circuit.
-        tried: the heads that the search for the joint circuit came to.
-        finished: False if the time was over before the search ended.
-        means: the mean pattern of every head, on the other half of the examples.
-    """
+    """What `scan` found."""
 
     task: Task
-    batch: Batch
-    heads: list[HeadScan]
+    batch: Batch  # on which losses were measured
+    heads: list[HeadScan]  # by layer
     intact_loss: float
-    alone_intact_loss: float
-    uninformed_loss: float
-    uninformed: str
-    tolerance: float
-    circuit: Circuit
+    alone_intact_loss: float  # the same on the examples on which single heads were replaced
+    uninformed_loss: float  # of knowing nothing (`circuits.scores.tolerance`)
+    uninformed: str  # what knows nothing
+    tolerance: float  # the loss that the joint circuit has to stay below
+    circuit: Circuit  # the joint circuit; empty if the model knows nothing here
     joint_loss: float
-    joint_se: float
-    random_loss: float
-    tried: frozenset[Head]
-    finished: bool
-    means: dict[Head, Mechanism]
+    joint_se: float  # of what it costs, example by example
+    random_loss: float  # a control, the same mechanisms in other heads; NaN where there is none
+    tried: frozenset[Head]  # the heads that the search for the joint circuit came to
+    finished: bool  # False if the time was over before the search ended
+    means: dict[Head, Mechanism]  # mean patterns, on the other half of the examples
 
     @property
     def learned(self) -> bool:
@@ -202,11 +170,11 @@ def scan(
         trials = progress(joint.replace(mechanisms, costs), f"replacing heads by their {by}")
         finished = all(monotonic() < deadline for _ in trials)
         left = {head: means[head] for head in joint.tried - joint.circuit.mechanisms.keys()}
-        if by == "rule" and left and finished and monotonic() + estimating < deadline:
+        more = by == "rule" and finished and bool(left)
+        if more and (finished := monotonic() + estimating < deadline):
             costs = _estimates(judge, _first(task, one), joint.circuit, left)
             trials = progress(joint.replace(left, costs), "replacing others by their mean")
             finished = all(monotonic() < deadline for _ in trials)
-        finished = finished and monotonic() < deadline
         control = joint.compare(described, seed)
     each, own = judge.losses(joint.circuit), judge.losses(judge.empty)
     rows = [

@@ -44,19 +44,12 @@ class LiveScore:
 
 @dataclass(frozen=True)
 class Ablations:
-    """The loss of every head and path hypothesis; printed, a table of those that cost most.
+    """The loss of every head and path hypothesis; printed, a table of those that cost most."""
 
-    Attributes:
-        baseline_loss: the intact model's loss.
-        heads: the loss with one head replaced by a mechanism.
-        paths: the loss with one path cut.
-        role_names: what the task calls its roles; s0, s1, ... if empty.
-    """
-
-    baseline_loss: float
-    heads: dict[tuple[Head, Mechanism], float]
-    paths: list[LiveScore]
-    role_names: tuple[str, ...] = ()
+    baseline_loss: float  # of the intact model
+    heads: dict[tuple[Head, Mechanism], float]  # with one head replaced by a mechanism
+    paths: list[LiveScore]  # with one path cut
+    role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
 
     @property
     def head_costs(self) -> dict[Head, float]:
@@ -99,22 +92,13 @@ Hypothesis = HeadPath | tuple[Head, Mechanism]  # a path that is cut, or a head 
 
 @dataclass(frozen=True)
 class EstimatedAblations:
-    """The estimated change of the loss by every head and path hypothesis.
+    """The estimated change of the loss by every head and path hypothesis."""
 
-    Attributes:
-        baseline_loss: the intact model's loss, which is exact.
-        estimates: the estimate with one head replaced by its mean (`circuits.runs.means`), or with
-            one path cut; the largest first.
-        changed: of each head, the share of its attention that its mean does not have.
-        exact: the exact losses of the hypotheses with the largest estimates, largest first.
-        role_names: what the task calls its roles; s0, s1, ... if empty.
-    """
-
-    baseline_loss: float
-    estimates: dict[Hypothesis, Estimate]
-    changed: dict[Head, float]
-    exact: dict[Hypothesis, float]
-    role_names: tuple[str, ...] = ()
+    baseline_loss: float  # of the intact model, exact
+    estimates: dict[Hypothesis, Estimate]  # with one head replaced by its mean, or one path cut
+    changed: dict[Head, float]  # the share of a head's attention that its mean does not have
+    exact: dict[Hypothesis, float]  # losses of those with the largest estimates, largest first
+    role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
 
     @property
     def far(self) -> list[Head]:

@@ -39,21 +39,13 @@ Seen = dict[int, dict[str, Tensor]]  # queries, keys and pattern by layer
 
 @dataclass(frozen=True)
 class Enabled:
-    """A later path that loses attention when an earlier one is cut.
-
-    Attributes:
-        path: the later path.
-        attention: its mean attention in the intact model.
-        when_cut: its mean attention when the earlier path is cut.
-        by_query: the same with only the later head's queries from the cut run.
-        by_key: the same with only its keys from the cut run.
-    """
+    """A later path that loses attention when an earlier one is cut."""
 
     path: HeadPath
-    attention: float
+    attention: float  # its mean in the intact model
     when_cut: float
-    by_query: float
-    by_key: float
+    by_query: float  # with only the later head's queries from the cut run
+    by_key: float  # with only its keys from the cut run
 
     @property
     def side(self) -> str:

@@ -60,58 +60,37 @@ class HeadScore:
 
 @dataclass(frozen=True)
 class LivePathScore:
-    """A path cut in the intact model, with later attention recomputed.
-
-    Attributes:
-        attention: its mean attention in the intact model.
-        live_loss: the loss when it is cut, with its standard error in `live_se`.
-        enables: the circuit's later paths that lose attention when it is cut, measured on the
-            first 128 examples.
-        nearly: if there are none, the later path that loses most.
-        needed: whether the intact model needs it, by two standard errors: True if `live_loss` is
-            above the limit, False if below, None if that is not clear.
-    """
+    """A path cut in the intact model, with later attention recomputed."""
 
     path: HeadPath
-    attention: float
-    live_loss: float
+    attention: float  # its mean in the intact model
+    live_loss: float  # when it is cut
     live_se: float
-    enables: tuple[Enabled, ...]
-    nearly: Enabled | None
-    needed: bool | None
+    enables: tuple[Enabled, ...]  # later paths that lose attention then, on the first 128 examples
+    nearly: Enabled | None  # if there are none, the later path that loses most
+    needed: bool | None  # live_loss above the limit by two standard errors; None if not clear
 
 
 @dataclass(frozen=True)
 class PathScore(LivePathScore):
-    """A path of a circuit, also with the loss of the circuit without it, and its error."""
+    """A path of a circuit, cut in the intact model and removed from the circuit."""
 
-    ablated_loss: float
+    ablated_loss: float  # with the whole circuit in place except this path
     se: float
 
 
 @dataclass(frozen=True)
 class RedundantScore:
-    """Paths of which the intact model is said to need any one, cut live.
+    """Paths of which the intact model is said to need any one, cut live."""
 
-    Attributes:
-        paths: the same role path in several heads.
-        live_loss: the loss when all are cut, with its standard error in `live_se`.
-        left_losses: for each path, the loss when all others are cut.
-        shares: for each path, how much it does by itself: the share of what cutting all costs that
-            is saved by leaving this one.
-        enables: the circuit's later paths that lose attention when all are cut.
-        needed: whether the model needs one of them, by two standard errors; None if not clear.
-        suffice: for each path, whether it is enough by itself, in the same way.
-    """
-
-    paths: tuple[HeadPath, ...]
-    live_loss: float
+    paths: tuple[HeadPath, ...]  # the same role path in several heads
+    live_loss: float  # when all are cut
     live_se: float
-    left_losses: tuple[float, ...]
-    shares: tuple[float, ...]
-    enables: tuple[Enabled, ...]
-    needed: bool | None
-    suffice: tuple[bool | None, ...]
+    left_losses: tuple[float, ...]  # for each path, when all others are cut
+    shares: tuple[float, ...]  # of what cutting all costs, what is saved by leaving this one
+    enables: tuple[Enabled, ...]  # the later paths that lose attention when all are cut
+    needed: bool | None  # one of them, by two standard errors; None if not clear
+    suffice: tuple[bool | None, ...]  # for each path, whether it is enough by itself, likewise
 
     def text(self, names: Sequence[str] = ()) -> str:
         """The heads, then the path, as in `L1.H0, L2.H0 s0<-s2`."""
@@ -126,44 +105,26 @@ class RedundantScore:
 
 @dataclass(frozen=True)
 class IntactScore:
-    """The intact model, and what single changes of it cost.
-
-    Attributes:
-        loss: its loss, with the standard error in `se`.
-        uninformed: the loss of a model that knows nothing, and what such a model is.
-        heads: one row per head of the model, including those that the circuit leaves as they are.
-        paths: one row per path of the circuit.
-        enabling: one row per path that only enables.
-        redundant: one row per set of paths of which any one is said to suffice.
-        attention: mean attention by role.
-        unshown: why it is not shown what paths enable; empty if it is.
-    """
+    """The intact model, and what single changes of it cost."""
 
     loss: float
     se: float
-    uninformed: Uninformed
-    heads: tuple[HeadScore, ...]
-    paths: tuple[LivePathScore, ...]
-    enabling: tuple[LivePathScore, ...]
+    uninformed: Uninformed  # the loss of a model that knows nothing, and what such a model is
+    heads: tuple[HeadScore, ...]  # every head of the model, replaced or left as it is
+    paths: tuple[LivePathScore, ...]  # every path of the circuit
+    enabling: tuple[LivePathScore, ...]  # every path that only enables
     redundant: tuple[RedundantScore, ...]
     attention: Float[Tensor, "layer head dest src"] = field(compare=False, repr=False)
-    unshown: str = ""
+    unshown: str = ""  # why it is not shown what paths enable; empty if it is
 
 
 @dataclass(frozen=True)
 class ReplacedScore:
-    """The model with the circuit in place.
-
-    Attributes:
-        loss: the combined loss, with the standard error in `se`.
-        excess_se: the standard error of what the circuit costs, combined minus intact, example by
-            example.
-        paths: one row per path of the circuit.
-    """
+    """The model with the circuit in place."""
 
     loss: float
     se: float
-    excess_se: float
+    excess_se: float  # of combined minus intact, example by example
     paths: tuple[PathScore, ...]
 
 
@@ -175,8 +136,8 @@ class CircuitScore:
         circuit: the circuit.
         examples: number of examples.
         tolerance: the loss below which a circuit counts as working (paper: 0.05).
-        intact: the intact model, also with single heads replaced and single paths cut.
-        replaced: the model with the circuit in place, also with single paths removed.
+        intact: the intact model, and it with single heads replaced or single paths cut.
+        replaced: the model with the circuit in place, and with single paths removed from it.
         control: the combined losses of random circuits of the same size and mechanisms, ascending;
             of the first 32 examples where these suffice (`circuits.scores.control`).
         notes: what could not be measured, and what the numbers do not show, one sentence each.
