@@ -38,7 +38,7 @@ class SearchOptions:
     # Deciding
     looks: tuple[int, ...] = (16, 64, 192)  # examples after which a circuit may be given up
     estimated: int = 32  # examples of estimates
-    few: int = 8  # so many trials are compared by exact losses, more by estimates
+    few: int = 8  # trials that are compared by exact losses; more are by estimates
     few_fast: int = 64  # the same where only what changes is run
     # Candidates: mean attention of the paths of one-hot heads, then of those that share
     one_hot: tuple[float, ...] = (0.5, 0.3, 0.1)
@@ -47,11 +47,11 @@ class SearchOptions:
     rule_share: float = 0.25  # a rule that has less of a head's attention is no candidate ...
     rule_in_role: float = 0.5  # ... unless it has as much of the attention of a single role
     # Steps
-    singly: int = 4  # so many heads are made richer one by one, then twice as many at each step
-    promising: int = 8  # so many trials with the best estimates are compared by exact losses
-    combined: int = 24  # so many additions, and so many other changes, are combined by threes
-    rearranged: int = 48  # so many of these combinations are tried
-    paired: int = 64  # so many cheaper changes are tried two at once
+    singly: int = 4  # heads made richer one by one; then twice as many at each step
+    promising: int = 8  # trials with the best estimates, compared by exact losses
+    combined: int = 24  # additions, and other changes, that are combined by threes
+    rearranged: int = 48  # of these combinations, how many are tried
+    paired: int = 64  # cheaper changes that are tried two at once
     weakest_cut: float = 0.05  # paths with less mean attention are not cut in the intact model
 
     def __post_init__(self) -> None:

@@ -131,9 +131,9 @@ def scan(
         by: what takes a head's place: its rule (and in the joint circuit its mean pattern, where
             the rule will not do), or always its mean pattern, which keeps only what of its
             attention does not depend on content.
-        alone: number of heads, those with the largest estimates, whose loss alone is measured
-            exactly; by default all.
-        time: seconds that it may take; by default there is no limit. Heads are replaced alone in
+        alone: number of heads, those with the largest estimates, that are replaced one at a time;
+            by default all.
+        time: seconds that it may take; by default there is no limit. Single heads are replaced in
             the first half; when the time is over, the joint circuit so far is taken. Describing the
             heads and the estimates are not cut short.
         progress: wraps an iterable to show a bar, as `(items, text)`.
@@ -199,19 +199,16 @@ def scan(
 def _check(
     model: Any, by: str, alone: int | None, tolerance: float | None, time: float | None
 ) -> None:
-    if not hasattr(model, "hook_dict"):
-        raise InputError(
-            "scan: expected a hooked model (a HookedTransformer, a TransformerBridge), found "
-            f"{type(model).__name__}"
-        )
+    hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
     for name, value, fits, expected in (
+        ("scan", type(model).__name__, hasattr(model, "hook_dict"), hooked),
         ("by", by, by in ("rule", "mean"), "'rule' or 'mean'"),
         ("alone", alone, alone is None or alone >= 0, "0 heads or more"),
         ("tolerance", tolerance, tolerance is None or 0 < tolerance < math.inf, "above 0"),
         ("time", time, time is None or time > 0, "more than 0 seconds"),
     ):
         if not fits:
-            raise InputError(f"{name}: expected {expected}, found {value!r:.40}")
+            raise InputError(f"{name}: expected {expected}, found {value!s:.40}")
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
@@ -285,7 +282,8 @@ class _Joint:
         """
         worse, draw = math.nan, random.Random(seed)
         for _ in range(_CONTROLS):
-            other = _shuffled(self.circuit, heads, draw)
+            drawn = (_shuffled(self.circuit, heads, draw) for _ in range(_REDRAWS))
+            other = next((each for each in drawn if each != self.circuit), None)
             if other is None:
                 break
             own, loss = map(self.judge.exact_loss, (self.circuit, other))
@@ -295,19 +293,14 @@ class _Joint:
         return worse
 
 
-def _shuffled(circuit: Circuit, heads: Iterable[Head], draw: random.Random) -> Circuit | None:
-    """The same mechanisms in as many other heads, as far as there are others; None if in vain."""
-    own = sorted(circuit.mechanisms)
-    others = sorted(set(heads) - circuit.mechanisms.keys())
+def _shuffled(circuit: Circuit, heads: Iterable[Head], draw: random.Random) -> Circuit:
+    """The same mechanisms in as many other heads, as far as there are others."""
+    own, others = sorted(circuit.mechanisms), sorted(set(heads) - circuit.mechanisms.keys())
     count = min(len(own), len(others))
-    for _ in range(_REDRAWS):
-        chosen = [*draw.sample(others, count), *draw.sample(own, len(own) - count)]
-        mechanisms = list(circuit.mechanisms.values())
-        draw.shuffle(mechanisms)
-        drawn = replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
-        if drawn != circuit:
-            return drawn
-    return None
+    chosen = [*draw.sample(others, count), *draw.sample(own, len(own) - count)]
+    mechanisms = list(circuit.mechanisms.values())
+    draw.shuffle(mechanisms)
+    return replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
 
 
 def next_token_task(

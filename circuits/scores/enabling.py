@@ -151,7 +151,7 @@ def _check_sides(model: Any, batch: Batch, seen: Seen, later: Sequence[HeadPath]
             own, mixed = (attention_along(each, role_path, batch.roles)[0] for each in patterns)
             if not torch.allclose(mixed, own, atol=1e-3):
                 raise InputError(
-                    f"enabling: expected layer {layer} to attend by its queries and keys alone, "
+                    f"enabling: expected layer {layer} to attend only by its queries and keys, "
                     "found another pattern; this model's queries and keys cannot be separated"
                 )
 
