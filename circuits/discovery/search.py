@@ -52,6 +52,10 @@ from retrieval_interp.tasks import InputError, Task
 
 STRATEGIES: dict[str, Callable[[Judge, Space], Doing[Circuit]]] = {"greedy": greedy}
 """Steps 2 to 6: yields what is done, and returns the best circuit that holds, or the empty one."""
+_CANCELLED = (
+    "the search was cancelled; a simpler circuit may exist, and what the intact model needs was "
+    "not looked for"
+)
 
 
 class SearchStopped(UserWarning):
@@ -144,6 +148,8 @@ def discover(
         for _ in progress(search, "searching"):
             pass
     found = search.circuit
+    if search.missing == [_CANCELLED] and not found.mechanisms:
+        raise KeyboardInterrupt("cancelled before any circuit held")
     for missing in search.missing:
         warnings.warn(missing, SearchStopped, stacklevel=2)
     return found
@@ -179,10 +185,7 @@ class Search:
         self._numbers: tuple[int, float] | tuple[()] = ()
         self._found: Circuit | None = None
         self._needed: list[tuple[HeadPath, ...]] = []
-        self.missing = [
-            "the search was cancelled; a simpler circuit may exist, and what the intact model "
-            "needs was not looked for"
-        ]
+        self.missing = [_CANCELLED]
 
     def __iter__(self) -> Iterator[SearchState]:
         if not self.judge.learned:
@@ -204,8 +207,6 @@ class Search:
     def circuit(self) -> Circuit:
         """What was found so far, with the paths that the intact model needs and it does not."""
         circuit = self.best if self._found is None else self._found
-        if self._found is None and not circuit.mechanisms:
-            raise KeyboardInterrupt("cancelled before any circuit held")
         single = {paths[0] for paths in self._needed if len(paths) == 1}
         return replace(
             circuit,

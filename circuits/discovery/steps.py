@@ -90,21 +90,19 @@ class Steps:
             if better is None:
                 break
             circuit = better
-        refined = yield from self.refine(circuit)
-        return refined
+        return (yield from self.refine(circuit))
 
     def refine(self, circuit: Circuit) -> Doing[Circuit]:
         """Simplify and rearrange a circuit until neither makes it better."""
-        circuit = yield from self._simplify(circuit)
-        circuit = yield from named("idle heads", self._lowest_loss(circuit))
-        while self.judge.holds(circuit):
+        better: Circuit | None = circuit
+        while better is not None:
+            circuit = yield from self._simplify(better)
+            circuit = yield from named("idle heads", self._lowest_loss(circuit))
+            if not self.judge.holds(circuit):
+                break
             better = yield from named("other paths", self._rearranged(circuit))
             if better is None:
                 better = yield from self._fewer_heads(circuit, self.space.vague(circuit))
-            if better is None:
-                break
-            circuit = yield from self._simplify(better)
-            circuit = yield from named("idle heads", self._lowest_loss(circuit))
         return circuit
 
     def one_less(self, circuit: Circuit) -> Doing[Circuit | None]:
@@ -225,8 +223,7 @@ class Steps:
             if better is None or self.space.simplicity(better) > most:
                 return None
             circuit = better
-        simple = yield from self._simplify(circuit)
-        return simple
+        return (yield from self._simplify(circuit))
 
     def one_or_two_less(self, circuit: Circuit) -> Doing[Circuit | None]:
         """A circuit that holds after one or two changes that make it cheaper, if there is one.
