@@ -14,6 +14,7 @@ import torch
 
 from retrieval_interp.circuits import Circuit, Scorer, mean_attention
 from retrieval_interp.circuits.attention import check_paths
+from retrieval_interp.circuits.scores.scorer import cut_losses, removed_losses
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import PathAtStep, Snapshot, paths_of, read_snapshot
 from retrieval_interp.storage.files import append_json_lines, read_json_lines
@@ -47,13 +48,11 @@ class Probe:
         circuit = self.circuit
         circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
         scorer, attention = Scorer(model, self.task, self.batch), mean_attention(model, self.batch)
-        intact, empty = _by_symbol(scorer.base_losses), scorer.empty_circuit
-        live = {path: _by_symbol(scorer.losses(empty.cut(path))) for path in self.paths}
+        intact = _by_symbol(scorer.base_losses)
+        live = {path: _by_symbol(losses) for path, losses in cut_losses(scorer, self.paths)}
         scorer.rebase(circuit)
         combined = _by_symbol(scorer.base_losses)
-        frozen = {
-            path: _by_symbol(scorer.losses(circuit.without(path))) for path in circuit.paths()
-        }
+        frozen = {path: _by_symbol(losses) for path, losses in removed_losses(scorer, circuit)}
         measured = {
             str(path): PathAtStep(float(attention[path.head][path.path]), losses, frozen.get(path))
             for path, losses in live.items()

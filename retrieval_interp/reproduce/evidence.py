@@ -20,8 +20,8 @@ import torch
 
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer
 from retrieval_interp.circuits import discover as discover_circuit
-from retrieval_interp.circuits.runs.losses import standard_error
-from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
 from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
@@ -86,10 +86,10 @@ class Trained:
         if self.file is not None:
             trained = f"{self.name} was trained on"
             return read_circuit(self.file, checkpoint.task, config.layers, config.heads, trained)
-        with line_with(self.progress) as watch:
-            found = discover_circuit(
-                checkpoint.model, checkpoint.task, examples=EXAMPLES, shared=False, watch=watch
-            )
+        line, model = line_with(self.progress), checkpoint.model
+        found = discover_circuit(
+            model, checkpoint.task, examples=EXAMPLES, shared=False, progress=line
+        )
         if found.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
         return found
@@ -100,8 +100,8 @@ class Trained:
         model, task, circuit = self.checkpoint.model, self.checkpoint.task, self.circuit
         scorer = Scorer(model, task, task.sample(EXAMPLES, split="test"))
         combined = scorer.rebase(circuit)
-        paths = self.progress(list(circuit.paths()), f"paths of {self.name}")
-        return Worth(combined, {path: scorer.loss(circuit.without(path)) for path in paths})
+        removed = removed_losses(scorer, circuit, self.progress)
+        return Worth(combined, {path: mean_loss(losses) for path, losses in removed})
 
     @cached_property
     def fresh_loss(self) -> tuple[float, float]:
