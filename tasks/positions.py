@@ -1,8 +1,8 @@
 """Rotary positional encodings as vectors (paper, section 6).
 
 The input carries its position: the `dim` numbers of a token are followed by `dim` numbers that
-encode where it stands. In the paper's equation (1), both elements of a pair get the encoding of
-their pair.
+encode its place. In the paper's equation (1), both elements of a pair get the encoding of their
+pair.
 """
 
 from typing import Literal
@@ -15,13 +15,7 @@ Position = Literal["pair", "token"]
 
 
 def rotary_encoding(count: int, dim: int, base: float) -> Float[Tensor, "{count} {dim}"]:
-    """Encodings of the positions 0..count-1: (cos, sin) of position * base^(-2i/dim).
-
-    Args:
-        count: number of positions.
-        dim: number of components, even.
-        base: base of the frequencies, as in Su et al. (2021).
-    """
+    """Encodings of the positions 0..count-1: (cos, sin) of position * base^(-2i/dim)."""
     frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angles = torch.arange(count, dtype=torch.float64)[:, None] * frequencies
     return torch.stack([torch.cos(angles), torch.sin(angles)], dim=-1).flatten(1).float()

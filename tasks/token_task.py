@@ -1,7 +1,7 @@
 """What tasks on token ids share: words, positions and the cross entropy among candidates."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,16 +14,16 @@ from retrieval_interp.tasks.positions import rotary_encoding
 from retrieval_interp.tasks.training_task import TrainingTask
 
 BEGIN = "<s>"  # before every sequence
-MAX_POSITIONS = 8192
-MAX_WORDS = 65536
+MAX_POSITIONS, MAX_WORDS = 8192, 65536
 BASE = 100.0  # of the rotary frequencies of positions
 
 
 class TokenTask(TrainingTask):
-    """A training task whose models read token ids. Subclasses are frozen dataclasses.
+    """A training task whose models read token ids, with a cross entropy as loss.
 
     Every asked thing has the same number of candidates; the model's outputs after an answer role
-    are the logits of the candidates of the first thing asked, then of the second, and so on.
+    are the logits of the candidates of the first thing asked, then of the second, and so on. The
+    plateau is the cross entropy, in nats, of guessing among the candidates.
 
     Attributes:
         vocabulary: every word by its token id; one of them is `BEGIN`.
@@ -31,35 +31,20 @@ class TokenTask(TrainingTask):
     """
 
     loss_name: ClassVar[str] = "cross entropy"
+    vocabulary: tuple[str, ...]
+    candidates: int
+    plateau: float
+    answer_roles = (0,)
 
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    @property
-    def candidates(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def d_in(self) -> int:
-        return len(self.vocabulary)
-
-    @property
-    def d_out(self) -> int:
-        return self.n_targets * self.candidates
-
-    @property
-    def plateau(self) -> float:
-        """Cross entropy, in nats, of guessing among the candidates."""
-        return math.log(self.candidates)
-
-    @property
-    def loss_scale(self) -> float:
-        return self.plateau
-
-    @property
-    def answer_roles(self) -> tuple[int, ...]:
-        return (0,)
+    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
+        guessing = math.log(facts["candidates"])
+        own = {
+            "d_in": len(facts["vocabulary"]),
+            "d_out": len(facts["asked"]) * facts["candidates"],
+            "plateau": guessing,
+            "loss_scale": guessing,
+        }
+        return super().complete({**own, **facts})
 
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
         """What a model's positional embedding starts from: sinusoids of the position."""
@@ -68,26 +53,24 @@ class TokenTask(TrainingTask):
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
         """The words."""
-        words = self.vocabulary
-        return [words[token] for token in batch.inputs[example].tolist()]
+        return [self.vocabulary[token] for token in batch.inputs[example].tolist()]
 
-    # Losses
-
-    def _logits(
+    def logits(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch chain target name"]:
         """Logits of the candidates for everything asked."""
         after = self.answers(outputs, batch)[:, :, 0]
         return after.unflatten(-1, (self.n_targets, self.candidates))  # type: ignore[no-any-return]
 
-    def _targets(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
+    def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
+        """Which candidate is the answer to everything asked."""
         return batch.targets.reshape(*batch.roles.shape[:2], -1)
 
     def example_losses(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch target"]:
         """Cross entropy among the candidates, in nats, of each example and thing asked."""
-        logits, targets = self._logits(outputs, batch), self._targets(batch)
+        logits, targets = self.logits(outputs, batch), self.right(batch)
         losses = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
         return losses.view(targets.shape).mean(dim=1)
 
@@ -95,33 +78,23 @@ class TokenTask(TrainingTask):
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, " target"]:
         """How often the answer has the highest logit of its candidates, for each thing asked."""
-        right = self._logits(outputs, batch).argmax(-1) == self._targets(batch)
+        right = self.logits(outputs, batch).argmax(-1) == self.right(batch)
         return right.float().mean(dim=(0, 1))
 
     def logit_differences(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch target"]:
         """The answer's logit minus the mean of the others', per example and thing asked."""
-        logits = self._logits(outputs, batch)
-        right = logits.gather(-1, self._targets(batch)[..., None])[..., 0]
+        logits = self.logits(outputs, batch)
+        right = logits.gather(-1, self.right(batch)[..., None])[..., 0]
         others = (logits.sum(-1) - right) / (self.candidates - 1)
         return torch.mean(right - others, dim=1)
 
-    # Parameters
 
-    def _check_sizes(self, words: int) -> None:
-        """Check the length of sequences and the size of the vocabulary, `words`.
-
-        Raises:
-            InputError: one is too large.
-        """
-        if self.n_positions > MAX_POSITIONS:
+def check_size(positions: int, words: int) -> None:
+    """Check the length of sequences and the size of the vocabulary."""
+    for found, most, what in ((positions, MAX_POSITIONS, "tokens"), (words, MAX_WORDS, "words")):
+        if found > most:
             raise InputError(
-                f"task: expected sequences of at most {MAX_POSITIONS} tokens, found "
-                f"{self.n_positions}; use a smaller task"
-            )
-        if words > MAX_WORDS:
-            raise InputError(
-                f"task: expected a vocabulary of at most {MAX_WORDS} words, found {words}; use a "
-                "smaller task"
+                f"task: expected at most {most} {what}, found {found}; use a smaller task"
             )

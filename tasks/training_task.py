@@ -1,22 +1,30 @@
 """What a training loop needs of a task: sizes, indexed examples, and partial losses."""
 
 import itertools
+import pkgutil
+from functools import cached_property
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch
+from retrieval_interp import tasks
+from retrieval_interp.tasks.batch import Batch, Device
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.split import SPLITS, Split, check_draw
+from retrieval_interp.tasks.structured import check_fields, to_data
 from retrieval_interp.tasks.task import Task
 
-_STREAMS: dict[str, int] = {"train": 0, "validation": 1, "discovery": 2, "test": 3}
+_KINDS: dict[str, type["TrainingTask"]] = {}
 
 
 class TrainingTask(Task):
-    """A task that models are built and trained for. Subclasses are frozen dataclasses.
+    """A task that models are built and trained for: a frozen dataclass whose fields are its sizes.
+
+    Subclasses define `facts`, which gives the attributes below and those of `Task`, and `draw`.
+    Files find a subclass by its `name`: in this package, or anywhere that is imported before.
 
     Attributes:
         name: the task's name in files.
@@ -24,34 +32,48 @@ class TrainingTask(Task):
         d_in: components of an input vector, or the size of the vocabulary.
         d_out: components of an output vector.
         asked: names of what is asked, one per column of `example_losses`.
-        steps_between: pairs of these names; the second is retrieved by way of the first.
         loss_scale: the loss of an uninformative answer.
+        tolerance: 0.05 as in the paper (appendix E), times `loss_scale`.
     """
 
     name: ClassVar[str]
+    n_positions: int
+    d_in: int
+    d_out: int
+    asked: tuple[str, ...]
+    loss_scale: float
+    tolerance: float
 
-    @property
-    def n_positions(self) -> int:
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            _KINDS[cls.name] = cls
+
+    @classmethod
+    def named(cls, name: str | None) -> type["TrainingTask"]:
+        """The task with a name in files; those of retrieval have none in old ones."""
+        name = "retrieval" if name is None else name
+        if name not in _KINDS:
+            for module in pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}."):
+                import_module(module.name)
+        if name not in _KINDS:
+            known = " or ".join(map(repr, sorted(_KINDS)))
+            raise InputError(f"expected the name {known}, found {name!r:.60}")
+        return _KINDS[name]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "task")
+        vars(self).update(self.complete(self.facts()))
+
+    def facts(self) -> dict[str, Any]:
+        """The attributes that follow from the fields; refuses fields that do not fit together."""
         raise NotImplementedError
 
-    @property
-    def d_in(self) -> int:
-        raise NotImplementedError
+    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """The facts, and what follows from them in every task of this kind."""
+        return {"tolerance": 0.05 * facts["loss_scale"], **facts}
 
-    @property
-    def d_out(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    @property
-    def steps_between(self) -> tuple[tuple[str, str], ...]:
-        return tuple(itertools.pairwise(self.asked))
-
-    @property
-    def loss_scale(self) -> float:
+    def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
+        """Generate examples from the random words of a stream (`tasks.sampling`)."""
         raise NotImplementedError
 
     @property
@@ -59,20 +81,13 @@ class TrainingTask(Task):
         """How many things are asked."""
         return len(self.asked)
 
-    @property
-    def tolerance(self) -> float:
-        """0.05 as in the paper (appendix E), times `loss_scale`."""
-        return 0.05 * self.loss_scale
-
-    # Examples
+    @cached_property
+    def steps_between(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of what is asked; the second is retrieved by way of the first."""
+        return tuple(itertools.pairwise(self.asked))
 
     def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        split: Split = "train",
-        start: int = 0,
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
         """Draw the examples start .. start+n-1 of a seed.
 
@@ -94,17 +109,8 @@ class TrainingTask(Task):
 
         A training set of n examples is the indices 0 .. n-1; nothing is stored.
         """
-        if not 0 <= seed < 2**64:
-            raise InputError(f"sample: expected a seed from 0 to 2^64 - 1, found {seed}")
-        if split not in _STREAMS:
-            raise InputError(f"sample: expected a split of {sorted(_STREAMS)}, found {split!r}")
-        return self._generate(indices, seed, _STREAMS[split])
-
-    def _generate(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
-        """Generate examples from the random words of a stream (`tasks.sampling`)."""
-        raise NotImplementedError
-
-    # Losses
+        check_draw(seed, split)
+        return self.draw(indices, seed, SPLITS.index(split))
 
     def partial_losses(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
@@ -116,29 +122,14 @@ class TrainingTask(Task):
         """The mean over examples and everything asked."""
         return self.partial_losses(outputs, batch).mean()
 
-    # Parameters
-
-    def _check_counts(self, *counts: tuple[str, int]) -> None:
-        """Check that fields are integers in range.
-
-        Raises:
-            InputError: naming the field.
-        """
-        for name, least in counts:
-            value: Any = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(
-                    f"task: expected {name} to be an integer of at least {least}, found {value!r}"
-                )
-            if value >= 2**31:
-                raise InputError(f"task: expected {name} to be below 2^31, found {value}")
-
-    def _check_curriculum(self) -> None:
-        value: Any = getattr(self, "curriculum")  # noqa: B009
-        if not isinstance(value, bool):
-            raise InputError(f"task: expected curriculum to be true or false, found {value!r}")
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, **to_data(self)}
 
 
 def counted(number: int, noun: str) -> str:
     """`1 chain`, `2 chains`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def curriculum_text(curriculum: bool) -> str:
+    return f"{'with' if curriculum else 'without'} implicit curriculum"

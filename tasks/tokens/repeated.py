@@ -9,7 +9,7 @@ heads", https://arxiv.org/abs/2209.11895).
    answers (`rotate=False`). The last token of the first copy is not asked about.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -19,13 +19,14 @@ from torch import Tensor
 from retrieval_interp.tasks.batch import Batch
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import random_words
-from retrieval_interp.tasks.token_task import BEGIN, TokenTask
+from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.token_task import BEGIN, TokenTask, check_size
 from retrieval_interp.tasks.words.prompts.names import letters
 
 
 @dataclass(frozen=True)
 class RepeatedTokensTask(TokenTask):
-    """Predict the next token of a random sequence that is repeated.
+    """The next token of a random sequence that is repeated.
 
     The first copy has no token twice, so that the earlier occurrence, s1, is the only one. A chain
     is an asked position of the second copy; there are length-1 of them:
@@ -41,9 +42,6 @@ class RepeatedTokensTask(TokenTask):
         alphabet: how many tokens there are besides the begin token; at least `length`.
         rotate: begin the second copy at a random place.
 
-    Raises:
-        InputError: a parameter is out of range, or the sequence is too long.
-
     Examples:
         >>> import retrieval_interp as ri
         >>> task = ri.RepeatedTokensTask(length=3, alphabet=5)
@@ -54,63 +52,33 @@ class RepeatedTokensTask(TokenTask):
         ([[4, 1, 2], [5, 2, 3]], ['d', 'c'])
     """
 
-    length: int = 16
-    alphabet: int = 64
+    length: int = number(16, least=2)
+    alphabet: int = number(64, least=2)
     rotate: bool = True
 
     name: ClassVar[str] = "repeated-tokens"
 
-    def __post_init__(self) -> None:
-        self._check_counts(("length", 2), ("alphabet", 2))
-        if not isinstance(self.rotate, bool):
-            raise InputError(f"task: expected rotate to be true or false, found {self.rotate!r}")
+    def facts(self) -> dict[str, Any]:
+        n_positions = 1 + 2 * self.length
+        check_size(n_positions, self.alphabet + 1)
         if self.alphabet < self.length:
             raise InputError(
                 f"task: expected an alphabet of at least length = {self.length} (no token comes "
                 f"twice in a copy), found {self.alphabet}"
             )
-        self._check_sizes(self.alphabet + 1)
-
-    @property
-    def n_positions(self) -> int:
-        """Tokens per sequence, 1 + 2 length."""
-        return 1 + 2 * self.length
-
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """Letters, and `BEGIN`."""
-        return (*letters(self.alphabet), BEGIN)
-
-    @property
-    def candidates(self) -> int:
-        return self.alphabet
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        return ("next token",)
-
-    # Names
-
-    @property
-    def role_names(self) -> tuple[str, ...]:
-        return ("s0", "s1", "s2")
-
-    @property
-    def role_labels(self) -> tuple[str, ...]:
-        return ("repeated A", "first A", "B after it")
-
-    @property
-    def role_symbols(self) -> tuple[str, ...]:
-        return ("A?", "A", "B")
-
-    @property
-    def description(self) -> str:
         place = "from a random place" if self.rotate else "from the beginning"
-        return f"{self.length} of {self.alphabet} tokens, repeated {place}"
+        return {
+            "n_positions": n_positions,
+            "vocabulary": (*letters(self.alphabet), BEGIN),
+            "candidates": self.alphabet,
+            "asked": ("next token",),
+            "role_names": ("s0", "s1", "s2"),
+            "role_labels": ("repeated A", "first A", "B after it"),
+            "role_symbols": ("A?", "A", "B"),
+            "description": f"{self.length} of {self.alphabet} tokens, repeated {place}",
+        }
 
-    # Examples
-
-    def _generate(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
+    def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         words = random_words(indices, self.alphabet + 1, seed, stream)
         first = words[:, :-1].argsort(dim=-1, stable=True)[:, : self.length]
         begin = words[:, -1:] % self.length if self.rotate else torch.zeros_like(words[:, -1:])
@@ -124,6 +92,3 @@ class RepeatedTokensTask(TokenTask):
         source = source.gather(1, asked)
         roles = torch.stack([1 + self.length + asked, 1 + source, 2 + source], dim=-1)
         return Batch(inputs, first.gather(1, source + 1), roles)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, **asdict(self)}

@@ -9,8 +9,8 @@
 3. A sequence holds the table of the last node, then of the one before, and so on, then the
    queries, chain by chain. A line is its key, then its value; the lines of a table are shuffled.
 
-On a path both kinds of tables are the same and give the paper's sequence of section 6. Unlike in
-F4, whose functions share four numbers, no two lines of a table give the same symbol.
+On a path both kinds of tables are the same and give the paper's sequence of section 6. No two lines
+of a table give the same symbol.
 """
 
 import itertools
@@ -80,13 +80,7 @@ def sequence_length(graph: RetrievalGraph, chains: int, tables: Tables) -> int:
 
 
 def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
-    """Lay out the sequences of a graph.
-
-    Args:
-        graph: its nodes and keys.
-        chains: number of interleaved chains, at least 1.
-        tables: which lines to include.
-    """
+    """Lay out the sequences of a graph, for a number of interleaved chains."""
     counts = candidate_counts(graph, chains, tables)
     keys: list[list[tuple[int, ...]]] = []  # [node][line]: the candidates in its key
     own: list[list[int]] = []  # [node][chain]: the chain's candidate

@@ -38,9 +38,9 @@ TEMPLATES = tuple(
 
 
 class IndirectObjectTask(TemplateTask):
-    """To whom something is given, as a task for a language model.
+    """To whom something is given, for language models.
 
-    | role | label | stands at |
+    | role | label | is at |
     |---|---|---|
     | s0 | END | the last token of the prompt, where the answer is predicted |
     | s1 | S2 | the subject's name in the second clause |
@@ -62,9 +62,6 @@ class IndirectObjectTask(TemplateTask):
     Attributes:
         names: the names that are one token.
         left_out: those that are not, and are not used.
-
-    Raises:
-        InputError: fewer than two names are one token, or see `TemplateTask`.
     """
 
     def __init__(

@@ -8,10 +8,7 @@ in a different country.
    in order.
 2. The question is a conditional retrieval: the person leads to a profession and that to a relation;
    person and relation together lead to a relative, and that to a country.
-3. A role names a symbol and its statement: `person@question`; `person@work`, `profession@work`;
-   `profession@rule`, `relation@rule`; `person@family`, `relation@family`, `relative@family`;
-   `relative@home`, `country@home`.
-4. People and relations are numbered from 0: first the one asked for, then the others in print order
+3. People and relations are numbered from 0: first the one asked for, then the others in print order
    (for relations, that of the families). Person c's work has chain c, relation c's rule has chain
    c, and the relative of person c by relation k has chain c * n + k. So chain 0 is the graph that
    is asked.
@@ -19,53 +16,52 @@ in a different country.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import ClassVar
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.words.prompts.names import (
-    COUNTRIES,
-    MEN,
-    PERSONS,
-    PROFESSIONS,
-    RELATIONS,
-    WOMEN,
-)
-from retrieval_interp.tasks.words.prompts.page import compose, fill
+from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.words.prompts import names
 from retrieval_interp.tasks.words.prompts.prompt import (
+    Draw,
+    Line,
     Prompt,
+    Question,
     asked_first,
-    expect_count,
-    expect_distinct,
-    expect_same,
-    pick,
-    shuffled,
+    write,
 )
-from retrieval_interp.tasks.words.prompts.question import Question
+
+_HOME = "{relative@home} lives in {country@home}."
+_FAMILY = "{person@family} {relation@family} is {relative@family}."
+_RULE = "{profession@rule} live with their {relation@rule}."
+_WORK = "{person@work} works as %s {profession@work}."
+_QUESTION = (
+    "Where does {person@question} live? Say directly only the name, without any other words."
+)
 
 
 @dataclass(frozen=True)
 class RelativesPrompt(Prompt):
-    """In which country somebody lives whose profession says with which relative.
+    """Relatives (F5): in which country somebody lives whose profession says with which relative.
 
     Attributes:
         chains: number of people, professions and relations, at most 12.
-
-    Raises:
-        InputError: chains is below 1 or above 12.
     """
 
-    chains: int = 4
+    chains: int = number(4, least=1)
 
     name: ClassVar[str] = "relatives"
 
     def __post_init__(self) -> None:
-        expect_count(self.name, "chains", self.chains)
-        if self.chains > len(RELATIONS):
+        super().__post_init__()
+        if self.chains > len(names.RELATIONS):
             raise InputError(
-                f"{self.name}: expected at most {len(RELATIONS)} chains, one per relation "
-                f"({', '.join(RELATIONS)}), found {self.chains}; ask for fewer"
+                f"{self.name}: expected at most {len(names.RELATIONS)} chains, one per relation "
+                f"({', '.join(names.RELATIONS)}), found {self.chains}; ask for fewer"
             )
+
+    @property
+    def n_statements(self) -> int:
+        return 2 * self.chains * (self.chains + 1)
 
     @property
     def chance(self) -> float:
@@ -75,7 +71,7 @@ class RelativesPrompt(Prompt):
     @property
     def relations(self) -> tuple[str, ...]:
         """The relations of a person, in print order."""
-        return tuple(RELATIONS)[: self.chains]
+        return tuple(names.RELATIONS)[: self.chains]
 
     def render(
         self,
@@ -85,7 +81,7 @@ class RelativesPrompt(Prompt):
         works: Mapping[str, str],
         asked: str,
     ) -> Question:
-        """Build the question for a given world; each mapping is printed in its own order.
+        """Write a given world; each mapping is printed in its own order.
 
         Args:
             homes: the country of every relative.
@@ -93,105 +89,39 @@ class RelativesPrompt(Prompt):
             rules: the relation that every profession lives with, in the singular.
             works: the profession of every person.
             asked: the person in the question.
-
-        Raises:
-            InputError: a person, relative, profession or relation is missing, unknown or repeated.
         """
-        n, people = self.chains, list(families)
-        relatives = [relative for family in families.values() for relative in family]
-        sizes = [len(family) for family in families.values()]
-        if sizes != [n] * n:
-            raise InputError(
-                f"{self.name}: expected {n} families of {n} relatives each, found sizes {sizes}"
-            )
-        expect_distinct(
-            self.name, "people, relatives and countries", [*people, *relatives, *homes.values()]
-        )
-        expect_same(self.name, "homes", homes, relatives)
-        expect_same(self.name, "rules", rules.values(), self.relations)
-        expect_same(self.name, "works", works, people)
-        expect_same(self.name, "professions at work", works.values(), list(rules))
-        if asked not in works:
-            raise InputError(f"{self.name}: expected one of {people} to be asked, found {asked!r}")
-        relation = rules[works[asked]]
-        person_number = dict(zip(people, asked_first(n, people.index(asked))))
-        relation_number = dict(zip(self.relations, asked_first(n, self.relations.index(relation))))
-        chain_of = {
-            relative: person_number[person] * n + relation_number[kind]
+        kind = rules[works[asked]]
+        person_chain, kind_chain = asked_first(families, asked), asked_first(self.relations, kind)
+        kin = {
+            relative: (person, kind, person_chain[person] * self.chains + kind_chain[kind])
             for person, family in families.items()
             for kind, relative in zip(self.relations, family)
         }
-        lines = [
-            fill(
-                "{relative} lives in {country}.",
-                "home",
-                chain_of[relative],
-                relative=relative,
-                country=country,
-            )
-            for relative, country in homes.items()
-        ]
-        for person, family in families.items():
-            for kind, relative in zip(self.relations, family):
-                lines.append(
-                    fill(
-                        "{person} {relation} is {relative}.",
-                        "family",
-                        chain_of[relative],
-                        person=f"{person}s",
-                        relation=kind,
-                        relative=relative,
-                    )
-                )
-        for profession, kind in rules.items():
-            lines.append(
-                fill(
-                    "{profession} live with their {relation}.",
-                    "rule",
-                    relation_number[kind],
-                    profession=f"{profession.capitalize()}s",
-                    relation=f"{kind}s",
-                )
-            )
-        for person, profession in works.items():
-            article = "an" if profession[:1] in "aeiou" else "a"
-            lines.append(
-                fill(
-                    f"{{person}} works as {article} {{profession}}.",
-                    "work",
-                    person_number[person],
-                    person=person,
-                    profession=profession,
-                )
-            )
-        lines.append(
-            fill(
-                "Where does {person} live? Say directly only the name, without any other words.",
-                "question",
-                chain=0,
-                person=asked,
-            )
-        )
-        correct = homes[families[asked][self.relations.index(relation)]]
-        return compose(lines, correct, homes.values())
+        lines: list[Line] = [(_HOME, kin[name][2], (name, home)) for name, home in homes.items()]
+        for relative, (person, relation, chain) in kin.items():
+            lines.append((_FAMILY, chain, (f"{person}s", relation, relative)))
+        for work, relation in rules.items():
+            lines.append((_RULE, kind_chain[relation], (f"{work.capitalize()}s", f"{relation}s")))
+        for person, work in works.items():
+            article = "an" if work[0] in "aeiou" else "a"
+            lines.append((_WORK % article, person_chain[person], (person, work)))
+        lines.append((_QUESTION, 0, (asked,)))
+        correct = homes[families[asked][self.relations.index(kind)]]
+        return write(lines, correct, homes.values())
 
-    def _draw(self, rng: Random) -> Question:
+    def draw(self, rng: Draw) -> Question:
         n, relations = self.chains, self.relations
-        women = n * sum(RELATIONS[relation] is WOMEN for relation in relations)
-        names = {
-            WOMEN: iter(shuffled(rng, WOMEN.take(women))),
-            MEN: iter(shuffled(rng, MEN.take(n * n - women))),
-        }
-        people, professions = PERSONS[:n], PROFESSIONS[:n]
-        families = {
-            person: [next(names[RELATIONS[relation]]) for relation in relations]
-            for person in people
-        }
+        kinds = [names.RELATIONS[relation] for relation in relations]
+        women = n * kinds.count(names.WOMEN)
+        sizes = {names.WOMEN: women, names.MEN: n * n - women}
+        left = {kind: iter(rng.shuffled(kind.take(size))) for kind, size in sizes.items()}
+        people, professions = names.PERSONS[:n], names.PROFESSIONS[:n]
+        families = {person: [next(left[kind]) for kind in kinds] for person in people}
         relatives = [relative for family in families.values() for relative in family]
         return self.render(
-            dict(zip(shuffled(rng, relatives), shuffled(rng, COUNTRIES.take(n * n)))),
+            dict(zip(rng.shuffled(relatives), rng.shuffled(names.COUNTRIES.take(n * n)))),
             families,
-            dict(zip(shuffled(rng, professions), shuffled(rng, relations))),
-            dict(zip(people, shuffled(rng, professions))),
-            people[pick(rng, n)],
+            dict(zip(rng.shuffled(professions), rng.shuffled(relations))),
+            dict(zip(people, rng.shuffled(professions))),
+            people[rng.pick(n)],
         )
