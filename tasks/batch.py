@@ -16,12 +16,11 @@ class Batch:
 
     Attributes:
         inputs: what the model reads: vectors [batch pos d_in], or token ids [batch pos].
-        targets: one vector per query, [batch query d_out], or one token id per query,
-            [batch query]; the c-th query belongs to chain c.
+        targets: one vector or token id per query; the c-th query belongs to chain c.
         roles: the position of every role of every chain, [batch chain role]; -1 where an example
             lacks the role.
-        attention_mask: True (or 1, as tokenizers give it) at real positions and False at padding,
-            [batch pos]; None where all are real. Padding is before or after an example, not within.
+        attention_mask: True (or 1) at real positions and False at padding, which is before or after
+            an example, [batch pos]; None where all are real.
     """
 
     inputs: Shaped[Tensor, "batch pos *d_in"]

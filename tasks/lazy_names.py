@@ -12,12 +12,7 @@ from typing import Any
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """The `__getattr__` and `__all__` of a package whose `__init__.pyi` lists its names (PEP 562).
-
-    Args:
-        package: its name, for messages.
-        file: its `__init__.py`.
-    """
+    """The `__getattr__` and `__all__` of a package with names in `__init__.pyi` (PEP 562)."""
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     homes = {name.name: node.module or "" for node in imports for name in node.names}

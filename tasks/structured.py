@@ -44,13 +44,7 @@ def to_data(value: Any) -> Any:
 
 
 def from_data(cls: Any, data: Any, where: str) -> Any:
-    """Build a (nested) dataclass from JSON data; keys that have a default may be missing.
-
-    Args:
-        cls: a dataclass, or a class with `named` subclasses.
-        data: what `to_data` returned.
-        where: what to call the data in errors.
-    """
+    """Build what `to_data` wrote; keys with a default may be missing, `where` begins errors."""
     from cattrs import BaseValidationError, transform_error
 
     if not isinstance(data, dict):
@@ -64,12 +58,10 @@ def from_data(cls: Any, data: Any, where: str) -> Any:
 
 
 def from_json(cls: Any, text: str, where: str) -> Any:
-    """Build a dataclass from JSON text."""
     return from_data(cls, read_json(text, where), where)
 
 
 def read_json(text: str, where: str) -> Any:
-    """Parse JSON text."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -81,33 +73,29 @@ def _converter() -> "Converter":
     from cattrs import Converter
 
     converter = Converter(forbid_extra_keys=True, unstruct_collection_overrides={tuple: list})
-    for kind in _TYPES:
-        converter.register_structure_hook(kind, _strictly)
-    converter.register_structure_hook_func(_is_literal, _strictly)
-    converter.register_structure_hook_func(_is_text, lambda text, cls: cls.parse(text))
-    converter.register_unstructure_hook_func(_is_text, str)
+
+    def is_simple(hint: Any) -> bool:
+        return hint in _TYPES or typing.get_origin(hint) is typing.Literal
+
+    def is_text(hint: Any) -> bool:
+        return hasattr(hint, "parse")
+
+    def is_named(hint: Any) -> bool:
+        return "named" in getattr(hint, "__dict__", ())
 
     def read_named(data: Any, base: Any) -> Any:
         rest = dict(data)
         return converter.structure(rest, base.named(rest.pop("name", None)))
 
-    converter.register_structure_hook_func(_is_named, read_named)
-    converter.register_unstructure_hook_func(
-        _is_named, lambda value: {"name": value.name, **converter.unstructure(value)}
-    )
+    def write_named(value: Any) -> dict[str, Any]:
+        return {"name": value.name, **converter.unstructure(value)}
+
+    converter.register_structure_hook_func(is_simple, _strictly)
+    converter.register_structure_hook_func(is_text, lambda text, cls: cls.parse(text))
+    converter.register_unstructure_hook_func(is_text, str)
+    converter.register_structure_hook_func(is_named, read_named)
+    converter.register_unstructure_hook_func(is_named, write_named)
     return converter
-
-
-def _is_literal(hint: Any) -> bool:
-    return typing.get_origin(hint) is typing.Literal
-
-
-def _is_text(hint: Any) -> bool:
-    return hasattr(hint, "parse")
-
-
-def _is_named(hint: Any) -> bool:
-    return "named" in vars(hint) if isinstance(hint, type) else False
 
 
 def _strictly(value: Any, kind: Any) -> Any:
@@ -119,15 +107,14 @@ def _strictly(value: Any, kind: Any) -> Any:
 
 def _fits(value: Any, kind: Any) -> tuple[bool, str]:
     """Whether a value has exactly this type, and what to call the type."""
-    if _is_literal(kind):
-        options = typing.get_args(kind)
+    if options := typing.get_args(kind):  # of a Literal
         return value in options, " or ".join(map(repr, options))
     if kind is float:
         return type(value) in (int, float), _TYPES[float]
     return type(value) is kind, _TYPES.get(kind, f"a {kind.__name__}")
 
 
-def _said(error: BaseException, kind: Any) -> str:
+def _said(error: BaseException, _: Any) -> str:
     """The message for an exception from cattrs."""
     from cattrs import ForbiddenExtraKeysError
 
@@ -137,5 +124,5 @@ def _said(error: BaseException, kind: Any) -> str:
     if isinstance(error, KeyError):
         return f"expected the key {error}, which is missing"
     if isinstance(error, (TypeError, AttributeError)):  # 3 has no keys, for example
-        return f"expected {'an object' if dataclasses.is_dataclass(kind) else 'a list'}: {error}"
+        return f"expected an object or a list ({error})"
     return str(error)

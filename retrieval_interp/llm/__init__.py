@@ -1,1 +1,1 @@
-"""Asks language models the retrieval problem in words (paper, section 4, figure 2), with Inspect."""
+"""Asks language models the retrieval problem in words, with Inspect (section 4, figure 2)."""

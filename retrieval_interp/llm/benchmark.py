@@ -21,17 +21,7 @@ from inspect_ai._util.error import PrerequisiteError
 from inspect_ai.dataset import Sample
 from inspect_ai.model import GenerateConfig, get_model
 from inspect_ai.model._generate_config import active_generate_config
-from inspect_ai.scorer import (
-    CORRECT,
-    INCORRECT,
-    Score,
-    Scorer,
-    Target,
-    accuracy,
-    grouped,
-    scorer,
-    stderr,
-)
+from inspect_ai.scorer import Score, Scorer, Target, accuracy, grouped, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from retrieval_interp.tasks.errors import InputError
@@ -124,10 +114,9 @@ def _benchmark(
 
 def _each(steps: Steps) -> list[int]:
     listed = list(steps) if isinstance(steps, Sequence) else [steps]
-    counts = [int(n) if isinstance(n, str) and n.isdecimal() else n for n in listed]
-    if not counts or len(set(counts)) < len(counts) or not all(type(n) is int for n in counts):
+    if not listed or len(set(listed)) < len(listed) or not all(str(n).isdecimal() for n in listed):
         raise InputError(f"steps: expected different integers, at least one, found {listed}")
-    return counts
+    return [int(n) for n in listed]
 
 
 def _sample(prompt: prompts.Prompt, index: int, seed: int) -> Sample:
@@ -168,7 +157,6 @@ def resample(attempts: int = 20) -> Solver:
 
 
 def expect_temperature() -> None:
-    """Refuse a temperature of 0."""
     temperature = active_generate_config().temperature
     if temperature is not None and temperature <= 0:
         raise TaskRefused(
@@ -197,7 +185,7 @@ def exact_answer() -> Scorer:
         answer = read_answer(state.output.completion, state.metadata["acceptable"])
         attempts = state.store.get("attempts", 1)
         return Score(
-            value=CORRECT if answer == target.text else INCORRECT,
+            value="C" if answer == target.text else "I",
             answer=answer,
             explanation=f"no acceptable answer in {attempts} attempts" if answer is None else None,
             metadata={"attempts": attempts, "unanswered": answer is None},

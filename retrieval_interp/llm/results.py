@@ -1,4 +1,4 @@
-"""The results in logs of the benchmark: one row per log and number of steps, as table and figure."""
+"""The results in logs of the benchmark, one row per log and number of steps."""
 
 import math
 import statistics
@@ -24,8 +24,6 @@ class Result:
 
     Attributes:
         log: the file it was read from.
-        model: Inspect's name of the model.
-        formulation: its name in the paper.
         steps: D; None for the formulations of conditional retrieval.
         questions: number of questions with a score.
         accuracy: share of correct answers, averaged over epochs first if there are several.
@@ -89,24 +87,16 @@ def _read_log(path: Path) -> Iterator[Result]:
             f"as one: {error!s:.80}; give the files that inspect eval wrote"
         ) from None
     scored = [sample for sample in log.samples or [] if _score(sample) is not None]
-    for right, expected, found in (
-        (
-            log.metadata.get("formulation") in FORMULATIONS,
-            f"a log of {', '.join(FORMULATIONS)}",
-            f"one of the task {log.eval.task}; leave it out",
-        ),
-        (
-            log.status == "success",
-            "a finished log",
-            f"the status {log.status!r}; finish it with inspect eval-retry, or leave it out",
-        ),
-        (scored, "a log with scored samples", "none; run without --no-log-samples and --no-score"),
-    ):
-        if not right:
-            raise InputError(f"{path}: expected {expected}, found {found}")
+    formulation = log.metadata.get("formulation")
+    if formulation not in FORMULATIONS or log.status != "success" or not scored:
+        raise InputError(
+            f"{path}: expected a finished log of {', '.join(FORMULATIONS)} with scored samples, "
+            f"found one of {log.eval.task} with the status {log.status!r} and {len(scored)} scored "
+            "samples; leave it out, or finish it with inspect eval-retry"
+        )
     for steps in dict.fromkeys(sample.metadata.get("steps") for sample in scored):
         samples = [sample for sample in scored if sample.metadata.get("steps") == steps]
-        yield _result(str(path), log.eval.model, log.metadata["formulation"], steps, samples)
+        yield _result(str(path), log.eval.model, formulation, steps, samples)
 
 
 def _score(sample: Any) -> Any:
@@ -142,29 +132,13 @@ def _result(
 
 def results_table(results: Sequence[Result], width: int | None = None) -> str:
     """The rows as a text table, in lines of at most `width` characters."""
-    header = [
-        "model",
-        "formulation",
-        "D",
-        "questions",
-        "accuracy",
-        "chance",
-        "attempts",
-        "unanswered",
-    ]
-    rows = [
-        [
-            printable(row.model),
-            row.formulation,
-            "-" if row.steps is None else str(row.steps),
-            str(row.questions),
-            f"{row.accuracy:.3f} +- {row.stderr:.3f}",
-            f"{row.chance:.3f}",
-            f"{row.attempts:.2f}",
-            str(row.unanswered),
-        ]
-        for row in results
-    ]
+    header = ["model", "formulation", "D", "questions"]
+    header += ["accuracy", "chance", "attempts", "unanswered"]
+    rows = []
+    for row in results:
+        asked = [printable(row.model), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
+        right = [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
+        rows.append([*asked, *right, f"{row.attempts:.2f}", f"{row.unanswered}"])
     return "\n".join(text_table(header, rows, right=range(2, len(header)), width=width))
 
 

@@ -25,7 +25,7 @@ from retrieval_interp.storage.find_checkpoint import find_checkpoint as find_che
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, TokenTask, TrainingTask
 from retrieval_interp.tasks.structured import from_data, to_data
-from retrieval_interp.tasks.token_task import BEGIN
+from retrieval_interp.tasks.training_task import BEGIN
 from retrieval_interp.training.word_tokenizer import word_tokenizer
 
 FORMAT = 1

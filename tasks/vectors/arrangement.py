@@ -25,7 +25,7 @@ _MANY = 10**12  # a cap on counts, which grow exponentially with nested keys
 
 
 class Element(NamedTuple):
-    """One symbol of one line.
+    """One symbol of one line; its position is start + width * (the line's place in its table).
 
     Attributes:
         symbol: number of the symbol. Chain c's symbol of node v has the number c * nodes + v;
@@ -33,9 +33,8 @@ class Element(NamedTuple):
         node: the node that it is a candidate of.
         line: number of the line. Lines are numbered table by table, in the order of nodes; the
             queries, one per chain, come last and are not shuffled.
-        start: its position if its line is the table's first. Elements with the same start differ
-            only in their line.
-        width: elements per line; its position is start + width * (the line's place in its table).
+        start: its position if its line is the table's first.
+        width: elements per line.
     """
 
     symbol: int

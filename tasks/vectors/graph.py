@@ -9,8 +9,7 @@
    paper's s_0 .. s_2D.
 
 Two statements may have the same key, as x and y above. As in the paper, only their order
-distinguishes them: the statements of a step are contiguous, so a position shows which step it
-belongs to.
+distinguishes them: the statements of a step are contiguous.
 """
 
 import itertools
@@ -55,9 +54,8 @@ class Role(NamedTuple):
 class RetrievalGraph:
     """A directed acyclic graph of retrieval steps, such as `RetrievalGraph.parse("a; x <- a")`.
 
-    Attributes:
-        nodes: sorted so that keys come first, otherwise in the order given. The last one with a key
-            is the answer, and everything else leads to it.
+    Its nodes are sorted so that keys come first, otherwise in the order given. The last one with a
+    key is the answer, and everything else leads to it.
     """
 
     nodes: tuple[Node, ...]
@@ -65,15 +63,13 @@ class RetrievalGraph:
     def __post_init__(self) -> None:
         nodes = _keys_first([Node(name, tuple(key)) for name, key in self.nodes])
         object.__setattr__(self, "nodes", nodes)
-        if not self.retrieved:
-            raise InputError("graph: expected a node with a key, such as 'x <- a', found none")
-        answer, used = nodes[self.retrieved[-1]], {name for node in nodes for name in node.key}
-        for node in nodes:
-            if node.name not in used and node != answer:
-                raise InputError(
-                    f"graph: expected every node but the answer, {answer.name}, to be in a key, "
-                    f"found '{node!s:.60}' in none; use it or leave it out"
-                )
+        used = {name for node in nodes for name in node.key}
+        unused = [node for node in nodes if node.name not in used]
+        if not used or len(unused) > 1:
+            raise InputError(
+                "graph: expected one node, the answer, that is in no key of another, found "
+                f"'{'; '.join(map(str, unused)):.60}'; use the others or leave them out"
+            )
 
     @classmethod
     def parse(cls, text: str) -> "RetrievalGraph":
@@ -86,11 +82,8 @@ class RetrievalGraph:
                 f"graph: expected one of {', '.join(_NAMED)}, path-<steps>, or nodes such as "
                 f"'a; x <- a; y <- a; z <- x, y', found {text!r:.60}"
             )
-        nodes = []
-        for part in text.split(";"):
-            name, arrow, key = part.partition("<-")
-            parents = tuple(parent.strip() for parent in key.split(",")) if arrow else ()
-            nodes.append(Node(name.strip(), parents))
+        parts = [part.replace(" ", "").partition("<-") for part in text.split(";")]
+        nodes = (Node(name, tuple(key.split(",")) if arrow else ()) for name, arrow, key in parts)
         return cls(tuple(nodes))
 
     def __str__(self) -> str:
@@ -134,18 +127,18 @@ class RetrievalGraph:
 def _keys_first(nodes: list[Node]) -> tuple[Node, ...]:
     """Check each node, and sort them so that each follows its key."""
     names = [node.name for node in nodes]
+    known = ", ".join(sorted(names))
     for node in nodes:
-        for right, expected in (
-            (
-                re.fullmatch(r"[A-Za-z_]\w{0,19}", node.name, re.ASCII),
-                "names of at most 20 letters, digits and _, not starting with a digit",
-            ),
-            (names.count(node.name) == 1, "every node once"),
-            (set(node.key) <= set(names), f"keys of the nodes {', '.join(sorted(names)):.60}"),
-            (len(set(node.key)) == len(node.key), "a key of different nodes"),
+        if (
+            not re.fullmatch(r"[A-Za-z_]\w{0,19}", node.name, re.ASCII)
+            or names.count(node.name) > 1
+            or not set(node.key) <= set(names)
+            or len(set(node.key)) < len(node.key)
         ):
-            if not right:
-                raise InputError(f"graph: expected {expected}, found '{node!s:.60}'")
+            raise InputError(
+                "graph: expected different names of at most 20 letters, digits and _, and keys of "
+                f"different nodes ({known:.60}), found '{node!s:.60}'"
+            )
     ordered: dict[str, Node] = {}
     while len(ordered) < len(nodes):
         left = [node for node in nodes if node.name not in ordered]

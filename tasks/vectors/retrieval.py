@@ -1,16 +1,13 @@
 """Retrieval in continuous vectors, along a path or any graph (paper, sections 3.1, 6 and 7).
 
-1. The symbols of a sequence are drawn i.i.d. from N(0, 1) in `dim` dimensions (optionally scaled to
-   unit length) and arranged by `tasks.vectors.arrangement`: tables of statements, the last node's
-   first, in fresh random order within a table, then the queries.
-2. Every token is followed by a rotary positional encoding of `dim` numbers.
-3. The target of a query is every retrieved symbol of its chain, in the order of the graph's nodes
-   (with the implicit curriculum), or only the last one (without). The outputs are read at role s0,
-   the last token of the query.
+1. The symbols of a sequence are drawn i.i.d. from N(0, 1) and arranged by
+   `tasks.vectors.arrangement`: tables of statements, the last node's first, in fresh random order
+   within a table, then the queries.
+2. Every token is followed by a rotary positional encoding of as many numbers.
+3. The outputs are read at role s0, the last token of the query.
 
 Chains are numbered in the order of their queries. They are exchangeable, so this is equivalent to
-shuffling the queries as the paper does. The paper gives the target "DN" dimensions; here they are
-D*K, which is the same for N = K = 4.
+shuffling the queries as the paper does.
 """
 
 import statistics
@@ -26,9 +23,8 @@ from torch import Tensor
 
 from retrieval_interp.tasks.batch import Batch
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.positions import Position, rotary_encoding
 from retrieval_interp.tasks.roles import role_name
-from retrieval_interp.tasks.sampling import normals, random_words
+from retrieval_interp.tasks.sampling import Position, normals, random_words, rotary_encoding
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.training_task import TrainingTask, counted, curriculum_text
 from retrieval_interp.tasks.vectors.arrangement import (
@@ -114,11 +110,7 @@ class VectorTask(TrainingTask):
         return arrange(self.graph, self.chains, self.tables)
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """Name and chain number of every symbol; the last symbol of a query gets a `?`.
-
-        `B2` is B of the chain whose query comes second, and `A2?` is that query. A symbol that
-        belongs to no chain has no number.
-        """
+        """Name and chain of every symbol: `B2`, or `A2?` for a query."""
         tokens = [tuple(token) for token in batch.inputs[example, :, : self.dim].tolist()]
         chains = batch.roles[example].tolist()
         owner = {tokens[place]: chain for chain, roles in enumerate(chains, 1) for place in roles}
@@ -145,12 +137,7 @@ class VectorTask(TrainingTask):
     def arrange(
         self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
     ) -> Batch:
-        """Arrange given symbols into sequences.
-
-        Args:
-            symbols: by number, as in `tasks.vectors.arrangement.Element`.
-            places: the place of every line in its table, a permutation per table; no queries.
-        """
+        """Arrange symbols, by their numbers, and lines, by their places in their tables."""
         batch, device = symbols.shape[0], symbols.device
         elements = torch.tensor(self._arrangement.elements, device=device)
         symbol, _, line, start, width = elements.unbind(-1)
@@ -177,11 +164,7 @@ class VectorTask(TrainingTask):
         return rotary_encoding(self.n_positions, self.dim, self.base)[places].to(device)
 
     def predictions(self, outputs: Float[Tensor, "batch pos d_out"]) -> Float[Tensor, "..."]:
-        """The outputs at role s0 of every chain, [batch query d_out].
-
-        Args:
-            outputs: at all positions, or at these only.
-        """
+        """The outputs at role s0 of every chain, of those at all positions or of these only."""
         if outputs.shape[1] == self.chains:
             return outputs
         width = len(self.graph.query)
@@ -204,11 +187,7 @@ class RetrievalTask(VectorTask):
     """Chains of vectors, followed for `steps` induction steps each.
 
     A chain has the symbols x_0..x_D; pair d is (x_{d-1}, x_d). A sequence has T = N (2D + 1)
-    positions. Its loss is the mean squared error over the queries c, the asked symbols x_k and
-    their components i:
-
-        loss = mean over c, k, i of (output[c, k, i] - x_k[c, i])²
-
+    positions. Its loss is the mean squared error over queries, asked symbols and their components.
     With Gaussian symbols an answer of all zeros scores 1. A model that cannot tell the N candidates
     apart does best with their mean, which scores 1 - 1/N: the plateau that training starts from.
 
@@ -226,12 +205,8 @@ class RetrievalTask(VectorTask):
         >>> import retrieval_interp as ri
         >>> task = ri.RetrievalTask(chains=4, steps=3, dim=4, base=100.0)
         >>> batch = task.sample(8, seed=0, split="test")
-        >>> batch.inputs.shape  # batch, position, 2K: symbol and encoding
-        torch.Size([8, 28, 8])
-        >>> batch.targets.shape  # batch, query, D * K
-        torch.Size([8, 4, 12])
-        >>> batch.roles.shape  # batch, chain, 2D + 1
-        torch.Size([8, 4, 7])
+        >>> batch.inputs.shape, batch.targets.shape  # batch, position, 2K; batch, query, D * K
+        (torch.Size([8, 28, 8]), torch.Size([8, 4, 12]))
         >>> task.role_labels[2], task.plateau
         ('B of A->B', 0.75)
     """
@@ -250,12 +225,11 @@ class RetrievalTask(VectorTask):
     def facts(self) -> dict[str, Any]:
         n_positions = self.chains * (2 * self.steps + 1)
         self.check(n_positions)
+        first = 1 if self.curriculum else self.steps
         return {
             "n_positions": n_positions,
             "graph": path_graph(self.steps),
-            "asked": tuple(
-                f"x_{n}" for n in range(1 if self.curriculum else self.steps, self.steps + 1)
-            ),
+            "asked": tuple(f"x_{step}" for step in range(first, self.steps + 1)),
             "description": f"retrieval with {counted(self.chains, 'chain')} of "
             f"{counted(self.steps, 'step')} in {self.dim} dimensions, "
             f"{curriculum_text(self.curriculum)}",

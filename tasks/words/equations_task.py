@@ -1,15 +1,4 @@
-"""Equations as text for a language model that reads whole words (paper, section 4, F1).
-
-1. A document is a begin token followed by text like that of `tasks.words.prompts.EquationsPrompt`:
-   the statements, such as `b = a`, with every chain's pair D first, and then one question per
-   chain, such as `c = ?`. Every word, `=` and `?` is a token.
-2. With the implicit curriculum, every x_k that the variable equals is asked for at the `?`, each
-   among the N candidates for its step: x_0 (the variable itself), x_1, ..., and the number x_D. All
-   of them are true answers. Without the curriculum only the number counts.
-
-Roles are those of the retrieval problem (appendix B), with x_0 in the question as s0. An additional
-role s_{2D+1} is the `?`, after which the model predicts.
-"""
+"""Equations as text for a language model that reads whole words (paper, section 4, F1)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,12 +9,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from retrieval_interp.tasks.batch import Batch
-from retrieval_interp.tasks.positions import rotary_encoding
 from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
-from retrieval_interp.tasks.sampling import random_words
+from retrieval_interp.tasks.sampling import random_words, rotary_encoding
 from retrieval_interp.tasks.structured import number
-from retrieval_interp.tasks.token_task import BEGIN, TokenTask, check_size
-from retrieval_interp.tasks.training_task import counted, curriculum_text
+from retrieval_interp.tasks.training_task import (
+    BEGIN,
+    TokenTask,
+    check_size,
+    counted,
+    curriculum_text,
+)
 from retrieval_interp.tasks.words.prompts.names import groups, letters
 
 WORDS = 3  # per statement, and per question
@@ -35,6 +28,11 @@ LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies
 @dataclass(frozen=True)
 class EquationsTask(TokenTask):
     """Equations in whole words: the number of a variable that was set to a variable that ...
+
+    A document is the statements, such as `b = a`, with every chain's pair D first, and then one
+    question per chain, such as `c = ?`. With the implicit curriculum, every x_k that the variable
+    equals is asked for at the `?`, each among the N candidates for its step; all are true answers.
+    Roles are those of the retrieval problem (appendix B), and s_{2D+1} is the `?`.
 
     Attributes:
         chains: number of chains, N; they end in the numbers 0 .. N-1.
@@ -59,7 +57,7 @@ class EquationsTask(TokenTask):
             "vocabulary": tuple(words),
             "d_out": len(words),
             "candidates": self.chains,
-            "asked": tuple(f"x_{symbol}" for symbol in self._asked_symbols()),
+            "asked": tuple(f"x_{symbol}" for symbol in self.asked_symbols),
             "answer_roles": (roles,),
             "role_names": tuple(map(role_name, range(roles + 1))),
             "role_labels": (*chain_labels(self.steps), "answer"),
@@ -68,7 +66,8 @@ class EquationsTask(TokenTask):
             f"{counted(self.steps, 'step')}, {curriculum_text(self.curriculum)}",
         }
 
-    def _asked_symbols(self) -> list[int]:
+    @property
+    def asked_symbols(self) -> list[int]:
         """The k of every x_k that is asked for."""
         return list(range(0 if self.curriculum else self.steps, self.steps + 1))
 
@@ -76,23 +75,9 @@ class EquationsTask(TokenTask):
         n_groups = 2 * self.steps + 1
         words = random_words(indices, n_groups * self.chains, seed, stream)
         orders = words.unflatten(-1, (n_groups, self.chains)).argsort(dim=-1, stable=True)
+        # Of each step: which of its N names the chains have, and the places of their statements.
         # Chains are exchangeable, so they are numbered in the order of their questions.
-        return self.arrange(orders[:, : self.steps + 1], orders[:, self.steps + 1 :])
-
-    def arrange(
-        self, names: Int[Tensor, "batch symbol chain"], places: Int[Tensor, "batch step chain"]
-    ) -> Batch:
-        """Write given chains as documents.
-
-        Args:
-            names: which of the N names of their step the x_0..x_D of each chain have; for each step
-                a permutation of 0..N-1.
-            places: for each step, the place of every chain's statement among those of pair 1, ...,
-                of pair D, a permutation each. Questions are in the order of chains.
-
-        Returns:
-            Tokens [batch pos]; x_0..x_D, as names, [batch chain symbol]; and roles.
-        """
+        names, places = orders[:, : self.steps + 1], orders[:, self.steps + 1 :]
         chains, steps, device = self.chains, self.steps, names.device
         tokens = names + chains * torch.arange(steps, -1, -1, device=device)[:, None]
         # Tables of lines: the statements of pair 1, ..., of pair D, and the questions.
@@ -111,10 +96,7 @@ class EquationsTask(TokenTask):
         return Batch(inputs, names.transpose(1, 2), roles.transpose(1, 2).contiguous())
 
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
-        """Sinusoids of the line in one half, and of the place in the line in the other.
-
-        The words of a line share the line's code, as the two vectors of a pair do (equation 1).
-        """
+        """Sinusoids of the line in one half, and of the place in the line in the other."""
         place = torch.arange(self.n_positions) - 1
         lines = rotary_encoding(self.n_positions, 2 * (width // 4), LINE_BASE)
         places = rotary_encoding(WORDS, (width - lines.shape[1]) & ~1, PLACE_BASE)
@@ -134,7 +116,7 @@ class EquationsTask(TokenTask):
         by_step: Tensor = after[..., : self.chains * (self.steps + 1)].unflatten(
             -1, (-1, self.chains)
         )
-        return by_step.flip(2)[:, :, self._asked_symbols()]
+        return by_step.flip(2)[:, :, self.asked_symbols]
 
     def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
-        return batch.targets[:, :, self._asked_symbols()]
+        return batch.targets[:, :, self.asked_symbols]

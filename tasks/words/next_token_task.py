@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.batch import Batch, Device
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Task
@@ -48,11 +48,7 @@ class NextTokenTask(Task):
 
     @classmethod
     def from_text(
-        cls,
-        text: str | Sequence[str],
-        tokenizer: Any,
-        length: int = 128,
-        prepend_bos: bool = True,
+        cls, text: str | Sequence[str], tokenizer: Any, length: int = 128, prepend_bos: bool = True
     ) -> "NextTokenTask":
         """Cut text into windows.
 
@@ -92,12 +88,7 @@ class NextTokenTask(Task):
         return f"the next token of {tokens} tokens in {len(self)} sequences"
 
     def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        split: Split = "train",
-        start: int = 0,
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
         """Sequences start .. start+n-1, padded on the right; the same for every seed.
 
@@ -110,11 +101,11 @@ class NextTokenTask(Task):
             )
         return self._batch(chosen[start : start + n], device)
 
-    def whole(self, device: str | torch.device = "cpu") -> Batch:
+    def whole(self, device: Device = "cpu") -> Batch:
         """All sequences: tokens, the next tokens (-100 where there is none), and roles."""
         return self._batch(self.sequences, device)
 
-    def _batch(self, sequences: Sequence[Sequence[int]], device: str | torch.device) -> Batch:
+    def _batch(self, sequences: Sequence[Sequence[int]], device: Device) -> Batch:
         tokens = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.long)
         targets = torch.full_like(tokens, _NOT_ASKED)
         for row, sequence in enumerate(sequences):

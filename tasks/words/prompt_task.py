@@ -29,7 +29,7 @@ class PromptTask(TextTask):
         answer_prefix: str = " ",
         prepend_bos: bool | None = None,
     ):
-        self.prompt = prompt
+        self.prompt, self.n_answers = prompt, round(1 / prompt.chance)
         if isinstance(prompt, LinearPrompt):
             roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
             labels, symbols = chain_labels(prompt.steps), chain_symbols(prompt.steps)
@@ -39,23 +39,15 @@ class PromptTask(TextTask):
             labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
         super().__init__([*roles, END], tokenizer, answer_prefix, prepend_bos)
         self.role_names = tuple(map(role_name, range(len(self.roles))))
+        self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
         self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
         return self.prompt.sample(index, seed, split)
 
     @property
-    def n_answers(self) -> int:
-        return round(1 / self.prompt.chance)
-
-    @property
     def description(self) -> str:
         return f"{self.prompt} in the tokens of {self.tokenizer_name}"
-
-    @property
-    def tolerance(self) -> float:
-        """0.05 of the plateau, as the paper's 0.05 is of a symbol's variance."""
-        return 0.05 * (self.plateau or 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -80,96 +80,59 @@ class TemplateTask(TextTask):
     ):
         _check_words("templates", templates)
         self.templates = tuple(templates)
+        self._marks = list(map(_marks, self.templates))
         self.answer = answer
         self.wrong = (wrong,) if isinstance(wrong, str) else None if wrong is None else tuple(wrong)
         self._words: dict[str, tuple[str, ...]] = {}
         self._same: dict[str, str] = {}
-        self._rows: Sequence[Filling] = ()
-        self._read(fillings)
-        self._marks = [_marks(template) for template in self.templates]
-        if roles is None:
-            later = dict.fromkeys(mark for found in self._marks[1:] for mark in found)
-            first = self._marks[0]
-            roles = (END, *reversed(first), *(mark for mark in later if mark not in first))
-        self._check_names(roles)
-        super().__init__(roles, tokenizer, answer_prefix, prepend_bos)
-        self.answer_role = self.roles.index(answer) if answer in self.roles else None
-        candidates = self._words.get(answer) or [row[answer] for row in self._rows]
-        self.candidates: tuple[str, ...] = tuple(dict.fromkeys(candidates))
-        _expect(
-            self.n_answers > 1,
-            f"fillings: expected at least two words for the answer {answer!r}, found "
-            f"{self.candidates}; add words, or name wrong answers with `wrong`",
-        )
-        few = list(islice(self._all(), _FEW))
-        _expect(few, "fillings: expected enough words to fill every mark with another one")
-        self._few = few if len(few) < _FEW else None
-
-    def _read(self, fillings: Mapping[str, Sequence[str] | str] | Sequence[Filling]) -> None:
-        _expect(fillings, "fillings: expected words for every mark, found none; add some")
-        if not isinstance(fillings, Mapping):
-            for row in fillings:
-                _check_words("fillings", tuple(row.values()))
-            self._rows = fillings
-            return
-        for name, words in fillings.items():
+        self._rows: Sequence[Filling] = () if isinstance(fillings, Mapping) else fillings
+        for name, words in fillings.items() if isinstance(fillings, Mapping) else ():
             if isinstance(words, str):
                 self._same[name] = words
             else:
                 _check_words(f"fillings of {name}", words)
                 self._words[name] = tuple(dict.fromkeys(words))
-        for name, other in self._same.items():
-            _expect(
-                other in self._words,
-                f"fillings of {name}: expected a list of words, or the name of a mark that has the "
-                f"same word ({', '.join(self._words)}), found {other!r:.60}",
+        for row in self._rows:
+            _check_words("fillings", list(row.values()))
+        later = [mark for found in self._marks[1:] for mark in found]
+        marks = dict.fromkeys([*reversed(self._marks[0]), *later])
+        roles = (END, *marks) if roles is None else roles
+        self._check_names(marks, roles)
+        super().__init__(roles, tokenizer, answer_prefix, prepend_bos)
+        self.answer_role = self.roles.index(answer) if answer in self.roles else None
+        candidates = self._words.get(answer) or [row[answer] for row in self._rows]
+        self.candidates: tuple[str, ...] = tuple(dict.fromkeys(candidates))
+        self.n_answers = len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
+        few = list(islice(self._all(), _FEW))
+        if not few or self.n_answers < 2:
+            raise InputError(
+                "fillings: expected enough words to fill every mark with another one and at least "
+                f"two answers, found {self.n_answers} for {answer!r}; add words"
             )
+        self._few = few if len(few) < _FEW else None
 
-    def _check_names(self, roles: Sequence[str]) -> None:
-        known = [{*self._words, *self._same}] if self._words else [set(row) for row in self._rows]
-        everywhere = set.intersection(*known)
-        listed = ", ".join(sorted(everywhere))
-        for number, found in enumerate(self._marks, start=1):
-            for mark in found:
-                _expect(
-                    mark in everywhere,
-                    f"fillings: expected words for {{{mark}}} of template {number}, found "
-                    f"{listed}; add {mark!r} to all of them",
-                )
-                _expect(
-                    found.count(mark) == 1,
-                    f"template {number}: expected {{{mark}}} once, found it {found.count(mark)} "
-                    "times; name the second one differently and fill it with the same word, such "
-                    'as "S2": "S1"',
-                )
-        marks = set().union(*self._marks)
-        for role in roles:
-            name = role.removesuffix("+1")
-            _expect(
-                role == END or name in marks,
-                f"templates: expected the role {{{name}}} in one of them, found it in none; write "
-                "it, or leave it out of roles",
-            )
-        _expect(
-            END in roles and len(set(roles)) == len(roles),
-            f"roles: expected different ones, with {END} among them, found {list(roles)}",
-        )
-        for what, names in (("answer", [self.answer]), ("wrong", self.wrong or ())):
+    def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str]) -> None:
+        known = [set(row) for row in self._rows] or [{*self._words, *self._same}]
+        filled: set[str] = set.intersection(*known)
+        for what, names, among in (
+            ("fillings", self._same.values(), self._words),
+            ("templates", marks, filled),
+            ("roles", [role.removesuffix("+1") for role in roles], [*marks, END]),
+            ("answer", [self.answer], filled),
+            ("wrong", self.wrong or (), filled),
+        ):
             for name in names:
-                _expect(
-                    name in everywhere,
-                    f"{what}: expected a name in the fillings ({listed}), found {name!r:.60}",
-                )
-        unused = everywhere - {self.answer, *(self.wrong or ()), *self._same.values(), *marks}
-        _expect(
-            not self._words or not unused,
-            f"templates: expected the mark {{{min(unused, default='')}}}, found it in none; write "
-            "it, or leave it out of the fillings",
-        )
+                if name not in among:
+                    raise InputError(
+                        f"{what}: expected a name with words ({', '.join(sorted(among))}), found "
+                        f"{name!r:.60}"
+                    )
+        if END not in roles or len(set(roles)) < len(roles):
+            raise InputError(
+                f"roles: expected different ones, with {END} among them, found {list(roles)}"
+            )
 
-    @property
-    def n_answers(self) -> int:
-        return len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
+    # Questions
 
     def _all(self) -> Iterator[Question]:
         """All examples, each once."""
@@ -203,11 +166,11 @@ class TemplateTask(TextTask):
         line = (self.templates[number], 0, [filling[mark] for mark in self._marks[number]])
         others = self.candidates if self.wrong is None else [filling[name] for name in self.wrong]
         question = write([line], filling[self.answer], {filling[self.answer], *others})
-        _expect(
-            len(question.acceptable) == self.n_answers,
-            f"fillings: expected different words for {self.answer} and "
-            f"{', '.join(self.wrong or ())}, found {filling!r:.200}; change one",
-        )
+        if len(question.acceptable) < self.n_answers:
+            raise InputError(
+                f"fillings: expected different words for {self.answer} and "
+                f"{', '.join(self.wrong or ())}, found {filling!r:.200}; change one"
+            )
         return question
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
@@ -232,42 +195,34 @@ class TemplateTask(TextTask):
             "templates": list(self.templates),
             "roles": list(self.roles),
             "answer": self.answer,
-            "wrong": list(self.wrong) if self.wrong is not None else list(self.candidates),
+            "wrong": list(self.candidates if self.wrong is None else self.wrong),
             "tokenizer": self.tokenizer_name,
             "answer_prefix": self.answer_prefix,
         }
 
 
-def _expect(right: object, text: str) -> None:
-    if not right:
-        raise InputError(text)
-
-
 def _check_words(where: str, found: Any) -> None:
-    """Check for a list of texts without white space around them."""
-    _expect(
-        not isinstance(found, str)
-        and isinstance(found, Sequence)
-        and found
-        and all(isinstance(each, str) and each and each == each.strip() for each in found),
-        f"{where}: expected a list of texts, at least one, none empty and without a blank at the "
-        f"end, found {found!r:.200}",
-    )
+    if isinstance(found, str) or not found or not all(_is_word(each) for each in found):
+        raise InputError(
+            f"{where}: expected a list of texts, at least one, none empty and without a blank at "
+            f"the end, found {found!r:.200}"
+        )
+
+
+def _is_word(text: Any) -> bool:
+    return isinstance(text, str) and text != "" and text == text.strip()
 
 
 def _marks(template: str) -> list[str]:
     """The marks of a template, in order."""
     try:
         marks = [mark for _, mark, _, _ in Formatter().parse(template) if mark is not None]
-    except ValueError as error:
+    except ValueError:
+        marks = [END]  # a brace that is not closed
+    if not all(map(str.isidentifier, marks)) or END in marks or len(set(marks)) < len(marks):
         raise InputError(
-            f"template: expected marks such as {{IO}}, found {template!r:.200} ({error}); write "
-            "{{ and }} for braces"
-        ) from None
-    for mark in marks:
-        _expect(
-            mark.isidentifier() and mark != END,
-            f"template: expected marks of letters and digits other than {END}, found {{{mark}}} in "
-            f"{template!r:.200}; rename it",
+            f"template: expected different marks such as {{IO}}, of letters and digits and not "
+            f"{{{END}}}, found {template!r:.200}; name a second mark differently and fill it with "
+            'the same word, such as "S2": "S1"; write {{ and }} for braces'
         )
     return marks

@@ -6,15 +6,13 @@
    acceptable answers share, such as the bare space of tokenizers that split off digits, belong to
    the prompt. The next token, in which the answers differ, is scored; if it is the same for two of
    them, the example is unusable.
-3. Unusable examples are skipped and replaced by the next ones, with a warning that says how many
-   and why.
-
-Prompts are padded on the right; in a causal model the roles never see the padding.
+3. Unusable examples are replaced by the next ones, with a warning that says how many and why.
 """
 
 import math
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -23,7 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.batch import Batch, Device
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Task
@@ -54,15 +52,8 @@ class Unusable(Exception):
 class TextTask(Task):
     """Questions in text, whose answers are scored by their first differing token.
 
-    Subclasses say where the questions come from (`question`) and how many answers there are.
-
-    Args:
-        roles: the symbols that are roles, as questions name them, in the order of `role_names`;
-            `S1+1` is the token after the role `S1`, `END` the last one of the prompt.
-        tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
-        answer_prefix: text between prompt and answer.
-        prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
-            tokenizer has one.
+    Subclasses say where the questions come from (`question`) and how many acceptable answers they
+    have (`n_answers`). The arguments are those of `TemplateTask`.
     """
 
     loss_name = "cross entropy"
@@ -70,6 +61,7 @@ class TextTask(Task):
     role_labels: tuple[str, ...] = ()
     role_symbols: tuple[str, ...] = ()
     answer_roles: tuple[int, ...] = ()
+    n_answers: int
 
     def __init__(
         self,
@@ -94,13 +86,8 @@ class TextTask(Task):
         """One question of a seed; the splits share none."""
         raise NotImplementedError
 
-    @property
-    def n_answers(self) -> int:
-        """How many answers are acceptable."""
-        raise NotImplementedError
-
-    @property
-    def plateau(self) -> float | None:
+    @cached_property
+    def plateau(self) -> float | None:  # type: ignore[override]
         """Cross entropy, in nats, of guessing among the acceptable answers."""
         return math.log(self.n_answers) or None
 
@@ -109,19 +96,9 @@ class TextTask(Task):
         return str(getattr(self.tokenizer, "name_or_path", "")) or type(self.tokenizer).__name__
 
     def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        split: Split = "train",
-        start: int = 0,
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """The usable examples start .. start+n-1 of a seed.
-
-        Returns:
-            Tokens [batch pos]; targets [batch 1 answer], the tokens of the acceptable answers in
-            which they differ, the correct one first; roles [batch 1 role].
-        """
+        """The usable examples start .. start+n-1 of a seed; targets as `Tokens.answers`."""
         return self.batch(self.usable(n, seed, split, start)[1], device)
 
     def usable(
@@ -137,8 +114,8 @@ class TextTask(Task):
             question = self.question(index, seed, split)
             try:
                 found.append((question, self.tokens(question)))
-            except Unusable as why:
-                left_out.append(f"example {index}: {why}")
+            except Unusable as error:
+                left_out.append(f"example {index}: {error}")
             index += 1
             if len(left_out) >= _TRIED and len(left_out) > 9 * len(found):
                 raise InputError(
@@ -146,12 +123,8 @@ class TextTask(Task):
                     f"{len(left_out)} of {index} examples unusable ({left_out[0]})"
                 )
         if left_out:
-            more = "; ..." if len(left_out) > 3 else ""
-            warnings.warn(
-                f"{len(left_out)} of {index} examples are left out: "
-                f"{'; '.join(left_out[:3])}{more}",
-                stacklevel=3,
-            )
+            why = "; ".join([*left_out[:3], "..."][: len(left_out)])
+            warnings.warn(f"{len(left_out)} of {index} examples are left out: {why}", stacklevel=3)
         questions, tokens_of = zip(*found[start:])
         return list(questions), list(tokens_of)
 
@@ -165,18 +138,12 @@ class TextTask(Task):
         shared = min([shared, *(len(each) - 1 for each in numbers)])
         offsets = read[0]["offset_mapping"]
         if any(start < len(question.prompt) for start, _ in offsets[shared:]):
-            raise Unusable(
-                f"the tokens of the prompt change with the answer {words[0]!r} behind it; use "
-                "another answer_prefix"
-            )
+            raise Unusable("the prompt's tokens change with an answer; use another answer_prefix")
         first: dict[int, str] = {}
         for word, each in zip(words, numbers):
             other = first.setdefault(each[shared], word)
             if other != word:
-                raise Unusable(
-                    f"the answers {other!r} and {word!r} begin with one token; use answers that "
-                    "begin differently"
-                )
+                raise Unusable(f"the answers {other!r} and {word!r} begin with one token")
         prompt = [*self.begin, *numbers[0][:shared]]
         places = self._places(question, offsets[:shared])
         return Tokens(prompt, self._positions(places, len(prompt)), list(first))
@@ -184,22 +151,18 @@ class TextTask(Task):
     def _places(self, question: Question, offsets: Sequence[tuple[int, int]]) -> dict[str, int]:
         """The last token of every symbol of the chain that is asked, by role."""
         found: dict[str, int] = {}
-        holds: dict[int, int] = {}  # where the symbol of each token begins
+        last, begin = -1, 0
         for symbol in question.occurrences:
             tokens = enumerate(offsets)
             own = [at for at, (start, end) in tokens if start < symbol.end and end > symbol.start]
-            for at in own:
-                start = holds.setdefault(at, symbol.start)
-                if start != symbol.start:
-                    raise Unusable(
-                        f"one token holds symbols of {question.prompt[start : symbol.end]!r}; use "
-                        "other names or put text between them"
-                    )
-            if not own:
-                word = question.prompt[symbol.start : symbol.end]
-                raise Unusable(f"no token holds {word!r}; rename it")
+            if not own or own[0] <= last:
+                raise Unusable(
+                    f"expected tokens of their own for all symbols of "
+                    f"{question.prompt[begin : symbol.end]!r}; use other names or put text between"
+                )
+            last, begin = own[-1], symbol.start
             if symbol.chain == 0:
-                found[symbol.role] = own[-1] + len(self.begin)
+                found[symbol.role] = last + len(self.begin)
         return found
 
     def _positions(self, places: dict[str, int], length: int) -> list[int]:
@@ -211,10 +174,7 @@ class TextTask(Task):
             name = role.removesuffix("+1")
             at = places[name] + role.endswith("+1") if name in places else -1
             if at in taken:
-                raise Unusable(
-                    f"the roles {taken[at]} and {role} share a token; put text between them or "
-                    "leave one out"
-                )
+                raise Unusable(f"the roles {taken[at]} and {role} share a token")
             if at >= 0:
                 taken[at] = role
             positions.append(at)
@@ -223,7 +183,7 @@ class TextTask(Task):
     def _encode(self, text: str) -> Any:
         return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
 
-    def batch(self, tokens: Sequence[Tokens], device: str | torch.device = "cpu") -> Batch:
+    def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
         """Pad some questions to one batch."""
         length = max(len(each.prompt) for each in tokens)
         padding = self.tokenizer.pad_token_id or 0  # never seen

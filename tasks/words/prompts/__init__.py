@@ -1,8 +1,8 @@
 """The retrieval problem in words: five formulations for language models (paper, appendix A)."""
 
-from retrieval_interp.tasks.words.prompts.functions import FunctionsPrompt as FunctionsPrompt
+from retrieval_interp.tasks.words.prompts.conditional import FunctionsPrompt as FunctionsPrompt
+from retrieval_interp.tasks.words.prompts.conditional import RelativesPrompt as RelativesPrompt
 from retrieval_interp.tasks.words.prompts.linear import EquationsPrompt as EquationsPrompt
 from retrieval_interp.tasks.words.prompts.linear import KingdomsPrompt as KingdomsPrompt
 from retrieval_interp.tasks.words.prompts.linear import LivesWithPrompt as LivesWithPrompt
 from retrieval_interp.tasks.words.prompts.prompt import Prompt as Prompt
-from retrieval_interp.tasks.words.prompts.relatives import RelativesPrompt as RelativesPrompt
