@@ -33,7 +33,7 @@ class RecallTask(TokenTask):
 
     def facts(self):
         if min(self.keys, self.values) < self.pairs:
-            raise ri.InputError(f"task: expected keys and values for {self.pairs} pairs, none twice")
+            raise ri.InputError(f"task: expected keys and values for {self.pairs} pairs")
         check_size(1 + 3 * self.pairs, self.values + self.keys + 1)
         return {
             "n_positions": 1 + 3 * self.pairs,

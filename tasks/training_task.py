@@ -68,7 +68,10 @@ class TrainingTask(Task):
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
-        vars(self).update(self.complete(self.facts()))
+        for name, fact in self.complete(self.facts()).items():
+            # Unless a subclass says otherwise in its body.
+            if getattr(type(self), name, None) is getattr(TrainingTask, name, None):
+                vars(self)[name] = fact
 
     def facts(self) -> dict[str, Any]:
         """The attributes that follow from the fields; refuses fields that do not fit together."""
@@ -143,7 +146,6 @@ class TokenTask(TrainingTask):
     vocabulary: tuple[str, ...]
     candidates: int
     plateau: float
-    answer_roles = (0,)
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         guessing = math.log(facts["candidates"])
@@ -152,6 +154,7 @@ class TokenTask(TrainingTask):
             "d_out": len(facts["asked"]) * facts["candidates"],
             "plateau": guessing,
             "loss_scale": guessing,
+            "answer_roles": (0,),
         }
         return super().complete({**own, **facts})
 

@@ -34,6 +34,8 @@ PRESETS = {
     "k-hop-7": "1 to 7 hops in the 4 layers that they need at least, no MLPs",
 }
 
+_BASES = {"Task", "TrainingTask", "TokenTask", "VectorTask"}
+
 
 @dataclass(frozen=True)
 class ListOptions:
@@ -64,13 +66,13 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
 
 
 def _tasks() -> Iterator[list[str]]:
-    """The exported tasks that have a description of their own, and how their docstrings begin."""
+    """The exported tasks, and how their docstrings begin."""
+    names = {name for name in dir(tasks) if name.endswith("Task")} - _BASES
     for path in sorted(Path(tasks.__file__).parent.rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and node.name in set(tasks.__all__) - ABSTRACT:
-                doc = ast.get_docstring(node) or ""
-                if node.name.endswith("Task"):
-                    yield [node.name, doc.split("\n")[0].removesuffix(".")]
+            if isinstance(node, ast.ClassDef) and node.name in names:
+                first, *_ = (ast.get_docstring(node) or "").splitlines()
+                yield [node.name, first.removesuffix(".")]
 
 
 def _checkpoints() -> Iterator[list[str]]:
