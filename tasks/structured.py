@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _TYPES = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
 
 
-def number(default: float, least: float) -> Any:
-    """A field of a dataclass that holds a number, which `check_fields` checks."""
+def number(default: int, least: int) -> Any:
+    """A field of a dataclass that holds an integer, which `check_fields` checks."""
     return dataclasses.field(default=default, metadata={"least": least})
 
 
@@ -47,13 +47,14 @@ def from_data(cls: Any, data: Any, where: str) -> Any:
     """Build what `to_data` wrote; keys with a default may be missing, `where` begins errors."""
     from cattrs import BaseValidationError, transform_error
 
-    if not isinstance(data, dict):
+    if dataclasses.is_dataclass(cls) and not isinstance(data, dict):
         raise InputError(f"{where}: expected an object, found {type(data).__name__}")
     try:
         return _converter().structure(data, cls)
     except (BaseValidationError, InputError) as error:
         first = transform_error(error, path="", format_exception=_said)[0]
         said, _, at = first.rpartition(" @ ")
+        at = at.rpartition(".")[0] if said.endswith("which is missing") else at
         raise InputError(": ".join(filter(None, (where, at.lstrip("."), said)))) from None
 
 
@@ -74,8 +75,21 @@ def _converter() -> "Converter":
 
     converter = Converter(forbid_extra_keys=True, unstruct_collection_overrides={tuple: list})
 
-    def is_simple(hint: Any) -> bool:
-        return hint in _TYPES or typing.get_origin(hint) is typing.Literal
+    def is_literal(hint: Any) -> bool:
+        return typing.get_origin(hint) is typing.Literal
+
+    def is_tuple(hint: Any) -> bool:
+        return typing.get_origin(hint) is tuple
+
+    def read_tuple(data: Any, hint: Any) -> tuple[Any, ...]:
+        kinds = typing.get_args(hint)
+        if not isinstance(data, list):
+            raise InputError(f"expected a list, found {data!r:.60}")
+        if kinds[-1] is not ... and len(data) != len(kinds):
+            raise InputError(f"expected a list of {len(kinds)}, found {data!r:.60}")
+        if kinds[-1] is ...:
+            return tuple(converter.structure(data, list[kinds[0]]))  # type: ignore[valid-type]
+        return tuple(converter.structure(value, kind) for value, kind in zip(data, kinds))
 
     def is_text(hint: Any) -> bool:
         return hasattr(hint, "parse")
@@ -90,7 +104,10 @@ def _converter() -> "Converter":
     def write_named(value: Any) -> dict[str, Any]:
         return {"name": value.name, **converter.unstructure(value)}
 
-    converter.register_structure_hook_func(is_simple, _strictly)
+    for kind in _TYPES:
+        converter.register_structure_hook(kind, _strictly)
+    converter.register_structure_hook_func(is_literal, _strictly)
+    converter.register_structure_hook_func(is_tuple, read_tuple)
     converter.register_structure_hook_func(is_text, lambda text, cls: cls.parse(text))
     converter.register_unstructure_hook_func(is_text, str)
     converter.register_structure_hook_func(is_named, read_named)
@@ -124,5 +141,5 @@ def _said(error: BaseException, _: Any) -> str:
     if isinstance(error, KeyError):
         return f"expected the key {error}, which is missing"
     if isinstance(error, (TypeError, AttributeError)):  # 3 has no keys, for example
-        return f"expected an object or a list ({error})"
+        return f"expected an object ({error})"
     return str(error)
