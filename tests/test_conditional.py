@@ -1,6 +1,4 @@
-import json
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -12,11 +10,7 @@ from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.parted_runs import make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.commands.train_options import train_options
-from retrieval_interp.config.presets import PRESETS
-from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
 from retrieval_interp.storage.circuit_file import read_circuit
-from retrieval_interp.storage.run_folder import RunFolder, read_recipe
 from retrieval_interp.tasks import (
     GRAPHS,
     ConditionalRetrievalTask,
@@ -25,7 +19,6 @@ from retrieval_interp.tasks import (
     RetrievalTask,
     path_graph,
 )
-from retrieval_interp.tasks.structured import from_data, to_data
 from retrieval_interp.training.model import ModelConfig, build_model
 from retrieval_interp.views.score_text import scale
 from tests.test_model import randomize
@@ -315,77 +308,7 @@ def test_the_plateau_is_the_mean_of_the_candidates():
     )
 
 
-def test_every_example_equals_its_single_draw_and_splits_share_nothing():
-    task = ConditionalRetrievalTask(graph=GRAPHS["functions"])
-    whole = task.sample(20, seed=9)
-    one = task.sample(1, seed=9, start=13)
-    for name in ("inputs", "targets", "roles"):
-        assert torch.equal(getattr(one, name)[0], getattr(whole, name)[13])
-    splits = ("train", "validation", "discovery", "test")
-    drawn = [task.sample(20, seed, split=s).inputs[:, 0, 0] for seed in (0, 1) for s in splits]
-    assert len(torch.cat(drawn).unique()) == 160
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"chains": 0}, "chains to be an integer of at least 1, found 0"),
-        ({"dim": 3}, "an even dim"),
-        ({"chains": 100}, "at most 25000 positions in 4 dimensions, found 30500; use fewer chains"),
-        ({"chains": 2, "graph": FIBONACCI}, "found [0-9]{13,20}; use"),
-        ({"chains": 10**9}, "use fewer chains, a smaller graph or tables 'chains'"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(change, text):
-    with pytest.raises(InputError, match=f"^task: .*{text}"):
-        ConditionalRetrievalTask(**change)
-
-
-@pytest.mark.parametrize(
-    ("field", "text"),
-    [
-        ("graph", "graph to be a RetrievalGraph, such as GRAPHS['triple'], path_graph(3) or"),
-        ("tables", "tables 'full' or 'chains', found 'triple'"),
-    ],
-)
-def test_text_is_no_graph_and_other_tables_are_refused(field, text):
-    task = ConditionalRetrievalTask()
-    object.__setattr__(task, field, "triple")  # around the type checks of these tests
-    with pytest.raises(InputError, match=f"^task: expected {re.escape(text)}"):
-        task.__post_init__()
-
-
 # With the rest
-
-
-def test_recipes_hold_either_task():
-    conditional = Recipe(task=ConditionalRetrievalTask(graph=GRAPHS["functions"], chains=2))
-    for recipe in (conditional, Recipe()):
-        assert from_data(Recipe, json.loads(json.dumps(to_data(recipe))), "r") == recipe
-    data = to_data(conditional)["task"]
-    assert data["name"] == "conditional" and data == conditional.task.to_dict()
-    assert data["graph"].endswith("value <- function, number")
-    assert "name" not in to_data(Recipe())["task"]  # as in older files
-    named = from_data(Recipe, {"task": {"name": "retrieval", "steps": 2}}, "r")
-    assert named.task == RetrievalTask(steps=2)
-
-
-@pytest.mark.parametrize(
-    ("task", "text"),
-    [
-        (
-            {"name": "words"},
-            "r: task: expected the name 'retrieval' or 'conditional' or .*, found 'words'",
-        ),
-        ({"graph": "triple"}, "r: task: expected the keys chains, steps, .* found 'graph'"),
-        ({"name": "conditional", "graph": "a; b <- c"}, "r: task.graph: graph: expected keys of"),
-        ({"name": "conditional", "graph": 3}, "r: task.graph: expected text, found"),
-        ({"name": "conditional", "tables": "no"}, "r: task.tables: expected 'full' or 'chains'"),
-    ],
-)
-def test_bad_tasks_in_recipes_are_refused_by_key(task, text):
-    with pytest.raises(InputError, match=f"^{text}"):
-        from_data(Recipe, {"task": task}, "r")
 
 
 def test_the_command_line_takes_the_task_of_the_preset():
@@ -403,35 +326,8 @@ def test_the_command_line_takes_the_task_of_the_preset():
         parsed("conditional", "--task.steps", "3")
 
 
-def test_the_preset_is_the_papers_example():
-    recipe = PRESETS["conditional"]
-    assert recipe.task == ConditionalRetrievalTask(graph=TRIPLE, base=10.0, tables="chains")
-    assert (recipe.model.layers, recipe.model.d_model) == (6, 64)
-
-
 SMALL = ConditionalRetrievalTask(chains=2, graph=GRAPHS["functions"], dim=2)
 SIZES = ModelConfig(layers=2, heads=1, d_model=8)
-
-
-def test_a_checkpoint_comes_back_with_its_task(tmp_path):
-    model = build_model(SIZES, SMALL, seed=3).eval()
-    save_checkpoint(tmp_path / "c.safetensors", model, SMALL, SIZES, {})
-    loaded = load_checkpoint(tmp_path / "c.safetensors")
-    assert loaded.task == SMALL
-    inputs = SMALL.sample(2).inputs
-    assert torch.equal(loaded.model(inputs), model(inputs))
-
-
-def test_a_run_of_another_task_is_refused(tmp_path):
-    sizes = {"model": SIZES, "examples": 8, "batch": 8}
-    RunFolder(tmp_path, Recipe(task=SMALL, **sizes)).close()
-    RunFolder(tmp_path, read_recipe(tmp_path)).close()
-    for task, text in (
-        (RetrievalTask(), "with task.name = retrieval, found one with task.name = conditional"),
-        (replace(SMALL, graph=TRIPLE), "with task.graph = a; x <- a; y <- a; z <- x, y, found"),
-    ):
-        with pytest.raises(InputError, match=text):
-            RunFolder(tmp_path, Recipe(task=task, **sizes))
 
 
 class HighPlateau(ConditionalRetrievalTask):
@@ -462,12 +358,8 @@ def test_circuits_are_found_and_scored_unchanged(tables):
     assert len(score.heads) == 2
 
 
-def test_figures_and_tables_name_the_nodes():
+def test_paths_are_named_by_the_nodes():
     task = ConditionalRetrievalTask()
-    circuit = parse_circuit(["L0.H0 s7<-s5"], task)
-    figure = ri.circuit_figure(circuit, 1, range(8), task=task)
-    assert figure.data[0].text == "L0.H0 s7<-s5<br>z of x,y-&gt;z from x of x,y-&gt;z"
-    assert figure.layout.xaxis.ticktext[:3] == ("a?<br>s0", "a<br>s1", "x<br>s2")
     assert task.path_label(7, 5) == "z <- x of x,y->z"
     assert task.path_label(0, 4) == "query a <- y of a->y"
     assert scale(task).startswith("MSE is the mean over all asked components: 0 is perfect, 0.81 ")
