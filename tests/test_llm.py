@@ -157,39 +157,6 @@ def test_several_numbers_of_steps_are_grouped(tmp_path):
     assert found["accuracy"] == (4 + sum(third)) / 8
 
 
-def test_a_local_model_of_hugging_face_is_asked_offline(tmp_path, monkeypatch):
-    pytest.importorskip("accelerate")
-    import huggingface_hub.constants
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-
-    # As HF_HUB_OFFLINE=1, which is read when the library is imported.
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    words = ["<unknown>", "<end>", "0", "1", "2", "3"]
-    ids = {word: place for place, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unknown>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    folder = tmp_path / "tiny"
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unknown>", eos_token="<end>"
-    ).save_pretrained(folder)
-    sizes = {"vocab_size": len(words), "n_embd": 8, "n_layer": 1, "n_head": 1}
-    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=1)).save_pretrained(folder)
-    (log,) = eval(
-        benchmark.equations(steps=2, questions=4),
-        model="hf/tiny",
-        model_args={"model_path": str(folder), "device": "cpu"},
-        max_tokens=1,
-        max_connections=1,  # or every batch waits two seconds for more
-        display="none",
-        log_dir=str(tmp_path),
-    )
-    assert log.status == "success" and len(log.samples) == 4
-    (row,) = read_results([Path(log.location.removeprefix("file://"))])
-    assert (row.model, row.questions, row.steps) == ("hf/tiny", 4, 2)
-    assert 1 <= row.attempts <= 20
-
-
 # The command
 
 
@@ -226,17 +193,6 @@ def test_the_table_and_the_json_say_what_the_logs_say(run, logs, tmp_path):
                 f"{sum(tries) / n:.2f} {row['unanswered']}"
             ).split()
         )
-
-
-def test_epochs_are_tries_of_the_same_question(tmp_path):
-    def alternately(sample, attempt):
-        return sample.target if attempt % 2 else sample.metadata["acceptable"][0]
-
-    log, _ = ask(benchmark.functions(questions=5), alternately, tmp_path, epochs=2)
-    (row,) = read_results([tmp_path])
-    assert row.questions == 5 and len(log.samples) == 10
-    assert row.accuracy == pytest.approx(metrics(log)["accuracy"])
-    assert row.stderr == pytest.approx(metrics(log)["stderr"])
 
 
 def test_the_figure_shows_every_row_with_its_error_and_chance(run, logs, tmp_path):

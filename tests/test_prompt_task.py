@@ -5,8 +5,6 @@ import pytest
 import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-from retrieval_interp.circuits import Scorer, mean_attention, parse_circuit
-from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.tasks import EquationsTask, InputError, PromptTask
 from retrieval_interp.tasks.training_task import BEGIN
 from retrieval_interp.tasks.words.prompts import (
@@ -72,24 +70,6 @@ def test_roles_stand_at_the_last_token_of_their_symbols(bpe, rough, formulation)
         answers = [bpe.decode([token]) for token in batch.targets[example, 0].tolist()]
         assert f" {question.correct}".startswith(answers[0]) and len(set(answers)) == len(answers)
     assert several > 0 or formulation.name != "lives-with"
-
-
-def test_names_of_roles(bpe):
-    line = PromptTask(EquationsPrompt(steps=2), bpe)
-    assert line.role_names == ("s0", "s1", "s2", "s3", "s4", "s5")
-    assert line.role_labels == (
-        *("query A", "A of A->B", "B of A->B", "B of B->C", "C of B->C", "end"),
-    )
-    assert line.path_label(2, 1) == "B <- A of A->B" and line.path_label(5, 0) == "end <- query A"
-    graph = PromptTask(FunctionsPrompt(), bpe)
-    assert graph.role_labels == (
-        *("variable@question", "alias@question", "argument@definition", "variable@definition"),
-        *("function@definition", "alias@definition", "value@table", "argument@table"),
-        *("function@table", "end"),
-    )
-    assert graph.role_symbols[:2] == ("variable", "alias")
-    assert "EquationsPrompt(steps=2" in line.description and "ours" in line.description
-    assert line.position_labels(line.sample(2), 0)[0] == "<bos>"
 
 
 def test_whole_words_are_the_equations_task():
@@ -187,25 +167,6 @@ def test_losses_accuracy_and_logit_differences(bpe):
     assert task.plateau == pytest.approx(math.log(4))
     flat = torch.zeros_like(outputs)
     assert float(task.example_losses(flat, batch).mean()) == pytest.approx(task.plateau)
-
-
-@torch.no_grad()
-def test_circuits_score_as_with_naive_hooks(bpe):
-    task = PromptTask(EquationsPrompt(steps=2), bpe)
-    batch = task.sample(6)
-    model = tiny(len(bpe), batch.inputs.shape[1])
-    scorer = Scorer(model, task, batch)
-    assert scorer.runs.base_outputs.shape == (6, 1, len(bpe))  # logits at the end alone
-    for lines in ([], ["L0.H1 uniform"], ["L0.H0 s2<-s1", "L1.H1 s5<-s2", "L1.H0 identity"]):
-        circuit = parse_circuit(lines, task)
-        with ablated(model, circuit, batch):
-            expected = task.example_losses(model(batch.inputs), batch)
-        torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
-    attention = mean_attention(model, batch)
-    _, cache = model.run_with_cache(batch.inputs)
-    dest, src = batch.roles[:, 0, 5], batch.roles[:, 0, 0]
-    by_hand = cache["pattern", 1][torch.arange(6), 0, dest, src].mean()
-    assert float(attention[1, 0, 5, 0]) == pytest.approx(float(by_hand), abs=1e-6)
 
 
 class Merging:

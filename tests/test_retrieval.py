@@ -132,9 +132,3 @@ def test_losses_of_known_answers():
     partial = task.partial_losses(right, batch)
     assert partial[0] == partial[2] == 0 and abs(float(partial[1]) - 1) < 0.03
     torch.testing.assert_close(task.loss(right, batch), partial.mean())
-
-
-def test_unit_tokens_have_length_one():
-    batch = RetrievalTask(dim=8, tokens="unit").sample(20)
-    torch.testing.assert_close(batch.inputs[..., :8].norm(dim=-1), torch.ones(20, 28))
-    torch.testing.assert_close(batch.targets[..., 8:16].norm(dim=-1), torch.ones(20, 4))

@@ -178,13 +178,3 @@ def test_a_previous_token_head_enables_the_induction_head():
     cut, later = (ri.parse_head_path(text, 3) for text in ("L0.H0 s2<-s1", "L1.H0 s0<-s2"))
     (enabled,) = ri.enabled_by(repeated.model, batch, [cut], [later])[cut]
     assert enabled.side == "key" and enabled.attention > 0.9 and enabled.when_cut < 0.1
-
-
-def test_every_head_of_k_hop_takes_one_hop():
-    k_hop = ri.load_checkpoint("k-hop")
-    batch = k_hop.task.sample(64, split="test")
-    attention = ri.mean_attention(k_hop.model, batch)[:, 0]
-    assert attention[0, [2, 4, 6], [1, 3, 5]].min() > 0.5  # the previous token
-    for layer, paths in ((1, ["s0<-s2", "s2<-s4", "s4<-s6"]), (2, ["s0<-s2", "s2<-s4"])):
-        for path in paths:
-            assert attention[layer][ri.RolePath.parse(path, 7)] > 0.7
