@@ -205,11 +205,11 @@ class TokenTask(TrainingTask):
 
 def check_size(positions: int, words: int) -> None:
     """Check the length of sequences and the size of the vocabulary."""
-    for found, most, what in ((positions, MAX_POSITIONS, "tokens"), (words, MAX_WORDS, "words")):
-        if found > most:
-            raise InputError(
-                f"task: expected at most {most} {what}, found {found}; use a smaller task"
-            )
+    if positions > MAX_POSITIONS or words > MAX_WORDS:
+        raise InputError(
+            f"task: expected at most {MAX_POSITIONS} tokens and {MAX_WORDS} words, found "
+            f"{positions} and {words}; use a smaller task"
+        )
 
 
 def counted(number: int, noun: str) -> str:

@@ -44,8 +44,8 @@ Synthemia Nephryon chicken celestianism Silvania Bob"""
 HOMES = """Penny Canada, Lily Brazil, Isabelle France, Cathy Kenya, George Italy, Adam Mexico,
 Kevin Peru, Ed Laos, Hank Germany, Mike Japan, Jane England, Fred Hungary, Dana Norway,
 Olivia Qatar, Bob Denmark, Nancy Argentina"""
-FAMILIES = """John: Jane Olivia Ed Mike, Chris: Penny Dana Adam George, Diana: Nancy Isabelle Hank Bob,
-Eve: Lily Cathy Fred Kevin"""
+FAMILIES = """John: Jane Olivia Ed Mike, Chris: Penny Dana Adam George,
+Diana: Nancy Isabelle Hank Bob, Eve: Lily Cathy Fred Kevin"""
 
 
 def test_questions_are_printed_as_in_the_paper():

@@ -22,15 +22,9 @@ _UNREAD = {"messages", "events", "store", "attachments", "output"}  # no number 
 class Result:
     """How well a model answers the questions of a formulation.
 
-    Attributes:
-        log: the file it was read from.
-        steps: D; None for the formulations of conditional retrieval.
-        questions: number of questions with a score.
-        accuracy: share of correct answers, averaged over epochs first if there are several.
-        stderr: standard error of the accuracy over the questions, as Inspect computes it.
-        chance: accuracy of picking one of the acceptable answers at random.
-        attempts: how often a question was asked on average.
-        unanswered: number of questions (counted in each epoch) without an acceptable answer.
+    The accuracy is averaged over epochs first, its standard error is over the questions. Chance is
+    the accuracy of picking an acceptable answer at random, `attempts` how often a question was
+    asked on average, `unanswered` how many questions never got an acceptable answer.
     """
 
     log: str

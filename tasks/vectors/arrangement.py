@@ -25,40 +25,23 @@ _MANY = 10**12  # a cap on counts, which grow exponentially with nested keys
 
 
 class Element(NamedTuple):
-    """One symbol of one line; its position is start + width * (the line's place in its table).
+    """One symbol of one line; its position is start + width * (the line's place in its table)."""
 
-    Attributes:
-        symbol: number of the symbol. Chain c's symbol of node v has the number c * nodes + v;
-            symbols that belong to no chain come after.
-        node: the node that it is a candidate of.
-        line: number of the line. Lines are numbered table by table, in the order of nodes; the
-            queries, one per chain, come last and are not shuffled.
-        start: its position if its line is the table's first.
-        width: elements per line.
-    """
-
-    symbol: int
-    node: int
-    line: int
-    start: int
-    width: int
+    symbol: int  # c * nodes + v for chain c's symbol of node v; those of no chain come after
+    node: int  # of which it is a candidate
+    line: int  # table by table, in the order of nodes; last the queries, which are not shuffled
+    start: int  # its position if its line is the table's first
+    width: int  # elements per line
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The order of symbols, lines and roles.
+    """The order of symbols, lines and roles."""
 
-    Attributes:
-        n_symbols: symbols per sequence.
-        tables: the lines of every table, in the order of nodes.
-        elements: the sequence in which the lines of every table are in order.
-        roles: the element of every role of every chain, [chain][role].
-    """
-
-    n_symbols: int
-    tables: tuple[range, ...]
-    elements: tuple[Element, ...]
-    roles: tuple[tuple[int, ...], ...]
+    n_symbols: int  # per sequence
+    tables: tuple[range, ...]  # the lines of every table, in the order of nodes
+    elements: tuple[Element, ...]  # the sequence in which the lines of every table are in order
+    roles: tuple[tuple[int, ...], ...]  # the element of every role, [chain][role]
 
 
 def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> tuple[int, ...]:

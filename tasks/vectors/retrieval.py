@@ -58,17 +58,17 @@ class VectorTask(TrainingTask):
     answer_roles = (0,)
 
     def check(self, n_positions: int) -> None:
-        if self.dim % 2:
-            raise InputError(
-                f"task: expected an even dim (cosine-sine pairs encode positions), found {self.dim}"
-            )
-        if not self.base > 1:
-            raise InputError(f"task: expected base to be a number above 1, found {self.base}")
-        if n_positions * self.dim > MAX_NUMBERS:
-            raise InputError(
-                f"task: expected a sequence of at most {MAX_NUMBERS // self.dim} positions in "
-                f"{self.dim} dimensions, found {n_positions}; use a smaller task"
-            )
+        for right, expected, found in (
+            (self.dim % 2 == 0, "an even dim (cosine-sine pairs encode positions)", self.dim),
+            (self.base > 1, "base to be a number above 1", self.base),
+            (
+                n_positions * self.dim <= MAX_NUMBERS,
+                f"at most {MAX_NUMBERS // self.dim} positions in {self.dim} dimensions",
+                f"{n_positions}; use a smaller task",
+            ),
+        ):
+            if not right:
+                raise InputError(f"task: expected {expected}, found {found}")
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         graph: RetrievalGraph = facts["graph"]

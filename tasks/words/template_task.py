@@ -202,15 +202,14 @@ class TemplateTask(TextTask):
 
 
 def _check_words(where: str, found: Any) -> None:
-    if isinstance(found, str) or not found or not all(_is_word(each) for each in found):
+    words = [
+        each for each in found or () if isinstance(each, str) and each and each == each.strip()
+    ]
+    if isinstance(found, str) or not words or len(words) < len(found):
         raise InputError(
             f"{where}: expected a list of texts, at least one, none empty and without a blank at "
             f"the end, found {found!r:.200}"
         )
-
-
-def _is_word(text: Any) -> bool:
-    return isinstance(text, str) and text != "" and text == text.strip()
 
 
 def _marks(template: str) -> list[str]:

@@ -32,17 +32,11 @@ _TRIED = 20  # examples to try before a tokenizer is refused
 
 
 class Tokens(NamedTuple):
-    """A question as tokens.
+    """A question as tokens."""
 
-    Attributes:
-        prompt: token ids, including a beginning-of-sequence token if there is one.
-        roles: the position of every role of the chain that is asked; -1 where it is absent.
-        answers: the token of each acceptable answer in which they differ, the correct one first.
-    """
-
-    prompt: list[int]
-    roles: list[int]
-    answers: list[int]
+    prompt: list[int]  # with a beginning-of-sequence token, if there is one
+    roles: list[int]  # the position of every role of the chain that is asked, or -1
+    answers: list[int]  # where acceptable answers differ; the correct one's first
 
 
 class Unusable(Exception):
@@ -125,8 +119,7 @@ class TextTask(Task):
         if left_out:
             why = "; ".join([*left_out[:3], "..."][: len(left_out)])
             warnings.warn(f"{len(left_out)} of {index} examples are left out: {why}", stacklevel=3)
-        questions, tokens_of = zip(*found[start:])
-        return list(questions), list(tokens_of)
+        return [question for question, _ in found[start:]], [made for _, made in found[start:]]
 
     def tokens(self, question: Question) -> Tokens:
         """A question as tokens; raises `Unusable` if it has no place for roles or answers."""
