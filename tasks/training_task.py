@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp import tasks
+import retrieval_interp.tasks as tasks
 from retrieval_interp.tasks.batch import Batch, Device
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import rotary_encoding

@@ -238,10 +238,10 @@ class RetrievalTask(VectorTask):
 
 @dataclass(frozen=True)
 class ConditionalRetrievalTask(VectorTask):
-    """Chains of vectors whose steps depend on one another as a graph (section 3.1; F4 and F5).
+    """Chains of vectors whose steps depend on one another as a graph.
 
-    On a path the examples equal those of `RetrievalTask`. A query with several symbols takes
-    several tokens.
+    Conditional retrieval (section 3.1; F4 and F5). On a path the examples equal those of
+    `RetrievalTask`. A query with several symbols takes several tokens.
 
     With `chains` tables any part of a key finds its statement, so a model can solve the task by
     matching one part, without a condition. With `full` tables it has to match all parts: one of two

@@ -27,7 +27,7 @@ LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies
 
 @dataclass(frozen=True)
 class EquationsTask(TokenTask):
-    """Equations in whole words: the number of a variable that was set to a variable that ...
+    """Equations in whole words, for models trained here.
 
     A document is the statements, such as `b = a`, with every chain's pair D first, and then one
     question per chain, such as `c = ?`. With the implicit curriculum, every x_k that the variable

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.tasks.batch import Batch, Device
 from retrieval_interp.tasks.errors import InputError
@@ -106,11 +107,10 @@ class NextTokenTask(Task):
         return self._batch(self.sequences, device)
 
     def _batch(self, sequences: Sequence[Sequence[int]], device: Device) -> Batch:
-        tokens = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.long)
-        targets = torch.full_like(tokens, _NOT_ASKED)
-        for row, sequence in enumerate(sequences):
-            tokens[row, : len(sequence)] = torch.tensor(sequence)
-            targets[row, : len(sequence) - 1] = tokens[row, 1 : len(sequence)]
+        rows = [torch.tensor(sequence) for sequence in sequences]
+        after = [torch.cat([row[1:], torch.tensor([_NOT_ASKED])]) for row in rows]
+        tokens = pad_sequence(rows, batch_first=True)
+        targets = pad_sequence(after, batch_first=True, padding_value=_NOT_ASKED)
         ends = torch.tensor([len(sequence) - 1 for sequence in sequences])
         return Batch(tokens, targets, ends[:, None, None]).to(device)
 
