@@ -2,7 +2,7 @@
 
     python benchmarks/foreign/arena.py PATH [--models NAME ...] [--json FILE]
 
-PATH is the checked-out repository. What is published is what its own solutions say.
+PATH is the checked-out repository. "Published" is what its own solutions say.
 """
 
 import json
@@ -17,8 +17,8 @@ from elsewhere import Example, Foreign, ForeignTask, has, main
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head
-from retrieval_interp.circuits.rules import SAME
+from retrieval_interp.circuits import Circuit, Head
+from retrieval_interp.circuits.mechanisms import SAME, UNIFORM
 from retrieval_interp.tasks import Split
 
 CHAPTER = "chapter1_transformers/exercises"
@@ -206,4 +206,4 @@ def idle(circuit: Circuit, layer: int, head: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(__doc__, models, None)
+    main(__doc__, models)
