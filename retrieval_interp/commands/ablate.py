@@ -21,8 +21,6 @@ from retrieval_interp.commands.command import (
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.tasks.errors import InputError
 
-PROG = "retrieval-interp ablate"
-
 
 @dataclass(frozen=True)
 class AblateOptions:
@@ -63,7 +61,7 @@ class AblateOptions:
     device: str = "auto"
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = parse_options(AblateOptions, argv, prog)
     _check_options(options)
 
