@@ -6,10 +6,9 @@
 Every model is compiled from random matching heads: D from 1 to 6, up to 12 layers, one or two heads
 per layer, some of them idle, halved or distracting. The compiler knows what the output depends on.
 A row gives, over all models of one D, precision and recall of the carrying paths, of the paths that
-only enable, and of the idle heads; how many circuits were found exactly; how many of the others are
-equivalent (they deliver every answer by information flow and keep the loss low on other examples);
-and seconds per model. If a head is halved, two heads share its work and the true circuit is not
-unique. Those models have their own row.
+only enable, and of the idle heads, and how many circuits were found exactly. Others are equivalent
+if they deliver every answer by information flow and keep the loss low on other examples. If a head
+is halved, two heads share its work and the true circuit is not unique.
 
 With --redundant two or three heads share the first rule, which tells each position where its
 token's next pair is. A part of that finds the same pair, so any one of the copies suffices. (Of

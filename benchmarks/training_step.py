@@ -5,10 +5,9 @@
 Both are compiled and take steps in turn, round after round, so that changes of the machine's speed
 affect both alike. A step is what training does: forward in the preset's precision, loss, backward,
 AdamW. The table gives median times; the ratio, with quartiles over the rounds; the speedup over
-TransformerLens's own HookedTransformer (--stock), which runs uncompiled; the share of a step that
-drawing a batch would take; and the share of the device's limit: the FLOPs per second of a step, as
-torch counts them, over those of a large matrix product measured in the same call. The process keeps
-freed memory, as training does.
+TransformerLens's own HookedTransformer (--stock), which runs uncompiled; and the share of the
+device's limit: the FLOPs per second of a step, as torch counts them, over those of a large matrix
+product measured in the same call. The process keeps freed memory, as training does.
 """
 
 import argparse
@@ -98,7 +97,6 @@ def compare(name: str, recipe: ri.Recipe, options: argparse.Namespace) -> dict[s
     times = in_turns(contenders, options.rounds, options.steps, device)
     hooked = statistics.median(times["hooked"])
     ratio, low, high = ratios(times["hooked"], times["plain"])
-    sampling = seconds(lambda: task.sample(recipe.batch, 0, device), 20, device)
     speed = step_flops(recipe, device) / hooked
     return {
         "preset": name,
@@ -109,7 +107,6 @@ def compare(name: str, recipe: ri.Recipe, options: argparse.Namespace) -> dict[s
         "25%": low,
         "75%": high,
         "times stock": ratios(times["stock"], times["hooked"])[0] if options.stock else None,
-        "sampler %": 100 * sampling / hooked,
         "GFLOP/s": speed / 1e9,
         "limit %": 100 * speed / matmul_rate(device, recipe.precision),
     }

@@ -11,10 +11,10 @@ checkpoint = ri.load_checkpoint(name)
 model, task = checkpoint.model, checkpoint.task
 batch = task.sample(512, split="test")
 score = ri.score_circuit(model, task, ri.discover(model, task), batch)
-necessity = {row.path: row.ablated_loss for row in score.paths}
+losses = {row.path: row.ablated_loss for row in score.paths}
 enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
 layers = checkpoint.config.layers
-svg = draw_circuit(score.circuit, layers, necessity=necessity, task=task, enables=enables)
+svg = draw_circuit(score.circuit, layers, losses=losses, task=task, enables=enables)
 # A picture of its own needs its own background.
 style = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
 Path(out).write_text(svg.replace("</title>", f"</title>{style}", 1) + "\n")

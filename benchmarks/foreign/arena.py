@@ -83,10 +83,7 @@ class SortedList(ForeignTask):
 
 
 class Cumsum(ForeignTask):
-    """The sign of the sum so far, at each of 20 numbers from -5 to 5 (one chain per number).
-
-    The model was trained with negative numbers as indices, which count from the end.
-    """
+    """The sign of the sum so far, at each of 20 numbers from -5 to 5 (one chain per number)."""
 
     role_names = ("here", "before", "first")
     asked = range(20)
@@ -98,6 +95,7 @@ class Cumsum(ForeignTask):
             numbers.append(-rng.randint(0, 5) if back else rng.randint(0, 5))
         sums = [sum(numbers[: place + 1]) for place in range(20)]
         roles = [[place, place - 1, 0 if place else -1] for place in range(20)]
+        # Trained with negative numbers as indices, which count from the end.
         return [n % 11 for n in numbers], [1 + (s > 0) - (s < 0) for s in sums], roles
 
 
