@@ -23,7 +23,7 @@ print(f"accuracy {task.accuracy(outputs, batch):.2f}", end=", ")
 print(f"logit difference {task.logit_differences(outputs, batch).mean():.1f}\n")
 del outputs
 
-found = ri.ablations(model, task, batch[:16], estimate=True, exact=10)
+found = ri.estimated_ablations(model, task, batch[:16], exact=10)
 print(f"loss {found.baseline_loss:.3f}; with the largest estimates, one at a time:")
 for change, loss in found.exact.items():
     if isinstance(change, ri.HeadPath):
