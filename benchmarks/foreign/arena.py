@@ -42,7 +42,7 @@ class Palindromes(ForeignTask):
 class FirstUnique(ForeignTask):
     """At every letter, which is the first that has occurred once so far? (one chain per letter)
 
-    The role `unique` is where it stands, `same` where this letter stood before.
+    The role `unique` is the place of that letter, `same` the last place of this letter.
     """
 
     role_names = ("here", "same", "unique", "START")
@@ -64,7 +64,7 @@ class FirstUnique(ForeignTask):
 class SortedList(ForeignTask):
     """Ten numbers, SEP, and the same in order (one chain per number that is asked).
 
-    `own` is where the last number stands in the list, `next` where the one that follows does.
+    `own` is the place in the list of the last number, `next` that of the one that follows.
     """
 
     role_names = ("here", "SEP", "own", "next")
