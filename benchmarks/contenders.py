@@ -54,10 +54,7 @@ class PlainTransformer(nn.Module):
 
 
 class StockTransformer(nn.Module):
-    """TransformerLens's own HookedTransformer, with another model's weights.
-
-    It reads vectors through `W_E`; blocks and GELU are TransformerLens's for GPT-2.
-    """
+    """TransformerLens's own HookedTransformer, with the weights of another on vectors."""
 
     def __init__(self, model: HookedTransformer):
         super().__init__()

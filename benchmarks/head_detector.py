@@ -53,10 +53,9 @@ def detected(model: Any, batch: ri.Batch) -> dict[ri.Head, dict[str, float]]:
 
 
 def twice(model: Any, sequences: int, most: int) -> list[list[int]]:
-    """Random tokens after a beginning-of-sequence token, twice.
+    """Random tokens after a beginning-of-sequence token, twice, of different numbers.
 
-    Their number, up to `most`, differs from sequence to sequence: at one distance, a mean pattern
-    by position would hold all of an induction head's attention.
+    At one distance, a mean pattern by position would hold all of an induction head's attention.
     """
     draw = torch.Generator().manual_seed(0)
     bos = getattr(getattr(model, "tokenizer", None), "bos_token_id", None) or 0
@@ -121,7 +120,6 @@ def rows(options: argparse.Namespace) -> Rows:
         [row["score"] for row in known], [row["change"] for row in known]
     )
     print(f"rank correlation of score and change: {correlation:.2f}")
-    print(f"{found.task.loss_name} intact {found.alone_intact_loss:.4f}")
     return table
 
 

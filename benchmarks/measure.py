@@ -172,7 +172,8 @@ def report(
     cells = [[_cell(value) for value in row.values()] for row in printed]
     print("\n".join(text_table(list(printed[0]), cells, right=numbers)))
     if options.json is not None:
-        command = f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(argv)}".strip()
+        script = os.path.relpath(sys.argv[0], ROOT / "benchmarks")
+        command = f"python benchmarks/{script} {shlex.join(argv)}".strip()
         data = {**provenance(command), **more, "rows": list(rows)}
         options.json.write_text(json.dumps(data, indent=1) + "\n")
 
