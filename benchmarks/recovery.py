@@ -31,7 +31,7 @@ from retrieval_interp.circuits.flow.delivery import delivered
 from retrieval_interp.circuits.known.heads import TOKEN, split
 
 sys.path.append(str(ROOT))
-from tests.random_models import random_heads  # noqa: E402
+from tests.random_models import random_heads
 
 MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8
 TOLERANCE = 0.05 / DIM  # the paper's 0.05, for symbols of variance 1/dim instead of 1

@@ -44,7 +44,7 @@ def rows(benchmark, tmp_path, capsys):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_training_step(rows, precision):
     presets = ["small", "transformer-d"]
-    options = "--no-compile --rounds 2 --steps 1 --stock --device cpu".split()
+    options = ["--no-compile", "--rounds", "2", "--steps", "1", "--stock", "--device", "cpu"]
     found, lines = rows("training_step", "--presets", *presets, "--precision", precision, *options)
     assert [line.split()[:2] for line in lines] == [[name, precision] for name in presets]
     for row in found:
@@ -151,7 +151,7 @@ def test_hops_by_depth(rows):
 
 def test_head_detector_scores_and_what_replacing_shows(benchmark, rows):
     found, _ = rows("head_detector")
-    assert [row["change"] for row in found] == sorted((row["change"] for row in found))[::-1]
+    assert [row["change"] for row in found] == sorted(row["change"] for row in found)[::-1]
     script = benchmark("head_detector")
     model, task = script.load(argparse.Namespace(model="equations", text=None))
     batch = task.sample(8, split="test")[:1]

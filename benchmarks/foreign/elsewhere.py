@@ -31,7 +31,7 @@ from retrieval_interp.circuits.scores.tolerance import (
 from retrieval_interp.tasks import Split
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from measure import Rows, benchmark, timed  # noqa: E402
+from measure import Rows, benchmark, timed
 
 Example = tuple[list[int], list[int], list[list[int]]]  # tokens, targets, roles by chain
 
