@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.draw.svg import draw_circuit
 
 name, out = [*sys.argv[1:], *["small", "circuit.svg"][len(sys.argv) - 1 :]]
 checkpoint = ri.load_checkpoint(name)
@@ -13,8 +12,16 @@ batch = task.sample(512, split="test")
 score = ri.score_circuit(model, task, ri.discover(model, task), batch)
 losses = {row.path: row.ablated_loss for row in score.paths}
 enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
-layers = checkpoint.config.layers
-svg = draw_circuit(score.circuit, layers, losses=losses, task=task, enables=enables)
+svg = ri.draw_circuit(
+    score.circuit,
+    checkpoint.config.layers,
+    losses=losses,
+    task=task,
+    enables=enables,
+    batch=batch,
+    intact=score.baseline_loss,
+    uninformed=score.uninformed_loss,
+)
 # A picture of its own needs its own background.
 style = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
 Path(out).write_text(svg.replace("</title>", f"</title>{style}", 1) + "\n")
