@@ -15,6 +15,7 @@ identity, in the intact model. The rank correlation (Spearman) of the exact chan
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -95,7 +96,7 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
         for draws in DRAWS:
             row(f"curvature, {draws}", lambda draws=draws: from_one_pass(task, draws))  # type: ignore[misc]
     if isinstance(task, ri.EquationsTask):
-        row("logits", lambda: from_one_pass(LogitDifference(**vars(task)), 0))
+        row("logits", lambda: from_one_pass(LogitDifference(**asdict(task)), 0))
     few = batch[: options.few]
     for steps in STEPS:
         row(

@@ -28,8 +28,7 @@ print(f"loss {found.baseline_loss:.3f}; with the largest estimates, one at a tim
 for change, loss in found.exact.items():
     if isinstance(change, ri.HeadPath):
         what = f"{change.head} without {task.path_label(*change.path)}"
-        estimate = found.paths[change]
     else:
         what = f"{change[0]} {change[1]}"
-        estimate = found.heads[change]
+    estimate = found.estimates[change]
     print(f"{what:28} {loss - found.baseline_loss:+.3f}  estimated {estimate.effect:+.3f}")
