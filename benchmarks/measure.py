@@ -22,6 +22,7 @@ from retrieval_interp.views.tables import text_table
 # module starts those whose memory is measured.
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT))  # for tests.random_models
 Rows = list[dict[str, Any]]
 
 

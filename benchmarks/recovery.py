@@ -18,19 +18,16 @@ gives precision and recall of these sets of paths and of the paths that are need
 
 import argparse
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from measure import ROOT, Rows, benchmark, timed
+from measure import Rows, benchmark, timed
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.flow.delivery import delivered
 from retrieval_interp.circuits.known.heads import TOKEN, split
-
-sys.path.append(str(ROOT))
 from tests.random_models import random_heads
 
 MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8
