@@ -40,7 +40,7 @@ def load(name: str, device: torch.device) -> tuple[Any, Any]:
         return checkpoint.model, checkpoint.task
     recipe = ri.PRESETS["section7-ic-4" if name == "eight-heads" else name]
     if name == "eight-heads":
-        recipe = replace(recipe, task=replace(recipe.task, steps=3))  # type: ignore[type-var]
+        recipe = replace(recipe, task=replace(recipe.task, steps=3))
     return ri.build_model(recipe.model, recipe.task, 0, device).eval(), recipe.task
 
 

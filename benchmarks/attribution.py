@@ -94,14 +94,14 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
     row("first order", lambda: from_one_pass(task, 0))
     if ri.attribute(model, task, batch[:1], draws=1).has_curvature:
         for draws in DRAWS:
-            row(f"curvature, {draws}", lambda draws=draws: from_one_pass(task, draws))  # type: ignore[misc]
+            row(f"curvature, {draws}", lambda draws=draws: from_one_pass(task, draws))
     if isinstance(task, ri.EquationsTask):
         row("logits", lambda: from_one_pass(LogitDifference(**asdict(task)), 0))
     few = batch[: options.few]
     for steps in STEPS:
         row(
             f"integrated, {steps}",
-            lambda steps=steps: [integrated(model, task, few, trial, steps) for trial in trials],  # type: ignore[misc]
+            lambda steps=steps: [integrated(model, task, few, trial, steps) for trial in trials],
         )
     return rows
 

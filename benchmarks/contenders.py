@@ -50,7 +50,7 @@ class PlainTransformer(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.write(self.blocks(self.read(inputs)))  # type: ignore[no-any-return]
+        return self.write(self.blocks(self.read(inputs)))
 
 
 class StockTransformer(nn.Module):
