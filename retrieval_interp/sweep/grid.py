@@ -1,7 +1,7 @@
 """Grids of training runs as data: which cells there are and what each one trains."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
