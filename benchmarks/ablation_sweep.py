@@ -38,7 +38,7 @@ from retrieval_interp.circuits import (
 )
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.hooks.points import pattern_hook_name
+from retrieval_interp.circuits.hooks.hooked import pattern_hook_name
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints

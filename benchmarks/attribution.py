@@ -22,13 +22,12 @@ from measure import arguments, machine, prepare, report
 from torch import Tensor
 
 from retrieval_interp.circuits import Circuit, Scorer, attribute
-from retrieval_interp.circuits.attribution.estimates import Attribution, rank_correlation
+from retrieval_interp.circuits.attribution import Attribution, rank_correlation
 from retrieval_interp.circuits.circuit import Head, HeadPath
 from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.hooks.points import is_causal, pattern_hook_name
+from retrieval_interp.circuits.hooks.hooked import is_causal, pattern_hook_name
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
-from retrieval_interp.circuits.runs.losses import mean_loss
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention, mean_loss
 from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.tasks import Batch, EquationsTask, Task

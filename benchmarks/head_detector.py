@@ -26,9 +26,9 @@ from transformer_lens.head_detector import (
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution.estimates import rank_correlation
+from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.circuit import Head
-from retrieval_interp.circuits.hooks.points import pattern_hook_name
+from retrieval_interp.circuits.hooks.hooked import pattern_hook_name
 from retrieval_interp.circuits.scan.scan import Scan, scan
 from retrieval_interp.tasks import Batch
 from retrieval_interp.views.scan_text import rule_name

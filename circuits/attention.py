@@ -4,7 +4,7 @@
 paths elsewhere, asks it. Nothing here runs a model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -93,7 +93,7 @@ def cut_paths(
 
 
 def check_paths(
-    paths: tuple[RolePath, ...],
+    paths: Iterable[RolePath],
     roles: Int[Tensor, "batch chain role"],
     causal: bool,
     where: str = "",

@@ -29,7 +29,7 @@ here; text, files, costs and pictures find it by its `kind`.
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -73,6 +73,13 @@ class Where:
     causal: bool = True
     tokens: Int[Tensor, "batch pos"] | None = None
     real: Bool[Tensor, "batch pos"] | None = None
+    _checked: set[RolePath] = field(default_factory=set, compare=False, repr=False)
+
+    def check(self, paths: Iterable[RolePath], where: str = "", names: Sequence[str] = ()) -> None:
+        """Check that paths fit these positions, each once; errors start with `where`."""
+        new = [path for path in paths if path not in self._checked]
+        check_paths(new, self.roles, self.causal, where, names)
+        self._checked.update(new)
 
     @classmethod
     def of(cls, batch: Batch, causal: bool) -> "Where":
@@ -269,7 +276,7 @@ class _ByRole(_WithPaths):
     weights: tuple[float, ...] = ()
 
     def pattern(self, where: Where) -> Pattern:
-        check_paths(self.paths, where.roles, where.causal)
+        where.check(self.paths)
         roles, size = where.roles, where.n_positions
         pattern = torch.zeros(len(roles), size, size, device=roles.device)
         parts = torch.zeros(len(roles), size, device=roles.device)

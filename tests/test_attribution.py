@@ -9,14 +9,17 @@ from hypothesis import strategies as st
 from transformer_lens import HookedTransformerConfig
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution import gradients
-from retrieval_interp.circuits.attribution.estimates import attribute, rank_correlation
-from retrieval_interp.circuits.attribution.gradients import pattern_gradients
+from retrieval_interp.circuits.attribution import (
+    attribute,
+    gradients,
+    pattern_gradients,
+    rank_correlation,
+)
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.circuits.notation import parse_circuit
-from retrieval_interp.circuits.runs.pattern_shares import pattern_shares
+from retrieval_interp.circuits.runs.means import pattern_shares
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.model import ModelConfig, build_model

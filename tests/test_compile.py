@@ -26,7 +26,7 @@ from retrieval_interp.circuits.known.rules import (
 )
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.tasks import InputError, RetrievalTask
 
 VARIANCE = 1 / 8  # of a component of a unit token in 8 dimensions

@@ -9,7 +9,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits import discover, parse_circuit, score_circuit
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
-from retrieval_interp.circuits.runs.parted_runs import make_runs
+from retrieval_interp.circuits.runs.make_runs import make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.commands.train_options import train_options
 from retrieval_interp.config.presets import PRESETS

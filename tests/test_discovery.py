@@ -9,7 +9,7 @@ from retrieval_interp.circuits.discovery.search import Search, discover
 from retrieval_interp.circuits.discovery.watch import SearchStopped
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, along
 from retrieval_interp.circuits.notation import parse_head_path
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.circuit_score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.storage.checkpoint import load_checkpoint

@@ -34,7 +34,7 @@ from retrieval_interp.circuits.mechanisms import (
     Where,
 )
 from retrieval_interp.circuits.notation import circuit_diff, parse_circuit, parse_head_path
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
@@ -357,7 +357,7 @@ def test_padded_examples_have_the_losses_that_they_have_alone(side, kind):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_means_of_padded_batches_are_those_of_single_examples(side):
-    from retrieval_interp.circuits.runs.pattern_shares import mean_patterns, pattern_shares
+    from retrieval_interp.circuits.runs.means import mean_patterns, pattern_shares
 
     task, model = Lengths(side), hooked_model()
     batch = task.sample(12)

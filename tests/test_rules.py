@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from retrieval_interp.circuits.attribution.estimates import attribute
+from retrieval_interp.circuits.attribution import attribute
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
@@ -19,7 +19,7 @@ from retrieval_interp.circuits.mechanisms import (
     Where,
 )
 from retrieval_interp.circuits.notation import parse_circuit
-from retrieval_interp.circuits.runs.parted_runs import make_runs
+from retrieval_interp.circuits.runs.make_runs import make_runs
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.model import ModelConfig, build_model

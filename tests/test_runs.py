@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from retrieval_interp.circuits.runs.layer_input import BaseInput
 from transformer_lens import HookedTransformerConfig
 
 from retrieval_interp.circuits import ablated, mean_attention, score_circuit
@@ -17,10 +18,9 @@ from retrieval_interp.circuits.mechanisms import (
     Cut,
     OneHot,
 )
-from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
-from retrieval_interp.circuits.runs.layer_input import BaseInput
-from retrieval_interp.circuits.runs.parted_runs import PartedRuns, make_runs
+from retrieval_interp.circuits.runs.make_runs import PartedRuns, make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.tasks import InputError, RetrievalTask
@@ -173,7 +173,7 @@ def test_a_batch_in_parts_runs_as_a_whole(kept, threads, monkeypatch):
     wholes = [naive(model, circuit, batch) for circuit in (first, second)]
     monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.WHOLE", 3)
     monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.PART", 3)
-    monkeypatch.setattr("retrieval_interp.circuits.runs.parted_runs.KEPT", kept)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.make_runs.KEPT", kept)
     runs = make_runs(model, batch, TASK)
     assert isinstance(runs, PartedRuns) and len(runs.parts) == 3
     assert sum(part.keep for part in runs.parts) == {0: 0, 9_000: 1}.get(kept, 3)
@@ -190,7 +190,7 @@ def test_a_batch_is_divided_among_threads(monkeypatch):
     alone = make_runs(model, batch, TASK)
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
-    monkeypatch.setattr("retrieval_interp.circuits.runs.parted_runs._LEAST", 1)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.make_runs._LEAST", 1)
     shared = make_runs(model, batch, TASK)
     assert [len(runs.mask) for runs in shared.parts] == [14, 14, 12]
     seen = set()

@@ -6,7 +6,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.circuit_score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError, RetrievalTask

@@ -12,10 +12,10 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
-from retrieval_interp.circuits.hooks.points import is_hooked_transformer
+from retrieval_interp.circuits.hooks.hooked import is_hooked_transformer
 from retrieval_interp.circuits.known.rules import doubling_rules
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
-from retrieval_interp.circuits.runs.parted_runs import make_runs
+from retrieval_interp.circuits.runs.make_runs import make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.config.weight_shapes import weight_shapes
 from retrieval_interp.storage.checkpoint import save_checkpoint
@@ -38,7 +38,7 @@ def version_4(monkeypatch):
     """TransformerLens 4, which lacks HookedTransformer and has a converter of checkpoints."""
     import transformer_lens
 
-    monkeypatch.setattr("retrieval_interp.circuits.models.version.version", lambda name: "4.3.0")
+    monkeypatch.setattr("retrieval_interp.circuits.models.either.version", lambda name: "4.3.0")
     for name in ("HookedTransformer", "HookedTransformerConfig"):
         monkeypatch.delattr(transformer_lens, name)
         monkeypatch.setitem(sys.modules, f"transformer_lens.{name}", None)

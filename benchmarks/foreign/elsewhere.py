@@ -23,7 +23,7 @@ from torch import Tensor
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.circuits.scores.tolerance import (
     Bar,

@@ -6,10 +6,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Head, RolePath
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import TOKEN_RULES, Mechanism, along, position_rules
-from retrieval_interp.circuits.runs.means import position_means
-from retrieval_interp.circuits.runs.pattern_shares import pattern_shares, role_shares
+from retrieval_interp.circuits.runs.means import pattern_shares, position_means, role_shares
 from retrieval_interp.tasks import Batch
 
 _SHARED = 0.25  # a rule that has less of a head's attention is no candidate ...

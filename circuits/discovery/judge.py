@@ -11,10 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution.estimates import attribute
+from retrieval_interp.circuits.attribution import attribute
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.runs.hook_runs import HookRuns
-from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.circuits.scores.tolerance import Bar, has_learned, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError, Task
@@ -101,7 +100,7 @@ class Judge:
 
         Estimated if they are many, else exact, on the first 16 examples.
         """
-        few = _FEW if isinstance(self.parts[0].runs, HookRuns) else _FEW_FAST
+        few = _FEW_FAST if self.parts[0].runs.compute_changes_only else _FEW
         effects = self._estimates(circuit, trials) if len(trials) > few else None
         if effects is None:
             first, *rest = (self._losses_of(each, 1).mean() for each in (circuit, *trials))

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Head, HeadPath
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress
 from retrieval_interp.tasks import Task

@@ -58,10 +58,10 @@ from retrieval_interp.circuits.discovery.watch import (
     Watch,
     ctrl_c,
 )
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.tasks import Batch, InputError, Task
 

@@ -116,7 +116,7 @@ class Space:
 
     def whole_circuits(self) -> list[Circuit]:
         """Circuits that replace every head alike, by what it attends to."""
-        mechanisms = [
+        mechanisms: list[dict[Head, Mechanism]] = [
             *(
                 {h: propose(self.attention[h], kind, threshold) for h in self.heads}
                 for kind, threshold in _THRESHOLDS

@@ -36,7 +36,7 @@ from retrieval_interp.tasks import InputError, RetrievalTask, role_name
 from retrieval_interp.tasks.positions import rotary_encoding
 
 if TYPE_CHECKING:
-    from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+    from retrieval_interp.circuits.models.transformer import VectorTransformer
 
 BETA = 2.0**26
 PENALTY = 2.0**-12
@@ -205,8 +205,10 @@ def _build(
     beta: float,
     penalty: float,
 ) -> "VectorTransformer":
-    from retrieval_interp.circuits.models.transformer import HookedTransformerConfig
-    from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+    from retrieval_interp.circuits.models.transformer import (
+        HookedTransformerConfig,
+        VectorTransformer,
+    )
 
     dim = task.dim
     eye = torch.eye(dim)

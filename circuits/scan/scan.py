@@ -24,11 +24,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution.estimates import attribute, rank_correlation
+from retrieval_interp.circuits.attribution import attribute, rank_correlation
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scan.describe import describe_heads
 from retrieval_interp.circuits.scan.text import next_token_task
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress

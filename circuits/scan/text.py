@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.next_token_task import NextTokenTask
 

@@ -4,7 +4,7 @@
 2. Each path alone, cut live: its attention is set to zero in the intact model and all later
    attention is recomputed.
 
-Exact, and computed only where a hypothesis can change the answer (`circuits.runs.parted_runs`); or
+Exact, and computed only where a hypothesis can change the answer (`circuits.runs.make_runs`); or
 estimated, all from one pass (`circuits.attribution`), with as many exact losses as are asked for.
 """
 
@@ -15,13 +15,11 @@ from typing import Any, Literal, overload
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution.estimates import Estimate, attribute, rank_correlation
+from retrieval_interp.circuits.attribution import Estimate, attribute, rank_correlation
 from retrieval_interp.circuits.circuit import Head, HeadPath
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
-from retrieval_interp.circuits.runs.losses import mean_loss
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
-from retrieval_interp.circuits.runs.means import head_means
+from retrieval_interp.circuits.runs.means import head_means, mean_attention, mean_loss
 from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
 from retrieval_interp.circuits.scores.number_table import number_table
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
@@ -200,7 +198,7 @@ def ablation_sweep(
         batch: the examples.
         least: skip paths with less mean attention.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-        estimate: give the estimates of `circuits.attribution.estimates.attribute` instead, all from
+        estimate: give the estimates of `circuits.attribution.attribute` instead, all from
             one forward pass. Heads are replaced by their mean, which is nearer to their attention
             than uniform and identity are, so that an estimate of first order is worth more.
         exact: with `estimate`, the number of hypotheses with the largest estimates that are also

@@ -18,7 +18,7 @@ from retrieval_interp.circuits.attention import path_sources
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.paths import RolePath
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
 

@@ -26,9 +26,9 @@ from retrieval_interp.circuits.attention import (
     softmax_attention,
 )
 from retrieval_interp.circuits.circuit import Circuit, HeadPath
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.runs.hook_runs import HookRuns, parts_of
-from retrieval_interp.circuits.runs.mean_attention import weighted_mean
+from retrieval_interp.circuits.runs.means import weighted_mean
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress
 from retrieval_interp.tasks import Batch, InputError
 
@@ -114,11 +114,12 @@ def enabled_by(
         part, cut = parts[number // len(cuts)], cuts[number % len(cuts)]
         if number % len(cuts) == 0:
             with _seeing(model, layers) as intact:
-                runs = HookRuns(model, part, empty)
+                runs = HookRuns(model, part)
+                base = runs.base(empty)
             _check_sides(model, part, intact, later)
         with _seeing(model, [layer for layer in layers if layer > _layer(cut)]) as changed:
             if changed:
-                runs.outputs(empty.cut(*_paths(cut)))
+                runs.outputs(empty.cut(*_paths(cut)), base)
         means[cut].append(_all_sides(model, part, intact, changed, later))
     return {cut: _losers(weighted_mean(means[cut]), cut, later, least_drop) for cut in cuts}
 

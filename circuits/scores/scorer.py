@@ -1,6 +1,6 @@
 """Losses of a model under many circuits.
 
-Each run computes only what differs from a run that is kept (`circuits.runs.parted_runs`); the
+Each run computes only what differs from a run that is kept (`circuits.runs.make_runs`); the
 results equal those of whole runs with hooks.
 """
 
@@ -11,17 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.mechanisms import Where
 from retrieval_interp.circuits.runs.fits import (
     check_answers,
     check_batch_fits,
     check_losses,
     check_model_fits,
 )
-from retrieval_interp.circuits.runs.losses import mean_loss
-from retrieval_interp.circuits.runs.parted_runs import make_runs
+from retrieval_interp.circuits.runs.make_runs import make_runs
+from retrieval_interp.circuits.runs.means import mean_loss
 from retrieval_interp.tasks import Batch, InputError, Task
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -39,8 +39,10 @@ class Scorer:
         check_model_fits(model, batch, task)
         check_batch_fits(batch, task)
         self.model, self.task, self.batch = model, task, batch
+        self.where = Where.of(batch, is_causal(model))
         self.runs = make_runs(model, batch, task)
-        outputs = self.runs.outputs(self.runs.base)
+        self.base = self.runs.base(self.empty_circuit)
+        outputs = self.runs.outputs(self.base.circuit, self.base)
         check_answers(task, batch, outputs)
         self.base_losses = self._losses(outputs)
         if not bool(torch.isfinite(self.base_losses).all()):
@@ -61,7 +63,8 @@ class Scorer:
             InputError: the circuit does not fit the model or the batch.
         """
         self._check(circuit)
-        self.base_losses = self._losses(self.runs.rebase(circuit))
+        self.base = self.runs.base(circuit, self.base)
+        self.base_losses = self._losses(self.runs.outputs(circuit, self.base))
         return mean_loss(self.base_losses)
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
@@ -71,7 +74,7 @@ class Scorer:
             InputError: the circuit does not fit the model or the batch.
         """
         self._check(circuit)
-        return self._losses(self.runs.outputs(circuit))
+        return self._losses(self.runs.outputs(circuit, self.base))
 
     def each(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """The loss of every example, the mean over what is asked."""
@@ -79,15 +82,9 @@ class Scorer:
 
     def _check(self, circuit: Circuit) -> None:
         circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
-        if circuit.n_roles != len(self.task.role_names):
-            raise InputError(
-                f"circuit: expected one for the task's {len(self.task.role_names)} roles, found "
-                f"one for {circuit.n_roles}"
-            )
+        circuit.check_roles(self.task)
         for mechanism in circuit.mechanisms.values():
-            check_paths(
-                mechanism.paths, self.batch.roles, is_causal(self.model), names=circuit.role_names
-            )
+            self.where.check(mechanism.paths, names=circuit.role_names)
 
     def loss(self, circuit: Circuit) -> float:
         """The mean of `losses`, by `mean_loss`."""

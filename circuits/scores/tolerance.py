@@ -22,7 +22,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.mechanisms import UNIFORM
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.tasks import Batch, Task
 

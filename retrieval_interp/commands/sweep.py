@@ -119,7 +119,7 @@ def _choose_grid(options: SweepOptions) -> "Grid":
 
 def _sweep(grid: "Grid", options: SweepOptions) -> bool:
     """Run the cells that are left, here or on a cluster. Returns whether one failed."""
-    from retrieval_interp.circuits.models.version import check_trainable
+    from retrieval_interp.circuits.models.either import check_trainable
     from retrieval_interp.sweep.folder import SweepFolder, read_results
     from retrieval_interp.sweep.groups import in_groups, seeds_together
     from retrieval_interp.training.device import choose_device

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer, mean_attention
 from retrieval_interp.circuits.attention import check_paths
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.tasks import InputError, TrainingTask
 from retrieval_interp.tasks.structured import from_data
 
