@@ -299,9 +299,8 @@ def _random_projections(
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def signs() -> Tensor:  # drawn on the CPU, so that they are the same for every device
-        drawn = torch.randint(0, 2, outputs.shape, generator=generator)
-        return (2.0 * drawn - 1).to(outputs.device)
+    def signs() -> Tensor:
+        return random_signs(outputs.shape, generator).to(outputs.device)
 
     at = outputs.detach().float().requires_grad_()
     (gradient,) = torch.autograd.grad(
@@ -319,6 +318,11 @@ def _random_projections(
     if not bool((one > 0).any()) or bool((one < 0).any()):
         return []
     return [one.sqrt() * signs() for _ in range(draws)]
+
+
+def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Signs, 1 or -1, drawn on the CPU so that they are the same for every device."""
+    return 2.0 * torch.randint(0, 2, shape, generator=generator) - 1
 
 
 def _gradients(of: Tensor, by: list[Tensor], keep: bool) -> list[Tensor]:

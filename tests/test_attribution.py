@@ -11,7 +11,6 @@ from transformer_lens import HookedTransformerConfig
 import retrieval_interp as ri
 from retrieval_interp.circuits.attribution import (
     attribute,
-    gradients,
     pattern_gradients,
     rank_correlation,
 )
@@ -64,7 +63,7 @@ def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
         used.append(drawn)
         return drawn
 
-    monkeypatch.setattr(gradients, "random_signs", signs)
+    monkeypatch.setattr("retrieval_interp.circuits.attribution.random_signs", signs)
     attribution = attribute(model, TASK, batch, draws=8)
     assert attribution.has_curvature
     scorer = Scorer(model, TASK, batch)
@@ -119,7 +118,7 @@ def test_first_order_equals_finite_differences(mlp, base):
         (head,) = (
             h for h in trial.mechanisms.keys() | circuit.mechanisms.keys() if trial[h] != circuit[h]
         )
-        step = found._pattern(head, trial[head]) - found.used[head.layer][:, head.head]
+        step = found.pattern(head, trial[head]) - found.used[head.layer][:, head.head]
         losses = {}
         for size in (1e-4, -1e-4):
 

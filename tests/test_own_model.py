@@ -11,7 +11,7 @@ from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
-from retrieval_interp.circuits.hooks.by_values import pattern_is_used
+from retrieval_interp.circuits.hooks.hooked import Hooked
 from retrieval_interp.circuits.mechanisms import OneHot, RoleMean, Shared, Where
 from retrieval_interp.tasks import InputError
 from tests.test_ablation import naive_outputs
@@ -109,7 +109,7 @@ def test_losses_on_tokens_equal_runs_with_hooks_set_by_hand(task, hooked, lines)
 def test_a_bridge_has_the_same_losses_as_the_same_weights_hooked(task, hooked, bridge, lines):
     """The bridge shows its pattern and does not use what a hook returns there."""
     batch = task.sample(6, split="test")
-    assert pattern_is_used(hooked, batch) and not pattern_is_used(bridge, batch)
+    assert Hooked(hooked).pattern_is_used(batch) and not Hooked(bridge).pattern_is_used(batch)
     circuit = ri.parse_circuit(lines, task)
     ours, theirs = (Scorer(model, task, batch) for model in (hooked, bridge))
     torch.testing.assert_close(theirs.losses(circuit), ours.losses(circuit), atol=1e-5, rtol=0)

@@ -88,8 +88,15 @@ class Runs:
 
     def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch pos d_out"]:
         """The outputs of all examples under a circuit."""
-        pairs = zip(self.parts, base.parts)
-        parts = self._each(lambda pair: pair[0].outputs(circuit, pair[1]), pairs)
+
+        def outputs(pair: tuple[Any, Any]) -> Tensor:
+            runs, of_base = pair
+            found: Tensor = runs.outputs(circuit, of_base)
+            if len(self.parts) > self.threads:
+                runs.last = None  # keeping it for all parts would take much memory
+            return found
+
+        parts = self._each(outputs, zip(self.parts, base.parts))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

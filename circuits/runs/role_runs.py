@@ -60,8 +60,9 @@ class Row:
     @classmethod
     def of(cls, mechanism: Mechanism, dest: int) -> "Row":
         shares = mechanism.shares(dest)
-        own = mechanism.keeps_own
-        return cls(own, shares, None if own or shares is not None else mechanism)
+        if mechanism.keeps_own:
+            return cls(True, shares or (), None)
+        return cls(False, shares, mechanism if shares is None else None)
 
 
 Rows = list[list[list[Row]]]  # by layer, head and role
@@ -134,6 +135,17 @@ class RoleBase:
     layers: list[LayerInput]
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A circuit's run, as far as its answer needs it; `affected` are all roles that it changes."""
+
+    circuit: Circuit
+    base: RoleBase
+    rows: Rows
+    layers: list[LayerInput]
+    affected: list[set[int]]
+
+
 class RoleRuns:
     """Runs that compute only roles that a circuit changes and the answer needs.
 
@@ -176,6 +188,7 @@ class RoleRuns:
         self.n_chains, self.n_roles = batch.roles.shape[1:]
         self.all_roles = range(self.n_roles)
         self._patterns: dict[Mechanism, Tensor] = {}
+        self.last: _Run | None = None  # kept in case it becomes a base
         seen = self.positions[:, None, :] <= self.positions[:, :, None]
         self.mask = seen if self.where.causal else torch.ones_like(seen)  # [batch dest src]
         self.visible = self._visible_roles()
@@ -191,26 +204,27 @@ class RoleRuns:
             blocks = [*self.model.blocks, None][1:]
             layers = [first, *(LayerInput(block, {}, keep=self.keep) for block in blocks)]
             return RoleBase(circuit, self._rows(circuit), layers)
-        rows = self._rows(circuit)
-        changed, affected = self._layers(rows, old)
-        layers = list(map(LayerInput.replacing, changed, old.layers, affected))
-        return RoleBase(circuit, rows, layers)
+        run = self.last
+        if run is None or run.base is not old or run.circuit != circuit:
+            run = self._run(circuit, old)
+        self.last = None
+        layers = list(map(LayerInput.replacing, run.layers, old.layers, run.affected))
+        return RoleBase(circuit, run.rows, layers)
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: RoleBase) -> Float[Tensor, "batch chain d_out"]:
         """The outputs at the scored role."""
-        layers, _ = self._layers(self._rows(circuit), base)
-        residual = layers[-1].at(SCORED_ROLE)
+        self.last = None
+        self.last = self._run(circuit, base)
+        residual = self.last.layers[-1].at(SCORED_ROLE)
         if self.cfg.normalization_type is not None:
             residual = norm(self.model.ln_final, residual)
         outputs: Tensor = residual @ self.model.W_U + self.model.b_U
         return outputs
 
-    def _layers(self, rows: Rows, base: RoleBase) -> tuple[list[LayerInput], list[set[int]]]:
-        """The input of every layer, and the roles in which it differs from the base.
-
-        Computes the parts of the base that are needed and still missing.
-        """
+    def _run(self, circuit: Circuit, base: RoleBase) -> _Run:
+        """Run a circuit; computes the parts of the base that are needed and still missing."""
+        rows = self._rows(circuit)
         needed = self._needed(rows)
         layers, affected = [base.layers[0]], [set[int]()]
         for layer in range(self.cfg.n_layers):
@@ -229,7 +243,7 @@ class RoleRuns:
             layers.append(after)
         for inputs in (*base.layers, *layers):
             inputs.normalized.clear()  # as large as the stream and quick to recompute
-        return layers, affected
+        return _Run(circuit, base, rows, layers, affected)
 
     # Dependencies between roles
 

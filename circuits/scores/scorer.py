@@ -63,8 +63,9 @@ class Scorer:
             InputError: the circuit does not fit the model or the batch.
         """
         self._check(circuit)
-        self.base = self.runs.base(circuit, self.base)
-        self.base_losses = self._losses(self.runs.outputs(circuit, self.base))
+        base = self.runs.base(circuit, self.base)
+        losses = self._losses(self.runs.outputs(circuit, base))
+        self.base, self.base_losses = base, losses
         return mean_loss(self.base_losses)
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
