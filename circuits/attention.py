@@ -99,12 +99,7 @@ def check_paths(
     where: str = "",
     names: Sequence[str] = (),
 ) -> None:
-    """Check that paths fit these positions; errors start with `where`.
-
-    Raises:
-        InputError: a role that the batch lacks, or, in a causal model, a source of the own chain
-            that comes after its destination.
-    """
+    """Check that paths fit these positions; errors start with `where`."""
     n_roles = roles.shape[-1]
     for path in paths:
         if not (0 <= path.dest < n_roles and 0 <= path.src < n_roles):

@@ -76,7 +76,7 @@ def test_rules_that_compare_tokens_need_tokens_and_means_their_length():
         mean.of_length(6)
     with pytest.raises(InputError, match="expected a square pattern"):
         Mean(torch.zeros(2, 3))
-    with pytest.raises(InputError, match="expected weights from 0 to 1"):
+    with pytest.raises(InputError, match="weights from 0 to 1"):
         Mean(torch.ones(3, 3))
     ahead = Mean(torch.eye(6).roll(1, 1))
     with pytest.raises(InputError, match="expected a rule that looks back"):
@@ -110,7 +110,7 @@ def test_rules_are_written_read_and_ordered_by_cost():
         "L0.H0 offset 1 2",
         "L0.H0 previous 2",
     ):
-        with pytest.raises(InputError, match="expected `previous` or `next` alone, or an offset"):
+        with pytest.raises(InputError, match="expected `previous` or `next` on its own, or an offset"):
             parse_circuit([line], task)
 
 

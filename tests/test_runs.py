@@ -1,4 +1,3 @@
-import itertools
 import threading
 
 import pytest
@@ -7,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformer_lens import HookedTransformerConfig
 
-from retrieval_interp.circuits import ablated, mean_attention, score_circuit
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits import ablated, mean_attention
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     MECHANISMS,
@@ -21,7 +20,6 @@ from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.make_runs import Runs, make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
-from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.model import ModelConfig, build_model
 from tests.test_ablation import naive_outputs
@@ -207,33 +205,6 @@ def test_threads_within_pytorch_stay_as_they_were():
     runs = Runs([RoleRuns(MODELS[True, 1], part) for part in BATCH.parts(2)], threads=2)
     runs.outputs(Circuit({}, 5), runs.base(Circuit({}, 5)))
     assert torch.get_num_threads() == before
-
-
-def test_scores_of_a_batch_in_parts_equal_those_of_the_whole(monkeypatch):
-    model, batch = MODELS[True, 2], TASK.sample(7, seed=5)
-    join = HeadPath(Head(0, 1), RolePath(2, 1))
-    circuit = Circuit(
-        {
-            join.head: OneHot((join.path, RolePath(4, 3))),
-            Head(2, 0): OneHot((RolePath(0, 2),)),
-        },
-        5,
-    )
-
-    def scores():
-        score = score_circuit(model, TASK, circuit, batch, controls=2)
-        enabled = enabled_by(model, batch, [join], list(circuit.paths()), least_drop=-1.0)
-        rows = [
-            *([row.attention, row.live_loss, row.ablated_loss, row.se] for row in score.paths),
-            *([row.when_cut, row.by_query, row.by_key] for row in enabled[join]),
-        ]
-        return [*itertools.chain(*rows), score.combined_loss, *score.control]
-
-    whole = scores()
-    assert len(whole) == 3 * 4 + 3 + 1 + 2
-    monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.WHOLE", 3)
-    monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.PART", 3)
-    assert scores() == pytest.approx(whole, abs=1e-5)
 
 
 def test_a_model_with_hooks_is_run_whole(monkeypatch):

@@ -31,7 +31,7 @@ class HookBase:
     """A whole run: its outputs, and the residual stream before every layer if runs start there."""
 
     circuit: Circuit
-    outputs: Float[Tensor, "batch pos d_out"]
+    outputs: Float[Tensor, "batch answer d_out"]
     residuals: list[Float[Tensor, "batch pos d_model"]]
 
 

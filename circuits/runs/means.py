@@ -49,9 +49,6 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
         [layer head dest src], each in [0, 1]. What a row lacks to 1 goes to other chains (and to
         positions without a role).
 
-    Raises:
-        InputError: the model's pattern hooks do not fire.
-
     Examples:
         >>> import retrieval_interp as ri
         >>> small = ri.load_checkpoint("small")
@@ -209,9 +206,6 @@ def read_patterns(model: Any, batch: Batch, keep: Callable[[Tensor], Any]) -> li
         model: a hooked model; left unchanged.
         batch: the examples.
         keep: takes a layer's pattern, [batch head dest src], while the model runs.
-
-    Raises:
-        InputError: the model lacks pattern hooks, or does not fire them.
     """
     layers: list[Any] = []
     names = [pattern_hook_name(layer) for layer in range(model.cfg.n_layers)]
