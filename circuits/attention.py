@@ -32,11 +32,6 @@ def path_sources(
     """Where role `dest` of every chain attends along a path; nowhere without a destination.
 
     Where chains share the position of `dest`, its sources are those of all these chains.
-
-    Args:
-        path: which one.
-        roles: position of every role; -1 where it is absent.
-        n_positions: sequence length.
     """
     position = torch.arange(n_positions, device=roles.device)
     sources = roles[:, :, path.src, None] == position
@@ -66,14 +61,7 @@ def softmax_attention(
     allowed: Bool[Tensor, "*#batch dest src"],
     scale: float,
 ) -> Float[Tensor, "*batch dest src"]:
-    """The pattern of plain dot-product attention: softmax(q·k / scale) over the allowed sources.
-
-    Args:
-        queries: of the attending positions.
-        keys: of the positions attended to.
-        allowed: which destination may attend to which source.
-        scale: divisor of the scores, usually the square root of d_head.
-    """
+    """The pattern of plain dot-product attention: softmax(q·k / scale) over the allowed sources."""
     scores = queries @ keys.transpose(-1, -2) / scale
     pattern: Tensor = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
     return pattern

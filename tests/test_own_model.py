@@ -242,13 +242,13 @@ class Broken(Lookup):
         ({"role_names": ("query", "s0", "value")}, "numbers, found 's0' for s1"),
         ({"role_names": ("key", "key", "value")}, "found 'key' for s1"),
         ({"role_labels": ("one",)}, "expected a label and a symbol for each of 3 roles"),
-        ({"roles": torch.zeros(8, 4, 2, dtype=torch.long)}, "expected a batch with the task's 3"),
+        ({"roles": torch.zeros(8, 4, 2, dtype=torch.long)}, "expected the task's 3 roles"),
         ({"roles": torch.zeros(8, 0, 3, dtype=torch.long)}, "whole numbers of shape"),
         (
             {"roles": torch.full((8, 4, 3), 99)},
-            "positions 0 to 12, or -1 where absent, found 8 at 99 to 99",
+            "positions 0 to 12, or -1 where absent, found 99 to 99",
         ),
-        ({"roles": torch.full((8, 4, 3), -2)}, "found 8 at -2 to -2"),
+        ({"roles": torch.full((8, 4, 3), -2)}, "found -2 to -2"),
         (
             {"losses": lambda losses: losses[:3]},
             r"example_losses of shape \[8, asked\].*found float32 of \[3, 1",

@@ -33,9 +33,6 @@ def spins(code, **variables):
     "code",
     [
         "import retrieval_interp as ri; ri.RetrievalTask",
-        "import retrieval_interp.circuits as c; c.Scorer",
-        "from retrieval_interp.tasks import RetrievalTask",
-        "from retrieval_interp.commands.list import main; import torch",
         "from retrieval_interp.commands.train import main; import torch",
         "import retrieval_interp, subprocess, sys\n"
         "subprocess.run([sys.executable, '-c', 'import torch'])",

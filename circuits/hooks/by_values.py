@@ -23,15 +23,7 @@ def value_hooks(
     batch: Batch,
     causal: bool,
 ) -> list[tuple[str, Callable[..., Any]]]:
-    """Hooks that replace a layer's attention through its values; to be set all together.
-
-    Args:
-        layer: its number.
-        mechanisms: of each head that is replaced or cut.
-        pattern_of: gives the pattern of a mechanism.
-        batch: the examples, whose roles place the paths.
-        causal: whether the model masks later positions.
-    """
+    """Hooks that replace a layer's attention through its values, by head; to be set together."""
     real, n_positions = batch.attention_mask, batch.inputs.shape[1]
     allowed = allowed_positions(n_positions, causal, batch.inputs.device, real)
     if real is not None:

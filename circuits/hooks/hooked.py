@@ -93,7 +93,7 @@ class Hooked:
 
     def run(
         self, batch: Batch, layer: int = 0, residual: Float[Tensor, "batch pos d"] | None = None
-    ) -> Float[Tensor, "batch pos d_out"]:
+    ) -> Float[Tensor, "batch answer d_out"]:
         """The outputs; with a residual stream, of a run from this layer on."""
         outputs: Tensor
         if residual is None:

@@ -24,7 +24,6 @@ except ImportError:
 class Attention(StockAttention):
     """TransformerLens's attention; compiled, one matrix product gives queries, keys and values.
 
-    Three products read their input three times, and narrow heads are limited by memory bandwidth.
     Uncompiled, the stock code runs, because hooks may write into the tensors they get, which must
     then not be views of one tensor. It also runs if the three inputs differ or the weights are of a
     special kind.

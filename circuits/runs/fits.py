@@ -101,13 +101,7 @@ def check_losses(losses: Any, batch: Batch) -> None:
 
 
 def check_answers(task: Task, batch: Batch, outputs: Tensor) -> None:
-    """Check that the losses of an own task with answer roles need the outputs at these alone.
-
-    Args:
-        task: any.
-        batch: as a model was run on.
-        outputs: what it gave; only their number of features and their type matter.
-    """
+    """Check that the losses of an own task with answer roles need the outputs at these alone."""
     one = batch[:1]
     positions = one.roles[:, :, list(task.answer_roles)].flatten(1).clamp(min=0)
     n_positions = one.inputs.shape[1]

@@ -71,7 +71,7 @@ class HookRuns:
         return HookBase(circuit, outputs, residuals)
 
     @torch.no_grad()
-    def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch pos d_out"]:
+    def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
         """The outputs under a circuit, computed from where it differs from the base."""
         heads = circuit.mechanisms.keys() | base.circuit.mechanisms.keys()
         layers = [head.layer for head in heads if circuit[head] != base.circuit[head]]

@@ -125,14 +125,8 @@ def head_means(
     """The mean of every head, by position or by role, whichever shares more with its patterns.
 
     A mean by role says little where positions have no role, and one by position where roles move.
-
-    Args:
-        model: a hooked model; left unchanged.
-        batch: the examples.
-        attention: mean attention by role, where it is allowed.
-
-    Returns:
-        The mechanism, and the share of the head's attention that it has.
+    With the share of the head's attention that it has. `attention` is the mean by role, where it
+    is allowed.
     """
     by_role = batch.roles.shape[-1] > 1
     means: dict[Head, list[Mechanism]] = {
@@ -200,13 +194,7 @@ def _shared_rows(
 
 @torch.no_grad()
 def read_patterns(model: Any, batch: Batch, keep: Callable[[Tensor], Any]) -> list[Any]:
-    """What is kept of every layer's pattern, in one run.
-
-    Args:
-        model: a hooked model; left unchanged.
-        batch: the examples.
-        keep: takes a layer's pattern, [batch head dest src], while the model runs.
-    """
+    """What `keep` makes of every layer's pattern, [batch head dest src], in one run."""
     layers: list[Any] = []
     names = [pattern_hook_name(layer) for layer in range(model.cfg.n_layers)]
     hooks = [(name, lambda pattern, hook: layers.append(keep(pattern.detach()))) for name in names]
