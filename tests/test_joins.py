@@ -250,7 +250,7 @@ def test_files_are_read_with_the_tasks_names(tmp_path):
     bench.load(written([["c", "b"]], role_names=["a", "b", "c"]))  # as they were called before
     assert bench.circuit == expected and "value<-key" in repr(bench)
     for names, text in (
-        (["value", "key", "query"], "expected 'value' for s2, as the task has it, found it for s0"),
+        (["value", "key", "query"], "expected 3, in the task's order, found value"),
         (["a", "a", "b"], "circuit: expected role_names that are different words"),
     ):
         with pytest.raises(InputError, match=text):
@@ -414,4 +414,4 @@ def test_padding_that_cannot_be_is_refused():
 
     refused("padding before or after .* in example 2", attention_mask=holes)
     refused("in example 3", attention_mask=batch.attention_mask & (torch.arange(4) < 3)[:, None])
-    refused("one at padding in example 0", roles=torch.full((4, 1, 3), 6))
+    refused("roles at real positions.* in example 0", roles=torch.full((4, 1, 3), 6))

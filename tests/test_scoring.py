@@ -82,7 +82,7 @@ def test_a_model_that_does_not_fit_the_task_is_refused(model):
 
 def test_a_batch_of_another_task_is_refused(task, model):
     other = RetrievalTask(chains=3, steps=3, dim=4).sample(2)
-    with pytest.raises(InputError, match="the task's 5 roles, s0 to s4, found one with 7"):
+    with pytest.raises(InputError, match="the task's 5 roles, s0 to s4, found 7"):
         Scorer(model, task, other)
 
 
