@@ -68,7 +68,11 @@ def test_positions_begin_as_sinusoids_and_are_trained():
 def test_scores_equal_whole_runs_with_hooks(model):
     batch = TASK.sample(8, split="test")
     scorer = Scorer(model, TASK, batch)
-    assert scorer.base.parts[0].outputs.shape == (8, 3, TASK.d_out)  # at the answers alone
+    assert scorer.runs.outputs(scorer.base, scorer.kept).shape == (
+        8,
+        3,
+        TASK.d_out,
+    )  # at the answers alone
     for lines in (
         [],
         ["L0.H0 s5<-s0 s2<-s3"],
@@ -156,7 +160,7 @@ def test_a_bridge_of_the_same_weights_has_the_same_losses():
     circuit = parse_circuit(["L0.H0 uniform", "L1.H1 s5<-s2"], TASK)
     with torch.no_grad(), ablated(bridge, circuit, batch):
         expected = TASK.example_losses(bridge(batch.inputs), batch)
-    assert scorer.base.parts[0].outputs.shape[1] == 3
+    assert scorer.runs.outputs(scorer.base, scorer.kept).shape[1] == 3
     torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
 
 

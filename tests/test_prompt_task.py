@@ -217,7 +217,11 @@ def test_circuits_score_as_with_naive_hooks(bpe):
     batch = task.sample(6)
     model = tiny(len(bpe), batch.inputs.shape[1])
     scorer = Scorer(model, task, batch)
-    assert scorer.runs.base_outputs.shape == (6, 1, len(bpe))  # logits at the end alone
+    assert scorer.runs.outputs(scorer.base, scorer.kept).shape == (
+        6,
+        1,
+        len(bpe),
+    )  # logits at the end alone
     for lines in ([], ["L0.H1 uniform"], ["L0.H0 s2<-s1", "L1.H1 s5<-s2", "L1.H0 identity"]):
         circuit = parse_circuit(lines, task)
         with ablated(model, circuit, batch):

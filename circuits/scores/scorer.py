@@ -4,8 +4,8 @@ Each run computes only what differs from a run that is kept (`circuits.runs.make
 results equal those of whole runs with hooks.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from torch import Tensor
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import Where
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import (
     check_answers,
     check_batch_fits,
@@ -21,15 +22,36 @@ from retrieval_interp.circuits.runs.fits import (
     check_model_fits,
 )
 from retrieval_interp.circuits.runs.make_runs import make_runs
-from retrieval_interp.circuits.runs.means import mean_loss
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.tasks import Batch, InputError, Task
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
+Cut = HeadPath | tuple[HeadPath, ...]  # a path, or several at once
+SomeCut = TypeVar("SomeCut", bound=Cut)
 
 
 def no_progress(items: Iterable[Any], what: str) -> Iterable[Any]:
     """Show no progress bar."""
     return items
+
+
+def heads_of(model: Any) -> list[Head]:
+    """All heads of a model, by layer."""
+    layers, heads = range(model.cfg.n_layers), range(model.cfg.n_heads)
+    return [Head(layer, head) for layer in layers for head in heads]
+
+
+class Measured(NamedTuple):
+    """A mean loss over examples, and its standard error."""
+
+    loss: float
+    se: float
+
+    @classmethod
+    def of(cls, losses: Tensor) -> "Measured":
+        """From the loss of each example, or of each of its asked symbols."""
+        each = losses.mean(dim=1) if losses.ndim > 1 else losses
+        return cls(float(each.mean()), standard_error(each))
 
 
 class Scorer:
@@ -39,10 +61,10 @@ class Scorer:
         check_model_fits(model, batch, task)
         check_batch_fits(batch, task)
         self.model, self.task, self.batch = model, task, batch
-        self.where = Where.of(batch, is_causal(model))
         self.runs = make_runs(model, batch, task)
-        self.base = self.runs.base(self.empty_circuit)
-        outputs = self.runs.outputs(self.base.circuit, self.base)
+        self.where = Where.of(batch, is_causal(model))
+        self.kept = self.runs.base(self.empty_circuit)
+        outputs = self.runs.outputs(self.base, self.kept)
         check_answers(task, batch, outputs)
         self.base_losses = self._losses(outputs)
         if not bool(torch.isfinite(self.base_losses).all()):
@@ -52,34 +74,36 @@ class Scorer:
             )
 
     @property
+    def base(self) -> Circuit:
+        """The circuit of the run that is kept."""
+        return self.kept.circuit
+
+    @property
     def empty_circuit(self) -> Circuit:
         """The circuit that leaves every head as it is."""
         return Circuit.empty(self.task)
 
     def rebase(self, circuit: Circuit) -> float:
-        """Run a circuit, keep what later runs can reuse, and return its loss.
-
-        Raises:
-            InputError: the circuit does not fit the model or the batch.
-        """
-        self._check(circuit)
-        base = self.runs.base(circuit, self.base)
-        losses = self._losses(self.runs.outputs(circuit, base))
-        self.base, self.base_losses = base, losses
+        """Run a circuit, keep what later runs can reuse, and return its loss."""
+        if circuit != self.base:
+            self._check(circuit)
+            kept = self.runs.base(circuit, self.kept)
+            losses = self._losses(self.runs.outputs(circuit, kept))
+            self.kept, self.base_losses = kept, losses
         return mean_loss(self.base_losses)
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
-        """The loss of every example and asked symbol, with a circuit in place.
-
-        Raises:
-            InputError: the circuit does not fit the model or the batch.
-        """
+        """The loss of every example and asked symbol, with a circuit in place."""
         self._check(circuit)
-        return self._losses(self.runs.outputs(circuit, self.base))
+        return self._losses(self.runs.outputs(circuit, self.kept))
 
     def each(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """The loss of every example, the mean over what is asked."""
         return self.losses(circuit).mean(dim=1)
+
+    def loss(self, circuit: Circuit) -> float:
+        """The mean of `losses`, by `mean_loss`."""
+        return mean_loss(self.losses(circuit))
 
     def _check(self, circuit: Circuit) -> None:
         circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
@@ -87,16 +111,47 @@ class Scorer:
         for mechanism in circuit.mechanisms.values():
             self.where.check(mechanism.paths, names=circuit.role_names)
 
-    def loss(self, circuit: Circuit) -> float:
-        """The mean of `losses`, by `mean_loss`."""
-        return mean_loss(self.losses(circuit))
-
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         # Otherwise half-precision losses would be averaged in half precision.
         outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
         losses = self.task.example_losses(outputs, self.batch)
         check_losses(losses, self.batch)
         return losses
+
+
+def paths_of(cut: Cut) -> tuple[HeadPath, ...]:
+    """The paths that are cut."""
+    return (cut,) if isinstance(cut, HeadPath) else cut
+
+
+def all_but_one(paths: tuple[HeadPath, ...]) -> list[tuple[HeadPath, ...]]:
+    """All of them except the first, then all except the second, and so on."""
+    return [tuple(other for other in paths if other != path) for path in paths]
+
+
+def cut_losses(
+    scorer: Scorer, cuts: Sequence[SomeCut], progress: Progress = no_progress
+) -> Iterator[tuple[SomeCut, Float[Tensor, "batch target"]]]:
+    """Cut each path, or set of paths, in the intact model: its losses with later attention redone.
+
+    The attention along a path is set to zero, its row is not rescaled, and all later attention is
+    recomputed. So they show what a path carries, or enables.
+    """
+    empty = scorer.empty_circuit
+    for cut in progress(cuts, "cutting paths"):
+        yield cut, scorer.losses(empty.cut(*paths_of(cut)))
+
+
+def removed_losses(
+    scorer: Scorer, circuit: Circuit, progress: Progress = no_progress
+) -> Iterator[tuple[HeadPath, Float[Tensor, "batch target"]]]:
+    """Remove each path from a circuit: the losses with all the rest of the circuit in place.
+
+    All attention is fixed, so they show what a path carries.
+    """
+    scorer.rebase(circuit)
+    for path in progress(list(circuit.paths()), "removing paths"):
+        yield path, scorer.losses(circuit.without(path))
 
 
 def is_unlearned(loss: float, task: Task) -> bool:
