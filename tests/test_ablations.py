@@ -14,7 +14,7 @@ from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.known.heads import doubling_heads
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.ablations import ablations, estimated_ablations
 from retrieval_interp.circuits.scores.control import allowed_paths, random_circuit, random_control
 from retrieval_interp.circuits.scores.enabling import enabled_by

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.storage.checkpoint import (
     FORMAT,
     find_checkpoint,

@@ -18,7 +18,7 @@ from retrieval_interp.circuits.discovery.search import STRATEGIES, Search, Searc
 from retrieval_interp.circuits.discovery.space import Change, propose
 from retrieval_interp.circuits.discovery.steps import Steps
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.tasks import InputError, RetrievalTask, Task

@@ -155,16 +155,3 @@ def test_scores_do_not_depend_on_how_examples_are_batched(known):
     parts = [batch[:2], batch[2:5], batch[5:]]
     each = [losses(task, model, circuit, part) * len(part) for part in parts]
     torch.testing.assert_close(torch.stack(each).sum(0) / 12, whole, atol=ROUNDING, rtol=ROUNDING)
-
-
-def test_scores_do_not_depend_on_threads(known):
-    task, model = known
-    circuit, batch = ri.parse_circuit(LIVING, task), task.sample(12, seed=4)
-    before, scores = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            scores.append(losses(task, model, circuit, batch))
-    finally:
-        torch.set_num_threads(before)
-    torch.testing.assert_close(*scores, atol=ROUNDING, rtol=ROUNDING)

@@ -324,11 +324,11 @@ def test_an_interrupted_change_leaves_the_last_one(small, monkeypatch):
     before, loss, expected = small.circuit, small.loss, small.loss_with("L2.H0 uniform")
     small.loss_with("L0.H0 uniform")  # the last run need not be run again
 
-    def interrupted(self, residual):
+    def interrupted(self, *arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(RoleRuns, "_read_out", interrupted)
+        patched.setattr(RoleRuns, "outputs", interrupted)
         for change in (lambda: small.suppose("L2.H0 uniform"), small.undo):
             with pytest.raises(KeyboardInterrupt):
                 change()

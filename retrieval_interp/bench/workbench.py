@@ -33,13 +33,12 @@ from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.notation import circuit_diff, circuit_text, parse_head_path
 from retrieval_interp.circuits.notation import suppose as suppose_line
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.losses import standard_error
-from retrieval_interp.circuits.runs.means import role_mean
+from retrieval_interp.circuits.runs.means import role_mean, standard_error
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, is_unlearned
 from retrieval_interp.circuits.scores.tolerance import default_tolerance

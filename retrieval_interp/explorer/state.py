@@ -14,7 +14,7 @@ import torch
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, ablated
 from retrieval_interp.circuits.discovery.space import propose
-from retrieval_interp.circuits.hooks.points import call_options, pattern_hook_name
+from retrieval_interp.circuits.hooks.hooked import call_options, pattern_hook_name
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.circuits.runs.means import role_mean

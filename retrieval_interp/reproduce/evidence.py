@@ -20,7 +20,7 @@ import torch
 
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer
 from retrieval_interp.circuits import discover as discover_circuit
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
 from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.presets import PRESETS

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from retrieval_interp.circuits.models.version import has_hooked_transformer
+from retrieval_interp.circuits.models.either import has_hooked_transformer
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.config.weight_shapes import weight_shapes
 from retrieval_interp.storage.files import write_whole

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from retrieval_interp.circuits.models.version import check_trainable
+from retrieval_interp.circuits.models.either import check_trainable
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.storage.run_folder import RunFolder, checkpoint_files, read_metrics
 from retrieval_interp.tasks import Batch, InputError

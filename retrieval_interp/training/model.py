@@ -1,7 +1,7 @@
 """Building the models to train: GPT-2 blocks over continuous vectors or tokens.
 
 Causal attention and optionally an MLP of four times the width, each after a layer norm, without
-dropout (paper, section 7.1). The class is `circuits.models.vector_transformer.VectorTransformer`;
+dropout (paper, section 7.1). The class is `circuits.models.transformer.VectorTransformer`;
 a task on tokens gets a HookedTransformer with a tokenizer of its words and a learned positional
 embedding, initialized with sinusoids (`TokenTask.position_encoding`).
 """
@@ -43,8 +43,11 @@ def build_model(
     Raises:
         InputError: TransformerLens is 4 or newer.
     """
-    from retrieval_interp.circuits.models.transformer import HookedTransformerConfig, Transformer
-    from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+    from retrieval_interp.circuits.models.transformer import (
+        HookedTransformerConfig,
+        Transformer,
+        VectorTransformer,
+    )
 
     cfg = HookedTransformerConfig(
         n_layers=config.layers,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from retrieval_interp.circuits import Circuit, ablated
-from retrieval_interp.circuits.hooks.points import call_options, is_causal, pattern_hook_name
+from retrieval_interp.circuits.hooks.hooked import call_options, is_causal, pattern_hook_name
 from retrieval_interp.circuits.runs.fits import check_devices
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.task import named_positions

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import Where
-from retrieval_interp.circuits.runs.patterns import read_patterns
+from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.circuits.scan.scan import Scan
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.attention import position_labels
