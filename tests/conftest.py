@@ -35,14 +35,14 @@ def task():
 
 @pytest.fixture
 def config():
-    from retrieval_interp.training.model import ModelConfig
+    from retrieval_interp.model import ModelConfig
 
     return ModelConfig(layers=3, heads=2, d_model=16)
 
 
 @pytest.fixture
 def model(task, config):
-    from retrieval_interp.training.model import build_model
+    from retrieval_interp.model import build_model
 
     return build_model(config, task, seed=0).eval()
 

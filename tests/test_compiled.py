@@ -13,7 +13,7 @@ SCRIPT = """
 import json
 import torch
 from retrieval_interp.training.compiled import compiled
-from retrieval_interp.training.model import ModelConfig, build_model
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import RetrievalTask
 
 graphs = []

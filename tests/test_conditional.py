@@ -11,9 +11,10 @@ from retrieval_interp.circuits import discover, parse_circuit, score_circuit
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.parted_runs import make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
-from retrieval_interp.commands.train_options import train_options
+from retrieval_interp.commands.train import train_options
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.run_folder import RunFolder, read_recipe
@@ -26,7 +27,6 @@ from retrieval_interp.tasks import (
     path_graph,
 )
 from retrieval_interp.tasks.structured import from_data, to_data
-from retrieval_interp.training.model import ModelConfig, build_model
 from retrieval_interp.views.score_text import scale
 from tests.test_model import randomize
 

@@ -19,9 +19,9 @@ from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.scores.circuit_score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
-from retrieval_interp.training.model import ModelConfig, build_model
 from tests.test_scoring import naive_mse
 
 

@@ -7,6 +7,7 @@ from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from retrieval_interp.circuits import Scorer, mean_attention, parse_circuit
 from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.model import word_tokenizer
 from retrieval_interp.tasks import EquationsTask, InputError, PromptTask
 from retrieval_interp.tasks.words.equations_task import BEGIN
 from retrieval_interp.tasks.words.prompts import (
@@ -16,7 +17,6 @@ from retrieval_interp.tasks.words.prompts import (
     LivesWithPrompt,
     RelativesPrompt,
 )
-from retrieval_interp.training.word_tokenizer import word_tokenizer
 from tests import tiny_tokenizers
 
 FORMULATIONS = [

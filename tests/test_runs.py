@@ -24,8 +24,8 @@ from retrieval_interp.circuits.runs.layer_input import BaseInput
 from retrieval_interp.circuits.runs.parted_runs import PartedRuns, make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.circuits.scores.enabling import enabled_by
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 from tests.test_ablation import naive_outputs
 from tests.test_mechanisms import ORDER, PATHS
 from tests.test_model import randomize

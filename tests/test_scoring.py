@@ -16,8 +16,8 @@ from retrieval_interp.circuits.circuit import (
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.circuit_score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 from retrieval_interp.views.score_text import score_to_dict
 from tests.test_ablation import hooks_left, naive_outputs
 

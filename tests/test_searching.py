@@ -178,7 +178,7 @@ def test_controls_are_twenty_and_as_many_as_asked_for():
 
 
 def test_the_line_of_a_search_fits_the_terminal():
-    from retrieval_interp.commands.search_line import search_line
+    from retrieval_interp.progress import search_line
 
     with pytest.MonkeyPatch.context() as patch, terminal(80) as (file, text):
         patch.setattr(sys, "stderr", file)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from retrieval_interp.training.seeds import Stack
 
 from retrieval_interp.commands.sweep import main as sweep
+from retrieval_interp.model import build_model
 from retrieval_interp.storage.run_folder import RunFolder
 from retrieval_interp.sweep.cells import Job, run_jobs
 from retrieval_interp.sweep.grid import Cell, make_grid
@@ -20,8 +22,6 @@ from retrieval_interp.sweep.ray_cluster import room, run_on_node
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.training.loop import train_model, train_seeds
-from retrieval_interp.training.model import build_model
-from retrieval_interp.training.seeds import Stack
 
 GRID = make_grid("section7-ic", "smoke")
 SHORT = replace(

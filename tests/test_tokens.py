@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, KHopTask, RecallTask, RepeatedTokensTask
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.trained import TrainedTask
-from retrieval_interp.training.model import ModelConfig, build_model
 
 TASKS = [
     RepeatedTokensTask(),

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.device import choose_device
 from retrieval_interp.training.loop import step_indices, train_model
-from retrieval_interp.training.model import ModelConfig, build_model
 
 TINY = Recipe(
     task=RetrievalTask(chains=2, steps=1, dim=2),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from retrieval_interp.config.weight_shapes import weight_shapes
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
@@ -17,11 +18,10 @@ from retrieval_interp.circuits.known.rules import doubling_rules
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.parted_runs import make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
-from retrieval_interp.config.weight_shapes import weight_shapes
+from retrieval_interp.model import build_model
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
 from retrieval_interp.tasks import EquationsTask, InputError, RetrievalTask
-from retrieval_interp.training.model import build_model
 from tests.test_model import as_bridge
 
 SMALL = ri.RetrievalTask(chains=3, steps=2, dim=4)

@@ -44,7 +44,7 @@ from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, is_unlearned
 from retrieval_interp.circuits.scores.tolerance import default_tolerance
-from retrieval_interp.commands.search_line import line_with
+from retrieval_interp.progress import line_with
 from retrieval_interp.reproduce.paper import paper_reports
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole

@@ -1,46 +1,16 @@
-"""Lists what there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`.
-
-It does not load torch, which takes seconds: only the headers of checkpoints are read, and presets
-and tasks, which need torch, are repeated here by name (a test compares).
-"""
+"""Lists what there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from inspect import isclass
 from typing import Any, Literal
 
 import tyro
 
-from retrieval_interp.commands.command import parse_options
+from retrieval_interp.commands.command import parse_options, saying
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
-from retrieval_interp.sweep.scales import GRIDS, SCALES
 from retrieval_interp.views.tables import terminal_width, text_table
-
-PRESETS = {
-    "small": "the default: D = 3, 5 layers",
-    "transformer-a": "transformer A of section 8: D = 3, 12 layers",
-    "transformer-b": "transformer B, another seed",
-    "transformer-c": "transformer C, another seed",
-    "transformer-d": "transformer D of section 9: D = 4, 24 layers, no MLPs",
-    **{f"section7-ic-{n}": f"section 7 with curriculum: D = 5, layers: {n}" for n in range(1, 9)},
-    **{f"section7-nonic-{n}": f"section 7 without: D = 3, layers: {n}" for n in range(1, 9)},
-    "conditional": "conditional retrieval, the example of section 3.1: 6 layers",
-    "equations": "a language model of equations in words: D = 2, 6 layers",
-    "repeated": "induction heads on repeated random tokens: 2 layers, no MLPs",
-    "k-hop": "1 to 3 hops of induction: 4 layers, no MLPs",
-    "k-hop-7": "1 to 7 hops in the 4 layers that they need at least, no MLPs",
-}
-TASKS = {
-    "RetrievalTask": "chains of vectors, followed for D steps",
-    "ConditionalRetrievalTask": "chains of vectors whose steps depend on one another as a graph",
-    "EquationsTask": "equations in whole words, for models trained here",
-    "RepeatedTokensTask": "the next token of a random sequence that is repeated",
-    "KHopTask": "what followed a token the last time, and so on, k times",
-    "RecallTask": "the values of keys",
-    "PromptTask": "five formulations in English, for language models",
-    "TemplateTask": "sentences of your own with roles, for language models",
-    "IndirectObjectTask": "to whom something is given, for language models",
-}
 
 
 @dataclass(frozen=True)
@@ -56,33 +26,29 @@ class ListOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
     kind = parse_options(ListOptions, argv, prog).kind
-    scales = {name: scale.about for name, scale in SCALES.items()}
-    tables: dict[str, tuple[list[str], Iterable[Sequence[str]]]] = {
-        "checkpoints": (["checkpoint", "task", "layers x heads", "loss"], _checkpoints()),
-        "presets": (["preset", "what train --preset trains"], PRESETS.items()),
-        "grids": (["grid or scale", "what sweep --grid and --scale run"], (GRIDS | scales).items()),
-        "tasks": (["task", "what is asked"], TASKS.items()),
-    }
-    texts = [
-        "\n".join(text_table(header, list(rows), width=terminal_width()))
-        for name, (header, rows) in tables.items()
-        if kind in ("all", name)
-    ]
-    print("\n\n".join(texts))
+    with saying("loading PyTorch"):
+        tables = [
+            text_table(header, list(rows()), width=terminal_width())
+            for name, (header, rows) in TABLES.items()
+            if kind in ("all", name)
+        ]
+    print("\n\n".join("\n".join(lines) for lines in tables))
 
 
 def _checkpoints() -> Iterator[list[str]]:
+    """From the headers alone."""
     from safetensors import safe_open
 
     for name, path in shipped_checkpoints().items():
         with safe_open(path, framework="numpy") as file:
             record = json.loads(file.metadata()["retrieval_interp"])
         model, task = record["model"], record["task"]
+        loss = f"{record['training']['validation_loss']:.4f}"
         yield [
             name,
             f"{task['name']}, {_size(task)}",
             f"{model['layers']} x {model['heads']}",
-            f"{record['training']['validation_loss']:.4f}",
+            loss,
         ]
 
 
@@ -92,3 +58,36 @@ def _size(task: dict[str, Any]) -> str:
         if name in task:
             return f"{letter} = {task[name]}"
     return str(task["graph"])
+
+
+def _presets() -> Iterator[list[str]]:
+    from retrieval_interp.config.presets import PRESETS
+
+    for name, recipe in PRESETS.items():
+        task, model = recipe.task.to_dict(), recipe.model
+        size = f"{model.layers} x {model.heads}{'' if model.mlp else ', no MLPs'}"
+        yield [name, f"{task['name']}, {_size(task)}", size, f"{recipe.steps} x {recipe.batch}"]
+
+
+def _grids() -> Iterator[list[str]]:
+    from retrieval_interp.sweep.scales import GRIDS, SCALES
+
+    yield from ([name, about] for name, about in GRIDS.items())
+    yield from ([name, scale.about] for name, scale in SCALES.items())
+
+
+def _tasks() -> Iterator[list[str]]:
+    from retrieval_interp import tasks
+
+    for name in dir(tasks):
+        task = getattr(tasks, name)
+        if isclass(task) and issubclass(task, tasks.Task) and hasattr(task, "__dataclass_fields__"):
+            yield [name, (task.__doc__ or "").strip().splitlines()[0]]
+
+
+TABLES = {
+    "checkpoints": (["checkpoint", "task", "layers x heads", "loss"], _checkpoints),
+    "presets": (["preset", "task", "layers x heads", "steps x examples"], _presets),
+    "grids": (["grid or scale", "what sweep --grid and --scale run"], _grids),
+    "tasks": (["task", "what is asked"], _tasks),
+}

@@ -14,11 +14,11 @@ import torch
 
 from retrieval_interp.circuits import Circuit, discover
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress
-from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import EXAMPLES, Probe, Snapshot
 from retrieval_interp.emergence.series import Losses, Series
 from retrieval_interp.emergence.watch import read_watch, same_circuit
+from retrieval_interp.progress import line_with
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
 from retrieval_interp.storage.files import check_run_folder
 from retrieval_interp.storage.run_folder import (

@@ -86,7 +86,7 @@ class Watch:
         Raises:
             InputError: the circuit does not fit the model, or watch.jsonl cannot be written.
         """
-        from retrieval_interp.training.model import build_model
+        from retrieval_interp.model import build_model
 
         device = next(model.parameters()).device
         self._probe = Probe(recipe.task, self.circuit, self.examples, self.seed, device)

@@ -22,10 +22,10 @@ from retrieval_interp.circuits import Circuit, HeadPath, Scorer
 from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.runs.losses import standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress
-from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
+from retrieval_interp.progress import line_with
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import read_part, read_text

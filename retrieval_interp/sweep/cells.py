@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
-from retrieval_interp.storage.files import remove_leftovers
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.training.freed_memory import keep_freed_memory
 
@@ -61,31 +60,32 @@ def run_jobs(
         folders keep everything; see `tidy`.
 
     Raises:
-        InputError: as `train_seeds`.
+        InputError: as `train_model`.
     """
     import torch
 
     from retrieval_interp.config.recipe import Recipe
     from retrieval_interp.tasks.structured import from_data
-    from retrieval_interp.training.loop import train_seeds
+    from retrieval_interp.training.loop import train_model
 
     first = jobs[0]
     torch.set_num_threads(first.threads)
     recipes = [from_data(Recipe, job.recipe, f"{job.cell}: recipe") for job in jobs]
-    try:
-        ended = train_seeds(
-            recipes,
-            [job.folder for job in jobs],
-            first.device,
-            first.compile,
-            lambda place, done: on_step(jobs[place].cell, done),
-        )
-    finally:
-        if first.compile:
-            torch.compiler.reset()  # type: ignore[no-untyped-call, unused-ignore]
-    return [
-        one if isinstance(one, InputError) else _result(job, one) for job, one in zip(jobs, ended)
-    ]
+    ended: list[dict[str, Any] | InputError] = []
+    for job, recipe in zip(jobs, recipes):
+
+        def told(done: int, row: dict[str, Any] | None, cell: str = job.cell) -> None:
+            on_step(cell, done)
+
+        try:
+            one = train_model(recipe, job.folder, job.device, job.compile, told)
+            ended.append(_result(job, one))
+        except InputError as error:
+            ended.append(error)
+        finally:
+            if job.compile:
+                torch.compiler.reset()  # type: ignore[no-untyped-call, unused-ignore]
+    return ended
 
 
 def _result(job: Job, trained: "Trained") -> dict[str, Any] | InputError:
@@ -135,8 +135,6 @@ def tidy(folder: Path, checkpoint: bool) -> None:
     for path in [folder / "state.safetensors", folder / "lock", *folder.glob(CHECKPOINTS)]:
         if path not in kept:
             path.unlink(missing_ok=True)
-    if folder.is_dir():
-        remove_leftovers(folder)
     if not kept:
         with contextlib.suppress(OSError):
             (folder / "checkpoints").rmdir()

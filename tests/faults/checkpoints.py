@@ -11,9 +11,9 @@ from hypothesis.strategies import DrawFn
 from safetensors.torch import save
 from torch import Tensor
 
+from retrieval_interp.model import build_model
 from retrieval_interp.storage import checkpoint as files
 from retrieval_interp.tasks.structured import to_data
-from retrieval_interp.training.model import build_model
 from tests.faults.damage import damaged_bytes, damaged_data, dumps, texts
 from tests.tiny_run import SIZES, TASKS, run
 

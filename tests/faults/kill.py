@@ -43,11 +43,11 @@ import torch
 from retrieval_interp.circuits import parse_circuit
 from retrieval_interp.commands.command import run_command
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.model import ModelConfig
 from retrieval_interp.storage.checkpoint import read_tensors
 from retrieval_interp.storage.files import is_temporary
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.training.loop import train_model
-from retrieval_interp.training.model import ModelConfig
 from retrieval_interp.views.tables import text_table
 
 ROOT = Path(__file__).parent.parent.parent

@@ -23,6 +23,7 @@ from retrieval_interp.emergence.follow import _losses
 from retrieval_interp.emergence.series import read_series
 from retrieval_interp.emergence.text import emergence_csv, emergence_table
 from retrieval_interp.emergence.watch import read_watch
+from retrieval_interp.model import ModelConfig, word_tokenizer
 from retrieval_interp.reproduce.evidence import _read, _record
 from retrieval_interp.storage import checkpoint as files
 from retrieval_interp.storage.circuit_file import read_circuit
@@ -49,8 +50,6 @@ from retrieval_interp.tasks.words.prompts import (
     LivesWithPrompt,
     RelativesPrompt,
 )
-from retrieval_interp.training.model import ModelConfig
-from retrieval_interp.training.word_tokenizer import word_tokenizer
 from retrieval_interp.views.display import circuit_html
 from retrieval_interp.views.score_text import describe
 from tests.faults.checkpoints import checkpoints
