@@ -155,7 +155,8 @@ def run_command(
     except KeyboardInterrupt as error:
         _on_signals(signal.SIG_IGN)
         said = str(error) or "interrupted; no file is half written"
-        print(f"\n{name}: {said}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"\n{name}: {said}", file=sys.stderr, flush=True)
         sys.exit(SIGNALLED + came[-1])
     except BrokenPipeError:
         sys.stderr.close()
