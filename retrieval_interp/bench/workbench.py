@@ -30,12 +30,12 @@ from retrieval_interp.circuits import (
 )
 from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.attention import check_paths
-from retrieval_interp.circuits.circuit import ORIGINAL, tidy
 from retrieval_interp.circuits.discovery.watch import Watch
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.notation import circuit_diff, circuit_text, parse_head_path
 from retrieval_interp.circuits.notation import suppose as suppose_line
 from retrieval_interp.circuits.runs.fits import draw_batch
@@ -268,8 +268,7 @@ class Workbench:
             )
         head = asked.head
         smaller = self.circuit.without(asked)
-        kept = tidy(smaller[head]) if smaller[head].paths else ORIGINAL
-        return self._change(smaller.replace(head, kept))
+        return self._change(smaller if smaller[head].paths else smaller.replace(head, ORIGINAL))
 
     def undo(self) -> View:
         """Go back to the circuit before the last change.

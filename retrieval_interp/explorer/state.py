@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, ablated
-from retrieval_interp.circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.discovery.watch import SearchState
 from retrieval_interp.circuits.hooks.points import call_options, pattern_hook_name
+from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.notation import parse_head_path
-from retrieval_interp.circuits.runs.mean_attention import attention_along_paths
 from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import no_progress
@@ -126,7 +125,7 @@ class Exploring:
     def _attention(self, paths: Sequence[HeadPath]) -> dict[HeadPath, float]:
         """The intact model's mean attention along some paths."""
         bench = self.bench
-        return attention_along_paths(bench.model, bench.batch, paths, bench.intact_attention)
+        return {path: float(bench.intact_attention[path.head][path.path]) for path in paths}
 
     def _measured(self, path: HeadPath) -> dict[str, Any]:
         """What one path is worth, in the circuit and in the intact model."""
@@ -180,7 +179,7 @@ class Exploring:
             UNIFORM: "uniform",
             IDENTITY: "identity",
             propose(attention, "one-hot", _STRONG): "one-hot",
-            tidy(propose(attention, "shared", _STRONG / 2)): "shared",
+            propose(attention, "shared", _STRONG / 2): "shared",
             role_mean(attention): "role-mean",
         }
         found.setdefault(self.circuit[self.head], f"{self.circuit[self.head].kind}, now")

@@ -34,11 +34,7 @@ def heads_data(circuit: Circuit, heads: Iterable[Head]) -> dict[str, dict[str, A
     return {
         str(head): {
             "kind": circuit[head].kind,
-            "paths": [
-                list(path)
-                for path in circuit[head].paths
-                if circuit[head].kind in ("one-hot", "shared")
-            ],
+            "paths": [list(path) for path in circuit[head].paths if circuit[head].follows_paths],
         }
         for head in heads
     }
@@ -49,7 +45,7 @@ def path_data(path: HeadPath, task: Task, attention: float) -> dict[str, Any]:
     return {
         "name": path.text(task.role_names),
         "ends": list(path.path),
-        "label": path.path.words(task.path_label),
+        "label": task.path_label(*path.path),
         "attention": round(attention, 4),
     }
 
@@ -76,8 +72,8 @@ def path_rows_data(score: CircuitScore, task: Task) -> list[dict[str, Any]]:
         said = f"any one of {len(together.paths)}: {finite(together.live_loss):.4g} without all"
         for path in together.paths:
             name = path.text(task.role_names)
-            if name not in known and score.attention is not None and path.path.relation == "own":
-                attention = float(score.attention[path.head][path.path.pair])
+            if name not in known and score.attention is not None:
+                attention = float(score.attention[path.head][path.path])
                 rows.append(path_data(path, task, attention) | {"does": said, "note": ""})
     return rows
 

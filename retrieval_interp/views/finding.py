@@ -54,9 +54,7 @@ def finding(
     for row in score.redundant:
         if row.one_suffices:
             heads = listed([str(path.head) for path in row.paths], "or")
-            said.append(
-                f"Any one of {heads} suffices for {row.paths[0].path.words(task.path_label)}."
-            )
+            said.append(f"Any one of {heads} suffices for {task.path_label(*row.paths[0].path)}.")
     return said
 
 
@@ -100,7 +98,7 @@ def _brought(score: CircuitScore, task: Task, kinds: _Kinds) -> list[str]:
     for head, rows in by_head.items():
         moves = [
             f"what is at “{task.role_labels[row.path.path.src]}” to "
-            f"“{task.role_labels[row.path.path.dest]}”{_chains(row.path)}"
+            f"“{task.role_labels[row.path.path.dest]}”"
             for row in rows
         ]
         said.append(f"{kinds.name(head)} brings {listed(moves, 'and')}.")
@@ -111,10 +109,8 @@ def _enabling(score: CircuitScore, task: Task, kinds: _Kinds) -> list[str]:
     rows = [row for row in (*score.paths, *score.enabling) if row.enables]
     said = []
     for row in sorted(rows, key=lambda row: -max(map(_lost, row.enables))):
-        dest, src = (task.role_labels[role] for role in row.path.path.pair)
-        own = dest == src and row.path.path.relation == "own"
-        moves = f"keeps “{dest}” as it is" if own else f"brings “{src}” to “{dest}”"
-        moves += _chains(row.path)
+        dest, src = (task.role_labels[role] for role in row.path.path)
+        moves = f"keeps “{dest}” as it is" if dest == src else f"brings “{src}” to “{dest}”"
         enabled = sorted(row.enables, key=_lost, reverse=True)
         later = [
             f"{lost.path.head} ({lost.side}; without it the attention "
@@ -129,12 +125,6 @@ def _enabling(score: CircuitScore, task: Task, kinds: _Kinds) -> list[str]:
             text += f", and less so {listed(others, 'and')}"
         said.append(f"{text}.")
     return said
-
-
-def _chains(path: HeadPath) -> str:
-    """From which chains, if not from the destination's own."""
-    of = {"own": "", "all": " from all chains", "other": " from the other chains"}
-    return of[path.path.relation]
 
 
 def _lost(later: Enabled) -> float:

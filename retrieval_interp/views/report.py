@@ -180,7 +180,6 @@ def _record(
         "command": command,
         "examples": f"{score.examples} of the test split, seed {seed}; discovery draws from "
         "another split",
-        "positions without a path": f"{score.circuit.rest} (in one-hot and shared heads)",
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
         "versions": f"{', '.join(versions)}; Python {platform.python_version()}",
         "trained": _words(record),

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from retrieval_interp.circuits.circuit import Mechanism
+from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.scan.scan import HeadScan, Scan
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.tables import text_table, wrapped
@@ -22,10 +22,10 @@ NOTE = (
 
 def rule_name(mechanism: Mechanism, names: Sequence[str] = ()) -> str:
     """A rule in a word or two; paths are counted."""
-    if mechanism.kind in ("one-hot", "shared"):
+    if mechanism.follows_paths:
         many = len(mechanism.paths) > 2
         return f"{len(mechanism.paths)} paths" if many else mechanism.text(names)
-    return mechanism.kind if mechanism.paths else str(mechanism)
+    return mechanism.label
 
 
 def scan_rows(scan: Scan) -> list[list[str]]:
@@ -66,7 +66,7 @@ def scan_verdict(scan: Scan) -> str:
             "heads could keep."
         )
     together = Counter(
-        "with paths" if row.replaced.kind in ("one-hot", "shared") else _kind(row.replaced)
+        "with paths" if row.replaced.follows_paths else row.replaced.label
         for row in scan.heads
         if row.replaced is not None
     )
@@ -108,10 +108,6 @@ def _joint(scan: Scan, kinds: str) -> str:
         f"{count} of {counted(len(scan.heads), 'head')} can be replaced together ({kinds}): "
         f"{known}; {scan.kept:.1%} of what the model knows is kept (limit {scan.tolerance:.4f})."
     )
-
-
-def _kind(mechanism: Mechanism) -> str:
-    return mechanism.kind if mechanism.paths else str(mechanism)
 
 
 def scan_text(scan: Scan, width: int | None = None) -> str:

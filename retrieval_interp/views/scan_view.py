@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_pattern
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import Where
 from retrieval_interp.circuits.runs.patterns import read_patterns
 from retrieval_interp.circuits.scan.scan import Scan
 from retrieval_interp.tasks import InputError
@@ -18,16 +18,6 @@ from retrieval_interp.views.page import View, render, unescaped
 from retrieval_interp.views.scan_text import HEADER, NOTE, scan_rows, scan_text, scan_verdict
 
 MOST_POSITIONS = 48  # of patterns; longer ones make the page large
-_COLORS = {
-    "uniform": "#9aa0a6",
-    "identity": "#72b7b2",
-    "first": "#4c78a8",
-    "last": "#9ecae9",
-    "offset": "#54a24b",
-    "same": "#f58518",
-    "after-same": "#e45756",
-    "paths": "#b279a2",
-}
 
 
 def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
@@ -55,18 +45,14 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
     for row in scan.heads:
         kind = "paths" if row.rule.paths else row.rule.kind
         # A mean by role is drawn as it falls on this example.
-        mean = attention_pattern(
-            scan.means[row.head],
-            some.roles,
-            patterns.shape[-1],
-            causal,
-            real=some.attention_mask,
+        mean = scan.means[row.head].pattern(
+            Where(some.roles, patterns.shape[-1], causal, real=some.attention_mask)
         )
         heads.append(
             {
                 "name": str(row.head),
                 "kind": kind,
-                "color": _COLORS[kind],
+                "color": row.rule.color,
                 "share": round(row.share, 2),
                 "stays": row.replaced is None and scan.learned,
                 "mean": _percent(mean[0, :shown, :shown]),
@@ -75,14 +61,13 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
         )
     script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
     rows = [heads[at : at + n_heads] for at in range(0, len(heads), n_heads)]
-    used = {head["kind"] for head in heads}
     html = render(
         "scan.html",
         name=f"scan-{uuid.uuid4().hex[:12]}",
         verdict=scan_verdict(scan),
         good=scan.learned,
         layers=list(enumerate(rows))[::-1],
-        legend=[(kind, color) for kind, color in _COLORS.items() if kind in used],
+        legend=list(dict.fromkeys((head["kind"], head["color"]) for head in heads)),
         header=HEADER,
         rows=scan_rows(scan),
         note=NOTE,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath
+from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.scores.circuit_score import (
     NOT_SHOWN,
     LivePathScore,
@@ -104,7 +105,6 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> dict
         "notes": list(score.notes),
         "sufficient": score.sufficient,
         "minimal": score.minimal,
-        "rest": score.circuit.rest,
         "unfinished": score.circuit.unfinished or None,
     }
 
@@ -284,7 +284,7 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
     return [
         [
             row.path.text(names),
-            row.path.path.words(label),
+            label(*row.path.path),
             f"{row.ablated_loss:.4f}" if isinstance(row, PathScore) else "",
             f"{row.live_loss:.4f}",
             _does(row, score),
@@ -293,7 +293,7 @@ def path_rows(score: CircuitScore, task: Task | None = None) -> list[list[str]]:
     ] + [
         [
             row.text(names),
-            row.paths[0].path.words(label),
+            label(*row.paths[0].path),
             "",
             f"{row.live_loss:.4f}",
             "; ".join([_suffices(row, score), *_enables(row.enables, names)]),
@@ -378,7 +378,7 @@ def _suffices(row: RedundantScore, score: CircuitScore) -> str:
 
 def head_rows(score: CircuitScore) -> list[list[str]]:
     """One row per replaced head: name, mechanism, loss with it alone replaced; one for the rest."""
-    replaced = [row for row in score.heads if row.mechanism.kind != "original"]
+    replaced = [row for row in score.heads if row.mechanism != ORIGINAL]
     rows = [
         [str(row.head), row.mechanism.text(score.circuit.role_names), f"{row.loss:.4f}"]
         for row in replaced

@@ -63,7 +63,7 @@ def sweep_view(sweep: AblationSweep, task: Task) -> View:
     rows = [
         [
             row.path.text(sweep.role_names),
-            row.path.path.words(task.path_label),
+            task.path_label(*row.path.path),
             f"{row.attention:.2f}",
             f"{row.live_loss:.4f}",
             f"{row.live_loss - sweep.baseline_loss:+.4f}",

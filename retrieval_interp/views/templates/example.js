@@ -2,19 +2,10 @@
 
 const MARGIN = 34, HEAT = "47,111,190", PATH = "#e0862b", CHOSEN = "#c2305f";
 
-// The pairs of positions that a path joins: from those of one chain, or of all (-1), to those of its
-// own chain, of all, or of all others, as far as the mask allows.
-function joined(chains, [dest, src, relation], chain, causal) {
-  const pairs = [];
-  chains.forEach((positions, own) => {
-    if (chain >= 0 && own !== chain) return;
-    chains.forEach((others, other) => {
-      if (relation === "own" && other !== own || relation === "other" && other === own) return;
-      const at = positions[dest], from = others[src];
-      if (at >= 0 && from >= 0 && !(causal && from > at)) pairs.push([at, from]);
-    });
-  });
-  return pairs;
+// The pairs of positions that a path joins, in one chain or in all (-1).
+function joined(chains, [dest, src], chain) {
+  const shown = chain < 0 ? chains : [chains[chain]];
+  return shown.map(at => [at[dest], at[src]]).filter(([at, from]) => at >= 0 && from >= 0);
 }
 
 class Example {
@@ -95,7 +86,7 @@ class Example {
     pen.lineWidth = 2;
     for (const [ends, color, chain] of framed) {
       pen.strokeStyle = color;
-      for (const [at, from] of joined(chains, ends, chain, page.info.causal))
+      for (const [at, from] of joined(chains, ends, chain))
         pen.strokeRect(MARGIN + from * size + 1, MARGIN + at * size + 1, size - 2, size - 2);
     }
   }

@@ -80,9 +80,8 @@ class Page {
     this.ask("show", { layer, head, example, with_circuit, path, ...change });
   }
 
-  pathName(head, dest, src, relation = "own") {
-    const of = relation === "own" ? "" : `${relation}.`;
-    return `${head} ${this.info.roles[dest]}<-${of}${this.info.roles[src]}`;
+  pathName(head, dest, src) {
+    return `${head} ${this.info.roles[dest]}<-${this.info.roles[src]}`;
   }
 
   // A click on a path selects it everywhere; one on the selected path adds it, or takes it out.
@@ -109,7 +108,7 @@ class Page {
   // The selected head: its name, its paths in the circuit, and whether one of its own chain is there.
   current() {
     const label = headName(this.shown.layer, this.shown.head), { paths } = this.state.heads[label];
-    const isIn = (dest, src) => paths.some(p => p[0] === dest && p[1] === src && p[2] === "own");
+    const isIn = (dest, src) => paths.some(p => p[0] === dest && p[1] === src);
     return { label, paths, isIn };
   }
 

@@ -22,7 +22,7 @@ class FrozenModel {
     const [layer, number] = head.match(/[0-9]+/g).map(Number);
     const [dest, src] = arrow.split("<-").map(role => roles.indexOf(role));
     return frozen.state.rows.find(row => row.name === name) ?? {
-      name, ends: [dest, src, "own"], label: `${labels[dest]} <- ${labels[src]}`,
+      name, ends: [dest, src], label: `${labels[dest]} <- ${labels[src]}`,
       attention: frozen.by_role[layer][number][dest][src] / 1000, note: "not in the circuit",
     };
   }
