@@ -1,9 +1,7 @@
-"""Building the models to train: GPT-2 blocks over continuous vectors or tokens.
+"""Building the models to train: GPT-2 blocks over continuous vectors or tokens (section 7.1).
 
-Causal attention and optionally an MLP of four times the width, each after a layer norm, without
-dropout (paper, section 7.1). The class is `circuits.models.vector_transformer.VectorTransformer`;
-a task on tokens gets a HookedTransformer with a tokenizer of its words and a learned positional
-embedding, initialized with sinusoids (`TokenTask.position_encoding`).
+A task on tokens gets a tokenizer of its words and a learned positional embedding, initialized with
+sinusoids (`TokenTask.position_encoding`).
 """
 
 from collections.abc import Sequence
@@ -94,9 +92,6 @@ def word_tokenizer(words: Sequence[str], begin: str) -> Any:
     Args:
         words: in the order of their token ids.
         begin: the word put before every text, also used for padding and as the end.
-
-    Returns:
-        A `transformers.PreTrainedTokenizerFast`.
     """
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel

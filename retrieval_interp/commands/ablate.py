@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import (
@@ -24,9 +23,6 @@ from retrieval_interp.storage.files import write_json, write_whole
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.storage.provenance import provenance
 from retrieval_interp.views.tables import terminal_width
-
-if TYPE_CHECKING:
-    from retrieval_interp.tasks import Batch
 
 
 @dataclass(frozen=True)
@@ -70,12 +66,15 @@ class AblateOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = parse_options(AblateOptions, argv, prog)
-    _check_options(options)
-    checkpoint = _open(options)
+    _check(options)
+    with saying("loading PyTorch and the model"):
+        from retrieval_interp.training.device import choose_device
+
+        device = choose_device(options.device)
+        checkpoint = ri.load_checkpoint(options.ckpt, device)
     model, task = checkpoint.model, checkpoint.task
-    circuit = _read(options, checkpoint) if options.circuit else _search(options, checkpoint)
-    device = next(model.parameters()).device
     batch = task.sample(options.examples, options.seed, device, split="test")
+    circuit = _read(options, checkpoint) if options.circuit else _search(options, checkpoint)
     score = ri.score_circuit(
         model, task, circuit, batch, options.tolerance, options.controls, progress_bar
     )
@@ -84,13 +83,12 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     _show(options, checkpoint, score)
 
 
-def _check_options(options: AblateOptions) -> None:
+def _check(options: AblateOptions) -> None:
+    """Everything that can be known before libraries are loaded, which takes seconds."""
     check_sampling(options.examples, options.seed, options.tolerance)
     for name, least in (("restarts", 1), ("controls", 0)):
-        if getattr(options, name) < least:
-            raise ri.InputError(
-                f"--{name}: expected at least {least}, found {getattr(options, name)}"
-            )
+        if (found := getattr(options, name)) < least:
+            raise ri.InputError(f"--{name}: expected at least {least}, found {found}")
     for name in ("heads", "restarts", "time", "one_hot") if options.circuit else ():
         if getattr(options, name) != getattr(AblateOptions, name):
             raise ri.InputError(
@@ -103,23 +101,15 @@ def _check_options(options: AblateOptions) -> None:
         "--save-circuit": options.save_circuit,
     }
     check_outputs(outputs, [Path(options.ckpt), options.circuit])
-    find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
-
-
-def _open(options: AblateOptions) -> "ri.Checkpoint":
-    with saying("loading PyTorch and the model"):
-        from retrieval_interp.training.device import choose_device
-
-        return ri.load_checkpoint(options.ckpt, choose_device(options.device))
+    find_checkpoint(options.ckpt)
 
 
 def _read(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit":
     from retrieval_interp.storage.circuit_file import read_circuit
 
     assert options.circuit is not None
-    layers, heads = checkpoint.config.layers, checkpoint.config.heads
-    trained_on = f"{checkpoint.name} was trained on"
-    return read_circuit(options.circuit, checkpoint.task, layers, heads, trained_on)
+    sizes, trained = checkpoint.config, f"{checkpoint.name} was trained on"
+    return read_circuit(options.circuit, checkpoint.task, sizes.layers, sizes.heads, trained)
 
 
 def _search(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit":
@@ -142,30 +132,30 @@ def _search(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit"
 def _write(
     options: AblateOptions,
     checkpoint: "ri.Checkpoint",
-    batch: "Batch",
+    batch: "ri.Batch",
     score: "ri.CircuitScore",
     command: str,
 ) -> None:
     from retrieval_interp.reproduce.paper import paper_reports
     from retrieval_interp.views.score_text import score_to_dict
 
+    name, model, task = checkpoint.name, checkpoint.model, checkpoint.task
     if options.json is not None:
-        numbers = score_to_dict(score, checkpoint.name, checkpoint.task, options.seed)
-        write_json(options.json, numbers)
+        write_json(options.json, score_to_dict(score, name, task, options.seed))
     if options.save_circuit is not None:
         made = None if options.circuit else provenance(command)
         write_whole(options.save_circuit, score.circuit.to_json(made))
     if options.report is not None:
         page = ri.render_report(
             score,
-            checkpoint.model,
-            checkpoint.task,
-            name=checkpoint.name,
+            model,
+            task,
+            name=name,
             seed=options.seed,
             command=command,
             training=checkpoint.training,
             batch=batch,
-            reported=paper_reports(checkpoint.task),
+            reported=paper_reports(task),
         )
         write_whole(options.report, page)
 
@@ -176,11 +166,9 @@ def _show(options: AblateOptions, checkpoint: "ri.Checkpoint", score: "ri.Circui
 
     task, config = checkpoint.task, checkpoint.config
     measured = f"every {task.loss_name} is measured on"
-    found = (
-        f"read from {options.circuit}; {measured} {options.examples} examples"
-        if options.circuit
-        else f"found on {options.examples} examples; {measured} as many others"
-    )
+    found = f"found on {options.examples} examples; {measured} as many others"
+    if options.circuit:
+        found = f"read from {options.circuit}; {measured} {options.examples} examples"
     say(f"{checkpoint.name}: {describe(checkpoint.model, task)}")
     say(f"circuit {found}, seed {options.seed}")
     say(scale(task))

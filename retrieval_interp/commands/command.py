@@ -20,8 +20,6 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
-BAD_INPUT = 2
-SIGNALLED = 128
 
 
 def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
@@ -80,11 +78,9 @@ def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
-    """Check output files before the work starts.
+    """Check before the work starts that the files of these options can be written.
 
-    Args:
-        outputs: the file that each option names, if any.
-        inputs: files that are read and must not be overwritten.
+    They must differ from each other and from the files that are read.
     """
     for path in outputs.values():
         check_writable(path)
@@ -97,12 +93,7 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
 
 
 def say(text: str = "", hanging: int = 0) -> None:
-    """Print prose, wrapped to the terminal's width, or to 100 characters in a pipe.
-
-    Args:
-        text: one or more lines, each of which is wrapped.
-        hanging: blanks before the lines that go on.
-    """
+    """Print prose, wrapped to the terminal's width, or to 100 characters in a pipe."""
     print("\n".join(wrapped(text, terminal_width(), hanging)))
 
 
@@ -135,7 +126,7 @@ def run_command(
 
     Args:
         main: the command, called with its options and `prog`.
-        prog: how it was called, without options.
+        prog: how it was called, for `--help` and records.
         argv: its options; by default those of this process.
     """
     name = re.split(r"[ .]", prog)[-1]
@@ -157,13 +148,13 @@ def run_command(
         said = str(error) or "interrupted; no file is half written"
         with contextlib.suppress(OSError):  # the terminal may be gone
             print(f"\n{name}: {said}", file=sys.stderr, flush=True)
-        sys.exit(SIGNALLED + came[-1])
+        sys.exit(128 + came[-1])
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:
         print(f"{name}: {_said(error)}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
+        sys.exit(2)
 
 
 def _said(error: Exception) -> str:

@@ -1,7 +1,4 @@
-"""Build circuits by clicking, in a browser: `retrieval-interp explore --ckpt small`.
-
-The page of `bench.explore()`, without Jupyter: see `retrieval_interp.explorer.server`.
-"""
+"""Build circuits by clicking, in a browser: `retrieval-interp explore --ckpt small`."""
 
 import webbrowser
 from collections.abc import Sequence

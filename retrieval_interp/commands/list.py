@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from retrieval_interp.commands.command import parse_options, saying
+from retrieval_interp.commands.command import parse_options
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
 from retrieval_interp.views.tables import terminal_width, text_table
 
@@ -26,17 +26,15 @@ class ListOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
     kind = parse_options(ListOptions, argv, prog).kind
-    with saying("loading PyTorch"):
-        tables = [
-            text_table(header, list(rows()), width=terminal_width())
-            for name, (header, rows) in TABLES.items()
-            if kind in ("all", name)
-        ]
-    print("\n\n".join("\n".join(lines) for lines in tables))
+    texts = [
+        "\n".join(text_table(header, list(rows()), width=terminal_width()))
+        for name, (header, rows) in TABLES.items()
+        if kind in ("all", name)
+    ]
+    print("\n\n".join(texts))
 
 
 def _checkpoints() -> Iterator[list[str]]:
-    """From the headers alone."""
     from safetensors import safe_open
 
     for name, path in shipped_checkpoints().items():
@@ -65,8 +63,8 @@ def _presets() -> Iterator[list[str]]:
 
     for name, recipe in PRESETS.items():
         task, model = recipe.task.to_dict(), recipe.model
-        size = f"{model.layers} x {model.heads}{'' if model.mlp else ', no MLPs'}"
-        yield [name, f"{task['name']}, {_size(task)}", size, f"{recipe.steps} x {recipe.batch}"]
+        sizes = f"{model.layers} x {model.heads}"
+        yield [name, f"{task['name']}, {_size(task)}", sizes, f"{recipe.steps} x {recipe.batch}"]
 
 
 def _grids() -> Iterator[list[str]]:

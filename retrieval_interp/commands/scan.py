@@ -66,7 +66,7 @@ class ScanOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     options = parse_options(ScanOptions, argv, prog)
-    _check_options(options)
+    _check(options)
     text = None if options.text is None else read_text(options.text, "text")
     with saying("loading PyTorch and the model"):
         model, task = _load(options)
@@ -86,14 +86,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     _show(options, found)
 
 
-def _check_options(options: ScanOptions) -> None:
+def _check(options: ScanOptions) -> None:
     check_sampling(options.examples, options.seed, options.tolerance)
-    if options.length < 3:
-        raise ri.InputError(f"--length: expected at least 3 tokens, found {options.length}")
-    if options.alone is not None and options.alone < 0:
-        raise ri.InputError(f"--alone: expected 0 heads or more, found {options.alone}")
-    if options.time is not None and not options.time > 0:
-        raise ri.InputError(f"--time: expected more than 0 seconds, found {options.time:g}")
+    for name, least in (("length", 3), ("alone", 0), ("time", 0)):
+        if (found := getattr(options, name)) is not None and found < least:
+            raise ri.InputError(f"--{name}: expected at least {least}, found {found}")
     outputs = {
         "--json": options.json,
         "--report": options.report,

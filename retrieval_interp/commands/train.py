@@ -52,19 +52,36 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    bar = _Bar(recipe, out, last_step(out), options.compile)
+    start = last_step(out)
+    bar = tqdm(initial=start, total=recipe.steps, unit="step", disable=None, dynamic_ncols=True)
+
+    def show(step: int, row: dict[str, Any] | None) -> None:
+        if step == start + 1:
+            onwards = f", going on from step {start}" if start else ""
+            with tqdm.external_write_mode():
+                say(f"{out}: {recipe.steps} steps of {recipe.batch} examples{onwards}")
+        bar.update(step - bar.n)
+        if row:
+            partial = " ".join(f"{loss:.3f}" for loss in row["partial_losses"])
+            asked = f"({recipe.task.asked[0]}.. {partial})"
+            bar.set_postfix_str(f"loss {row['validation_loss']:.4f} {asked}", False)
+
     try:
-        trained = ri.train_model(recipe, out, options.device, options.compile, bar.show, watch)
+        trained = ri.train_model(recipe, out, options.device, options.compile, show, watch)
     except KeyboardInterrupt:
-        kept = last_step(out)
-        first = f"starts over (the first checkpoint is at step {recipe.checkpoint_every})"
-        onwards = f"goes on from step {kept}" if kept else first
-        raise KeyboardInterrupt(
-            f"interrupted at step {bar.done}; the same command {onwards}"
-        ) from None
+        again = f"the same command goes on from step {last_step(out)}"
+        raise KeyboardInterrupt(f"interrupted at step {bar.n}; {again}") from None
     finally:
         bar.close()
-    _tell(trained.record, recipe, out)
+    record = trained.record
+    losses = zip(recipe.task.asked, record["partial_losses"])
+    partial = " ".join(f"{name} {loss:.4f}" for name, loss in losses)
+    say(
+        f"{out}: {record['step']} steps in {record['seconds'] / 60:.1f} min, validation "
+        f"{recipe.task.loss_name} {record['validation_loss']:.4f} (mean of the last 100 steps; "
+        f"{partial})"
+    )
+    say(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")
     if watch is not None:
         say(f"when its paths came: python -m retrieval_interp emergence --run {out}")
 
@@ -91,43 +108,3 @@ def _watch(options: TrainOptions) -> "ri.Watch | None":
     task, model = options.recipe.task, options.recipe.model
     trained_on = "this run is trained on"
     return ri.Watch(read_circuit(options.watch, task, model.layers, model.heads, trained_on))
-
-
-class _Bar:
-    """A bar on a terminal, and a line that says what is trained once the first step is done."""
-
-    def __init__(self, recipe: Recipe, out: Path, start: int, compile: bool):
-        self.recipe, self.out, self.start, self.done = recipe, out, start, start
-        waiting = "compiling the model" if compile else "first step"
-        self._bar = tqdm(
-            desc=waiting, total=recipe.steps, unit="step", disable=None, dynamic_ncols=True
-        )
-        self.close = self._bar.close
-
-    def show(self, step: int, row: dict[str, Any] | None) -> None:
-        recipe = self.recipe
-        if self.done == self.start:
-            self._bar.set_description_str("", False)
-            onwards = f", going on from step {step - 1}" if step > 1 else ""
-            with tqdm.external_write_mode():
-                say(f"{self.out}: {recipe.steps} steps of {recipe.batch} examples{onwards}")
-        self.done = step
-        self._bar.update(step - self._bar.n)
-        if row:
-            partial = " ".join(f"{loss:.3f}" for loss in row["partial_losses"])
-            text = f"loss {row['validation_loss']:.4f} ({recipe.task.asked[0]}.. {partial})"
-            self._bar.set_postfix_str(text, False)
-
-
-def _tell(record: dict[str, Any], recipe: Recipe, out: Path) -> None:
-    if "validation_loss" not in record:
-        say(f"{out}: {record['step']} steps; its metrics.jsonl has no losses of the last steps")
-        return
-    losses = zip(recipe.task.asked, record["partial_losses"])
-    partial = " ".join(f"{name} {loss:.4f}" for name, loss in losses)
-    say(
-        f"{out}: {record['step']} steps in {record['seconds'] / 60:.1f} min, validation "
-        f"{recipe.task.loss_name} {record['validation_loss']:.4f} (mean of the last 100 steps; "
-        f"{partial})"
-    )
-    say(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")

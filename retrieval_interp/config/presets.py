@@ -1,9 +1,7 @@
-"""The paper's recipes, and our presets (`train --preset`).
+"""The paper's recipes (sections 7.1, 8.1 and 9.1), and our presets (`train --preset`).
 
-`PAPER` holds what the paper states (sections 7.1, 8.1 and 9.1). It does not state the base of the
-rotary encoding, warm-up, schedule, precision and initialization, for which the defaults of `Recipe`
-are used. `PRESETS` are what `train` runs and what the shipped checkpoints were made with;
-`departures` tells how they differ.
+What the paper does not state has the defaults of `Recipe`. `PRESETS` are what `train` runs and what
+the shipped checkpoints were made with.
 """
 
 from dataclasses import replace
@@ -21,15 +19,13 @@ from retrieval_interp.tasks import (
 )
 from retrieval_interp.tasks.structured import to_data
 
+# What the paper does not state
 _UNSTATED = ("base", "warmup", "schedule", "cooldown", "precision", "init")
 _PRIVATE = ("seed", "log_every", "checkpoint_every", "validation_examples")
 
 
 def _section7(curriculum: bool, layers: int) -> Recipe:
-    """Section 7.1: 8 heads, width 128, 10,000 steps of 512 out of 2^20 examples.
-
-    D = 5 with the implicit curriculum, D = 3 without; the paper has eight seeds per depth.
-    """
+    """Section 7.1; the paper has eight seeds per depth."""
     return Recipe(
         task=RetrievalTask(steps=5 if curriculum else 3, curriculum=curriculum),
         model=ModelConfig(layers=layers, heads=8, d_model=128),
@@ -76,14 +72,24 @@ def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
     return replace(recipe, task=replace(cast(RetrievalTask, recipe.task), base=base), **changes)
 
 
+_QUICK: dict[str, Any] = {
+    "schedule": "cooldown",
+    "cooldown": 0.5,
+    "precision": "bfloat16",
+    "init": "linear",
+}
+
+
+def _quick(name: str, steps: int) -> Recipe:
+    """A recipe of section 8.1 for fewer steps."""
+    return _with_base(PAPER[name], 10.0, steps=steps, checkpoint_every=500, **_QUICK)
+
+
 _ON_TOKENS = Recipe(
     model=ModelConfig(layers=4, heads=1, d_model=64, mlp=False),
     steps=3_000,
-    schedule="cooldown",
-    cooldown=0.4,
     warmup=100,
-    precision="bfloat16",
-    init="linear",
+    **{**_QUICK, "cooldown": 0.4},
 )
 
 PRESETS: dict[str, Recipe] = {
@@ -99,35 +105,16 @@ PRESETS: dict[str, Recipe] = {
     **PAPER,
     # At a constant learning rate the loss spikes to the end, hence the cooldown and fewer steps
     # than in the paper.
-    **{
-        name: _with_base(
-            PAPER[name],
-            10.0,
-            steps=steps,
-            schedule="cooldown",
-            cooldown=0.5,
-            precision="bfloat16",
-            init="linear",
-            checkpoint_every=500,
-        )
-        for name, steps in (
-            ("transformer-a", 5_000),
-            ("transformer-b", 6_000),
-            ("transformer-c", 6_000),
-        )
-    },
+    "transformer-a": _quick("transformer-a", 5_000),
+    "transformer-b": _quick("transformer-b", 6_000),
+    "transformer-c": _quick("transformer-c", 6_000),
     "transformer-d": _with_base(PAPER["transformer-d"], 100.0, schedule="cooldown"),
     # Section 3.1's example of conditional retrieval, for which the paper has no recipe.
     "conditional": Recipe(
         task=ConditionalRetrievalTask(graph=GRAPHS["triple"], base=10.0, tables="chains"),
         model=ModelConfig(layers=6, heads=1, d_model=64),
         steps=6_000,
-        batch=128,
-        learning_rate=1e-3,
-        schedule="cooldown",
-        cooldown=0.5,
-        precision="bfloat16",
-        init="linear",
+        **_QUICK,
     ),
     # A language model of whole words.
     "equations": replace(
@@ -158,11 +145,7 @@ PRESETS: dict[str, Recipe] = {
 
 
 def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
-    """How a recipe differs from one of the paper's.
-
-    Args:
-        recipe: ours.
-        paper: one of `PAPER`.
+    """How our recipe differs from one of `PAPER`.
 
     Returns:
         Our value and the paper's by name; the paper's is None if it states none. Seeds and what is
@@ -177,10 +160,6 @@ def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
-    parts = to_data(recipe)
-    task, model = parts.pop("task"), parts.pop("model")
-    # A derived width is no setting of its own.
-    model["d_head"] = recipe.model.d_head
-    if "steps" in task:
-        task["D"] = task.pop("steps")
-    return {**model, **task, **parts}
+    task = {"D" if name == "steps" else name: to_data(v) for name, v in vars(recipe.task).items()}
+    parts = {**vars(recipe.model), **task, **vars(recipe)}
+    return {name: value for name, value in parts.items() if name not in ("task", "model")}

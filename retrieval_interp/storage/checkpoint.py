@@ -1,8 +1,8 @@
 """Checkpoints: one safetensors file with the weights and everything needed to read them.
 
-The metadata has one key, `retrieval_interp`, whose JSON holds `format` (version), `model`, `task`,
-`training` (how it was made) and `sha256` (over the rest and the weights, so that any damaged byte
-is noticed). Weights have HookedTransformer's own names. Nothing is pickled.
+The metadata has one key, `retrieval_interp`, whose JSON holds `format`, `model`, `task`, `training`
+(how it was made) and `sha256` (over the rest and the weights). Weights have HookedTransformer's own
+names. Nothing is pickled.
 """
 
 import hashlib
@@ -27,8 +27,7 @@ from retrieval_interp.tasks import InputError, TrainingTask
 from retrieval_interp.tasks.structured import from_data, to_data
 from retrieval_interp.tasks.trained import TrainedTask
 
-FORMAT: Literal[1] = 1
-METADATA_KEY = "retrieval_interp"
+_KEY = "retrieval_interp"
 
 
 @dataclass(frozen=True)
@@ -75,22 +74,22 @@ def save_checkpoint(
             f"{path}: expected the weights of a HookedTransformer, found those of another model "
             f"({type(model).__name__})"
         )
-    content = {"format": FORMAT, "model": to_data(config), "task": task.to_dict()}
-    write_tensors(path, weights, {**content, "training": training})
+    content = {"model": to_data(config), "task": task.to_dict(), "training": training}
+    write_tensors(path, weights, {"format": 1, **content})
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
     """Write tensors with JSON metadata and a digest over both."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     signed = {**content, "sha256": _digest(tensors, content)}
-    write_whole(path, save(tensors, {METADATA_KEY: json.dumps(signed)}))
+    write_whole(path, save(tensors, {_KEY: json.dumps(signed)}))
 
 
 def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write_tensors` wrote: tensors on the CPU, and the metadata without the digest."""
     try:
         with safe_open(path, framework="pt") as file:
-            content = json.loads((file.metadata() or {})[METADATA_KEY])
+            content = json.loads((file.metadata() or {})[_KEY])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         digest = content.pop("sha256")
     except (SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:

@@ -83,9 +83,7 @@ def check_own(path: Path, name: str, whose: str) -> bool:
 def lock_folder(path: Path, work: str) -> "BaseFileLock":
     """Lock a folder for this process, creating it if missing; deletes a killed process's leftovers.
 
-    Args:
-        path: the folder.
-        work: what is expected, such as `a run that no other process is training`.
+    `work` says what is expected, such as `a run that no other process is training`.
     """
     from filelock import FileLock, Timeout
 
@@ -125,8 +123,8 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested JSON data as one level, with keys such as `model.layers`."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        nested = isinstance(value, dict)
-        flat |= flatten(value, f"{prefix}{key}.") if nested else {prefix + key: value}
+        key = prefix + key
+        flat |= flatten(value, f"{key}.") if isinstance(value, dict) else {key: value}
     return flat
 
 
@@ -144,17 +142,12 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     lines = read_text(path, "JSON lines").splitlines() if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
+            yield json.loads(line)
         except ValueError:
-            if number == len(lines):
-                return
-            row = None
-        if not isinstance(row, dict):
-            raise InputError(
-                f"{path}: expected a JSON object in line {number}, found {line!r:.60}; mend or "
-                "remove that line"
-            )
-        yield row
+            if number < len(lines):
+                raise InputError(
+                    f"{path}: expected JSON in line {number}, found {line!r:.60}; mend or remove it"
+                ) from None
 
 
 def append_json_lines(path: Path, rows: Iterable[Any]) -> None:

@@ -11,17 +11,14 @@ the same steps are run again with the same numbers.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.storage.checkpoint import (
-    FORMAT,
     load_weights,
     read_tensors,
     save_checkpoint,
@@ -38,18 +35,9 @@ from retrieval_interp.storage.files import (
     write_whole,
 )
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.structured import from_data, from_json, to_data
+from retrieval_interp.tasks.structured import from_json, to_data
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
-
-
-@dataclass(frozen=True)
-class _State:
-    """The metadata of state.safetensors."""
-
-    step: int
-    seconds: float
-    format: Literal[1]
 
 
 class RunFolder:
@@ -75,7 +63,7 @@ class RunFolder:
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row of metrics."""
-        append_json_lines(metrics_path(self.path), [row])
+        append_json_lines(self.path / "metrics.jsonl", [row])
 
     def save(
         self,
@@ -85,21 +73,16 @@ class RunFolder:
         optimizer: torch.optim.Optimizer,
         training: dict[str, Any],
     ) -> None:
-        """Write the state to resume from, then the checkpoint of its step."""
-        tensors: dict[str, Tensor] = {}
-        for name, parameter in model.named_parameters():
-            tensors[f"weight.{name}"] = parameter
-            for key in _MOMENTS:
-                if key in optimizer.state[parameter]:
-                    tensors[f"{key}.{name}"] = optimizer.state[parameter][key]
-        content = {"format": FORMAT, "step": step, "seconds": seconds}
-        write_tensors(self.path / "state.safetensors", tensors, content)
-        self.save_checkpoint(step, model, training)
-
-    def save_checkpoint(self, step: int, model: torch.nn.Module, training: dict[str, Any]) -> None:
-        """Write the checkpoint of a step."""
+        """Write the checkpoint of a step, then the state to resume from."""
         path = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
         save_checkpoint(path, model, self.recipe.task, self.recipe.model, training)
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            moments = optimizer.state.get(parameter, {})
+            tensors[f"weight.{name}"] = parameter
+            tensors |= {f"{key}.{name}": moments[key] for key in _MOMENTS if key in moments}
+        content = {"format": 1, "step": step, "seconds": seconds}
+        write_tensors(self.path / "state.safetensors", tensors, content)
 
     def restore(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
@@ -109,41 +92,32 @@ class RunFolder:
         Returns:
             Steps done and the seconds they took; (0, 0.0) for a new run.
         """
-        path, state = self.path / "state.safetensors", _State(0, 0.0, FORMAT)
+        path, done, seconds = self.path / "state.safetensors", 0, 0.0
         if path.exists():
             tensors, content = read_tensors(path, "a run's state")
-            state = from_data(_State, content, f"{path}: a run's state")
-            weights = {
-                name.removeprefix("weight."): tensor
-                for name, tensor in tensors.items()
-                if name.startswith("weight.")
-            }
-            load_weights(model, weights, str(path))
+            done, seconds = content["step"], content["seconds"]
+            parts: dict[str, dict[str, Tensor]] = {"weight": {}, **{key: {} for key in _MOMENTS}}
+            for name, tensor in tensors.items():
+                kind, _, weight = name.partition(".")
+                parts[kind][weight] = tensor
+            load_weights(model, parts["weight"], str(path))
             for name, parameter in model.named_parameters():
-                if f"exp_avg.{name}" in tensors:
-                    step = torch.tensor(float(state.step))
-                    moments = {key: tensors[f"{key}.{name}"] for key in _MOMENTS}
-                    optimizer.state[parameter] = {
-                        key: value.to(parameter.device)
-                        for key, value in {"step": step, **moments}.items()
-                    }
+                if name in parts["exp_avg"]:
+                    state = {key: parts[key][name] for key in _MOMENTS}
+                    state["step"] = torch.tensor(float(done))
+                    device = parameter.device
+                    optimizer.state[parameter] = {k: v.to(device) for k, v in state.items()}
         elif last_step(self.path):
             raise InputError(
                 f"{path}: expected the state that belongs to the checkpoints, found none; put it "
                 "back or give another --out"
             )
-        for log in (metrics_path(self.path), watch_path(self.path)):
-            rows = list(read_json_lines(log))
+        for log in (self.path / "metrics.jsonl", watch_path(self.path)):
             # A heading has no step.
-            kept = [json.dumps(row) + "\n" for row in rows if row.get("step", 0) <= state.step]
+            kept = [row for row in read_json_lines(log) if row.get("step", 0) <= done]
             if log.exists():
-                write_whole(log, "".join(kept))
-        return state.step, state.seconds
-
-
-def metrics_path(path: Path) -> Path:
-    """The log of losses in a run folder."""
-    return path / "metrics.jsonl"
+                write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
+        return done, seconds
 
 
 def watch_path(path: Path) -> Path:
@@ -153,7 +127,7 @@ def watch_path(path: Path) -> Path:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a run folder's metrics.jsonl."""
-    return list(read_json_lines(metrics_path(path)))
+    return list(read_json_lines(path / "metrics.jsonl"))
 
 
 def checkpoint_files(path: Path) -> dict[int, Path]:
@@ -174,5 +148,5 @@ def read_recipe(path: Path) -> Recipe:
     return recipe
 
 
-def _settings(recipe: Recipe) -> Mapping[str, Any]:
+def _settings(recipe: Recipe) -> dict[str, Any]:
     return {**to_data(recipe), "task": recipe.task.to_dict()}

