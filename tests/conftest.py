@@ -64,7 +64,7 @@ class Finished(NamedTuple):
 
 
 @contextlib.contextmanager
-def _process_settings_kept():
+def _settings_kept():
     """What a command changes in its process, which is ours here, is put back."""
     numbers = [number for name in ("SIGINT", "SIGTERM", "SIGHUP")
                if (number := getattr(signal, name, None))]  # fmt: skip
@@ -80,12 +80,18 @@ def _process_settings_kept():
         warnings.showwarning, sys.unraisablehook = kept[2:]
 
 
+@pytest.fixture
+def process_settings_kept():
+    with _settings_kept():
+        yield
+
+
 def _run_in_process(name, argv, cwd=None):
     from retrieval_interp.commands.command import run_command
 
     module = importlib.import_module(f"retrieval_interp.commands.{name}")
     status = 0
-    with pytest.MonkeyPatch.context() as patch, _process_settings_kept():
+    with pytest.MonkeyPatch.context() as patch, _settings_kept():
         patch.setenv("OMP_WAIT_POLICY", "PASSIVE")
         patch.setattr(sys, "argv", [name, *map(str, argv)])
         if cwd is not None:

@@ -59,7 +59,7 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
 
 def _one_line(box: str, prog: str) -> str:
     """The message inside the box that the option parser draws, in colours on a terminal."""
-    box = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    box = re.sub(r"\x1b\[[0-9;]*m|-{5,}", "", box)
     lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines() if line.strip("│╭╮╰╯─ \t")]
     text = lines[1:] if len(lines) > 1 and "─" in box.splitlines()[0] else lines
     message = re.split("Argument helptext|For full helptext", " ".join(text[:9]))[0].strip()

@@ -59,7 +59,7 @@ class Recipe:
         least = dict.fromkeys((*ones, "validation_examples"), 1)
         for name in (*least, "warmup", "seed", "learning_rate", "weight_decay"):
             value, lowest = getattr(self, name), least.get(name, 0)
-            if not lowest <= value < 2**63:
+            if not lowest <= value < math.inf:
                 raise InputError(f"recipe: expected {name} to be at least {lowest}, found {value}")
         if not 0 < self.cooldown <= 1:
             raise InputError(
