@@ -45,8 +45,10 @@ def installed(request, source, tmp_path_factory):
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     packages = next((folder / "lib").glob("python*")) / "site-packages"
+    libraries = [path for path in site.getsitepackages() if Path(path).is_dir()]
+    (packages / "libraries.pth").write_text("\n".join(libraries) + "\n")
     offline = ["--no-deps", "--no-build-isolation"]
-    install = [f"--python={python}", "install", *offline]
+    install = [f"--python={python}", "install", "--ignore-installed", *offline]
     if request.param == "wheel":
         pip("wheel", *offline, "--wheel-dir", folder, source)
         pip(*install, *folder.glob("*.whl"))
@@ -54,8 +56,6 @@ def installed(request, source, tmp_path_factory):
         pip(*install, "--editable", source)
     elif request.param == "pip install .":
         pip(*install, source)
-    libraries = [path for path in site.getsitepackages() if Path(path).is_dir()]
-    (packages / "libraries.pth").write_text("\n".join(libraries) + "\n")
     found = packages if request.param in ("wheel", "pip install .") else source
     return request.param, python, found
 
