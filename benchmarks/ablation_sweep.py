@@ -36,14 +36,14 @@ from retrieval_interp.circuits import (
     ablation_sweep,
     mean_attention,
 )
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.hooks.points import pattern_hook_name
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.model import build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.tasks import Batch, RetrievalTask
-from retrieval_interp.training.model import build_model
 
 
 def load(name: str, device: torch.device) -> tuple[Any, RetrievalTask]:

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer
 
+from retrieval_interp.model import ModelConfig
 from retrieval_interp.tasks import RetrievalTask
-from retrieval_interp.training.model import ModelConfig
 
 
 class PlainBlock(nn.Module):
@@ -42,7 +42,7 @@ class PlainBlock(nn.Module):
 class PlainTransformer(nn.Module):
     """Plain PyTorch written by hand, nanoGPT style: fused attention, no hook points.
 
-    The same sizes and blocks as `retrieval_interp.training.model`.
+    The same sizes and blocks as `retrieval_interp.model`.
     """
 
     def __init__(self, config: ModelConfig, task: RetrievalTask):

@@ -21,12 +21,12 @@ from tqdm import tqdm
 from training_step import KNOWN, stepper
 
 from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.model import build_model
 from retrieval_interp.training.freed_memory import (
     MMAP_THRESHOLD,
     TRIM_THRESHOLD,
     keep_freed_memory,
 )
-from retrieval_interp.training.model import build_model
 
 DEFAULT = ("small", "transformer-a", "section7-ic-1", "section7-ic-4")
 SETTLING = 4  # steps before the clock starts

@@ -26,8 +26,8 @@ from tqdm import tqdm
 from retrieval_interp.circuits import ablation_sweep, discover
 from retrieval_interp.circuits.known.rules import doubling_rules
 from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 
 
 class Size(NamedTuple):

@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 from measure import arguments, in_turns, machine, prepare, ratios, report, seconds
+from retrieval_interp.training.seeds import Stack
 from tqdm import tqdm
 from training_step import stepper
 
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.model import build_model
 from retrieval_interp.sweep.grid import Cell, make_grid
 from retrieval_interp.sweep.groups import numbers
 from retrieval_interp.training.compiled import compiled
-from retrieval_interp.training.model import build_model
-from retrieval_interp.training.seeds import Stack
 
 
 def resized(batch: int, width: int) -> Recipe:

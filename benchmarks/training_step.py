@@ -25,10 +25,10 @@ from tqdm import tqdm
 
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.model import build_model
 from retrieval_interp.tasks import VectorTask
 from retrieval_interp.training.compiled import compiled
 from retrieval_interp.training.freed_memory import keep_freed_memory
-from retrieval_interp.training.model import build_model
 
 KNOWN = sorted(name for name in PRESETS if isinstance(PRESETS[name].task, VectorTask))
 DEFAULT = (

@@ -14,11 +14,11 @@ import torch
 from transformer_lens import HookedTransformer
 
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.reproduce.claims import useful_heads
 from retrieval_interp.reproduce.evidence import Evidence
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.tasks import RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 

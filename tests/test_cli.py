@@ -114,7 +114,7 @@ def test_checkpoints_are_listed_with_their_record(capsys):
 def test_presets_and_tasks_are_listed_as_they_are(capsys):
     listed = {row[0]: row for row in rows(capsys, "presets")[2:]}
     assert list(listed) == list(PRESETS)
-    assert listed["small"] == ["small", "retrieval, D = 3", "5 x 1", "12000 x 128"]
+    assert listed["small"] == ["small", "retrieval, steps 3", "5 x 1", "12000 x 128"]
     names = [row[0] for row in rows(capsys, "tasks")[2:] if row[0]]
     assert set(names) <= set(dir(tasks)) and {"RetrievalTask", "TemplateTask"} < set(names)
     assert all(issubclass(getattr(tasks, name), tasks.Task) for name in names)

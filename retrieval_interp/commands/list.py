@@ -40,31 +40,22 @@ def _checkpoints() -> Iterator[list[str]]:
     for name, path in shipped_checkpoints().items():
         with safe_open(path, framework="numpy") as file:
             record = json.loads(file.metadata()["retrieval_interp"])
-        model, task = record["model"], record["task"]
-        loss = f"{record['training']['validation_loss']:.4f}"
-        yield [
-            name,
-            f"{task['name']}, {_size(task)}",
-            f"{model['layers']} x {model['heads']}",
-            loss,
-        ]
-
-
-def _size(task: dict[str, Any]) -> str:
-    """The parameter of a task that says most."""
-    for name, letter in (("steps", "D"), ("hops", "K"), ("length", "length"), ("pairs", "pairs")):
-        if name in task:
-            return f"{letter} = {task[name]}"
-    return str(task["graph"])
+        sizes = f"{record['model']['layers']} x {record['model']['heads']}"
+        yield [name, _named(record["task"]), sizes, f"{record['training']['validation_loss']:.4f}"]
 
 
 def _presets() -> Iterator[list[str]]:
     from retrieval_interp.config.presets import PRESETS
 
     for name, recipe in PRESETS.items():
-        task, model = recipe.task.to_dict(), recipe.model
-        sizes = f"{model.layers} x {model.heads}"
-        yield [name, f"{task['name']}, {_size(task)}", sizes, f"{recipe.steps} x {recipe.batch}"]
+        sizes = f"{recipe.model.layers} x {recipe.model.heads}"
+        yield [name, _named(recipe.task.to_dict()), sizes, f"{recipe.steps} x {recipe.batch}"]
+
+
+def _named(task: dict[str, Any]) -> str:
+    """A task with its parameter that says most."""
+    size = next(name for name in ("steps", "hops", "length", "graph", "pairs") if name in task)
+    return f"{task['name']}, {size} {task[size]}"
 
 
 def _grids() -> Iterator[list[str]]:

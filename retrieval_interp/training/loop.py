@@ -101,8 +101,7 @@ def train_model(
         out: run folder; without one nothing is written.
         device: `auto`, `cpu` or `cuda`.
         compile: use `torch.compile`; if that fails, a warning says why and the run is eager.
-        on_step: called after each step with the number of steps done and the metrics row of the
-            step, if it was logged.
+        on_step: called after each step with the number of steps done and its metrics row, if any.
         watch: looks at the model every `log_every` steps; does not change the training.
 
     Examples:
@@ -180,7 +179,15 @@ def _train(
         if logged or done > last - FINAL_STEPS:
             with torch.no_grad():
                 partial = task.partial_losses(model(validation.inputs), validation).tolist()
-            row = _row(recipe, done, float(total) / (done - since), partial, seconds)
+            row = {
+                "step": done,
+                "train_loss": float(total) / (done - since),
+                "validation_loss": statistics.fmean(partial),
+                "partial_losses": partial,
+                "learning_rate": recipe.learning_rate_at(step),
+                "seconds": round(seconds, 3),
+            }
+            _check_finite(row)
             total.zero_()
             since = done
             metrics.append(row)
@@ -194,25 +201,13 @@ def _train(
     return Trained(model.eval(), recipe, record | _result(metrics, last), metrics)
 
 
-def _row(
-    recipe: Recipe, step: int, train_loss: float, partial: list[float], seconds: float
-) -> dict[str, Any]:
-    """A row of metrics; losses that are not finite end the run."""
-    validation_loss = statistics.fmean(partial)
-    if not math.isfinite(train_loss + validation_loss):
+def _check_finite(row: dict[str, Any]) -> None:
+    if not math.isfinite(row["train_loss"] + row["validation_loss"]):
         raise InputError(
-            f"training: expected finite losses, found {train_loss} in training and "
-            f"{validation_loss} in validation at step {step}; lower the learning rate or add "
-            "warm-up, and give another --out (what was saved is kept)"
+            f"training: expected finite losses, found {row['train_loss']} in training and "
+            f"{row['validation_loss']} in validation at step {row['step']}; lower the learning "
+            "rate or add warm-up, and give another --out (what was saved is kept)"
         )
-    return {
-        "step": step,
-        "train_loss": train_loss,
-        "validation_loss": validation_loss,
-        "partial_losses": partial,
-        "learning_rate": recipe.learning_rate_at(step - 1),
-        "seconds": round(seconds, 3),
-    }
 
 
 def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:
