@@ -8,12 +8,12 @@ from safetensors.torch import save_file
 
 from retrieval_interp.circuits.runs.losses import standard_error
 from retrieval_interp.storage.checkpoint import (
-    find_checkpoint,
     load_checkpoint,
     save_checkpoint,
     shipped_checkpoints,
     write_tensors,
 )
+from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 

@@ -174,10 +174,10 @@ def test_a_closed_pipe_ends_a_command_without_a_word(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory, run_command_once):
+def done(tmp_path_factory, run_command_in_process):
     """One real run of the main job."""
     folder = tmp_path_factory.mktemp("ablate")
-    result = run_command_once(
+    result = run_command_in_process(
         "ablate",
         *["--ckpt", "small", "--json", "out.json", "--report", "out.html"],
         *["--save-circuit", "circuit.json"],

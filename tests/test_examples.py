@@ -23,14 +23,9 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
 def run(*arguments, cwd):
+    command = [sys.executable, *map(str, arguments)]
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -100,20 +95,8 @@ def test_the_lines_of_a_page_run(page, printed):
     assert all(part in found for part in PRINTED[page]), found
     if page == "README.md":  # the next block is lines that they print
         (shown,) = (block for block in blocks(page) if block.startswith("L4.H0: original"))
-        lines = shown.splitlines()
-        assert (
-            len(lines) == 5
-            and [line for line in lines if not is_shown(line, found.splitlines())] == []
-        )
-
-
-def test_the_depths_of_the_shown_graph_are_those_of_the_text(printed):
-    code = "\nfrom retrieval_interp.circuits.flow import node_depths"
-    code += "\nprint(node_depths(task.graph, causal=True))"
-    found = printed(blocks("docs/conditional.md", "python")[0] + code)
-    assert found.splitlines()[-1] == "{'a': 0, 'x': 2, 'y': 2, 'z': 3}"
-    said = "a is there from the start, x and y after 2 layers, and z after 3."
-    assert said in (ROOT / "docs/conditional.md").read_text()
+        assert shown.count("\n") == 5
+        assert all(is_shown(line, found.splitlines()) for line in shown.splitlines())
 
 
 @pytest.mark.slow
@@ -135,10 +118,8 @@ def example(name, *argv):
 
 
 def test_compiled_models_reach_the_bound(printed):
-    rows = [
-        line.split()
-        for line in printed(example("reach_the_bound.py", "1", "3", "8")).splitlines()[1:]
-    ]
+    lines = printed(example("reach_the_bound.py", "1", "3", "8")).splitlines()[1:]
+    rows = [line.split() for line in lines]
     assert [row[:2] for row in rows] == [["1", "2"], ["3", "3"], ["8", "5"]]
     assert all(float(row[4]) < 1e-3 and row[5] == "refused" for row in rows)
 
@@ -186,50 +167,30 @@ def test_notebooks_are_committed_without_outputs():
 def executed(tmp_path, monkeypatch):
     """Runs a notebook from a temporary folder, with this interpreter and no settings of a user.
 
-    Gives what each code cell showed: streams and plain texts, and the kinds of data beside them.
+    Gives what each code cell showed: streams and plain texts, and the kinds of data with them.
     """
-    spec = {
-        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-        "display_name": "Python 3",
-        "language": "python",
-    }
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     kernel = tmp_path / "data" / "kernels" / "python3" / "kernel.json"
     kernel.parent.mkdir(parents=True)
-    kernel.write_text(json.dumps(spec))
+    kernel.write_text(json.dumps({"argv": argv, "display_name": "Python", "language": "python"}))
     for name in ("DATA", "CONFIG", "RUNTIME"):
         monkeypatch.setenv(f"JUPYTER_{name}_DIR", str(tmp_path / name.lower()))
     monkeypatch.setenv("JUPYTER_NO_CONFIG", "1")
-    work = tmp_path / "work"
-    work.mkdir()
-    environment = {
-        **os.environ,
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "IPYTHONDIR": str(tmp_path / "ipython"),
-        "TMPDIR": str(work),
-        "HOME": str(tmp_path),
-    }
+    folders = dict.fromkeys(("TMPDIR", "HOME", "IPYTHONDIR"), str(tmp_path))
 
     def execute(name):
         notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
-        client = NotebookClient(
-            notebook,
-            timeout=900,
-            kernel_name="python3",
-            allow_errors=False,
-            resources={"metadata": {"path": str(work)}},
-        )
-        client.execute(env=environment)
+        where = {"metadata": {"path": str(tmp_path)}}
+        client = NotebookClient(notebook, timeout=900, kernel_name="python3", resources=where)
+        client.execute(env={**os.environ, **folders, "OMP_WAIT_POLICY": "PASSIVE"})
         shown = {}
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                texts, kinds = [], set()
-                for output in cell.outputs:
-                    assert output.get("name") != "stderr", output.text
-                    # A stream may come in pieces.
-                    text = output.get("text") or output.data.get("text/plain", "") + "\n"
-                    texts.append(text)
-                    kinds |= set(output.get("data", ()))
-                shown[cell.id] = ("".join(texts), kinds)
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+            texts, kinds = [], set()
+            for output in cell.outputs:
+                assert output.get("name") != "stderr", output.text
+                texts.append(output.get("text") or output.data.get("text/plain", "") + "\n")
+                kinds |= set(output.get("data", ()))
+            shown[cell.id] = ("".join(texts), kinds)
         return shown
 
     return execute

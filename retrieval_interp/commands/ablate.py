@@ -1,8 +1,4 @@
-"""Which attention paths do the work: `python -m retrieval_interp.ablate --ckpt small`.
-
-Finds a circuit (or takes one), replaces the attention of a trained model by it, and says what each
-replacement costs (paper, appendix E).
-"""
+"""Which attention paths do the work: `retrieval-interp ablate --ckpt small` (paper, appendix E)."""
 
 import shlex
 from collections.abc import Sequence

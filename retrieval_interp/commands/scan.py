@@ -1,8 +1,4 @@
-"""What each attention head looks at, and which heads rules replace: `retrieval-interp scan`.
-
-`retrieval-interp scan --model small`, or on any text with a model that reads words:
-`--model FOLDER --text FILE`, where the folder holds a Hugging Face model, or `--model smollm2`.
-"""
+"""What each head looks at, and which heads rules replace: `retrieval-interp scan --model small`."""
 
 import shlex
 import sys

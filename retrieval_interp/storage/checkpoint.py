@@ -21,7 +21,7 @@ from retrieval_interp.circuits.models.version import has_hooked_transformer
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.model import build_model, tokenizer_of
 from retrieval_interp.storage.files import write_whole
-from retrieval_interp.storage.find_checkpoint import find_checkpoint as find_checkpoint
+from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, TrainingTask
 from retrieval_interp.tasks.structured import from_data, to_data
@@ -52,8 +52,6 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class _Content:
-    """The metadata of a checkpoint without its digest."""
-
     model: ModelConfig
     task: TrainedTask
     training: dict[str, Any]
