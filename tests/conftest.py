@@ -87,8 +87,8 @@ def process_settings_kept():
 def run_command_in_process():
     """Runs `retrieval-interp NAME ARGV` in this process, which saves loading libraries.
 
-    `run_command_in_process("ablate", "--ckpt", "small", cwd=folder)` gives what `subprocess.run` does:
-    `returncode`, `stdout` and `stderr`.
+    `run_command_in_process("ablate", "--ckpt", "small", cwd=folder)` gives what `subprocess.run`
+    does: `returncode`, `stdout` and `stderr`.
     """
 
     def run(name, *argv, cwd=None):
