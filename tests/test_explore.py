@@ -13,7 +13,7 @@ import warnings
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.discovery.watch import SearchStopped
+from retrieval_interp.circuits.discovery.search import SearchStopped
 from retrieval_interp.commands.explore import main as explore
 from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.tasks import InputError

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.discovery.watch import SearchStopped
+from retrieval_interp.circuits.discovery.search import SearchStopped
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.model import build_model
 from retrieval_interp.views.finding import finding
@@ -55,7 +55,8 @@ def test_paths_have_the_tasks_own_names_everywhere(tmp_path):
     bench.suppose("L0.H0 answer<-first")
     page = unescape(bench.report(tmp_path / "report.html").read_text())
     assert page.count(f'data-path="{name}"') >= 3  # arrow, row, cell
-    score = replace(bench.score().data, baseline_loss=0.01)  # as if the model had learned it
+    score = bench.score().data
+    score = replace(score, intact=replace(score.intact, loss=0.01))  # as if it had learned
     said = finding(score, task, bench.batch, 2, 1)
     assert "L0.H0, a previous-token head, brings what is at “first A” to “B after it”." in said
 
@@ -286,5 +287,5 @@ def test_what_bounds_a_search_and_a_score_reaches_them(explorer, bench, monkeypa
     ask(explorer, "discover", **bounds)
     ask(explorer, "score", controls=3)
     ask(explorer, "score")
-    assert asked[0].pop("watch")
+    assert asked[0].pop("progress")
     assert asked == [{**bounds, "time": 5.0}, {"controls": 3}, {"controls": 20}]

@@ -25,7 +25,7 @@ def test_chains_say_who_fetches_what():
     batch = task.sample(8)
     score = ri.score_circuit(model, task, ri.parse_circuit(lines, task), batch, controls=0)
     assert finding(score, task, batch, 3, 1) == []  # of a model that has learned nothing
-    said = finding(replace(score, baseline_loss=0.01), task, batch, 3, 1)
+    said = finding(replace(score, intact=replace(score.intact, loss=0.01)), task, batch, 3, 1)
     assert said[:2] == [
         "L1.H0 fetches B from B of A->B; L2.H0 fetches C and D from C of B->C, where L1.H0 had "
         "brought D.",
@@ -61,7 +61,8 @@ def test_an_induction_heads_circuit_reads_as_one(repeated):
         for number, head in ((3, 3), (2, 2), (1, 4), (4, 2), (5, 4))
     )
     row = replace(score.enabling[0], enables=(*others, later))
-    last = finding(replace(score, enabling=(row,)), repeated.task, repeated.batch, 5, 1)[-1]
+    other = replace(score, intact=replace(score.intact, enabling=(row,)))
+    last = finding(other, repeated.task, repeated.batch, 5, 1)[-1]
     assert last.count("falls from") == 2 and last.index("L1.H0") < last.index("L4.H0")
     assert last.endswith(", and less so L2.H0 and L3.H0.")
     tight = replace(score, tolerance=score.baseline_loss / 2)

@@ -60,14 +60,19 @@ def test_a_path_that_is_needed_for_nothing_seen_says_what_is_known(small, score)
     row = next(row for row in score.enabling if str(row.path) == "L0.H0 s4<-s4")
     (most,) = row.enables
     quiet = replace(row, enables=(), nearly=replace(most, when_cut=most.attention - 0.05))
-    changed = replace(score, paths=(), enabling=(quiet,))
+
+    def with_enabling(*rows):
+        replaced = replace(score.replaced, paths=())
+        return replace(score, intact=replace(score.intact, enabling=rows), replaced=replaced)
+
+    changed = with_enabling(quiet)
     assert row.live_loss > score.tolerance
     assert said(changed, small.task)["L0.H0 s4<-s4"] == (
         f"needed by the intact model (intact: {score.baseline_loss:.4f}); no later path listed "
         f"here loses 0.1 of attention without it (most: L4.H0 s0<-s4, {most.attention:.2f} to "
         f"{most.attention - 0.05:.2f})"
     )
-    alone = replace(changed, enabling=(replace(quiet, nearly=None),))
+    alone = with_enabling(replace(quiet, nearly=None))
     assert said(alone, small.task)["L0.H0 s4<-s4"].endswith(
         "no later path listed here loses attention without it"
     )
@@ -86,7 +91,7 @@ def test_a_tolerance_out_of_reach_is_said_and_by_how_much(small, score):
     assert text.endswith("Try a tolerance of 0.05.")
     # A model that misses the task's own as well: 0.75 - 0.95 * (0.75 - 0.4).
     assert score.uninformed_loss == 0.75
-    poor = verdict(replace(score, baseline_loss=0.4), small.task)
+    poor = verdict(replace(score, intact=replace(score.intact, loss=0.4)), small.task)
     assert poor.endswith(("Try a tolerance of 0.417.", "Try a tolerance of 0.418."))
     assert "out of reach" not in verdict(score, small.task)
     assert "L0.H0 s2<-s1" not in score_table(tight, small.task)
@@ -108,7 +113,7 @@ def test_a_note_on_heads_replaced_alone_is_there_only_where_one_costs_more(small
     worst = max(row.loss for row in score.heads)
     assert worst > score.combined_loss
     assert "Replacing one head can cost more" in score_table(score, small.task)
-    more = replace(score, combined_loss=worst)
+    more = replace(score, replaced=replace(score.replaced, loss=worst))
     assert "Replacing one head" not in score_table(more, small.task)
 
 

@@ -10,7 +10,6 @@ Every method returns something that a notebook draws and a terminal prints; noth
 import math
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,13 +23,13 @@ from retrieval_interp.circuits import (
     Head,
     HeadPath,
     Scorer,
-    ablation_sweep,
+    SearchOptions,
+    ablations,
     mean_attention,
     score_circuit,
 )
 from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.attention import check_paths
-from retrieval_interp.circuits.discovery.watch import Watch
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.ablated import ablated
@@ -44,7 +43,6 @@ from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, is_unlearned
 from retrieval_interp.circuits.scores.tolerance import default_tolerance
-from retrieval_interp.progress import line_with
 from retrieval_interp.reproduce.paper import paper_reports
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
@@ -289,7 +287,7 @@ class Workbench:
         examples: int | None = None,
         restarts: int = 4,
         one_hot: bool = False,
-        watch: Watch | None = None,
+        progress: Progress | None = None,
     ) -> View:
         """Search for a circuit, on examples of another split, and make it the current one.
 
@@ -301,7 +299,7 @@ class Workbench:
             examples: number of examples that decide; by default as many as are measured on.
             restarts: number of starting circuits.
             one_hot: only one-hot paths, as in the paper: no two sources share.
-            watch: told where the search is, instead of a line on the terminal; ends it by True.
+            progress: wraps the search instead of a line on the terminal, as in `ri.discover`.
 
         Returns:
             A view of the circuit; its `data` is the loss. If the search was cut short, the
@@ -311,7 +309,9 @@ class Workbench:
             InputError: a number is out of range, or the model has no such head.
             KeyboardInterrupt: the search was cancelled before any circuit held.
         """
-        return self.take(self.searched(self.model, time, heads, examples, restarts, one_hot, watch))
+        return self.take(
+            self.searched(self.model, time, heads, examples, restarts, one_hot, progress)
+        )
 
     def searched(
         self,
@@ -321,26 +321,25 @@ class Workbench:
         examples: int | None = None,
         restarts: int = 4,
         one_hot: bool = False,
-        watch: Watch | None = None,
+        progress: Progress | None = None,
     ) -> Circuit:
         """What `discover` finds in the model, or in a copy of it; nothing here changes."""
         self._check_unchanged()
         chosen = None if heads is None else [
             self.check_head(Head.parse(head) if isinstance(head, str) else head) for head in heads
         ]  # fmt: skip
-        with nullcontext(watch) if watch else line_with(self.progress) as shown:
-            return discover_circuit(
-                model,
-                self.task,
-                self._stated,
-                len(self.batch) if examples is None else examples,
-                self.seed,
-                restarts,
-                not one_hot,
-                time,
-                chosen,
-                shown,
-            )
+        options = SearchOptions(
+            self._stated,
+            len(self.batch) if examples is None else examples,
+            self.seed,
+            restarts,
+            not one_hot,
+            time,
+            chosen,
+        )
+        return discover_circuit(
+            model, self.task, options=options, progress=progress or self.progress
+        )
 
     def take(self, found: Circuit) -> View:
         """Make a circuit that a search found the current one."""
@@ -504,7 +503,7 @@ class Workbench:
 
         Returns:
             A view with a heat map of heads and the paths that cost most; its `data` is what
-            `ri.ablation_sweep` gives.
+            `ri.ablations` gives.
 
         Raises:
             InputError: least is not from 0 to 1.
@@ -512,9 +511,7 @@ class Workbench:
         if type(least) not in (int, float) or not 0 <= least <= 1:
             raise InputError(f"least: expected a mean attention of 0 to 1, found {least!r:.40}")
         self._check_unchanged()
-        found = ablation_sweep(
-            self.model, self.task, self.batch, least=least, progress=self.progress
-        )
+        found = ablations(self.model, self.task, self.batch, least=least, progress=self.progress)
         return sweep_view(found, self.task)
 
     # Scoring

@@ -14,7 +14,7 @@ from retrieval_interp.commands.command import (
     saying,
     tell_files,
 )
-from retrieval_interp.progress import progress_bar, search_line
+from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import write_json, write_whole
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.storage.provenance import provenance
@@ -109,20 +109,16 @@ def _read(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit":
 
 
 def _search(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit":
-    heads = None if options.heads is None else [ri.Head.parse(head) for head in options.heads]
-    with search_line() as watch:
-        return ri.discover(
-            checkpoint.model,
-            checkpoint.task,
-            tolerance=options.tolerance,
-            examples=options.examples,
-            seed=options.seed,
-            restarts=options.restarts,
-            shared=not options.one_hot,
-            time=options.time,
-            heads=heads,
-            watch=watch,
-        )
+    search = ri.SearchOptions(
+        tolerance=options.tolerance,
+        examples=options.examples,
+        seed=options.seed,
+        restarts=options.restarts,
+        shared=not options.one_hot,
+        time=options.time,
+        heads=None if options.heads is None else [ri.Head.parse(head) for head in options.heads],
+    )
+    return ri.discover(checkpoint.model, checkpoint.task, options=search, progress=progress_bar)
 
 
 def _write(

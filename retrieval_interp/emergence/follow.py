@@ -18,7 +18,6 @@ from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import EXAMPLES, Probe, Snapshot
 from retrieval_interp.emergence.series import Losses, Series
 from retrieval_interp.emergence.watch import read_watch, same_circuit
-from retrieval_interp.progress import line_with
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
 from retrieval_interp.storage.files import check_run_folder
 from retrieval_interp.storage.run_folder import (
@@ -152,8 +151,7 @@ def _last_readable(
 
 def _discovered(checkpoint: Checkpoint, tolerance: float, seed: int, progress: Progress) -> Circuit:
     model, task = checkpoint.model, checkpoint.task
-    with line_with(progress) as watch:
-        found = discover(model, task, tolerance, DISCOVERY_EXAMPLES, seed, watch=watch)
+    found = discover(model, task, tolerance, DISCOVERY_EXAMPLES, seed=seed, progress=progress)
     if not any(found.paths()) and not found.enabling:
         raise InputError(
             f"{checkpoint.name}: expected a model in which a circuit can be found, found one that "

@@ -7,14 +7,13 @@ frozen in a report (`views/report.py`).
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, ablated
-from retrieval_interp.circuits.discovery.candidates import propose
-from retrieval_interp.circuits.discovery.watch import SearchState
+from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks.points import call_options, pattern_hook_name
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.notation import parse_head_path
@@ -217,7 +216,7 @@ class Exploring:
         self._cancelled.clear()
         try:
             self._set("state", self._state(busy="searching"))
-            return self.bench.searched(model, watch=self._watch, **_search_options(asked))
+            return self.bench.searched(model, progress=self._told_of, **_search_options(asked))
         except KeyboardInterrupt:
             if not self._cancelled.is_set():
                 raise
@@ -240,12 +239,16 @@ class Exploring:
         self.bench.take(circuit)
         return circuit.unfinished and f"unfinished: {circuit.unfinished}"
 
-    def _watch(self, where: SearchState) -> bool:
-        now = time.monotonic()
-        if now - self._told > _TELLING:
-            self._told = now
-            self._set("state", {**self.state, "busy": str(where)})
-        return self._cancelled.is_set()
+    def _told_of(self, search: Iterable[Any], what: str) -> Iterator[Any]:
+        """Say now and then where a search is, until it is cancelled."""
+        for where in search:
+            now = time.monotonic()
+            if now - self._told > _TELLING:
+                self._told = now
+                self._set("state", {**self.state, "busy": str(where)})
+            if self._cancelled.is_set():
+                return
+            yield where
 
     def _carry_out(self, what: Any, act: Callable[[], str]) -> None:
         start, said, failed = time.perf_counter(), "", False

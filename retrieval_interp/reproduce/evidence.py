@@ -25,7 +25,6 @@ from retrieval_interp.circuits.scores.scorer import Progress, no_progress
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
-from retrieval_interp.progress import line_with
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import read_part, read_text
@@ -103,10 +102,10 @@ class Trained:
             trained = f"{self.name} was trained on"
             sizes = checkpoint.config.layers, checkpoint.config.heads
             return read_circuit(self._circuit_file, checkpoint.task, *sizes, trained)
-        with line_with(self._progress) as watch:
-            found = discover_circuit(
-                checkpoint.model, checkpoint.task, examples=EXAMPLES, shared=False, watch=watch
-            )
+        line, model = self._progress, checkpoint.model
+        found = discover_circuit(
+            model, checkpoint.task, examples=EXAMPLES, shared=False, progress=line
+        )
         if found.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
         return found

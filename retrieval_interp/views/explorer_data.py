@@ -6,7 +6,7 @@ from typing import Any
 
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, HeadPath
 from retrieval_interp.circuits.hooks.points import is_causal
-from retrieval_interp.circuits.scores.circuit_score import PathScore
+from retrieval_interp.circuits.scores.score import PathScore
 from retrieval_interp.tasks import Task
 from retrieval_interp.views.score_text import describe, path_rows
 

@@ -7,8 +7,8 @@ from retrieval_interp.circuits import Circuit, CircuitScore, Head, HeadPath
 from retrieval_interp.circuits.draw.names import head_kind
 from retrieval_interp.circuits.flow.delivery import describe_flow, listed
 from retrieval_interp.circuits.flow.fetches import fetches
-from retrieval_interp.circuits.scores.circuit_score import PathScore
 from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.circuits.scores.score import PathScore
 from retrieval_interp.circuits.scores.scorer import is_unlearned
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted

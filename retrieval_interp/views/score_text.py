@@ -7,14 +7,14 @@ from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath
 from retrieval_interp.circuits.mechanisms import ORIGINAL
-from retrieval_interp.circuits.scores.circuit_score import (
+from retrieval_interp.circuits.scores.enabling import LEAST_DROP, Enabled
+from retrieval_interp.circuits.scores.score import (
     NOT_SHOWN,
     LivePathScore,
     PathScore,
     RedundantScore,
     control_summary,
 )
-from retrieval_interp.circuits.scores.enabling import LEAST_DROP, Enabled
 from retrieval_interp.circuits.scores.scorer import is_unlearned
 from retrieval_interp.circuits.scores.tolerance import KEPT, tolerance_of
 from retrieval_interp.config.model_config import ModelConfig

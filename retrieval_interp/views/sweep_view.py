@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from retrieval_interp.circuits.circuit import Head
-from retrieval_interp.circuits.scores.ablations import AblationSweep
+from retrieval_interp.circuits.scores.ablations import Ablations
 from retrieval_interp.tasks import Task
 from retrieval_interp.views.page import View, render, unescaped
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _ROWS = 30
 
 
-def sweep_figure(sweep: AblationSweep, task: Task) -> "go.Figure":
+def sweep_figure(sweep: Ablations, task: Task) -> "go.Figure":
     """Heads by layer, coloured by what the loss rises by without the content of their attention.
 
     That is, when uniform or identity attention takes its place, whichever costs less.
@@ -53,11 +53,11 @@ def sweep_figure(sweep: AblationSweep, task: Task) -> "go.Figure":
     )
 
 
-def sweep_view(sweep: AblationSweep, task: Task) -> View:
+def sweep_view(sweep: Ablations, task: Task) -> View:
     """A sweep as a page or in a notebook: the heat map, and a table of paths below.
 
     Args:
-        sweep: what `ri.ablation_sweep` returned.
+        sweep: what `ri.ablations` returned.
         task: names roles and loss.
     """
     rows = [
