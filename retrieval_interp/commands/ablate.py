@@ -70,7 +70,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         checkpoint = ri.load_checkpoint(options.ckpt, device)
     model, task = checkpoint.model, checkpoint.task
     batch = task.sample(options.examples, options.seed, device, split="test")
-    circuit = _read(options, checkpoint) if options.circuit else _search(options, checkpoint)
+    circuit = _read(options, checkpoint) or _search(options, checkpoint)
     score = ri.score_circuit(
         model, task, circuit, batch, options.tolerance, options.controls, progress_bar
     )
@@ -100,10 +100,11 @@ def _check(options: AblateOptions) -> None:
     find_checkpoint(options.ckpt)
 
 
-def _read(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit":
+def _read(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit | None":
     from retrieval_interp.storage.circuit_file import read_circuit
 
-    assert options.circuit is not None
+    if options.circuit is None:
+        return None
     sizes, trained = checkpoint.config, f"{checkpoint.name} was trained on"
     return read_circuit(options.circuit, checkpoint.task, sizes.layers, sizes.heads, trained)
 

@@ -19,10 +19,7 @@ _TEMPORARY = ".writing-"
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file under a temporary name in its folder, then rename it into place.
-
-    A reader sees the old file or the new one, never half of one.
-    """
+    """Write a file under a temporary name, then rename it: no reader sees half a file."""
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(f"{_TEMPORARY}{path.name[:50]}-{secrets.token_hex(4)}")
     try:
@@ -63,19 +60,14 @@ def check_run_folder(run: Path) -> None:
 
 
 def check_own(path: Path, name: str, whose: str) -> bool:
-    """Whether a folder holds the file that marks it as `whose`, such as `a run's`.
-
-    A file, or a folder with other files, is refused.
-    """
+    """Whether a folder holds the file that marks it as `whose`; one with other files is refused."""
     if (path / name).exists():
         return True
-    if path.is_file() or any(
-        child.is_file() and child.name != "lock" and not child.name.startswith(_TEMPORARY)
-        for child in path.rglob("*")
-    ):
+    files = [child.name for child in [path, *path.rglob("*")] if child.is_file()]
+    if any(name != "lock" and not name.startswith(_TEMPORARY) for name in files):
         raise InputError(
-            f"{path}: expected a new folder or {whose}, found a file or a folder with other files "
-            f"and no {name}; give another --out"
+            f"{path}: expected a new folder or {whose}, found other files and no {name}; give "
+            "another --out"
         )
     return False
 
