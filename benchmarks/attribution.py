@@ -79,7 +79,7 @@ class LogitDifference(EquationsTask):
     """The equations, with the largest wrong logit minus the right one in the place of the loss."""
 
     def example_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        logits, right = self._logits(outputs, batch), self._targets(batch)[..., None]
+        logits, right = self.logits(outputs, batch), self.right(batch)[..., None]
         wrong = logits.scatter(-1, right, -torch.inf).max(-1).values
         return (wrong - logits.gather(-1, right)[..., 0]).mean(dim=1)
 

@@ -33,7 +33,7 @@ from retrieval_interp.circuits.known.trace import (
 )
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.tasks import InputError, RetrievalTask, role_name
-from retrieval_interp.tasks.positions import rotary_encoding
+from retrieval_interp.tasks.sampling import rotary_encoding
 
 if TYPE_CHECKING:
     from retrieval_interp.circuits.models.vector_transformer import VectorTransformer

@@ -25,7 +25,6 @@ from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, TrainingTask
 from retrieval_interp.tasks.structured import from_data, to_data
-from retrieval_interp.tasks.trained import TrainedTask
 
 _KEY = "retrieval_interp"
 
@@ -53,7 +52,7 @@ class Checkpoint:
 @dataclass(frozen=True)
 class _Content:
     model: ModelConfig
-    task: TrainedTask
+    task: TrainingTask
     training: dict[str, Any]
     format: Literal[1]
 
