@@ -91,12 +91,12 @@ def test_prose_is_broken_at_spaces_alone():
     assert wrapped("one two three", 8, 2) == ["one two", "  three"]
 
 
-@pytest.mark.parametrize("width", [30, 60, 80])
+@pytest.mark.parametrize("width", [40, 60, 80])
 def test_tables_keep_to_a_width_and_break_no_word(width):
     header = ["path", "meaning", "loss, cut live", "what it does"]
     row = ["L0.H0 s2<-s1", "B <- A of A->B", "0.0797", "enables L2.H0 s0<-s2 and L4.H0 s0<-s4"]
     lines = text_table(header, [row], right=(2,), width=width)
-    assert max(map(len, lines)) <= max(width, 4 + 7 + 6 + 7 + 3 * 2)
+    assert max(map(len, lines)) <= width
     words = {word for line in lines for word in line.split() if word.strip("-")}
     assert words == {word for text in (*header, *row) for word in text.split()}
     assert text_table(header, [row]) == text_table(header, [row], width=500)

@@ -160,6 +160,7 @@ def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
-    task = {"D" if name == "steps" else name: to_data(v) for name, v in vars(recipe.task).items()}
-    parts = {**vars(recipe.model), **task, **vars(recipe)}
-    return {name: value for name, value in parts.items() if name not in ("task", "model")}
+    parts = to_data(recipe)
+    task = {"D" if name == "steps" else name: value for name, value in parts.pop("task").items()}
+    # A derived width is no setting of its own.
+    return {**parts.pop("model"), "d_head": recipe.model.d_head, **task, **parts}
