@@ -232,7 +232,7 @@ SHOWN = {
         "figure": [WIDGET],
         "suppose": ["MSE 0.0000", ", below 0.01"],
         "score": ["0 of 20 random circuits"],
-        "refused": ["refused: compile: expected rules that bring x_4 to s0"],
+        "refused": ["refused: compile: expected heads that bring x_4 to s0"],
     },
     "your_own_model": {
         "suppose": [", below 0.1"],

@@ -18,7 +18,7 @@ INDUCTION = {
 }
 
 
-def test_chains_say_who_fetches_what():
+def test_chains_say_what_is_delivered():
     task = ri.RetrievalTask(chains=2, steps=3, dim=2)
     model = build_model(ModelConfig(layers=3, heads=1, d_model=8), task)
     lines = ["L0.H0 s2<-s1 s4<-s3 s6<-s5", "L1.H0 s0<-s2 s4<-s6", "L2.H0 s0<-s4"]
@@ -26,11 +26,7 @@ def test_chains_say_who_fetches_what():
     score = ri.score_circuit(model, task, ri.parse_circuit(lines, task), batch, controls=0)
     assert finding(score, task, batch, 3, 1) == []  # of a model that has learned nothing
     said = finding(replace(score, intact=replace(score.intact, loss=0.01)), task, batch, 3, 1)
-    assert said[:2] == [
-        "L1.H0 fetches B from B of A->B; L2.H0 fetches C and D from C of B->C, where L1.H0 had "
-        "brought D.",
-        "By information flow along its paths, this circuit can deliver B, C and D.",
-    ]
+    assert said[0] == "By information flow along its paths, this circuit can deliver B, C and D."
     empty = ri.score_circuit(model, task, ri.Circuit({}, 7), batch, controls=0)
     assert finding(empty, task, batch, 3, 1) == []
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.redundancy import minimal_sets
+from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.known.rules import doubling_rules, split
+from retrieval_interp.circuits.known.heads import doubling_heads, split
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.notation import circuit_diff
 from retrieval_interp.tasks import InputError, RetrievalTask
@@ -44,7 +45,7 @@ def duplicated(copies, pairing="point"):
     key. If they join pairs instead, half a key loses to a rival of full length.
     """
     task = RetrievalTask(steps=3, dim=8, tokens="unit")
-    first, *others = doubling_rules(task, pairing)
+    first, *others = doubling_heads(task, pairing)
     return compile_circuit([*split(first, range(1, copies)), *others], task)
 
 
@@ -149,6 +150,16 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
     cut = {row.text(): row.live_loss for row in score.redundant}
     printed = [line for line in str(score).splitlines() if line.startswith(tuple(cut))]
     assert [line.split()[-1] for line in printed] == [f"{loss:.4f}" for loss in cut.values()]
+
+
+def test_a_bundle_is_drawn_behind_its_arrows(halved):
+    _, circuit, _ = halved
+    about = "any one of L0.H0, L0.H1 suffices for s2"
+    drawn = draw_circuit(circuit, 3)
+    assert drawn.count('stroke-opacity="0.14"') == len(circuit.redundant)
+    assert about in drawn
+    alone = Circuit(circuit.mechanisms, circuit.n_roles)
+    assert 'stroke-opacity="0.14"' not in draw_circuit(alone, 3)
 
 
 def test_a_circuit_file_keeps_redundant_paths(halved):

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.draw.figure import circuit_figure
 from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.emergence.report import render_emergence
 from retrieval_interp.model import build_model
@@ -146,8 +145,7 @@ def bench_pages(text, folder, capsys):
     yield "report", bench.report(folder / "report.html").read_text()
     yield "bench", bench._repr_html_()
     yield "circuit", circuit_html(bench.circuit)
-    figure = circuit_figure(bench.circuit, 2, [1, 2, 0], task=task)
-    yield "figure", figure.to_html(include_plotlyjs=False, div_id="figure")
+    yield "drawing", ri.draw_circuit(bench.circuit, 2, [1, 2, 0], task=task)
 
 
 def ablate_page(text, folder, capsys):

@@ -6,7 +6,6 @@ from typing import Any
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, HeadPath
 from retrieval_interp.circuits.draw.names import head_kind
 from retrieval_interp.circuits.flow.delivery import describe_flow, listed
-from retrieval_interp.circuits.flow.fetches import fetches
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import PathScore
 from retrieval_interp.circuits.scores.scorer import is_unlearned
@@ -25,7 +24,7 @@ def finding(
 ) -> list[str]:
     """What the circuit does, one sentence each, from its paths and their scores.
 
-    Where the task has chains or a graph, which head fetches which symbol; otherwise what every path
+    Where the task has chains or a graph, what its paths can deliver; otherwise what every path
     brings. Then what enables what, the largest effect first, unless the tolerance is out of reach.
     Nothing for an empty circuit, or a model that has learned nothing.
 
@@ -41,8 +40,7 @@ def finding(
         return []
     kinds = _Kinds(circuit, batch)
     if task.graph is not None:
-        said = _fetched(circuit, task, n_layers)
-        said.append(describe_flow(circuit, n_layers, n_heads))
+        said = [describe_flow(circuit, n_layers, n_heads)]
     else:
         said = _brought(score, task, kinds)
     if not score.reachable:
@@ -71,23 +69,6 @@ class _Kinds:
         kind = self.kinds.pop(head, "")
         article = "an" if kind[:1] in tuple("aeiou") else "a"
         return f"{head}, {article} {kind}," if kind else str(head)
-
-
-def _fetched(circuit: Circuit, task: Task, n_layers: int) -> list[str]:
-    graph = task.graph
-    assert graph is not None
-    clauses = []
-    for fetch in fetches(circuit, n_layers):
-        names = [graph.nodes[node].name for node in fetch.nodes]
-        text = f"{fetch.head} fetches {listed(names, 'and')} from {task.role_labels[fetch.source]}"
-        if fetch.brought:
-            by: dict[Head, list[str]] = {}
-            for node, head in fetch.brought:
-                by.setdefault(head, []).append(graph.nodes[node].name)
-            moved = [f"{head} had brought {listed(own, 'and')}" for head, own in by.items()]
-            text += f", where {listed(moved, 'and')}"
-        clauses.append(text)
-    return [f"{'; '.join(clauses)}."] if clauses else []
 
 
 def _brought(score: CircuitScore, task: Task, kinds: _Kinds) -> list[str]:

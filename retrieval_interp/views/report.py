@@ -122,9 +122,10 @@ def score_drawing(
     score: CircuitScore, n_layers: int, task: Task, order: Sequence[int], batch: Batch
 ) -> str:
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
-    necessity = {row.path: row.ablated_loss for row in score.paths}
+    losses = {row.path: row.ablated_loss for row in score.paths}
     enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
-    return draw_circuit(score.circuit, n_layers, order, necessity, task, enables, batch)
+    learned = score.baseline_loss, score.uninformed_loss
+    return draw_circuit(score.circuit, n_layers, order, losses, task, enables, batch, *learned)
 
 
 def score_parts(
