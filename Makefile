@@ -43,8 +43,6 @@ $(DOCS): $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/training_step.py --stock
-	$(RUN) benchmarks/freed_memory.py --precision float32 bfloat16 --rounds 5 --steps 2
-	$(RUN) benchmarks/seeds.py --threads 1
 	$(RUN) benchmarks/ablation_sweep.py
 	$(RUN) benchmarks/attribution.py --threads 1 --few 8
 	$(RUN) benchmarks/discovery_recovery.py --models 66

@@ -4,7 +4,6 @@ import argparse
 import importlib
 import json
 import math
-import platform
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -75,13 +74,6 @@ def test_the_contenders_of_a_training_step_are_alike(benchmark, mlp):
     assert len(set(of_each)) == 1
 
 
-def test_seeds(benchmark, tmp_path, capsys):
-    data, header, _ = run(benchmark, "seeds", tmp_path, capsys, "--device", "cpu")
-    (row,) = data["rows"]
-    assert header.split()[0] == "size" and row["seeds"] == 2
-    assert 0 < row["25%"] <= row["ratio"] <= row["75%"]
-
-
 def test_ablation_sweep(benchmark, tmp_path, capsys):
     data, header, _ = run(benchmark, "ablation_sweep", tmp_path, capsys, "--device", "cpu")
     (row,) = data["rows"]
@@ -144,15 +136,6 @@ def test_whole_process(benchmark, tmp_path, capsys):
     (row,) = data["rows"]
     assert lines[0].startswith(asked[0]) and row["status"] == 0
     assert 0 < row["first output s"] <= row["total s"] and row["peak MB"] > 1
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
-def test_freed_memory(benchmark, tmp_path, capsys):
-    arguments = ["--presets", "small", "--rounds", "2", "--steps", "1", "--device", "cpu"]
-    data, _, lines = run(benchmark, "freed_memory", tmp_path, capsys, *arguments)
-    (row,) = data["rows"]
-    assert lines[0].split()[:2] == ["small", "float32"]
-    assert 0 < row["25%"] <= row["ratio"] <= row["75%"]
 
 
 @pytest.mark.slow
