@@ -165,7 +165,7 @@ def test_a_log_alone_is_enough_and_a_damaged_one_is_named(tmp_path):
     ("content", "text"),
     [
         (None, "circuit.json: expected a circuit, found: No such file"),
-        ('{"heads": [], "task": {"steps": 5}}', "chains of 3 steps, as this run is trained on, fo"),
+        ('{"heads": [], "task": {"steps": 5}}', "steps = 3, as this run is trained on, found"),
         ('{"heads": []}', "expected at least one path to follow through training"),
         ('{"heads": [{"layer": 9, "head": 0, "mechanism": "uniform"}]}', "found L9.H0"),
     ],
