@@ -275,6 +275,9 @@ def test_circuits_are_found_and_scored_unchanged(tables):
 
 def test_paths_are_named_by_the_nodes():
     task = ConditionalRetrievalTask()
+    circuit = parse_circuit(["L0.H0 s7<-s5"], task)
+    drawing = ri.draw_circuit(circuit, 1, range(8), task=task)
+    assert "<title>L0.H0 s7&lt;-s5: z of x,y-&gt;z from x of x,y-&gt;z</title>" in drawing
     assert task.path_label(7, 5) == "z <- x of x,y->z"
     assert task.path_label(0, 4) == "query a <- y of a->y"
     assert scale(task).startswith("MSE is the mean over all asked components: 0 is perfect, 0.81 ")

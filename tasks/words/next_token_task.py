@@ -42,8 +42,8 @@ class NextTokenTask(Task):
         shortest = min(map(len, sequences), default=0)
         if shortest < 2:
             raise InputError(
-                "text: expected sequences of at least two tokens, or there is no next token to "
-                f"predict; found {shortest}"
+                f"text: expected at least two tokens in every sequence, found {shortest}; there is "
+                "no next token to predict"
             )
         self.sequences, self.tokenizer = [list(each) for each in sequences], tokenizer
 
