@@ -1,6 +1,6 @@
 """A task and a model of your own: python examples/own_task.py
 
-The task: at every place, say the word that stood three places before. One head is enough.
+The task: at every place, say the word three places before. One head is enough.
 """
 
 import warnings
@@ -47,5 +47,5 @@ for step in range(300):
     optimizer.step()
 
 bench = ri.open(model.eval(), task)
-print(bench.roles(), bench.sweep(), bench.suppose("L0.H0 here<-before"), sep="\n\n")
+print(bench.roles(), bench.ablations(), bench.suppose("L0.H0 here<-before"), sep="\n\n")
 print(bench.score())

@@ -290,9 +290,7 @@ def test_circuit_files_say_which_graph_they_are_of(tmp_path):
     read = read_circuit(path, ConditionalRetrievalTask(chains=2), 2, 1, "it was trained")
     assert read.mechanisms == circuit.mechanisms
     other = ConditionalRetrievalTask(graph=RetrievalGraph.parse("a; y <- a; x <- a; z <- x, y"))
-    with pytest.raises(
-        InputError, match="graph = 'a; y <- a; .* found one for 'a;"
-    ):
+    with pytest.raises(InputError, match="graph = 'a; y <- a; .* found one for 'a;"):
         read_circuit(path, other, 2, 1, "it was trained")
     path.write_text('{"heads": []}')
     read = read_circuit(path, other, 2, 1, "it was trained")
