@@ -159,6 +159,13 @@ def test_a_task_that_can_be_trained_is_added_and_explained(tmp_path):
     assert (tmp_path / "recall" / "config.json").exists()
 
 
+@pytest.mark.slow
+def test_a_task_of_ones_own_is_trained_and_kept(tmp_path):
+    printed = run(ROOT / "examples" / "trained_task.py", cwd=tmp_path)
+    assert "Sufficient: with 2 of 2 heads" in printed
+    assert (tmp_path / "recall" / "config.json").exists()
+
+
 def test_notebooks_are_committed_without_outputs():
     assert {path.stem for path in NOTEBOOKS} == SHOWN.keys()
     for path in NOTEBOOKS:
