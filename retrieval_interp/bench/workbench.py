@@ -43,7 +43,6 @@ from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, is_unlearned
 from retrieval_interp.circuits.scores.tolerance import default_tolerance
-from retrieval_interp.reproduce.paper import paper_reports
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
 from retrieval_interp.tasks import InputError, Task
@@ -51,6 +50,7 @@ from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import attention_view
 from retrieval_interp.views.display import register_displays
 from retrieval_interp.views.page import View, render, unescaped
+from retrieval_interp.views.paper import paper_reports
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.role_maps import role_maps
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict

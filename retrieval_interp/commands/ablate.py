@@ -129,7 +129,7 @@ def _write(
     score: "ri.CircuitScore",
     command: str,
 ) -> None:
-    from retrieval_interp.reproduce.paper import paper_reports
+    from retrieval_interp.views.paper import paper_reports
     from retrieval_interp.views.score_text import score_to_dict
 
     name, model, task = checkpoint.name, checkpoint.model, checkpoint.task
@@ -154,7 +154,7 @@ def _write(
 
 
 def _show(options: AblateOptions, checkpoint: "ri.Checkpoint", score: "ri.CircuitScore") -> None:
-    from retrieval_interp.reproduce.paper import paper_reports
+    from retrieval_interp.views.paper import paper_reports
     from retrieval_interp.views.score_text import describe, scale
 
     task, config = checkpoint.task, checkpoint.config

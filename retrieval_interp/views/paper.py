@@ -1,0 +1,30 @@
+"""What the paper reports of a circuit (appendix E), to be shown next to our own numbers."""
+
+from retrieval_interp.tasks import RetrievalTask, Task
+from retrieval_interp.views.score_text import NOTHING_REPORTED, Reported
+
+CITATION = (
+    "T. Mușat, Mechanism and Emergence of Stacked Attention Heads in Multi-Layer Transformers, "
+    "appendix E"
+)
+SUFFICIENT = 0.05  # MSE with all heads replaced
+PATHS = (0.17, 0.89)  # MSE without one more path
+FIRST_LAYER = (0.05, 0.10)  # the same in the first useful layer
+
+
+def range_text(within: tuple[float, float]) -> str:
+    """`0.17 to 0.89`."""
+    return f"{within[0]:g} to {within[1]:g}"
+
+
+def paper_reports(task: Task) -> Reported:
+    """The paper's numbers for its own task, its citation for the same task at another scale."""
+    if not isinstance(task, RetrievalTask):
+        return NOTHING_REPORTED
+    if task.tokens != "gaussian":
+        return Reported(CITATION)
+    return Reported(
+        CITATION,
+        combined=f"below {SUFFICIENT:g}",
+        paths=f"{range_text(PATHS)} per path, {range_text(FIRST_LAYER)} in the first useful layer",
+    )
