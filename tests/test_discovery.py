@@ -21,8 +21,8 @@ from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
-from retrieval_interp.training.model import ModelConfig, build_model
 from tests.terminal import COLUMNS, lines_of, set_size, terminal
 from tests.test_scoring import naive_mse
 
@@ -339,7 +339,7 @@ def test_an_unfinished_circuit_says_so_in_files_text_and_scores(small, tmp_path)
 
 
 def test_the_line_of_a_search_fits_the_terminal(whole):
-    from retrieval_interp.commands.search_line import search_line
+    from retrieval_interp.progress import search_line
 
     with pytest.MonkeyPatch.context() as patch, terminal(80) as (file, text):
         patch.setattr(sys, "stderr", file)

@@ -9,7 +9,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.discovery.search import SearchStopped
 from retrieval_interp.config.model_config import ModelConfig
-from retrieval_interp.training.model import build_model
+from retrieval_interp.model import build_model
 from retrieval_interp.views.finding import finding
 
 

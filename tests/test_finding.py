@@ -6,7 +6,7 @@ import pytest
 
 import retrieval_interp as ri
 from retrieval_interp.config.model_config import ModelConfig
-from retrieval_interp.training.model import build_model
+from retrieval_interp.model import build_model
 from retrieval_interp.views.finding import example_sequence, finding, task_words
 
 INDUCTION = {

@@ -17,11 +17,11 @@ import pytest
 import retrieval_interp as ri
 from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.emergence.report import render_emergence
+from retrieval_interp.model import build_model
 from retrieval_interp.reproduce.gallery import final_loss_figure, partial_loss_figure
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.tasks.structured import to_data
-from retrieval_interp.training.model import build_model
 from retrieval_interp.views.display import circuit_html
 from tests.tiny_run import SIZES, TASKS, log_data, run
 

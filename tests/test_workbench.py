@@ -8,8 +8,8 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.bench.workbench import Workbench
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
+from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
-from retrieval_interp.training.model import build_model
 from retrieval_interp.views.paper import paper_reports
 from retrieval_interp.views.report import render_report
 from retrieval_interp.views.score_text import Reported

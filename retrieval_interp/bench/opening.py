@@ -5,7 +5,7 @@ from typing import Any
 
 from retrieval_interp.bench.workbench import Workbench
 from retrieval_interp.circuits.scores.scorer import Progress
-from retrieval_interp.commands.command import progress_bar
+from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.training.device import choose_device

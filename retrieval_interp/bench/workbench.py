@@ -42,7 +42,6 @@ from retrieval_interp.circuits.runs.means import role_mean, standard_error
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, is_unlearned
 from retrieval_interp.circuits.scores.tolerance import default_tolerance
-from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
 from retrieval_interp.tasks import InputError, Task
@@ -337,8 +336,9 @@ class Workbench:
             time,
             chosen,
         )
-        progress = progress or line_with(self.progress)
-        return discover_circuit(model, self.task, options=options, progress=progress)
+        return discover_circuit(
+            model, self.task, options=options, progress=progress or self.progress
+        )
 
     def take(self, found: Circuit) -> View:
         """Make a circuit that a search found the current one."""
