@@ -31,7 +31,7 @@ from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.hooks.points import pattern_hook_name
 from retrieval_interp.circuits.scan.scan import Scan, scan
 from retrieval_interp.tasks import Batch
-from retrieval_interp.views.scan_text import rule_name
+from retrieval_interp.views.scan_view import rule_name
 
 DETECTED = {
     "previous": get_previous_token_head_detection_pattern,

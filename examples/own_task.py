@@ -47,5 +47,5 @@ for step in range(300):
     optimizer.step()
 
 bench = ri.open(model.eval(), task)
-print(bench.roles(), bench.sweep(), bench.suppose("L0.H0 here<-before"), sep="\n\n")
+print(bench.roles(), bench.ablations(), bench.suppose("L0.H0 here<-before"), sep="\n\n")
 print(bench.score())

@@ -28,7 +28,6 @@ from retrieval_interp.tasks import (
 )
 from retrieval_interp.tasks.structured import from_data, to_data
 from retrieval_interp.training.model import ModelConfig, build_model
-from retrieval_interp.views.score_text import scale
 from tests.test_model import randomize
 
 TRIPLE = GRAPHS["triple"]
@@ -471,7 +470,9 @@ def test_figures_and_tables_name_the_nodes():
     assert figure.layout.xaxis.ticktext[:3] == ("a?<br>s0", "a<br>s1", "x<br>s2")
     assert task.path_label(7, 5) == "z <- x of x,y->z"
     assert task.path_label(0, 4) == "query a <- y of a->y"
-    assert scale(task).startswith("MSE is the mean over all asked components: 0 is perfect, 0.81 ")
+    assert task.loss_meaning.startswith(
+        "MSE is the mean over all asked components: 0 is perfect, 0.81 "
+    )
 
 
 def test_circuit_files_say_which_graph_they_are_of(tmp_path):

@@ -71,7 +71,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         from retrieval_interp.circuits import Head, discover, score_circuit
         from retrieval_interp.circuits.flow.delivery import describe_flow
         from retrieval_interp.commands.search_line import search_line
-        from retrieval_interp.reproduce.paper import paper_reports
+        from retrieval_interp.views.paper import paper_reports
         from retrieval_interp.storage.checkpoint import load_checkpoint
         from retrieval_interp.storage.circuit_file import read_circuit
         from retrieval_interp.storage.files import write_json, write_whole
@@ -79,7 +79,6 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         from retrieval_interp.training.device import choose_device
         from retrieval_interp.views.score_text import (
             describe,
-            scale,
             score_table,
             score_to_dict,
             verdict,
@@ -144,7 +143,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     )
     say(f"{checkpoint.name}: {describe(model, task)}")
     say(f"circuit {found}, seed {options.seed}")
-    say(scale(task))
+    say(task.loss_meaning)
     print(f"\n{score_table(score, task, terminal_width())}")
     say(verdict(score, task, reported))
     if task.graph is not None and circuit.mechanisms:

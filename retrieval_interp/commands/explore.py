@@ -50,10 +50,10 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
     import webbrowser
 
     with saying("loading PyTorch"):
-        from retrieval_interp.bench import opening
+        from retrieval_interp import bench
         from retrieval_interp.explorer.server import ExplorerServer
 
-    bench = opening.open(
+    opened = bench.open(
         options.ckpt,
         examples=options.examples,
         seed=options.seed,
@@ -61,10 +61,10 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         device=options.device,
     )
     if options.circuit is not None:
-        bench.load(options.circuit)
-    server = ExplorerServer(bench, options.port)
+        opened.load(options.circuit)
+    server = ExplorerServer(opened, options.port)
     try:
-        print(f"explorer of {bench.name}: {server.address}\nCtrl-C ends it", flush=True)
+        print(f"explorer of {opened.name}: {server.address}\nCtrl-C ends it", flush=True)
         if options.browser:
             webbrowser.open(server.address)
         server.serve()

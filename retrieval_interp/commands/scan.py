@@ -71,7 +71,7 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         from retrieval_interp.circuits.scan.scan import scan
         from retrieval_interp.storage.files import read_text, write_json, write_whole
         from retrieval_interp.storage.provenance import provenance
-        from retrieval_interp.views.scan_text import scan_text, scan_to_dict
+        from retrieval_interp.views.scan_view import scan_text, scan_to_dict
         from retrieval_interp.views.tables import terminal_width
 
         text = None if options.text is None else read_text(options.text, "text")

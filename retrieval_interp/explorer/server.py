@@ -14,21 +14,23 @@ import queue
 import secrets
 import threading
 from contextlib import suppress
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
-from retrieval_interp.views.page import EXPLORER_SCRIPTS, render
+from retrieval_interp.views.page import explorer_script, render
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
 
 HOST = "127.0.0.1"
-_VALUES = ("model_info", "state", "shown")
 _LONGEST = 100_000  # bytes of a message
 _ALIVE = 15  # seconds after which a silent connection is tried
+_POLICY = (
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 class ExplorerServer(ThreadingHTTPServer):
@@ -42,9 +44,6 @@ class ExplorerServer(ThreadingHTTPServer):
     Args:
         bench: what is explored.
         port: of the loopback address; 0 for any free one.
-
-    Raises:
-        InputError: the port is taken or not allowed.
     """
 
     daemon_threads = True
@@ -61,8 +60,8 @@ class ExplorerServer(ThreadingHTTPServer):
         self.own_names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
         self.asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._followers: set[queue.SimpleQueue[str]] = set()
-        self._lock = threading.Lock()
+        self.followers: set[queue.SimpleQueue[str]] = set()
+        self.lock = threading.Lock()
         self.exploring = Exploring(bench, self._publish)
 
     def serve(self) -> None:
@@ -76,30 +75,17 @@ class ExplorerServer(ThreadingHTTPServer):
             self.shutdown()
             self.server_close()
 
-    def follow(self) -> "queue.SimpleQueue[str]":
-        """A queue of events: all values as they are, and then every change."""
-        events: queue.SimpleQueue[str] = queue.SimpleQueue()
-        with self._lock:
-            for name in _VALUES:
-                events.put(_event(name, getattr(self.exploring, name)))
-            self._followers.add(events)
-        return events
-
-    def leave(self, events: "queue.SimpleQueue[str]") -> None:
-        """Stop telling a queue."""
-        with self._lock:
-            self._followers.discard(events)
-
     def _publish(self, name: str, value: dict[str, Any]) -> None:
-        with self._lock:
-            for events in self._followers:
-                events.put(_event(name, value))
+        with self.lock:
+            for events in self.followers:
+                events.put(event(name, value))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error."""
 
 
-def _event(name: str, value: dict[str, Any]) -> str:
+def event(name: str, value: dict[str, Any]) -> str:
+    """A server-sent event."""
     return f"event: {name}\ndata: {json.dumps(value, allow_nan=False)}\n\n"
 
 
@@ -108,52 +94,23 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "retrieval-interp", ""
 
     def do_GET(self) -> None:
-        match self._asked_for():
-            case "":
-                self._send_page()
-            case "events":
-                self._send_events()
-            case str():
-                self.send_error(HTTPStatus.NOT_FOUND)
+        self._answer({"": self._send_page, "events": self._send_events})
 
     def do_POST(self) -> None:
-        name = self._asked_for()
-        if name is None:
-            return
-        if name != "ask":
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > _LONGEST:
-            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-            return
-        try:
-            message = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
-            message = None
-        if not isinstance(message, dict) or self.headers.get_content_type() != "application/json":
-            self.send_error(HTTPStatus.BAD_REQUEST)
-            return
-        if message.get("do") == "cancel":  # while `serve` is searching
-            self.server.exploring.cancel()
-        else:
-            self.server.asked.put(message)
-        self._begin(HTTPStatus.NO_CONTENT)
+        self._answer({"ask": self._take_message})
 
-    def _asked_for(self) -> str | None:
-        """What a request asks for; None for one that has been refused."""
+    def _answer(self, answers: dict[str, Any]) -> None:
         token, _, name = self.path.removeprefix("/").partition("/")
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
-        own = host in self.server.own_names and origin in (None, f"http://{host}")
-        if known and own:
-            return name
-        self.send_error(HTTPStatus.FORBIDDEN)
-        return None
+        if not known or host not in self.server.own_names or origin not in (None, f"http://{host}"):
+            self.send_error(403)
+        elif name not in answers:
+            self.send_error(404)
+        else:
+            answers[name]()
 
-    def _begin(
-        self, status: HTTPStatus, kind: str = "", policy: str = "default-src 'none'"
-    ) -> None:
+    def _begin(self, status: int, kind: str = "", policy: str = "default-src 'none'") -> None:
         self.send_response(status)
         if kind:
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
@@ -163,21 +120,39 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
 
+    def _take_message(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > _LONGEST:
+            self.send_error(413)
+            return
+        try:
+            message = json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict) or self.headers.get_content_type() != "application/json":
+            self.send_error(400)
+            return
+        if message.get("do") == "cancel":  # while `serve` is searching
+            self.server.exploring.cancel()
+        else:
+            self.server.asked.put(message)
+        self._begin(204)
+
     def _send_page(self) -> None:
         nonce = secrets.token_urlsafe(16)
-        policy = (
-            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
-            "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-            "frame-ancestors 'none'"
-        )
         title = f"Explorer of {self.server.exploring.bench.name}"
-        page = render("explore.html", title=title, nonce=nonce, scripts=EXPLORER_SCRIPTS)
-        self._begin(HTTPStatus.OK, "text/html", policy)
+        page = render("explore.html", title=title, nonce=nonce, script=explorer_script())
+        self._begin(200, "text/html", _POLICY.format(nonce=nonce))
         self.wfile.write(str(page).encode())
 
     def _send_events(self) -> None:
-        self._begin(HTTPStatus.OK, "text/event-stream")
-        events = self.server.follow()
+        """All values as they are, and then every change."""
+        self._begin(200, "text/event-stream")
+        server, events = self.server, queue.SimpleQueue[str]()
+        with server.lock:
+            for name in ("model_info", "state", "shown"):
+                events.put(event(name, getattr(server.exploring, name)))
+            server.followers.add(events)
         try:
             while True:
                 text = ": alive\n\n"
@@ -188,7 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             pass  # the page is closed
         finally:
-            self.server.leave(events)
+            with server.lock:
+                server.followers.discard(events)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not written to the terminal: their addresses hold the token."""

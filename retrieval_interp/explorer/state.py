@@ -1,36 +1,29 @@
-"""What the explorer's page shows and asks, wherever the page is.
+"""What the explorer's page shows and asks, in a notebook (`widget.py`) or a browser (`server.py`).
 
 The page (`explorer.js`) only displays and asks; the circuit and its numbers belong to the
-workbench. The page is a widget in a notebook (`explorer.py`), a tab of a browser (`server.py`), or
-frozen in a report (`views/report.py`).
+workbench. It knows three dictionaries: `model_info` never changes, `state` is the circuit so far
+and its loss, `shown` the selected head and path. It asks by messages such as
+`{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, ablated
+from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism
 from retrieval_interp.circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.discovery.watch import SearchState
-from retrieval_interp.circuits.hooks.points import call_options, pattern_hook_name
 from retrieval_interp.circuits.notation import parse_head_path
-from retrieval_interp.circuits.runs.mean_attention import attention_along_paths
 from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import no_progress
 from retrieval_interp.tasks import InputError
-from retrieval_interp.views.attention import position_labels
-from retrieval_interp.views.explorer_data import (
-    finite,
-    heads_data,
-    model_info,
-    path_data,
-    path_rows_data,
-)
+from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
+from retrieval_interp.views.explorer_data import heads_data, model_info, path_row, scored_rows
+from retrieval_interp.views.score_text import Row, enabled_row, enables_text, finite
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
@@ -40,12 +33,136 @@ _ENABLING = 128  # examples on which enabled paths are found
 _TELLING = 0.3  # seconds between two texts on where a search is
 
 
+@dataclass(frozen=True)
+class Selection:
+    """What a reader looks at."""
+
+    head: Head
+    example: int = 0
+    with_circuit: bool = False
+    path: HeadPath | None = None
+
+
+def page_state(bench: "Workbench", known: Mapping[Any, Any]) -> dict[str, Any]:
+    """The circuit so far; of its paths, what was scored, or what is known of single ones."""
+    circuit = bench.circuit
+    paths = dict.fromkeys(circuit.every_path())
+    rows = [known.get((circuit, path)) or _unmeasured(bench, path) for path in paths]
+    return {
+        "loss": finite(bench.loss),
+        "intact": finite(bench.intact_loss),
+        "replaced": len(circuit.mechanisms),
+        "heads": heads_data(circuit, bench.heads),
+        "drawing": bench.drawing(),
+        "rows": scored_rows(bench.scored, bench.task) if bench.scored else rows,
+        "json": circuit.to_json(),
+        "undoable": bench.undoable,
+    }
+
+
+def shown_state(bench: "Workbench", selected: Selection) -> dict[str, Any]:
+    """The selected head on an example."""
+    one = bench.batch[selected.example : selected.example + 1]
+    circuit = bench.circuit if selected.with_circuit else None
+    pattern = patterns_on(bench.model, one, circuit)[selected.head.layer][0, selected.head.head]
+    return {
+        **selected.head._asdict(),
+        "example": selected.example,
+        "with_circuit": selected.with_circuit,
+        "tokens": position_labels(bench.model, bench.task, one, 0),
+        "chains": one.roles[0].tolist(),
+        "pattern": thousandths(pattern),
+        "by_role": thousandths(bench.mean_attention(selected.with_circuit)),
+    }
+
+
+def choices(bench: "Workbench", head: Head) -> list[Row]:
+    """Plausible mechanisms for a head, each with the loss it would give."""
+    circuit, names = bench.circuit, bench.circuit.role_names
+    attention = bench.intact_attention[head]
+    found: dict[Mechanism, str] = {
+        ORIGINAL: "original",
+        UNIFORM: "uniform",
+        IDENTITY: "identity",
+        propose(attention, "one-hot", _STRONG): "one-hot",
+        tidy(propose(attention, "shared", _STRONG / 2)): "shared",
+        role_mean(attention): "role-mean",
+    }
+    found.setdefault(circuit[head], f"{circuit[head].kind}, now")
+    return [
+        {
+            "name": name,
+            "line": f"{head} {name if name == 'role-mean' else mechanism.text(names)}",
+            "chosen": circuit[head] == mechanism,
+            "paths": ""
+            if name == "role-mean"
+            else " ".join(path.text(names) for path in mechanism.paths),
+            "loss": finite(bench.loss_with(circuit.replace(head, mechanism))),
+        }
+        for mechanism, name in found.items()
+    ]
+
+
+def measure(bench: "Workbench", path: HeadPath) -> Row:
+    """What one path is worth, in the circuit and in the intact model."""
+    circuit, row = bench.circuit, _unmeasured(bench, path)
+    try:
+        if path in set(circuit.paths()):
+            row["ablated_loss"] = bench.loss_with(circuit.without(path))
+        else:
+            row["added_loss"] = bench.loss_with(str(path))
+    except InputError as error:  # a source that the mask hides
+        return row | {"note": str(error)}
+    row["live_loss"] = bench.loss_with(bench.scorer.empty_circuit.cut(path))
+    later = list(dict.fromkeys(circuit.every_path()))
+    try:
+        enabled = enabled_by(bench.model, bench.batch[:_ENABLING], [path], later)[path]
+    except InputError:  # queries and keys of this model cannot be told apart
+        enabled = ()
+    rows = [enabled_row(later, bench.task.role_names) for later in enabled]
+    data: Row = finite(row | {"does": "; ".join(enables_text(rows))})
+    return data
+
+
+def _unmeasured(bench: "Workbench", path: HeadPath) -> Row:
+    attention = bench.intact_attention[path.head][path.path.dest, path.path.src]
+    return path_row(path, bench.task, float(attention))
+
+
+class SearchJob:
+    """A search for a circuit, here or in another thread, that can be cancelled from any thread.
+
+    Attributes:
+        text: where the search is.
+
+    Args:
+        bench: what is searched.
+        options: of `Workbench.search`.
+        tell: called when `text` changes.
+    """
+
+    def __init__(self, bench: "Workbench", options: dict[str, Any], tell: Callable[[], None]):
+        self.bench, self.options, self.tell = bench, options, tell
+        self.text, self._told, self.cancelled = "searching", 0.0, threading.Event()
+
+    def run(self, model: Any) -> Circuit | None:
+        """What is found; None if the search was cancelled before any circuit held."""
+        try:
+            return self.bench.search(model, self._watch, **self.options)
+        except KeyboardInterrupt:
+            if not self.cancelled.is_set():
+                raise
+            return None
+
+    def _watch(self, where: SearchState) -> bool:
+        if time.monotonic() - self._told > _TELLING:
+            self.text, self._told = str(where), time.monotonic()
+            self.tell()
+        return self.cancelled.is_set()
+
+
 class Exploring:
     """One page's view of a workbench.
-
-    The page knows three dictionaries: `model_info` never changes, `state` is the circuit so far and
-    its loss, `shown` the selected head and path. It asks by messages such as
-    `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
 
     Args:
         bench: what is explored.
@@ -54,202 +171,38 @@ class Exploring:
 
     def __init__(self, bench: "Workbench", publish: Callable[[str, dict[str, Any]], None]):
         self.bench, self.publish = bench, publish
-        self.head, self.example, self.with_circuit = bench.heads[0], 0, False
-        self.path: HeadPath | None = None
-        self._answering = self._searching = False
-        self._cancelled, self._told = threading.Event(), 0.0
-        self._choices_of: tuple[Circuit, Head, list[dict[str, Any]]] | None = None
-        self._numbers: dict[tuple[Circuit, HeadPath], dict[str, Any]] = {}
+        self.selected = Selection(bench.heads[0])
+        self.job: SearchJob | None = None
+        self._answering = False
+        self._known: dict[tuple[Circuit, Head | HeadPath], Any] = {}
         self.model_info = model_info(bench.name, bench.model, bench.task, bench.order)
         self.model_info |= {"examples": len(bench.batch), "tolerance": bench.tolerance}
-        self.state, self.shown = self._state(), self._shown()
-        bench.watchers.add(self)
-
-    @property
-    def circuit(self) -> Circuit:
-        """The workbench's circuit."""
-        return self.bench.circuit
-
-    def _state(self, said: str = "", failed: bool = False, busy: str = "") -> dict[str, Any]:
-        bench = self.bench
-        return {
-            "loss": finite(bench.loss),
-            "intact": finite(bench.intact_loss),
-            "replaced": len(self.circuit.mechanisms),
-            "heads": heads_data(self.circuit, bench.heads),
-            "drawing": bench.drawing(),
-            "rows": self._rows(),
-            "json": self.circuit.to_json(),
-            "undoable": bench.undoable,
-            "said": said,
-            "failed": failed,
-            "busy": busy,
+        self.requests: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "show": self._select,
+            "toggle": self._toggle,
+            "suppose": lambda asked: bench.suppose(field(asked, "line", str)),
+            "undo": lambda asked: bench.undo(),
+            "clear": lambda asked: bench.suppose(bench.scorer.empty_circuit),
+            "score": self._score,
+            "discover": lambda asked: self.take(self.search(asked, bench.model)),
+            "save": lambda asked: f"saved to {bench.save(field(asked, 'path', str))}",
         }
-
-    @torch.no_grad()
-    def _shown(self) -> dict[str, Any]:
-        bench, (layer, head) = self.bench, self.head
-        one = bench.batch[self.example : self.example + 1]
-        circuit = self.circuit if self.with_circuit else bench.scorer.empty_circuit
-        name = pattern_hook_name(layer)
-        with ablated(bench.model, circuit, one):
-            _, cache = bench.model.run_with_cache(
-                one.inputs, names_filter=name, **call_options(one)
-            )
-        by_role = bench.mean_attention(self.with_circuit)
-        return {
-            "layer": layer,
-            "head": head,
-            "example": self.example,
-            "with_circuit": self.with_circuit,
-            "tokens": position_labels(bench.model, bench.task, one, 0),
-            "chains": one.roles[0].tolist(),
-            "pattern": cache[name][0, head].float().cpu().mul(1000).round().int().tolist(),
-            "by_role": by_role.mul(1000).round().int().tolist(),
-            "choices": self._choices(),
-            "path": None if self.path is None else self._measured(self.path),
-        }
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """The circuit's paths, with the numbers that have been measured."""
-        bench = self.bench
-        if (score := bench.scored) is not None:
-            return path_rows_data(score, bench.task)
-        paths = list(dict.fromkeys(self.circuit.every_path()))
-        attention = self._attention(paths)
-        return [
-            path_data(path, bench.task, attention[path])
-            | self._numbers.get((self.circuit, path), {})
-            for path in paths
-        ]
-
-    def _attention(self, paths: Sequence[HeadPath]) -> dict[HeadPath, float]:
-        """The intact model's mean attention along some paths."""
-        bench = self.bench
-        return attention_along_paths(bench.model, bench.batch, paths, bench.intact_attention)
-
-    def _measured(self, path: HeadPath) -> dict[str, Any]:
-        """What one path is worth, in the circuit and in the intact model."""
-        bench, circuit = self.bench, self.circuit
-        if (circuit, path) not in self._numbers:
-            present = path in set(circuit.paths())
-            empty = bench.scorer.empty_circuit
-            numbers: dict[str, Any] = {"present": present, "note": ""}
-            if present:
-                numbers["ablated"] = finite(bench.loss_with(circuit.without(path)))
-            else:
-                try:
-                    numbers["added"] = finite(bench.loss_with(str(path)))
-                except InputError as error:  # a source that the mask hides
-                    numbers["note"] = str(error)
-            if not numbers["note"]:
-                numbers["live"] = finite(bench.loss_with(empty.cut(path)))
-                numbers["enables"] = self._enabled(path)
-            attention = self._attention([path])[path]
-            self._numbers[circuit, path] = path_data(path, bench.task, attention) | numbers
-        return self._numbers[circuit, path] | self._scored(path)
-
-    def _scored(self, path: HeadPath) -> dict[str, Any]:
-        """What the last score says that a path does, if the circuit is still that one."""
-        if (score := self.bench.scored) is None:
-            return {}
-        does = {row["name"]: row["does"] for row in path_rows_data(score, self.bench.task)}
-        return {"does": does.get(path.text(self.bench.task.role_names), "")}
-
-    def _enabled(self, path: HeadPath) -> list[str]:
-        """The circuit's later paths that lose attention when a path is cut."""
-        bench = self.bench
-        later = list(dict.fromkeys(self.circuit.every_path()))
-        try:
-            found = enabled_by(bench.model, bench.batch[:_ENABLING], [path], later)[path]
-        except InputError:  # queries and keys of this model cannot be told apart
-            return []
-        return [
-            f"{row.path.text(bench.task.role_names)} "
-            f"({row.side} {row.attention:.2f} to {row.when_cut:.2f})"
-            for row in found
-        ]
-
-    def _choices(self) -> list[dict[str, Any]]:
-        """Plausible mechanisms for the selected head, each with the loss it would give."""
-        if self._choices_of is not None and self._choices_of[:2] == (self.circuit, self.head):
-            return self._choices_of[2]
-        attention, names = self.bench.intact_attention[self.head], self.circuit.role_names
-        found: dict[Mechanism, str] = {
-            ORIGINAL: "original",
-            UNIFORM: "uniform",
-            IDENTITY: "identity",
-            propose(attention, "one-hot", _STRONG): "one-hot",
-            tidy(propose(attention, "shared", _STRONG / 2)): "shared",
-            role_mean(attention): "role-mean",
-        }
-        found.setdefault(self.circuit[self.head], f"{self.circuit[self.head].kind}, now")
-        choices = [
-            {
-                "name": name,
-                "line": f"{self.head} {name if name == 'role-mean' else mechanism.text(names)}",
-                "chosen": self.circuit[self.head] == mechanism,
-                "paths": " ".join(path.text(names) for path in mechanism.paths)
-                if name != "role-mean"
-                else "",
-                "loss": finite(self.bench.loss_with(self.circuit.replace(self.head, mechanism))),
-            }
-            for mechanism, name in found.items()
-        ]
-        self._choices_of = self.circuit, self.head, choices
-        return choices
-
-    def _set(self, name: str, value: dict[str, Any]) -> None:
-        setattr(self, name, value)
-        self.publish(name, value)
+        self._show()
+        bench.listeners.add(self)
 
     def answer(self, asked: dict[str, Any]) -> None:
-        """Do what a message asks; what went wrong is said in the state."""
-        self._carry_out(asked.get("do"), lambda: self._do(asked))
+        """Do what a message asks, and show the result or what went wrong."""
+        self.carry_out(lambda: self._request(asked)(asked))
 
-    def search(self, asked: dict[str, Any], model: Any) -> Circuit | None:
-        """Search as a message asks, with the model or a copy of it; None if nothing was found.
+    def _request(self, asked: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
+        known = self.requests.get(str(asked.get("do")))
+        if known is None:
+            raise InputError(f"explorer: expected a known request, found {asked.get('do')!r:.40}")
+        return known
 
-        It may run in another thread, and `cancel` ends it; `found` takes what it gives.
-        """
-        if self._searching:
-            raise InputError("discover: expected no other search, found one under way; cancel it")
-        self._searching = True
-        self._cancelled.clear()
-        try:
-            self._set("state", self._state(busy="searching"))
-            return self.bench.searched(model, watch=self._watch, **_search_options(asked))
-        except KeyboardInterrupt:
-            if not self._cancelled.is_set():
-                raise
-            return None
-        finally:
-            self._searching = False
-
-    def cancel(self) -> None:
-        """End the search that is under way, if there is one; from any thread."""
-        if self._searching:
-            self._cancelled.set()
-
-    def found(self, search: Callable[[], Circuit | None]) -> None:
-        """Take what a search gives, or say what went wrong."""
-        self._carry_out("discover", lambda: self._take(search()))
-
-    def _take(self, circuit: Circuit | None) -> str:
-        if circuit is None:
-            return "cancelled before any circuit held; nothing changed"
-        self.bench.take(circuit)
-        return circuit.unfinished and f"unfinished: {circuit.unfinished}"
-
-    def _watch(self, where: SearchState) -> bool:
-        now = time.monotonic()
-        if now - self._told > _TELLING:
-            self._told = now
-            self._set("state", {**self.state, "busy": str(where)})
-        return self._cancelled.is_set()
-
-    def _carry_out(self, what: Any, act: Callable[[], str]) -> None:
-        start, said, failed = time.perf_counter(), "", False
+    def carry_out(self, act: Callable[[], Any]) -> None:
+        """Do something, and show the result or what went wrong."""
+        start, said, failed = time.perf_counter(), None, False
         self._answering = True
         try:
             said = act()
@@ -258,84 +211,106 @@ class Exploring:
             said, failed = f"{'' if known else f'{type(error).__name__}: '}{error}", True
         finally:
             self._answering = False
-            if not said and what != "show":
-                seconds = time.perf_counter() - start
-                said = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-            # The loss first: the choices below take longer to measure.
-            self._set("state", self._state(said, failed))
-        if what != "save" and not failed:
-            self._show()
-
-    def _show(self) -> None:
-        """Show the selected head and path; numbers that are new appear in the rows as well."""
-        fresh = self.path is not None and (self.circuit, self.path) not in self._numbers
-        self._set("shown", self._shown())
-        if fresh:
-            self._set("state", {**self.state, "rows": self._rows()})
-
-    def _do(self, asked: dict[str, Any]) -> str:
-        bench, what = self.bench, asked.get("do")
-        if what == "show":
-            head = bench.check_head(Head(_field(asked, "layer", int), _field(asked, "head", int)))
-            example = _field(asked, "example", int)
-            if not 0 <= example < len(bench.batch):
-                raise InputError(
-                    f"example: expected 0 to {len(bench.batch) - 1}, found {example!r:.40}"
-                )
-            with_circuit = _field(asked, "with_circuit", bool)
-            self.path = self._checked_path(asked.get("path"), head)
-            self.head, self.example, self.with_circuit = head, example, with_circuit
-        elif what == "suppose":
-            bench.suppose(_field(asked, "line", str))
-        elif what == "toggle":
-            path = _field(asked, "path", str)
-            present = parse_head_path(path, bench.task) in self.circuit.paths()
-            (bench.remove if present else bench.suppose)(path)
-        elif what == "undo":
-            bench.undo()
-        elif what == "clear":
-            bench.suppose(bench.scorer.empty_circuit)
-        elif what == "discover":
-            return self._take(self.search(asked, bench.model))
-        elif what == "score":
-            self._set("state", self._state(busy="scoring"))
-            controls = _field({"controls": 20, **asked}, "controls", int)
-            bench.score(controls, progress=no_progress)
-        elif what == "save":
-            return f"saved to {bench.save(_field(asked, 'path', str))}"
-        else:
-            raise InputError(f"explorer: expected a known request, found {what!r:.40}")
-        return ""
-
-    def _checked_path(self, name: Any, head: Head) -> HeadPath | None:
-        """A path of the shown head, from its name."""
-        if name is None:
-            return None
-        path = parse_head_path(str(name), self.bench.task)
-        if path.head != head:
-            raise InputError(f"path: expected one of the shown head {head}, found {name!r:.60}")
-        return path
+            took = f"{1000 * (time.perf_counter() - start):.0f} ms"
+            self._show(said if isinstance(said, str) else took, failed)
 
     def refresh(self) -> None:
         """Show what the workbench's own methods changed; the workbench calls this."""
         if not self._answering:
-            self._set("state", self._state())
             self._show()
 
+    def _show(self, said: str = "", failed: bool = False) -> None:
+        bench, head, path = self.bench, self.selected.head, self.selected.path
+        self._set("state", self._page() | {"said": said, "failed": failed})  # the loss first
+        if failed:
+            return
+        row = None
+        if path is not None:
+            fresh = (bench.circuit, path) not in self._known
+            row = self._once(measure, path)
+            if fresh:
+                self._set("state", self._page() | {"said": said})
+            if bench.scored:
+                row = {
+                    **row,
+                    **next((r for r in self.state["rows"] if r["name"] == row["name"]), {}),
+                }
+        shown = shown_state(bench, self.selected)
+        self._set("shown", shown | {"choices": self._once(choices, head), "path": row})
 
-def _search_options(asked: dict[str, Any]) -> dict[str, Any]:
-    """What a message says about a search, as arguments of `bench.discover`."""
-    kinds = {"time": float, "heads": list, "examples": int, "restarts": int, "one_hot": bool}
-    given = {name: kind for name, kind in kinds.items() if asked.get(name) is not None}
-    return {name: _field(asked, name, kind) for name, kind in given.items()}
+    def _page(self) -> dict[str, Any]:
+        busy = self.job.text if self.job else ""
+        told = {"said": "", "failed": False, "busy": busy, "searching": bool(busy)}
+        return page_state(self.bench, self._known) | told
+
+    def _once(self, measured: Callable[["Workbench", Any], Any], what: Head | HeadPath) -> Any:
+        """What is measured of a head or path, once for each circuit."""
+        key = (self.bench.circuit, what)
+        if key not in self._known:
+            self._known[key] = measured(self.bench, what)
+        return self._known[key]
+
+    def _set(self, name: str, value: dict[str, Any]) -> None:
+        setattr(self, name, value)
+        self.publish(name, value)
+
+    # What a page can ask
+
+    def _select(self, asked: dict[str, Any]) -> str:
+        bench, name, path = self.bench, asked.get("path"), None
+        head = bench.check_head(Head(field(asked, "layer", int), field(asked, "head", int)))
+        example = field(asked, "example", int)
+        if not 0 <= example < len(bench.batch):
+            raise InputError(f"example: expected 0 to {len(bench.batch) - 1}, found {example}")
+        if name is not None:
+            path = parse_head_path(str(name), bench.task)
+            if path.head != head:
+                raise InputError(f"path: expected one of the shown head {head}, found {name!r:.60}")
+        self.selected = Selection(head, example, field(asked, "with_circuit", bool), path)
+        return ""
+
+    def _toggle(self, asked: dict[str, Any]) -> None:
+        path = field(asked, "path", str)
+        present = parse_head_path(path, self.bench.task) in self.bench.circuit.paths()
+        (self.bench.remove if present else self.bench.suppose)(path)
+
+    def _score(self, asked: dict[str, Any]) -> None:
+        self._set("state", self.state | {"busy": "scoring"})
+        controls = field({"controls": 20} | asked, "controls", int)
+        self.bench.score(controls, progress=no_progress)
+
+    def search(self, asked: dict[str, Any], model: Any) -> Circuit | None:
+        """Search as a message asks, with the model or a copy of it, perhaps in another thread."""
+        if self.job is not None:
+            raise InputError("discover: expected no other search, found one under way; cancel it")
+        kinds = {"time": float, "heads": list, "examples": int, "restarts": int, "one_hot": bool}
+        options = {name: field(asked, name, kind) for name, kind in kinds.items()
+                   if asked.get(name) is not None}  # fmt: skip
+        self.job = SearchJob(self.bench, options, lambda: self._set("state", self._page()))
+        self.job.tell()
+        try:
+            return self.job.run(model)
+        finally:
+            self.job = None
+
+    def cancel(self) -> None:
+        """End the search that is under way, if there is one; from any thread."""
+        if self.job is not None:
+            self.job.cancelled.set()
+
+    def take(self, found: Circuit | None) -> str | None:
+        """Take what a search gave."""
+        if found is None:
+            return "cancelled before any circuit held; nothing changed"
+        self.bench.take(found)
+        return f"unfinished: {found.unfinished}" if found.unfinished else None
 
 
-def _field(asked: dict[str, Any], name: str, kind: type) -> Any:
+def field(asked: dict[str, Any], name: str, kind: type) -> Any:
     """One value of a message."""
     value: Any = asked.get(name)
-    fits = type(value) is kind or (kind is float and type(value) is int)
-    if not fits:
+    if not (type(value) is kind or (kind is float and type(value) is int)):
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         expected = words.get(kind, f"a {kind.__name__}")
         raise InputError(f"explorer: {name}: expected {expected}, found {value!r:.40}")
-    return float(value) if kind is float else value
+    return value

@@ -12,7 +12,7 @@ import traitlets
 
 from retrieval_interp.circuits import Circuit
 from retrieval_interp.explorer.state import Exploring
-from retrieval_interp.views.page import EXPLORER_SCRIPTS, asset
+from retrieval_interp.views.page import asset, explorer_script
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
@@ -21,21 +21,23 @@ if TYPE_CHECKING:
 class Explorer(anywidget.AnyWidget):
     """The widget of one workbench: `Exploring`, with its dictionaries as synchronized traits."""
 
-    _esm = "\n".join(map(asset, EXPLORER_SCRIPTS))
+    _esm = str(explorer_script())
     _css = str(asset("explorer.css"))
     model_info = traitlets.Dict().tag(sync=True)
     state = traitlets.Dict().tag(sync=True)
     shown = traitlets.Dict().tag(sync=True)
 
     def __init__(self, bench: "Workbench"):
-        self.exploring = explored = Exploring(bench, self._publish)
-        super().__init__(model_info=explored.model_info, state=explored.state, shown=explored.shown)
+        values: dict[str, Any] = {}
+        self.exploring = Exploring(bench, values.__setitem__)
+        super().__init__(model_info=self.exploring.model_info, **values)
+        self.exploring.publish = self.set_trait
         self.on_msg(self._answer)
 
     @property
     def circuit(self) -> Circuit:
         """The workbench's circuit."""
-        return self.exploring.circuit
+        return self.exploring.bench.circuit
 
     def __repr__(self) -> str:
         return f"explorer of {self.exploring.bench!r}"
@@ -49,9 +51,6 @@ class Explorer(anywidget.AnyWidget):
             data["text/html"] = self.exploring.bench._repr_html_()
         return bundle
 
-    def _publish(self, name: str, value: dict[str, Any]) -> None:
-        setattr(self, name, value)
-
     def _answer(self, _: Any, asked: dict[str, Any], buffers: Any = None) -> None:
         explored = self.exploring
         if asked.get("do") == "cancel":
@@ -61,7 +60,9 @@ class Explorer(anywidget.AnyWidget):
             # users and those messages may work with.
             copy = deepcopy(explored.bench.model)
             searching = loop.run_in_executor(None, explored.search, asked, copy)
-            searching.add_done_callback(lambda done: explored.found(done.result))
+            searching.add_done_callback(
+                lambda done: explored.carry_out(lambda: explored.take(done.result()))
+            )
         else:
             explored.answer(asked)
 

@@ -1,26 +1,32 @@
-"""Attention patterns in circuitsvis, with roles as token labels (paper, appendix C).
+"""Attention to look at: on examples in circuitsvis, and by role as heat maps.
 
-The script that the circuitsvis package carries is put into the page once, for any number of
-examples, so that nothing is fetched from the network.
+Circuitsvis's script is put into the page once, for any number of examples, so that nothing is
+fetched from the network.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from retrieval_interp.circuits import Circuit, ablated
-from retrieval_interp.circuits.hooks.points import call_options, is_causal, pattern_hook_name
+from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath, ablated
+from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.runs.fits import check_devices
+from retrieval_interp.circuits.runs.patterns import read_patterns
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.task import named_positions
-from retrieval_interp.views.page import View, render, unescaped
+from retrieval_interp.views.page import View, circuitsvis_script, render
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_STRONG = 0.25  # mean attention of the paths that the text lists
 
 
-@torch.no_grad()
 def attention_view(
     model: Any,
     task: Task,
@@ -44,32 +50,24 @@ def attention_view(
     Returns:
         A view whose `data` is the attention, [example head dest src] on the CPU, heads in order of
         layer and number.
-
-    Raises:
-        InputError: no such example or layer, or the model is on another device than the batch.
     """
     check_devices(model, batch)
-    chosen = _checked(examples, len(batch), "example")
     n_layers = model.cfg.n_layers
+    chosen = _checked(examples, len(batch), "example")
     layers = _checked(range(n_layers) if layers is None else layers, n_layers, "layer")
     some = batch.take(chosen)
-    names = [pattern_hook_name(layer) for layer in layers]
-    with ablated(model, circuit, some) if circuit is not None else nullcontext():
-        _, cache = model.run_with_cache(some.inputs, names_filter=names, **call_options(some))
-    patterns = torch.cat([cache[name] for name in names], dim=1).float().cpu()
-    heads = [f"L{layer}.H{head}" for layer in layers for head in range(model.cfg.n_heads)]
+    every = patterns_on(model, some, circuit)
+    patterns = torch.cat([every[layer] for layer in layers], dim=1)
+    heads = [str(Head(layer, head)) for layer in layers for head in range(model.cfg.n_heads)]
     labels = [position_labels(model, task, some, place) for place in range(len(chosen))]
-    of = "with the circuit in place" if circuit is not None else "of the intact model"
-    script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
     html = render(
         "attention.html",
         name=name or f"attention-{uuid.uuid4().hex[:12]}",
         examples=chosen,
-        circuitsvis=unescaped(script.replace("</script", "<\\/script")),
+        circuitsvis=circuitsvis_script(),
         data={
             "tokens": labels,
-            # Whole thousandths take a quarter of the space.
-            "attention": patterns.mul(1000).round().int().tolist(),
+            "attention": thousandths(patterns),
             "props": {
                 "attentionHeadNames": heads,
                 "maxValue": 1,
@@ -78,17 +76,31 @@ def attention_view(
             },
         },
     )
+    of = "with the circuit in place" if circuit is not None else "of the intact model"
     lines = [f"attention {of}, example {chosen[0]}: where each {task.role_names[0]} looks most"]
     for head, pattern in zip(heads, patterns[0]):
         looks = []
         for position in some.roles[0, :, 0].tolist():
-            if position < 0:
-                continue
-            weight, source = pattern[position].max(dim=0)
-            looks.append(f"{labels[0][position]} -> {labels[0][int(source)]} {float(weight):.2f}")
+            if position >= 0:
+                weight, source = pattern[position].max(dim=0)
+                to = f"{labels[0][position]} -> {labels[0][int(source)]}"
+                looks.append(f"{to} {float(weight):.2f}")
         lines.append(f"{head:<8} " + "   ".join(looks))
     lines.append("notebooks draw this with circuitsvis; .save_html(path) writes it as a page")
     return View(f"Attention {of}", html, "\n".join(lines), patterns)
+
+
+def patterns_on(
+    model: Any, batch: Batch, circuit: Circuit | None = None
+) -> list[Float[Tensor, "example head dest src"]]:
+    """Each layer's attention, of the intact model or with a circuit in place, on the CPU."""
+    with ablated(model, circuit, batch) if circuit is not None else nullcontext():
+        return read_patterns(model, batch, lambda pattern: pattern.float().cpu())
+
+
+def thousandths(attention: Tensor) -> Any:
+    """Nested lists of whole thousandths, which take a quarter of the space in a page."""
+    return attention.mul(1000).round().int().tolist()
 
 
 def position_labels(model: Any, task: Task, batch: Batch, example: int) -> list[str]:
@@ -107,3 +119,72 @@ def _checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
     if not chosen:
         raise InputError(f"{what}: expected at least one, found none")
     return list(chosen)
+
+
+# By role (paper, section 9.1)
+
+
+def role_maps(
+    attention: Float[Tensor, "layer head dest src"],
+    task: Task,
+    order: Sequence[int],
+    framed: Collection[HeadPath] = (),
+    caption: str = "",
+    first_layer: int = 0,
+) -> View:
+    """A heat map of each head's mean attention by role; its text lists the strong paths."""
+    title = f"Mean attention by role{caption}"
+    lines = [f"{title}; paths of at least {_STRONG}"]
+    for layer, heads in enumerate(attention.tolist(), first_layer):
+        for number, rows in enumerate(heads):
+            strong = sorted(
+                (-weight, RolePath(dest, src).text(task.role_names))
+                for dest, row in enumerate(rows)
+                for src, weight in enumerate(row)
+                if weight >= _STRONG
+            )
+            paths = "  ".join(f"{path} {-weight:.2f}" for weight, path in strong)
+            lines.append(f"{Head(layer, number)!s:<8} {paths or '-'}")
+    html = role_maps_html(attention, task, order, framed, first_layer, f"{title}.")
+    return View(title, html, "\n".join(lines), attention)
+
+
+def role_maps_html(
+    attention: Float[Tensor, "layer head dest src"],
+    task: Task,
+    order: Sequence[int],
+    framed: Collection[HeadPath] = (),
+    first_layer: int = 0,
+    caption: str = "",
+) -> "Markup":
+    """One table per head, rows attend to columns; cells of framed paths have a frame."""
+
+    def cell(head: Head, dest: int, src: int) -> dict[str, Any]:
+        weight = float(attention[head.layer - first_layer, head.head, dest, src])
+        path = HeadPath(head, RolePath(dest, src))
+        classes = " ".join(["hot"] * (weight > 0.55) + ["in"] * (path in framed)) or None
+        if weight < 0.005:
+            return {"text": "", "attributes": {"class": classes}}
+        text = "1" if weight >= 0.995 else f"{weight:.2f}"[1:] if weight >= 0.05 else ""
+        attributes = {
+            "class": classes,
+            "title": f"{task.path_label(dest, src)}: {weight:.3f}",
+            "style": f"--w:{weight:.2f}",
+            "data-path": path.text(task.role_names),
+        }
+        return {"text": text, "attributes": attributes}
+
+    maps = [
+        {"head": head, "rows": [[cell(head, dest, src) for src in order] for dest in order]}
+        for layer in range(first_layer, first_layer + attention.shape[0])
+        for head in (Head(layer, number) for number in range(attention.shape[1]))
+    ]
+    # One row of tables per layer; models with one head per layer fill the width instead.
+    across = attention.shape[1] if attention.shape[1] > 1 else len(maps)
+    return render(
+        "role_maps.html",
+        groups=[maps[at : at + across] for at in range(0, len(maps), across)],
+        roles=[{"name": task.role_names[role], "label": task.role_labels[role]} for role in order],
+        caption=caption,
+        framed=bool(framed),
+    )

@@ -1,14 +1,12 @@
-"""What the explorer's page is given, live or frozen in a report."""
+"""What the explorer's page is given, live or as a static part of a report."""
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from retrieval_interp.circuits import Circuit, CircuitScore, Head, HeadPath
 from retrieval_interp.circuits.hooks.points import is_causal
-from retrieval_interp.circuits.scores.circuit_score import PathScore
 from retrieval_interp.tasks import Task
-from retrieval_interp.views.score_text import describe, path_rows
+from retrieval_interp.views.score_text import Row, describe, finite, shown_paths
 
 
 def model_info(name: str, model: Any, task: Task, order: Sequence[int]) -> dict[str, Any]:
@@ -25,17 +23,16 @@ def model_info(name: str, model: Any, task: Task, order: Sequence[int]) -> dict[
         "order": list(order),
         "loss_name": task.loss_name,
         "loss_meaning": task.loss_meaning,
-        "frozen": False,
     }
 
 
 def heads_data(circuit: Circuit, heads: Iterable[Head]) -> dict[str, dict[str, Any]]:
-    """The mechanism of every head, and its paths where it has any to show."""
+    """The mechanism of every head, and its paths where it attends along them."""
     return {
         str(head): {
             "kind": circuit[head].kind,
             "paths": [
-                list(path)
+                [path.dest, path.src]
                 for path in circuit[head].paths
                 if circuit[head].kind in ("one-hot", "shared")
             ],
@@ -44,44 +41,24 @@ def heads_data(circuit: Circuit, heads: Iterable[Head]) -> dict[str, dict[str, A
     }
 
 
-def path_data(path: HeadPath, task: Task, attention: float) -> dict[str, Any]:
+def path_row(path: HeadPath, task: Task, attention: float) -> Row:
     """A path by name and in words, and its mean attention in the intact model."""
     return {
         "name": path.text(task.role_names),
-        "ends": list(path.path),
-        "label": path.path.words(task.path_label),
-        "attention": round(attention, 4),
+        "meaning": path.path.words(task.path_label),
+        "attention": attention,
     }
 
 
-def path_rows_data(score: CircuitScore, task: Task) -> list[dict[str, Any]]:
-    """The paths of a score, in the order of its table, with all that was measured."""
-    does = {name: text for name, *_, text in path_rows(score, task)}
-    rows = []
-    needed, redundant = (score.enabling, score.redundant) if score.reachable else ((), ())
-    for row in (*score.paths, *needed):
-        carrying = isinstance(row, PathScore)
-        rows.append(
-            {
-                **path_data(row.path, task, row.attention),
-                "present": carrying,
-                **({"ablated": finite(row.ablated_loss)} if isinstance(row, PathScore) else {}),
-                "live": finite(row.live_loss),
-                "does": does[row.path.text(score.circuit.role_names)],
-                "note": "",
-            }
-        )
+def scored_rows(score: CircuitScore, task: Task) -> list[Row]:
+    """The rows of a score's table, with a row for each path of a redundant set."""
+    rows = [row for row in shown_paths(score, task) if "attention" in row]
     known = {row["name"] for row in rows}
-    for together in redundant:
-        said = f"any one of {len(together.paths)}: {finite(together.live_loss):.4g} without all"
+    for together in score.redundant if score.reachable else ():
+        does = f"any one of {len(together.paths)}: {together.live_loss:.4g} without all"
         for path in together.paths:
-            name = path.text(task.role_names)
-            if name not in known and score.attention is not None and path.path.relation == "own":
-                attention = float(score.attention[path.head][path.path.pair])
-                rows.append(path_data(path, task, attention) | {"does": said, "note": ""})
-    return rows
-
-
-def finite(loss: float) -> float | None:
-    """JSON has no infinity."""
-    return loss if math.isfinite(loss) else None
+            if path.text(task.role_names) not in known and score.attention is not None:
+                attention = float(score.attention[path.head][path.path.dest, path.path.src])
+                rows.append(path_row(path, task, attention) | {"does": does})
+    data: list[Row] = finite(rows)
+    return data

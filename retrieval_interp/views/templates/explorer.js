@@ -1,18 +1,9 @@
-// The page of the explorer. It displays what the workbench tells and sends messages; of its own it
-// keeps only which chain is highlighted. `model` is a widget's, or has the same four methods.
+// The page of the explorer. It displays what Python tells it and sends messages; of its own it keeps
+// only which chain is highlighted. `model` is a widget's, or has the same four methods.
 
-export default { render };
+export default { render: ({ model, el }) => new Page(model, el).listen() };
 
-function render({ model, el }) { return show(model, el).listen(); }
-
-// `scope` is where the selected path is marked: in the explorer, or on the whole page.
-function show(model, place, scope) {
-  const page = new Page(model, scope);
-  place.append(page.root);
-  page.drawState();
-  page.drawShown();
-  return page;
-}
+const MANY_ROLES = 9; // more make a table too wide for three columns
 
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -20,55 +11,51 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-const MANY_ROLES = 9; // more make a table too wide for three columns
+const button = (textContent, onclick, more = {}) =>
+  element("button", { textContent, onclick, ...more });
+const soft = textContent => element("span", { className: "soft", textContent });
+const panel = (name, title, ...parts) => element("div", { className: name },
+  title instanceof Node ? title : element("h4", { textContent: title }), ...parts);
 
-const headName = (layer, head) => `L${layer}.H${head}`;
 const lossText = loss => loss === null ? "–" : loss.toFixed(4);
 const counted = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 
 // A position's label without its roles: `a` of `a (query.1)`.
 const tokenOf = label => label.replace(/(.) \([^()]*\)$/, "$1");
 
-// What the lines and numbers of a drawing mean, of those that it has.
-function legend(drawing, loss) {
-  if (!drawing.querySelector(".arrow")) return "";
-  const said = ["An arrow is a path: what its head moves from role to role."];
-  if (drawing.querySelector(".arrow > text"))
-    said.push(`Its number is the ${loss} when it is ablated too; wider arrows cost more.`);
-  if (drawing.querySelector(".arrow [stroke-dasharray]"))
-    said.push("Dashed paths only enable: the circuit does without them, the intact model does not.");
-  return said.join(" ");
-}
+// Layer and head of a path or a head, by name.
+const headOf = name => name.match(/[0-9]+/g).slice(0, 2).map(Number);
 
-function onEnter(action) {
-  return event => {
-    if (event.key !== "Enter") return;
-    event.stopPropagation(); // JupyterLab would run the cell
-    event.preventDefault();
-    action();
-  };
+const onEnter = action => event => {
+  if (event.key !== "Enter") return;
+  event.stopPropagation(); // JupyterLab would run the cell
+  event.preventDefault();
+  action();
+};
+
+function download(name, type, text) {
+  const address = URL.createObjectURL(new Blob([text], { type }));
+  element("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
 class Page {
-  constructor(model, scope) {
+  // `scope` is where the selected path is marked: in the explorer, or on a whole report.
+  constructor(model, place, scope) {
     this.model = model;
     this.info = model.get("model_info");
     this.chain = 0; // -1: no chain is highlighted
-    this.picture = new Example(this);
-    this.heads = new Heads(this);
-    this.bar = this.info.frozen ? null : new Bar(this);
+    this.example = new Example(this);
     const many = this.info.roles.length > MANY_ROLES ? " many" : "";
     this.root = element("div", { className: `ri-explorer${many}` },
-      element("div", { className: "wide" },
-        ...this.bar?.parts ?? [],
-        element("h4", { textContent: "Heads, by mean attention of role to role" }), this.heads.maps,
-        element("div", { className: "panels" },
-          this.makeLook(), this.makePaths(), ...this.bar ? [this.makeChoices()] : [],
-          this.makeCircuit())));
+      ...this.info.static ? [] : this.makeBar(),
+      panel("wide", "Heads, by mean attention of role to role", this.makeMaps()),
+      element("div", { className: "panels" }, this.makeLook(), this.makePaths(),
+        ...this.info.static ? [] : [this.makeChoices()], this.makeCircuit()));
     this.scope = scope ?? this.root;
+    place.append(this.root);
+    this.draw();
   }
-
-  // Python's state, and messages to Python
 
   get state() { return this.model.get("state"); }
   get shown() { return this.model.get("shown"); }
@@ -80,19 +67,26 @@ class Page {
     this.ask("show", { layer, head, example, with_circuit, path, ...change });
   }
 
-  pathName(head, dest, src, relation = "own") {
-    const of = relation === "own" ? "" : `${relation}.`;
-    return `${head} ${this.info.roles[dest]}<-${of}${this.info.roles[src]}`;
+  // The name of the shown head, and its paths in the circuit.
+  current() {
+    const name = `L${this.shown.layer}.H${this.shown.head}`;
+    return { name, paths: this.state.heads[name].paths };
   }
+
+  pathName(dest, src) {
+    return `${this.current().name} ${this.info.roles[dest]}<-${this.info.roles[src]}`;
+  }
+
+  ends(path) { return path.split(" ")[1].split("<-").map(role => this.info.roles.indexOf(role)); }
 
   // A click on a path selects it everywhere; one on the selected path adds it, or takes it out.
   click(path) {
     if (path !== this.selected) this.select(path);
-    else if (!this.info.frozen) this.ask("toggle", { path });
+    else if (!this.info.static) this.ask("toggle", { path });
   }
 
   select(path) {
-    const [layer, head] = path.match(/[0-9]+/g).slice(0, 2).map(Number);
+    const [layer, head] = headOf(path);
     this.selected = path;
     this.mark();
     if (path !== this.shown.path?.name)
@@ -100,27 +94,160 @@ class Page {
     this.show({ layer, head, path });
   }
 
-  // Everything that stands for the selected path.
   mark() {
     for (const one of this.scope.querySelectorAll("[data-path]"))
       one.classList.toggle("selected", one.dataset.path === this.selected);
   }
 
-  // The selected head: its name, its paths in the circuit, and whether one of its own chain is there.
-  current() {
-    const label = headName(this.shown.layer, this.shown.head), { paths } = this.state.heads[label];
-    const isIn = (dest, src) => paths.some(p => p[0] === dest && p[1] === src && p[2] === "own");
-    return { label, paths, isIn };
+  // Redraws on every change of Python's values; returns a function that stops that.
+  listen() {
+    const draw = () => this.draw(), changes = ["change:state", "change:shown"];
+    for (const change of changes) this.model.on(change, draw);
+    // The canvas uses the page's colours, which change with the theme.
+    const repaint = () => this.example.draw(), themes = new MutationObserver(repaint);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    themes.observe(document.body, { attributes: true });
+    dark.addEventListener("change", repaint);
+    return () => {
+      for (const change of changes) this.model.off(change, draw);
+      themes.disconnect();
+      dark.removeEventListener("change", repaint);
+    };
   }
 
-  // Building, once
+  draw() {
+    // Redrawing replaces the buttons; keyboard users keep their focus.
+    const active = this.root.contains(document.activeElement) ? document.activeElement : null;
+    const key = ["head", "path", "choice"].find(name => active?.dataset[name]);
+    const value = key && CSS.escape(active.dataset[key]);
+    const place = active?.closest(".heads, .roles, .choices, .drawing, .rows");
+    this.selected = this.shown.path?.name ?? null;
+    if (!this.info.static) { this.drawBar(); this.drawChoices(); }
+    this.drawMaps();
+    this.drawLook();
+    this.drawRoles();
+    this.drawDetails();
+    this.drawCircuit();
+    this.mark();
+    if (key) place?.querySelector(`[data-${key}="${value}"]`)?.focus();
+  }
+
+  // The top: the loss of the circuit so far, and what can be done to the whole of it.
+
+  makeBar() {
+    this.loss = element("span", { className: "loss", title: this.info.loss_meaning });
+    this.facts = soft("");
+    this.said = element("div", { className: "said soft", role: "status" });
+    const file = element("input", {
+      type: "text", value: "circuit.json", ariaLabel: "file name",
+      onkeydown: onEnter(() => this.ask("save", { path: file.value })),
+    });
+    const act = what => () => this.ask(what, what === "discover" ? this.searchOptions() : {});
+    this.buttons = {
+      undo: button("Undo", act("undo")), clear: button("Clear", act("clear")),
+      discover: button("Discover", act("discover")), cancel: button("Cancel", act("cancel")),
+      score: button("Score", () => this.ask("score", this.numbers("controls"))),
+      save: button("Save", () => this.ask("save", { path: file.value })),
+    };
+    const { save, ...others } = this.buttons;
+    return [element("div", { className: "top" },
+      element("b", { textContent: this.info.name }), this.loss, this.facts,
+      element("span", { className: "gap" }), ...Object.values(others), this.makeOptions(),
+      element("span", { className: "together" }, file, save),
+      element("div", { className: "task soft", textContent: this.info.description })), this.said];
+  }
+
+  // What bounds a search, and a score; what is left empty is the default.
+  makeOptions() {
+    this.options = {};
+    const field = (name, label, properties = { type: "number", min: 1 }) => {
+      this.options[name] = element("input", { ariaLabel: label, ...properties });
+      return element("label", {}, `${label} `, this.options[name]);
+    };
+    return element("details", { className: "options" },
+      element("summary", { textContent: "options" }), field("time", "seconds"),
+      field("examples", "examples"), field("restarts", "starts"),
+      field("heads", "heads", { type: "text", placeholder: "all" }),
+      field("one_hot", "one-hot only", { type: "checkbox" }), field("controls", "random circuits"));
+  }
+
+  numbers(...names) {
+    return Object.fromEntries(names.filter(name => this.options[name].value !== "")
+      .map(name => [name, Number(this.options[name].value)]));
+  }
+
+  searchOptions() {
+    const heads = this.options.heads.value.split(/[\s,]+/).filter(head => head);
+    return { ...this.numbers("time", "examples", "restarts"), ...heads.length ? { heads } : {},
+      one_hot: this.options.one_hot.checked };
+  }
+
+  drawBar() {
+    const { info, state, buttons } = this;
+    const good = state.loss !== null && state.loss < info.tolerance;
+    this.loss.textContent = `${info.loss_name} ${lossText(state.loss)}`;
+    this.loss.className = `loss ${good ? "good" : "bad"}`;
+    this.facts.textContent = `${state.replaced} of ${counted(info.layers * info.heads, "head")} `
+      + `replaced · intact ${lossText(state.intact)} · ${good ? "below" : "not below"} the `
+      + `tolerance of ${Number(info.tolerance.toPrecision(4))}`;
+    this.said.textContent = state.busy ? `${state.busy} …` : state.said;
+    this.said.classList.toggle("failed", state.failed);
+    for (const one of Object.values(buttons)) one.disabled = Boolean(state.busy);
+    buttons.cancel.disabled = false;
+    buttons.cancel.hidden = !(buttons.discover.hidden = state.searching);
+    buttons.undo.disabled ||= !state.undoable;
+    buttons.clear.disabled ||= !state.replaced;
+  }
+
+  // A small map of every head
+
+  makeMaps() {
+    this.maps = element("div", { className: "heads" });
+    this.maps.style.gridTemplateColumns =
+      `repeat(${this.info.heads > 1 ? this.info.heads : "auto-fill"}, 70px)`;
+    return this.maps;
+  }
+
+  drawMaps() {
+    const { layers, heads } = this.info, cells = [];
+    for (let layer = 0; layer < layers; layer++) {
+      const row = Array.from({ length: heads }, (_, head) => this.headButton(layer, head));
+      // With several heads per layer, the first layer is at the bottom.
+      if (heads > 1) cells.unshift(...row);
+      else cells.push(...row);
+    }
+    this.maps.replaceChildren(...cells);
+    const picked = this.maps.querySelector(".picked");
+    this.maps.scrollTop = Math.max(0, picked.offsetTop - this.maps.offsetTop - 160);
+  }
+
+  headButton(layer, head) {
+    const name = `L${layer}.H${head}`, { kind, paths } = this.state.heads[name];
+    const { order } = this.info, weights = this.shown.by_role[layer][head];
+    const map = element("canvas", { width: order.length, height: order.length });
+    const pen = map.getContext("2d");
+    order.forEach((dest, y) => order.forEach((src, x) => {
+      const inside = paths.some(path => path[0] === dest && path[1] === src);
+      pen.fillStyle = inside ? PATH : `rgba(${HEAT},${weights[dest][src] / 1000})`;
+      pen.fillRect(x, y, 1, 1);
+    }));
+    const picked = name === this.current().name ? " picked" : "";
+    const made = element("button", {
+      className: `head${picked}${paths.length ? " paths" : ""}`, title: `${name}: ${kind}`,
+      onclick: () => this.show({ layer, head, path: null }),
+    }, map, element("div", { textContent: name }),
+      element("div", { className: "kind", textContent: kind }));
+    made.dataset.head = name;
+    return made;
+  }
+
+  // The shown head on an example
 
   makeLook() {
     const pick = () => {
-      const wanted = this.number.value === "" ? null : Number(this.number.value);
-      if (wanted !== this.shown.example) this.show({ example: wanted });
+      const example = this.number.value === "" ? null : Number(this.number.value);
+      if (example !== this.shown.example) this.show({ example });
     };
-    this.title = element("h4");
     this.number = element("input", {
       type: "number", min: 0, max: this.info.examples - 1, ariaLabel: "example",
       onchange: pick, onkeydown: onEnter(pick),
@@ -128,36 +255,116 @@ class Page {
     this.withCircuit = element("input", {
       type: "checkbox", onchange: () => this.show({ with_circuit: this.withCircuit.checked }),
     });
+    const label = element("label", { title: "attention after the circuit's replacements" },
+      this.withCircuit, " with the circuit in place");
+    this.lookTitle = element("h4");
     this.chains = element("div", { className: "row" });
-    return element("div", { className: "look" }, this.title,
-      element("div", { className: "row" },
-        element("label", {}, "example ", this.number),
-        ...this.info.frozen ? [] : [
-          element("label", { title: "attention after the circuit's replacements" },
-            this.withCircuit, " with the circuit in place")]),
-      this.chains, ...this.picture.parts);
+    return panel("look", this.lookTitle, element("div", { className: "row" },
+      element("label", {}, "example ", this.number), ...this.info.static ? [] : [label]),
+      this.chains, ...this.example.parts);
   }
 
-  makePaths() {
-    this.details = element("div", { className: "details" });
-    return element("div", { className: "edit" }, this.heads.title,
-      element("div", { className: "scrolled" }, this.heads.table), this.details);
+  drawLook() {
+    const { chains, tokens, example, with_circuit } = this.shown;
+    this.lookTitle.textContent = `${this.current().name}, `
+      + `${with_circuit ? "with the circuit" : "intact model"}: rows attend to columns`;
+    this.number.value = example;
+    this.withCircuit.checked = with_circuit;
+    const pick = (chain, title) => button(tokenOf(title),
+      () => { this.chain = chain; this.drawLook(); },
+      { title, className: chain === this.chain ? "on" : "" });
+    this.chains.replaceChildren("chain of ", ...chains.map((positions, chain) =>
+      pick(chain, tokens[positions.find(at => at >= 0) ?? 0])), pick(-1, "all"));
+    this.example.draw();
   }
+
+  // The paths of the shown head as a table of roles, and what is known of the selected one
+
+  makePaths() {
+    this.rolesTitle = element("h4");
+    this.roles = element("table", { className: "roles" });
+    this.details = element("div", { className: "details" });
+    return panel("edit", this.rolesTitle,
+      element("div", { className: "scrolled" }, this.roles), this.details);
+  }
+
+  drawRoles() {
+    const { order, roles, labels, symbols } = this.info;
+    this.rolesTitle.textContent = `Paths of ${this.current().name}: a role (row) attends to another`;
+    const header = order.map(src => element("th", { title: labels[src] },
+      ...symbols[src] === roles[src] ? [] : [symbols[src], element("br")], roles[src]));
+    const long = dest => labels[dest] === roles[dest] ? "" : ` ${labels[dest]}`;
+    this.roles.replaceChildren(element("tr", {}, element("th"), ...header),
+      ...order.map(dest => element("tr", {},
+        element("th", { textContent: roles[dest], title: labels[dest] },
+          element("span", { className: "long", textContent: long(dest) })),
+        ...order.map(src => element("td", {}, this.roleButton(dest, src))))));
+  }
+
+  roleButton(dest, src) {
+    const { order, labels } = this.info, { layer, head, by_role } = this.shown;
+    const weight = by_role[layer][head][dest][src] / 1000, path = this.pathName(dest, src);
+    const inside = this.current().paths.some(one => one[0] === dest && one[1] === src);
+    const later = order.indexOf(src) > order.indexOf(dest);
+    const made = button(weight >= .05 ? weight.toFixed(2).replace(/^0/, "") : "",
+      () => this.click(path), {
+        className: `${weight > .55 ? "hot" : ""}${inside ? " in" : ""}`,
+        title: `${labels[dest]} from ${labels[src]}: ${weight.toFixed(3)}`,
+        disabled: later && weight === 0 && !inside, ariaPressed: String(inside),
+      });
+    made.style.setProperty("--w", weight);
+    made.dataset.path = path;
+    return made;
+  }
+
+  drawDetails() {
+    const { info, shown: { path } } = this;
+    if (!path) {
+      const hint = info.static ? "" : ", and a click on the selected one adds it or takes it out";
+      this.details.replaceChildren(
+        soft(`A click on a path, here or in the circuit, shows what it is worth${hint}.`));
+      return;
+    }
+    const [dest, src] = this.ends(path.name);
+    const inside = this.current().paths.some(one => one[0] === dest && one[1] === src);
+    const facts = [
+      ["mean attention", path.attention?.toFixed(3)],
+      [`${info.loss_name}, removed from the circuit`, path.ablated_loss?.toFixed(4)],
+      [`${info.loss_name} with it`, path.added_loss?.toFixed(4)],
+      [`${info.loss_name}, cut live`, path.live_loss?.toFixed(4)],
+      ["", path.does], ["", path.note],
+    ].filter(([, value]) => value);
+    this.details.replaceChildren(
+      element("div", {}, element("b", { textContent: path.name }), " ", soft(path.meaning)),
+      element("dl", {}, ...facts.flatMap(([name, value]) => [
+        element("dt", { textContent: name }),
+        element("dd", { textContent: value, className: name ? "" : "all" })])));
+    if (!info.static && !path.note)
+      this.details.append(button(inside ? "Take it out" : "Add it",
+        () => this.ask("toggle", { path: path.name })));
+  }
+
+  // Plausible mechanisms of the shown head
 
   makeChoices() {
     this.choices = element("div", { className: "choices" });
-    return element("div", { className: "mechanism" },
-      element("h4", { textContent: `Mechanism, and the ${this.info.loss_name} it would give` }),
+    return panel("mechanism", `Mechanism, and the ${this.info.loss_name} it would give`,
       this.choices);
   }
 
+  drawChoices() {
+    this.choices.replaceChildren(...this.shown.choices.flatMap(choice => {
+      const made = button(choice.name, () => this.ask("suppose", { line: choice.line }),
+        { className: choice.chosen ? "on" : "", title: choice.line });
+      made.dataset.choice = choice.name;
+      return [made, element("span", { textContent: lossText(choice.loss) }), soft(choice.paths)];
+    }));
+  }
+
+  // The circuit: its drawing, its paths, and files of it that are made in the page
+
   makeCircuit() {
-    const { loss_name } = this.info;
-    const link = (textContent, make) => element("button", { textContent, onclick: make });
-    const downloads = element("div", { className: "row downloads" }, "Download",
-      link("JSON", () => download("circuit.json", "application/json", this.state.json)),
-      link("CSV", () => download("paths.csv", "text/csv", csv(this.state.rows, loss_name))),
-      link("SVG", () => download("circuit.svg", "image/svg+xml", this.state.drawing)));
+    const file = (kind, name, type, text) => button(kind, () => download(name, type, text()));
     this.drawing = element("div", { className: "drawing" });
     this.drawing.onclick = event => this.clickArrow(event);
     this.drawing.onkeydown = event => {
@@ -165,9 +372,11 @@ class Page {
     };
     this.legend = element("div", { className: "legend soft" });
     this.rows = element("div", { className: "rows" });
-    return element("div", { className: "circuit" },
-      element("h4", { textContent: this.info.frozen ? "The circuit" : "The circuit so far" }),
-      this.drawing, this.legend, this.rows, downloads);
+    return panel("circuit", this.info.static ? "The circuit" : "The circuit so far", this.drawing,
+      this.legend, this.rows, element("div", { className: "row downloads" }, "Download",
+        file("JSON", "circuit.json", "application/json", () => this.state.json),
+        file("CSV", "paths.csv", "text/csv", () => this.csv()),
+        file("SVG", "circuit.svg", "image/svg+xml", () => this.state.drawing)));
   }
 
   clickArrow(event) {
@@ -178,156 +387,50 @@ class Page {
     this.select(arrow.dataset.path);
   }
 
-  // Redraws on every change of Python's state; returns a function that stops that.
-  listen() {
-    const drawn = { "change:state": () => this.drawState(), "change:shown": () => this.drawShown() };
-    for (const [change, draw] of Object.entries(drawn)) this.model.on(change, draw);
-    // The canvas uses the page's colours, which change with the theme.
-    const repaint = () => this.picture.draw();
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    const themes = new MutationObserver(repaint);
-    themes.observe(document.body, { attributes: true });
-    dark.addEventListener("change", repaint);
-    return () => {
-      for (const [change, draw] of Object.entries(drawn)) this.model.off(change, draw);
-      themes.disconnect();
-      dark.removeEventListener("change", repaint);
-    };
-  }
-
-  // Drawing Python's state
-
-  // Redrawing replaces the buttons; keyboard users keep their focus.
-  keepFocus(draw, ...attributes) {
-    const active = this.root.contains(document.activeElement) ? document.activeElement : null;
-    const found = attributes.find(attribute => active?.dataset[attribute]);
-    const value = found && active.dataset[found], place = active?.closest("table, svg")?.parentElement;
-    draw();
-    if (value)
-      (place?.isConnected ? place : this.root).querySelector(`[data-${found}="${CSS.escape(value)}"]`)
-        ?.focus();
-  }
-
-  drawState() {
-    const { state } = this;
-    this.bar?.draw();
-    if (state.failed) this.drawDetails();
-    this.number.value = this.shown.example;
-    this.keepFocus(() => { this.drawCircuit(); this.drawRows(); }, "path");
-    this.drawHeadsAndRoles();
-    this.picture.draw();
-  }
-
-  drawShown() {
-    const { shown } = this;
-    this.selected = shown.path?.name ?? null;
-    this.title.textContent = `${this.current().label}, `
-      + `${shown.with_circuit ? "with the circuit" : "intact model"}: rows attend to columns`;
-    this.number.value = shown.example;
-    this.withCircuit.checked = shown.with_circuit;
-    this.drawChains();
-    if (this.bar) this.keepFocus(() => this.drawChoices(), "choice");
-    this.drawDetails();
-    this.drawHeadsAndRoles();
-    this.picture.draw();
-  }
-
   drawCircuit() {
     if (this.state.drawing !== this.source) {
       this.source = this.state.drawing;
       this.drawing.innerHTML = this.source;
-      for (const arrow of this.drawing.querySelectorAll("[data-path]")) {
-        arrow.setAttribute("tabindex", "0");
-        arrow.setAttribute("role", "button");
-      }
+      for (const arrow of this.drawing.querySelectorAll("[data-path]"))
+        Object.assign(arrow, { tabIndex: 0, role: "button" });
       // Narrow pages scroll a wide drawing rather than make its letters too small.
       const svg = this.drawing.querySelector("svg");
       svg.style.setProperty("--natural", `${svg.viewBox.baseVal.width}px`);
-      this.legend.textContent = this.info.frozen ? "" : legend(this.drawing, this.info.loss_name);
+      const said = [[".arrow", "An arrow is a path: what its head moves from role to role."],
+        [".arrow > text", `Its number is the ${this.info.loss_name} when it is removed from the `
+          + "circuit; wider arrows cost more."],
+        [".arrow [stroke-dasharray]", "Dashed paths only enable: the circuit does without them, "
+          + "the intact model does not."]];
+      this.legend.textContent = this.info.static ? "" : said
+        .filter(([part]) => this.drawing.querySelector(part)).map(([, text]) => text).join(" ");
     }
-    this.mark();
-  }
-
-  drawRows() {
-    const { rows } = this.state, loss = this.info.loss_name;
-    if (!rows.length) { this.rows.replaceChildren(); return; }
-    const header = [["path", ""], ["attention", "mean attention in the intact model"],
-      [`${loss}, ablated too`, "the circuit without this path: what it carries"],
-      [`${loss}, cut live`, "the intact model without this path: what it carries or enables"]];
+    const header = [["path", ""], ["attention", "mean attention"],
+      ["removed", "loss when the path is removed from the circuit"],
+      ["cut live", "loss when the path is cut in the intact model"]];
     const table = element("table", {},
       element("thead", {}, element("tr", {}, ...header.map(([text, title]) =>
-        element("th", { scope: "col", title }, element("button", { textContent: text }))))),
-      element("tbody", {}, ...rows.map(row => this.rowOf(row))));
-    this.rows.replaceChildren(table);
+        element("th", { scope: "col", title }, button(text))))),
+      element("tbody", {}, ...this.state.rows.map(row => this.circuitRow(row))));
+    this.rows.replaceChildren(...this.state.rows.length ? [table] : []);
     makeSortable(table);
-    this.mark();
   }
 
-  rowOf(row) {
-    const button = element("button", { textContent: row.name, title: row.label });
+  circuitRow(row) {
     const made = element("tr", { onclick: () => this.select(row.name) },
-      element("td", {}, button),
-      ...[row.attention?.toFixed(2), row.ablated?.toFixed(4), row.live?.toFixed(4)].map(text =>
-        element("td", { textContent: text ?? "–" })));
-    made.dataset.path = button.dataset.path = row.name;
+      element("td", {}, button(row.name, null, { title: row.meaning })),
+      ...[row.attention.toFixed(2), row.ablated_loss?.toFixed(4), row.live_loss?.toFixed(4)]
+        .map(text => element("td", { textContent: text ?? "–" })));
+    made.dataset.path = made.querySelector("button").dataset.path = row.name;
     return made;
   }
 
-  // What is known of the selected path.
-  drawDetails() {
-    const { info, shown } = this, { path } = shown;
-    const hint = info.frozen ? "" : ", and a click on the selected one adds it or takes it out";
-    if (!path) {
-      this.details.replaceChildren(element("span", { className: "soft",
-        textContent: `A click on a path, here or in the circuit, shows what it is worth${hint}.` }));
-      return;
-    }
-    const facts = [
-      ["mean attention", path.attention?.toFixed(3)],
-      [`${info.loss_name}, ablated too`, path.ablated?.toFixed(4)],
-      [`${info.loss_name} with it`, path.added?.toFixed(4)],
-      [`${info.loss_name}, cut live`, path.live?.toFixed(4)],
-      ["", path.does || (path.enables?.length ? `enables ${path.enables.join(", ")}` : "")],
-      ["", path.note],
-    ].filter(([, value]) => value);
-    this.details.replaceChildren(
-      element("div", {}, element("b", { textContent: path.name }), " ",
-        element("span", { className: "soft", textContent: path.label })),
-      element("dl", {}, ...facts.flatMap(([name, value]) => [
-        element("dt", { textContent: name }),
-        element("dd", { textContent: value, className: name ? "" : "all" })])));
-    if (!info.frozen && !path.note)
-      this.details.append(element("button", {
-        textContent: path.present ? "Take it out" : "Add it",
-        onclick: () => this.ask("toggle", { path: path.name }),
-      }));
-  }
-
-  drawHeadsAndRoles() {
-    this.keepFocus(() => this.heads.draw(), "head", "path");
-    this.mark();
-  }
-
-  drawChains() {
-    const pick = (number, title) => element("button", {
-      textContent: tokenOf(title), title, className: number === this.chain ? "on" : "",
-      onclick: () => { this.chain = number; this.drawShown(); },
-    });
-    const { chains, tokens } = this.shown;
-    this.chains.replaceChildren("chain of ",
-      ...chains.map((positions, number) => pick(number, tokens[positions.find(at => at >= 0) ?? 0])), pick(-1, "all"));
-  }
-
-  drawChoices() {
-    this.choices.replaceChildren(...(this.shown.choices ?? []).flatMap(choice => {
-      const button = element("button", {
-        textContent: choice.name, className: choice.chosen ? "on" : "", title: choice.line,
-        onclick: () => this.ask("suppose", { line: choice.line }),
-      });
-      button.dataset.choice = choice.name;
-      return [button, element("span", { textContent: lossText(choice.loss) }),
-        element("span", { className: "soft" }, ...choice.paths.split(" ").flatMap(path =>
-          [element("span", { className: "path", textContent: path }), " "]))];
-    }));
+  csv() {
+    const { loss_name } = this.info;
+    const header = ["path", "meaning", "mean attention",
+      `${loss_name} removed from the circuit`, `${loss_name} cut live`, "what it does"];
+    const keys = ["name", "meaning", "attention", "ablated_loss", "live_loss", "does"];
+    const cell = value => `"${String(value ?? "").replaceAll('"', '""')}"`;
+    return [header, ...this.state.rows.map(row => keys.map(key => row[key]))]
+      .map(line => line.map(cell).join(",") + "\r\n").join("");
   }
 }

@@ -1,15 +1,11 @@
 // A model whose other end is a server: values come as events, messages go as requests. Both
 // addresses are relative to the page's own, which holds the token.
 class ServedModel {
-  constructor() {
-    this.values = {};
-    this.listeners = {};
-  }
+  values = {};
+  listeners = {};
 
   get(name) { return this.values[name]; }
-
   on(event, act) { (this.listeners[event] ??= new Set()).add(act); }
-
   off(event, act) { this.listeners[event]?.delete(act); }
 
   send(message) {
@@ -20,13 +16,14 @@ class ServedModel {
   // Follows the server; `act` runs once every value is there.
   start(act) {
     const events = new EventSource("events"), names = ["model_info", "state", "shown"];
+    const complete = () => names.every(name => name in this.values);
     for (const name of names)
       events.addEventListener(name, event => {
         document.body.classList.remove("lost");
-        const first = names.some(other => !(other in this.values));
+        const begun = complete();
         this.values[name] = JSON.parse(event.data);
-        if (!first) for (const tell of this.listeners[`change:${name}`] ?? []) tell();
-        else if (names.every(other => other in this.values)) act();
+        if (begun) for (const tell of this.listeners[`change:${name}`] ?? []) tell();
+        else if (complete()) act();
       });
     events.onerror = () => this.lost();
   }
@@ -35,4 +32,4 @@ class ServedModel {
 }
 
 const served = new ServedModel();
-served.start(() => render({ model: served, el: document.getElementById("explorer") }));
+served.start(() => new Page(served, document.getElementById("explorer")).listen());

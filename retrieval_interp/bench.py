@@ -1,4 +1,4 @@
-"""A workbench for circuit discovery in notebooks: look, suppose, score, discover, draw, save.
+"""A workbench for circuit discovery: look, suppose, score, discover, draw, save.
 
 >>> import retrieval_interp as ri
 >>> bench = ri.open("small")
@@ -10,7 +10,6 @@ Every method returns something that a notebook draws and a terminal prints; noth
 import math
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from retrieval_interp.circuits import (
     Head,
     HeadPath,
     Scorer,
+    ablated,
     ablation_sweep,
     mean_attention,
     score_circuit,
@@ -34,7 +34,6 @@ from retrieval_interp.circuits.circuit import ORIGINAL, tidy
 from retrieval_interp.circuits.discovery.watch import Watch
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.notation import circuit_diff, circuit_text, parse_head_path
 from retrieval_interp.circuits.notation import suppose as suppose_line
@@ -44,20 +43,79 @@ from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, is_unlearned
 from retrieval_interp.circuits.scores.tolerance import default_tolerance
+from retrieval_interp.commands.command import progress_bar
 from retrieval_interp.commands.search_line import line_with
-from retrieval_interp.reproduce.paper import paper_reports
+from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.views.attention import attention_view
+from retrieval_interp.training.device import choose_device
+from retrieval_interp.views.ablations_view import ablations_view
+from retrieval_interp.views.attention import attention_view, role_maps
 from retrieval_interp.views.display import register_displays
 from retrieval_interp.views.page import View, render, unescaped
+from retrieval_interp.views.paper import paper_reports
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
-from retrieval_interp.views.role_maps import role_maps
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
-from retrieval_interp.views.sweep_view import sweep_view
 from retrieval_interp.views.tables import own_terminal_width, wrapped
+
+
+def open(
+    what: Any,
+    task: Task | None = None,
+    *,
+    examples: int = 512,
+    seed: int = 0,
+    tolerance: float | None = None,
+    device: str = "auto",
+    progress: Progress = progress_bar,
+) -> "Workbench":
+    """Open a trained model on a workbench.
+
+    Args:
+        what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
+            any hooked model, which then needs its task.
+        task: what the model was trained on; checkpoints bring their own.
+        examples: how many examples of the `test` split to measure on.
+        seed: of these examples.
+        tolerance: the loss that a working circuit stays below; by default the task's, or else the
+            loss at which 95% of what the model has learned is kept.
+        device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> bench = ri.open("small", examples=64)
+        >>> print(f"{bench.intact_loss:.3f}")
+        0.009
+        >>> bench.suppose("L2.H0 s0<-s2 s4<-s6", "L3.H0 uniform")
+        L2.H0: original -> one-hot s0<-s2 s4<-s6
+        L3.H0: original -> uniform
+        MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0087)
+    """
+    kind, name, training = type(what).__name__, "", {}
+    if isinstance(what, (str, Path)):
+        what = load_checkpoint(str(what), choose_device(device))
+    if isinstance(what, Checkpoint):
+        if task is not None:
+            raise InputError("task: expected none for a checkpoint, which has its own")
+        name, task, training, what = what.name, what.task, what.training, what.model
+    if not hasattr(what, "run_with_hooks") or not hasattr(what, "cfg"):
+        raise InputError(
+            f"expected a checkpoint or a hooked model (HookedTransformer, TransformerBridge), found "
+            f"{kind}"
+        )
+    if not isinstance(task, Task):
+        raise InputError(
+            f"expected a task, an instance of ri.Task, with a model that is no checkpoint ({kind}): "
+            f"ri.open(model, task); found {task!r:.60}"
+        )
+    if not name:
+        given = getattr(what.cfg, "model_name", None)
+        unnamed = given in (None, "", "custom", "native")  # HookedTransformers' and bridges' own
+        name = f"{type(task).__name__} model" if unnamed else Path(str(given)).name
+    return Workbench(what, task, name, training, examples, seed, tolerance, progress)
 
 
 class _Step(NamedTuple):
@@ -84,7 +142,7 @@ class Workbench:
         batch: the examples of the `test` split that everything is measured on.
         scorer: measures the loss of any circuit on the batch.
         seed: of the examples.
-        watchers: widgets that show this workbench; each is told to `refresh` after a change.
+        listeners: pages that show this workbench; `refresh` of each is called after a change.
     """
 
     _score: CircuitScore | None = None
@@ -101,15 +159,10 @@ class Workbench:
         tolerance: float | None,
         progress: Progress,
     ):
-        for what, value, least, most in (
-            ("examples", examples, 2, 1_000_000),
-            ("seed", seed, 0, 2**63 - 1),
-        ):
-            if type(value) is not int or not least <= value <= most:
-                raise InputError(f"{what}: expected {least} to {most}, found {value!r:.40}")
-        if tolerance is not None and not (
-            type(tolerance) in (int, float) and 0 < tolerance < math.inf
-        ):
+        for what, value, least in (("examples", examples, 2), ("seed", seed, 0)):
+            if type(value) is not int or not least <= value <= 2**31:
+                raise InputError(f"{what}: expected {least} to {2**31}, found {value!r:.40}")
+        if tolerance is not None and not 0 < tolerance < math.inf:
             raise InputError(f"tolerance: expected a number above 0, found {tolerance!r:.40}")
         self.model, self.task, self.name, self.training = model, task, name, training
         self.seed, self.progress = seed, progress
@@ -122,8 +175,10 @@ class Workbench:
         self._steps = [self._measured(self.scorer.empty_circuit)]
         self._stated = tolerance  # by the caller; None where each set of examples has its own
         self._model_as_opened = self._fingerprint()
+        self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         register_displays()
-        self.watchers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    # What there is
 
     @property
     def tolerance(self) -> float:
@@ -143,12 +198,6 @@ class Workbench:
         """The circuit supposed so far; notebooks draw it."""
         register_displays()
         return self._steps[-1].circuit
-
-    @cached_property
-    def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
-        """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
-        attention = mean_attention(self.model, self.batch).cpu()
-        return allowed_attention(attention, self.batch, is_causal(self.model))
 
     @property
     def loss(self) -> float:
@@ -171,31 +220,40 @@ class Workbench:
         """Whether there is a change to undo."""
         return len(self._steps) > 1
 
+    @cached_property
+    def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
+        """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
+        attention = mean_attention(self.model, self.batch).cpu()
+        return allowed_attention(attention, self.batch, is_causal(self.model))
+
+    def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
+        """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
+        if not with_circuit:
+            return self.intact_attention
+        with ablated(self.model, self.circuit, self.batch):
+            return mean_attention(self.model, self.batch).cpu()
+
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if these lines, or another circuit, were supposed; nothing changes."""
         self._check_unchanged()
         return self.scorer.loss(self._with_lines(lines))
 
     def __repr__(self) -> str:
-        return (
-            f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n"
-            f"{circuit_text(self.circuit, self.model.cfg.n_layers)}"
-        )
+        circuit = circuit_text(self.circuit, self.model.cfg.n_layers)
+        return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{circuit}"
 
     def _repr_html_(self) -> str:
-        return View(self.name, self._html(), "")._repr_html_()
+        return self._view()._repr_html_()
 
-    def _html(self, missing: str = "", roles: str = "") -> str:
-        """This workbench: what cannot be shown on top, heat maps of the roles below."""
-        return render(
-            "bench.html",
-            name=self.name,
-            description=describe(self.model, self.task),
-            state=self._state(),
-            drawing=unescaped(self.drawing()),
-            missing=missing,
-            roles=unescaped(roles),
-        )
+    def _view(self, *above: str, below: View | None = None) -> View:
+        """This workbench, with lines above it and another view below."""
+        lines = [*above, f"{self.name}: {describe(self.model, self.task)}", self._state()]
+        text = "\n".join([*above, repr(self), *([below.text] if below else [])])
+        return View(f"Circuit of {self.name}", self._drawn(lines, below), text)
+
+    def _drawn(self, lines: Sequence[str], below: View | None = None) -> str:
+        drawing, html = unescaped(self.drawing()), unescaped(below.html if below else "")
+        return render("bench.html", lines=lines, drawing=drawing, below=html)
 
     def _state(self) -> str:
         _, loss, se, better = self._steps[-1]
@@ -210,13 +268,10 @@ class Workbench:
 
     def drawing(self) -> str:
         """The current circuit as SVG, with its scores if they have been taken."""
+        n_layers, task, order = self.model.cfg.n_layers, self.task, self.order
         if self.scored is not None:
-            return score_drawing(
-                self.scored, self.model.cfg.n_layers, self.task, self.order, self.batch
-            )
-        return draw_circuit(
-            self.circuit, self.model.cfg.n_layers, self.order, task=self.task, batch=self.batch
-        )
+            return score_drawing(self.scored, n_layers, task, order, self.batch)
+        return draw_circuit(self.circuit, n_layers, order, task=task, batch=self.batch)
 
     # Supposing
 
@@ -235,11 +290,7 @@ class Workbench:
                 source, both share its attention.
 
         Returns:
-            A view of what changed; its `data` is the loss.
-
-        Raises:
-            InputError: a line is malformed, or its head, role or path does not exist; then
-                nothing changes.
+            A view of what changed; its `data` is the loss. After an error nothing has changed.
 
         Examples:
             >>> import retrieval_interp as ri
@@ -253,119 +304,29 @@ class Workbench:
         return self._change(self._with_lines(lines))
 
     def remove(self, path: str | HeadPath) -> View:
-        """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again.
-
-        Raises:
-            InputError: the circuit has no such path.
-        """
+        """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again."""
         asked = path if isinstance(path, HeadPath) else parse_head_path(path, self.task)
-        paths = list(self.circuit.paths())
+        paths, names = list(self.circuit.paths()), self.circuit.role_names
         if asked not in paths:
-            names = self.circuit.role_names
             known = ", ".join(other.text(names) for other in paths) or "none"
             raise InputError(
                 f"expected a path of the circuit ({known}), found {asked.text(names)!r:.60}"
             )
-        head = asked.head
-        smaller = self.circuit.without(asked)
-        kept = tidy(smaller[head]) if smaller[head].paths else ORIGINAL
-        return self._change(smaller.replace(head, kept))
+        smaller = self.circuit.without(asked)[asked.head]
+        kept = tidy(smaller) if smaller.paths else ORIGINAL
+        return self._change(self.circuit.replace(asked.head, kept))
 
     def undo(self) -> View:
-        """Go back to the circuit before the last change.
-
-        Raises:
-            InputError: there is nothing to undo.
-        """
+        """Go back to the circuit before the last change."""
         if not self.undoable:
             raise InputError("undo: expected a change to take back, found none")
         self.scorer.rebase(self._steps[-2].circuit)
         return self._changed_from(self._steps.pop())
 
-    def discover(
-        self,
-        *,
-        time: float | None = None,
-        heads: Iterable[str | Head] | None = None,
-        examples: int | None = None,
-        restarts: int = 4,
-        one_hot: bool = False,
-        watch: Watch | None = None,
-    ) -> View:
-        """Search for a circuit, on examples of another split, and make it the current one.
-
-        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far.
-
-        Args:
-            time: seconds after which the search ends with the best circuit so far.
-            heads: heads that may be replaced, such as `["L0.H0", "L2.H0"]`; by default all.
-            examples: number of examples that decide; by default as many as are measured on.
-            restarts: number of starting circuits.
-            one_hot: only one-hot paths, as in the paper: no two sources share.
-            watch: told where the search is, instead of a line on the terminal; ends it by True.
-
-        Returns:
-            A view of the circuit; its `data` is the loss. If the search was cut short, the
-            circuit's `unfinished` says why.
-
-        Raises:
-            InputError: a number is out of range, or the model has no such head.
-            KeyboardInterrupt: the search was cancelled before any circuit held.
-        """
-        return self.take(self.searched(self.model, time, heads, examples, restarts, one_hot, watch))
-
-    def searched(
-        self,
-        model: Any,
-        time: float | None = None,
-        heads: Iterable[str | Head] | None = None,
-        examples: int | None = None,
-        restarts: int = 4,
-        one_hot: bool = False,
-        watch: Watch | None = None,
-    ) -> Circuit:
-        """What `discover` finds in the model, or in a copy of it; nothing here changes."""
-        self._check_unchanged()
-        chosen = None if heads is None else [
-            self.check_head(Head.parse(head) if isinstance(head, str) else head) for head in heads
-        ]  # fmt: skip
-        with nullcontext(watch) if watch else line_with(self.progress) as shown:
-            return discover_circuit(
-                model,
-                self.task,
-                self._stated,
-                len(self.batch) if examples is None else examples,
-                self.seed,
-                restarts,
-                not one_hot,
-                time,
-                chosen,
-                shown,
-            )
-
-    def take(self, found: Circuit) -> View:
-        """Make a circuit that a search found the current one."""
-        said = found.unfinished and f"Unfinished: {found.unfinished}."
-        if is_unlearned(self.intact_loss, self.task):
-            said = unlearned_text(self.intact_loss, self.task)
-        elif not found.mechanisms and not said:
-            said = "The search has ended: " + (
-                f"no head can be replaced at a loss below {self.tolerance:.4g}."
-                if self.intact_loss < self.tolerance
-                else f"the intact model itself is not below {self.tolerance:.4g}."
-            )
-        return self._change(found, said)
-
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
-        """The current circuit changed by some lines."""
         circuit = self.circuit
         for line in lines:
-            if isinstance(line, Circuit):
-                circuit = line
-            elif isinstance(line, str):
-                circuit = self._with_line(circuit, line)
-            else:
-                raise InputError(f"expected lines such as L1.H0 s0<-s2, found {line!r:.60}")
+            circuit = line if isinstance(line, Circuit) else self._with_line(circuit, line)
         return circuit
 
     def _with_line(self, circuit: Circuit, line: str) -> Circuit:
@@ -375,28 +336,24 @@ class Workbench:
             return circuit.replace(head, role_mean(self.intact_attention[head]))
         supposed = suppose_line(circuit, line)
         head = self.check_head(Head.parse(words[0]))
-        check_paths(
-            supposed[head].paths,
-            self.batch.roles,
-            is_causal(self.model),
-            f"{head}: ",
-            self.circuit.role_names,
-        )
+        paths, names = supposed[head].paths, self.circuit.role_names
+        check_paths(paths, self.batch.roles, is_causal(self.model), f"{head}: ", names)
         return supposed
 
     def check_head(self, head: Head) -> Head:
         """Refuse a head that the model does not have."""
         if head not in self.heads:
-            raise InputError(
-                f"expected a head from {self.heads[0]} to {self.heads[-1]}, found {head}"
-            )
+            known = f"{self.heads[0]} to {self.heads[-1]}"
+            raise InputError(f"expected a head from {known}, found {head}")
         return head
 
     def _measured(self, circuit: Circuit) -> _Step:
         loss = self.scorer.rebase(circuit)
         each = self.scorer.base_losses.mean(dim=1)
-        gain, error = self._intact - each, standard_error(self._intact - each)
-        return _Step(circuit, loss, standard_error(each), float(gain.mean()) > 2 * error)
+        gain = self._intact - each
+        return _Step(
+            circuit, loss, standard_error(each), float(gain.mean()) > 2 * standard_error(gain)
+        )
 
     def _check_unchanged(self) -> None:
         if self._fingerprint() != self._model_as_opened:
@@ -418,22 +375,76 @@ class Workbench:
         return self._changed_from(before, said)
 
     def _changed_from(self, before: _Step, said: str = "") -> View:
-        self._tell_watchers()
+        self._tell_listeners()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
-        state = f"{self._state()} (was {before.loss:.4f})"
-        html = render(
-            "changed.html",
-            said=said,
-            changes=changes,
-            state=state,
-            drawing=unescaped(self.drawing()),
-        )
-        lines = [said, *changes, state] if said else [*changes, state]
-        return View("What was supposed", html, "\n".join(lines), self.loss)
+        lines = [*([said] if said else []), *changes, f"{self._state()} (was {before.loss:.4f})"]
+        return View("What was supposed", self._drawn(lines), "\n".join(lines), self.loss)
 
-    def _tell_watchers(self) -> None:
-        for watcher in list(self.watchers):
-            watcher.refresh()
+    def _tell_listeners(self) -> None:
+        for listener in list(self.listeners):
+            listener.refresh()
+
+    # Searching
+
+    def discover(
+        self,
+        *,
+        time: float | None = None,
+        heads: Iterable[str | Head] | None = None,
+        examples: int | None = None,
+        restarts: int = 4,
+        one_hot: bool = False,
+    ) -> View:
+        """Search for a circuit, on examples of another split, and make it the current one.
+
+        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far.
+
+        Args:
+            time: seconds after which the search ends with the best circuit so far.
+            heads: heads that may be replaced, such as `["L0.H0", "L2.H0"]`; by default all.
+            examples: number of examples that decide; by default as many as are measured on.
+            restarts: number of starting circuits.
+            one_hot: only one-hot paths, as in the paper: no two sources share.
+
+        Returns:
+            A view of the circuit; its `data` is the loss. If the search was cut short, the
+            circuit's `unfinished` says why.
+        """
+        options = {"time": time, "heads": heads, "examples": examples}
+        with line_with(self.progress) as watch:
+            found = self.search(self.model, watch, restarts=restarts, one_hot=one_hot, **options)
+        return self.take(found)
+
+    def search(self, model: Any, watch: Watch | None, **options: Any) -> Circuit:
+        """What `discover` finds in the model, or in a copy of it; nothing here changes."""
+        self._check_unchanged()
+        heads = options.get("heads")
+        chosen = None if heads is None else [
+            self.check_head(Head.parse(head) if isinstance(head, str) else head) for head in heads
+        ]  # fmt: skip
+        return discover_circuit(
+            model,
+            self.task,
+            self._stated,
+            options.get("examples") or len(self.batch),
+            self.seed,
+            options.get("restarts", 4),
+            not options.get("one_hot"),
+            options.get("time"),
+            chosen,
+            watch,
+        )
+
+    def take(self, found: Circuit) -> View:
+        """Make a circuit that a search found the current one."""
+        said = found.unfinished and f"Unfinished: {found.unfinished}."
+        if is_unlearned(self.intact_loss, self.task):
+            said = unlearned_text(self.intact_loss, self.task)
+        elif not found.mechanisms and not said:
+            said = (
+                f"The search has ended: no head can be replaced at a loss below {self.tolerance:g}."
+            )
+        return self._change(found, said)
 
     # Looking
 
@@ -453,18 +464,11 @@ class Workbench:
 
         Returns:
             A view whose `data` is the attention, [example head dest src].
-
-        Raises:
-            InputError: no such layer or example.
         """
-        return attention_view(
-            self.model,
-            self.task,
-            self.batch,
-            list(examples) if isinstance(examples, Iterable) else [examples],
-            None if layer is None else [layer],
-            self.circuit if with_circuit else None,
-        )
+        chosen = list(examples) if isinstance(examples, Iterable) else [examples]
+        layers = None if layer is None else [layer]
+        circuit = self.circuit if with_circuit else None
+        return attention_view(self.model, self.task, self.batch, chosen, layers, circuit)
 
     def roles(self, layer: int | None = None, with_circuit: bool = False) -> View:
         """Mean attention by role, one heat map per head, with the circuit's paths framed.
@@ -476,9 +480,6 @@ class Workbench:
 
         Returns:
             A view whose `data` is the attention, [layer head dest src].
-
-        Raises:
-            InputError: no such layer.
         """
         n_layers = self.model.cfg.n_layers
         if layer is not None and (type(layer) is not int or not 0 <= layer < n_layers):
@@ -490,33 +491,23 @@ class Workbench:
         paths = list(self.circuit.every_path())
         return role_maps(attention, self.task, self.order, paths, caption, layer or 0)
 
-    def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
-        """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
-        if not with_circuit:
-            return self.intact_attention
-        with ablated(self.model, self.circuit, self.batch):
-            return mean_attention(self.model, self.batch).cpu()
-
-    def sweep(self, least: float = 0.05) -> View:
-        """Replace every head alone, and cut every path alone, in the intact model.
+    def ablations(self, least: float = 0.05) -> View:
+        """Replace each head, and cut each path, one at a time, in the intact model.
 
         Args:
             least: paths with less mean attention are not cut.
 
         Returns:
             A view with a heat map of heads and the paths that cost most; its `data` is what
-            `ri.ablation_sweep` gives.
-
-        Raises:
-            InputError: least is not from 0 to 1.
+            `ri.ablations` gives.
         """
-        if type(least) not in (int, float) or not 0 <= least <= 1:
+        if not 0 <= least <= 1:
             raise InputError(f"least: expected a mean attention of 0 to 1, found {least!r:.40}")
         self._check_unchanged()
         found = ablation_sweep(
             self.model, self.task, self.batch, least=least, progress=self.progress
         )
-        return sweep_view(found, self.task)
+        return ablations_view(found, self.task)
 
     # Scoring
 
@@ -527,7 +518,7 @@ class Workbench:
 
             head h, only this head replaced   loss({h: C[h]})
             combined                          loss(C)
-            path p, ablated too               loss(C without p): what p carries
+            path p, removed from the circuit  loss(C without p): what p carries
             path p, cut live                  loss(intact model with p's attention set to 0 and all
                                               later attention recomputed): what p carries or enables
 
@@ -563,13 +554,8 @@ class Workbench:
         else:
             note = "Nothing is supposed yet: these are the intact model's numbers."
             text = f"{note}\n{text}"
-        html = render(
-            "scored.html",
-            parts=score_parts(score, self.model, self.task, self.order, self.batch, reported),
-            note=note,
-            scale=self.task.loss_meaning,
-            seed=self.seed,
-        )
+        parts = score_parts(score, self.model, self.task, self.order, self.batch, reported)
+        html = render("scored.html", parts=parts, note=note, seed=self.seed)
         return View(f"Circuit of {self.name}", html, text, score)
 
     def _scored(
@@ -589,27 +575,24 @@ class Workbench:
                 progress or self.progress,
             )
             self._controls = controls
-            self._tell_watchers()
+            self._tell_listeners()
         return score
 
     def report(self, path: str | Path) -> Path:
-        """Score the circuit and write the report that `ablate` writes: one HTML page, no network.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Score the circuit and write the report that `ablate` writes: one HTML page, no network."""
         path = Path(path)
         check_writable(path)
+        command = (
+            f"ri.open({self.name!r}, examples={len(self.batch)}, seed={self.seed}, "
+            f"tolerance={self.tolerance:g}).report({str(path)!r})"
+        )
         page = render_report(
             self._scored(),
             self.model,
             self.task,
             name=self.name,
             seed=self.seed,
-            command=(
-                f"ri.open({self.name!r}, examples={len(self.batch)}, seed={self.seed}, "
-                f"tolerance={self.tolerance:g}).report({str(path)!r})"
-            ),
+            command=command,
             training=self.training,
             batch=self.batch,
             reported=paper_reports(self.task),
@@ -633,30 +616,20 @@ class Workbench:
                 "the explorer needs anywidget, which is not installed: pip install "
                 "'retrieval-interp[notebook]'; until then suppose() and undo() do the same"
             )
-            roles = self.roles()
-            text = f"{word}\n{self!r}\n{roles.text}"
-            return View(f"Circuit of {self.name}", self._html(word, roles.html), text)
+            return self._view(word, below=self.roles())
         return Explorer(self)
 
     # Files
 
     def save(self, path: str | Path) -> Path:
-        """Write the circuit as JSON, which `ablate --circuit` and `load` read.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Write the circuit as JSON, which `ablate --circuit` and `load` read."""
         path = Path(path)
         check_writable(path)
         write_whole(path, self.circuit.to_json())
         return path
 
     def load(self, path: str | Path) -> View:
-        """Read a circuit file and make its circuit the current one.
-
-        Raises:
-            InputError: not a circuit file, or not for this model.
-        """
+        """Read a circuit file and make its circuit the current one."""
         cfg, trained = self.model.cfg, f"{self.name} is asked"
         circuit = read_circuit(
             Path(path), self.task, cfg.n_layers, cfg.n_heads, trained, is_causal(self.model)
