@@ -77,8 +77,7 @@ def open(
         what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
             any hooked model, which then needs its task.
         task: what the model was trained on; checkpoints bring their own.
-        examples: how many examples of the `test` split to measure on.
-        seed: of these examples.
+        examples: how many examples of the `test` split to measure on; `seed` says which.
         tolerance: the loss that a working circuit stays below; by default the task's, or else the
             loss at which 95% of what the model has learned is kept.
         device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
@@ -87,29 +86,22 @@ def open(
     Examples:
         >>> import retrieval_interp as ri
         >>> bench = ri.open("small", examples=64)
-        >>> print(f"{bench.intact_loss:.3f}")
-        0.009
         >>> bench.suppose("L2.H0 s0<-s2 s4<-s6", "L3.H0 uniform")
         L2.H0: original -> one-hot s0<-s2 s4<-s6
         L3.H0: original -> uniform
         MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0087)
     """
-    kind, name, training = type(what).__name__, "", {}
+    name, training = "", {}
     if isinstance(what, (str, Path)):
         what = load_checkpoint(str(what), choose_device(device))
     if isinstance(what, Checkpoint):
         if task is not None:
             raise InputError("task: expected none for a checkpoint, which has its own")
         name, task, training, what = what.name, what.task, what.training, what.model
-    if not hasattr(what, "run_with_hooks") or not hasattr(what, "cfg"):
+    if not hasattr(what, "run_with_hooks") or not isinstance(task, Task):
         raise InputError(
-            f"expected a checkpoint or a hooked model (HookedTransformer, TransformerBridge), found "
-            f"{kind}"
-        )
-    if not isinstance(task, Task):
-        raise InputError(
-            f"expected a task, an instance of ri.Task, with a model that is no checkpoint ({kind}): "
-            f"ri.open(model, task); found {task!r:.60}"
+            "expected a checkpoint, or a hooked model and its task, as in ri.open(model, task); "
+            f"found {type(what).__name__} and {task!r:.60}"
         )
     if not name:
         given = getattr(what.cfg, "model_name", None)
@@ -119,15 +111,10 @@ def open(
 
 
 class _Step(NamedTuple):
-    """A supposed circuit, its loss, and whether it is better than the intact model, by two errors.
-
-    `se` is the standard error of the loss.
-    """
-
     circuit: Circuit
     loss: float
-    se: float
-    better: bool
+    se: float  # standard error of the loss
+    better: bool  # than the intact model, by two standard errors
 
 
 class Workbench:
@@ -141,7 +128,6 @@ class Workbench:
         heads: all heads of the model.
         batch: the examples of the `test` split that everything is measured on.
         scorer: measures the loss of any circuit on the batch.
-        seed: of the examples.
         listeners: pages that show this workbench; `refresh` of each is called after a change.
     """
 
@@ -243,17 +229,11 @@ class Workbench:
         return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{circuit}"
 
     def _repr_html_(self) -> str:
-        return self._view()._repr_html_()
+        lines = [f"{self.name}: {describe(self.model, self.task)}", self._state()]
+        return View(self.name, self._drawn(lines), "")._repr_html_()
 
-    def _view(self, *above: str, below: View | None = None) -> View:
-        """This workbench, with lines above it and another view below."""
-        lines = [*above, f"{self.name}: {describe(self.model, self.task)}", self._state()]
-        text = "\n".join([*above, repr(self), *([below.text] if below else [])])
-        return View(f"Circuit of {self.name}", self._drawn(lines, below), text)
-
-    def _drawn(self, lines: Sequence[str], below: View | None = None) -> str:
-        drawing, html = unescaped(self.drawing()), unescaped(below.html if below else "")
-        return render("bench.html", lines=lines, drawing=drawing, below=html)
+    def _drawn(self, lines: Sequence[str]) -> str:
+        return render("bench.html", lines=lines, drawing=unescaped(self.drawing()))
 
     def _state(self) -> str:
         _, loss, se, better = self._steps[-1]
@@ -276,12 +256,7 @@ class Workbench:
     # Supposing
 
     def suppose(self, *lines: str | Circuit) -> View:
-        """Change what some heads do, and measure the result.
-
-        The loss is that of the model with the whole circuit in place, the mean over the examples
-        and all that is asked:
-
-            loss(C) ± s / √n,  with s the sample standard deviation of the n examples' losses
+        """Change what some heads do, and measure the mean loss with the whole circuit in place.
 
         Args:
             lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, role-mean,
@@ -297,9 +272,6 @@ class Workbench:
             >>> bench = ri.open("small", examples=64)
             >>> print(f"{bench.suppose('L2.H0 one-hot s0<-s2 s4<-s6').data:.3f}")
             0.026
-            >>> bench.suppose("L3.H0 uniform")
-            L3.H0: original -> uniform
-            MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0256)
         """
         return self._change(self._with_lines(lines))
 
@@ -459,8 +431,7 @@ class Workbench:
         Args:
             layer: which layer; by default all.
             examples: which examples of the batch the reader can choose from.
-            with_circuit: show the attention with the circuit in place instead of the intact
-                model's.
+            with_circuit: the attention with the circuit in place instead of the intact model's.
 
         Returns:
             A view whose `data` is the attention, [example head dest src].
@@ -473,13 +444,8 @@ class Workbench:
     def roles(self, layer: int | None = None, with_circuit: bool = False) -> View:
         """Mean attention by role, one heat map per head, with the circuit's paths framed.
 
-        Args:
-            layer: which layer; by default all.
-            with_circuit: show the attention with the circuit in place instead of the intact
-                model's.
-
-        Returns:
-            A view whose `data` is the attention, [layer head dest src].
+        The view's `data` is the attention, [layer head dest src]; the arguments are those of
+        `attention`.
         """
         n_layers = self.model.cfg.n_layers
         if layer is not None and (type(layer) is not int or not 0 <= layer < n_layers):
@@ -494,12 +460,8 @@ class Workbench:
     def ablations(self, least: float = 0.05) -> View:
         """Replace each head, and cut each path, one at a time, in the intact model.
 
-        Args:
-            least: paths with less mean attention are not cut.
-
-        Returns:
-            A view with a heat map of heads and the paths that cost most; its `data` is what
-            `ri.ablations` gives.
+        Paths with less mean attention than `least` are not cut. The view has a heat map of heads
+        and the paths that cost most; its `data` is what `ri.ablations` gives.
         """
         if not 0 <= least <= 1:
             raise InputError(f"least: expected a mean attention of 0 to 1, found {least!r:.40}")
@@ -514,47 +476,30 @@ class Workbench:
     def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
-        Write loss(C) for the mean loss with circuit C in place of the model's attention:
-
-            head h, only this head replaced   loss({h: C[h]})
-            combined                          loss(C)
-            path p, removed from the circuit  loss(C without p): what p carries
-            path p, cut live                  loss(intact model with p's attention set to 0 and all
-                                              later attention recomputed): what p carries or enables
-
-        A circuit is sufficient if loss(C) < tolerance, and minimal if also
-        loss(C without p) > tolerance for every p. See `ri.score_circuit` for the details.
+        The view's `data` is the `CircuitScore`; see `ri.score_circuit` for what it holds. With
+        nothing supposed, the view says so and scores the intact model.
 
         Args:
             controls: number of random circuits to compare with.
             progress: instead of the workbench's own.
 
-        Returns:
-            A view whose `data` is the `CircuitScore`. With nothing supposed, it says so and scores
-            the intact model.
-
         Examples:
             >>> import retrieval_interp as ri
             >>> bench = ri.open("small", examples=64)
             >>> view = bench.suppose("L2.H0 s0<-s2 s4<-s6", "L3.H0 uniform")
-            >>> score = bench.score().data
-            >>> score.sufficient, score.minimal
-            (True, True)
-            >>> for row in score.paths:
+            >>> for row in bench.score().data.paths:
             ...     print(row.path, round(row.ablated_loss, 2), round(row.live_loss, 2))
             L2.H0 s0<-s2 1.89 1.82
             L2.H0 s4<-s6 0.4 0.41
         """
-        score, reported = self._scored(controls, progress), paper_reports(self.task)
-        width = own_terminal_width()
-        note, text = "", score_table(score, self.task, width)
+        score, task = self._scored(controls, progress), self.task
+        width, reported = own_terminal_width(), paper_reports(task)
+        note = "Nothing is supposed yet: these are the intact model's numbers."
         if self.circuit.mechanisms:
-            said = wrapped(verdict(score, self.task, reported), width or 100)
-            text += "\n" + "\n".join(said)
-        else:
-            note = "Nothing is supposed yet: these are the intact model's numbers."
-            text = f"{note}\n{text}"
-        parts = score_parts(score, self.model, self.task, self.order, self.batch, reported)
+            note = ""
+        said = note or verdict(score, task, reported)
+        text = "\n".join([score_table(score, task, width), *wrapped(said, width or 100)])
+        parts = score_parts(score, self.model, task, self.order, self.batch, reported)
         html = render("scored.html", parts=parts, note=note, seed=self.seed)
         return View(f"Circuit of {self.name}", html, text, score)
 
@@ -601,22 +546,14 @@ class Workbench:
         return path
 
     def explore(self) -> Any:
-        """The explorer, a widget in which circuits are built by clicking.
-
-        Returns:
-            The widget, which shares this workbench's circuit; without anywidget, a static view
-            that says so.
-        """
+        """The explorer, a widget in which circuits are built by clicking (needs anywidget)."""
         try:
             from retrieval_interp.explorer.widget import Explorer
         except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] not in ("anywidget", "ipywidgets", "traitlets"):
-                raise
-            word = (
-                "the explorer needs anywidget, which is not installed: pip install "
-                "'retrieval-interp[notebook]'; until then suppose() and undo() do the same"
-            )
-            return self._view(word, below=self.roles())
+            raise InputError(
+                f"the explorer needs {error.name}, which is not installed: pip install "
+                "'retrieval-interp[notebook]'; or run retrieval-interp explore"
+            ) from None
         return Explorer(self)
 
     # Files

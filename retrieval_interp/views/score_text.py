@@ -13,7 +13,6 @@ from retrieval_interp.circuits.scores.circuit_score import (
 )
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.scorer import is_unlearned
-from retrieval_interp.circuits.scores.tolerance import KEPT, tolerance_of
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.tasks import Task, path_letters
 from retrieval_interp.tasks.training_task import counted
@@ -47,45 +46,28 @@ def finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
-    """All numbers as JSON data."""
-    rows = score_rows(score, task)
-    data: Row = {
-        "checkpoint": name,
-        "task": task.to_dict(),
-        "seed": seed,
-        **{
-            key: getattr(score, key)
-            for key in (
-                *("examples", "tolerance", "loss_name", "baseline_loss", "baseline_se"),
-                *("combined_loss", "combined_se", "excess_se", "uninformed_loss", "uninformed"),
-                *("kept", "control", "notes", "sufficient", "minimal"),
-            )
-        },
-        "better_than_intact": score.better,
-        "unfinished": score.circuit.unfinished or None,
-        **rows,
-    }
-    found: Row = finite(data)
-    return found
+def _fields(row: Any, keys: str) -> Row:
+    return {key: getattr(row, key) for key in keys.split()}
+
+
+# Rows
 
 
 def score_rows(score: CircuitScore, task: Task | None = None) -> dict[str, list[Row]]:
     """Everything that was measured, a row for each head, path, enabling path and redundant set."""
+    names = score.circuit.role_names
+    heads = [
+        {
+            **row.head._asdict(),
+            "mechanism": row.mechanism.kind,
+            "text": row.mechanism.text(names),
+            "paths": [list(path.ends(names)) for path in row.mechanism.paths],
+            **_fields(row, "loss se"),
+        }
+        for row in score.heads
+    ]
     return {
-        "heads": [
-            {
-                **row.head._asdict(),
-                "mechanism": row.mechanism.kind,
-                "text": row.mechanism.text(score.circuit.role_names),
-                "paths": [
-                    list(path.ends(score.circuit.role_names)) for path in row.mechanism.paths
-                ],
-                "loss": row.loss,
-                "se": row.se,
-            }
-            for row in score.heads
-        ],
+        "heads": heads,
         "paths": [_path_row(row, score, task) for row in score.paths],
         "enabling": [_path_row(row, score, task) for row in score.enabling],
         "redundant": [_redundant_row(row, score, task) for row in score.redundant],
@@ -93,80 +75,25 @@ def score_rows(score: CircuitScore, task: Task | None = None) -> dict[str, list[
 
 
 def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row:
-    names = score.circuit.role_names
-    data = {
-        **place(row.path, names),
-        "name": row.path.text(names),
-        "meaning": row.path.path.words(task.path_label if task else path_letters),
-        "attention": row.attention,
-        "live_loss": row.live_loss,
-        "live_se": row.live_se,
-        "needed": row.needed,
-        "enables": [enabled_row(later, names) for later in row.enables],
-    }
+    data = _place(row.path, score.circuit.role_names) | _fields(row, "attention")
+    data |= _live(row, row.path, score, task)
     if isinstance(row, PathScore):
         # In a circuit that does not work, leaving out any path gives a high loss.
         carries = score.sufficient and row.path not in score.spared
-        data |= {"ablated_loss": row.ablated_loss, "se": row.se, "carries": carries}
-    return data | {"does": _does(data, score)}
+        data |= _fields(row, "ablated_loss se") | {"carries": carries}
+    does = ["carries"] * bool(data.get("carries")) + enables_text(data["enables"])
+    known = {
+        True: "needed by the intact model",
+        False: "the intact model does without it",
+        None: "not clear on these examples whether the intact model needs it",
+    }
+    quiet = known[row.needed] if score.reachable else ""
+    return data | {"does": "; ".join(does) or quiet}
 
 
 def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) -> Row:
     names = score.circuit.role_names
-    data = {
-        "name": row.text(names),
-        "meaning": row.paths[0].path.words(task.path_label if task else path_letters),
-        "paths": [path.text(names) for path in row.paths],
-        "live_loss": row.live_loss,
-        "live_se": row.live_se,
-        "left_losses": list(row.left_losses),
-        "shares": list(row.shares),
-        "needed": row.needed,
-        "one_suffices": row.one_suffices,
-        "enables": [enabled_row(later, names) for later in row.enables],
-    }
-    return data | {"does": "; ".join([_suffices(row), *enables_text(data["enables"])])}
-
-
-def place(path: HeadPath, names: Sequence[str]) -> Row:
-    """A path's layer, head and roles."""
-    dest, src = path.path.ends(names)
-    return {**path.head._asdict(), "dest": dest, "src": src}
-
-
-def enabled_row(later: Enabled, names: Sequence[str]) -> Row:
-    """A later path that loses attention when another one is cut."""
-    return {
-        **place(later.path, names),
-        "name": later.path.text(names),
-        "side": later.side,
-        "attention": later.attention,
-        "when_cut": later.when_cut,
-        "by_query": later.by_query,
-        "by_key": later.by_key,
-    }
-
-
-def enables_text(later: Sequence[Row]) -> list[str]:
-    """What is enabled, each with the side that misses it; empty if nothing is."""
-    paths = [
-        f"{row['name']} ({row['side']} {row['attention']:.2f} to {row['when_cut']:.2f})"
-        for row in later
-    ]
-    return [f"enables {', '.join(paths)}"] if paths else []
-
-
-def _does(row: Row, score: CircuitScore) -> str:
-    does = ["carries"] * bool(row.get("carries")) + enables_text(row["enables"])
-    if does or not score.reachable:
-        return "; ".join(does)
-    if row["needed"] is None:
-        return "not clear on these examples whether the intact model needs it"
-    return "needed by the intact model" if row["needed"] else "the intact model does without it"
-
-
-def _suffices(row: RedundantScore) -> str:
-    """Whether any one of some paths is enough, and the loss that is left with each of them."""
+    data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses shares one_suffices")
     if row.one_suffices:
         said = "any one suffices"
     elif row.needed is None or None in row.suffice:
@@ -180,10 +107,67 @@ def _suffices(row: RedundantScore) -> str:
         f"{path.head} {loss:.4f}" + ("" if math.isnan(share) else f", which is {share:.0%}")
         for path, loss, share in zip(row.paths, row.left_losses, row.shares)
     )
-    return f"{said} (one left: {left})"
+    return data | {
+        "name": row.text(names),
+        "paths": [path.text(names) for path in row.paths],
+        "does": "; ".join([f"{said} (one left: {left})", *enables_text(data["enables"])]),
+    }
 
 
-# Tables: a header, and a cell of text for each column and row.
+def _live(
+    row: LivePathScore | RedundantScore, path: HeadPath, score: CircuitScore, task: Task | None
+) -> Row:
+    names = score.circuit.role_names
+    return {
+        "name": path.text(names),
+        "meaning": path.path.words(task.path_label if task else path_letters),
+        **_fields(row, "live_loss live_se needed"),
+        "enables": [enabled_row(later, names) for later in row.enables],
+    }
+
+
+def _place(path: HeadPath, names: Sequence[str]) -> Row:
+    dest, src = path.path.ends(names)
+    return {**path.head._asdict(), "dest": dest, "src": src}
+
+
+def enabled_row(later: Enabled, names: Sequence[str]) -> Row:
+    """A later path that loses attention when another one is cut."""
+    numbers = _fields(later, "side attention when_cut by_query by_key")
+    return {"name": later.path.text(names), **_place(later.path, names), **numbers}
+
+
+def enables_text(later: Sequence[Row]) -> list[str]:
+    """What is enabled, each with the side that misses it; empty if nothing is."""
+    paths = [
+        f"{row['name']} ({row['side']} {row['attention']:.2f} to {row['when_cut']:.2f})"
+        for row in later
+    ]
+    return [f"enables {', '.join(paths)}"] if paths else []
+
+
+def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
+    """All numbers as JSON data."""
+    numbers = _fields(
+        score,
+        "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se excess_se "
+        "uninformed_loss uninformed kept control notes sufficient minimal",
+    )
+    data: Row = finite(
+        {
+            "checkpoint": name,
+            "task": task.to_dict(),
+            "seed": seed,
+            **numbers,
+            "better_than_intact": score.better,
+            "unfinished": score.circuit.unfinished or None,
+            **score_rows(score, task),
+        }
+    )
+    return data
+
+
+# Tables: a header, and rows of cells
 
 
 def shown_paths(score: CircuitScore, task: Task | None = None) -> list[Row]:
@@ -199,31 +183,25 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
     """
     loss = score.loss_name
     header = ["path", "meaning", f"{loss}, removed from the circuit", f"{loss}, cut live"]
-    rows = [
-        [
-            row["name"],
-            row["meaning"],
-            f"{row['ablated_loss']:.4f}" if "ablated_loss" in row else "",
-            f"{row['live_loss']:.4f}",
-            row["does"],
-        ]
-        for row in shown_paths(score, task)
-    ]
+    rows = []
+    for row in shown_paths(score, task):
+        removed = f"{row['ablated_loss']:.4f}" if "ablated_loss" in row else ""
+        cells = [row["name"], row["meaning"], removed, f"{row['live_loss']:.4f}", row["does"]]
+        rows.append(cells)
     return [*header, "what it does"], rows
 
 
 def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
     """Replaced heads, with the loss when only this one is replaced; one row for the others."""
-    rows = score_rows(score)["heads"]
-    cells = [
-        [f"L{row['layer']}.H{row['head']}", row["text"], f"{row['loss']:.4f}"]
-        for row in rows
-        if row["mechanism"] != "original"
+    rows = [
+        [str(row.head), row.mechanism.text(score.circuit.role_names), f"{row.loss:.4f}"]
+        for row in score.heads
+        if row.head in score.circuit.mechanisms
     ]
-    if left := len(rows) - len(cells):
-        what = "others" if cells else "all"
-        cells.append([what, f"original ({left})", f"{score.baseline_loss:.4f}"])
-    return ["head", "mechanism", f"{score.loss_name}, only this head replaced"], cells
+    if left := len(score.heads) - len(rows):
+        what = "others" if rows else "all"
+        rows.append([what, f"original ({left})", f"{score.baseline_loss:.4f}"])
+    return ["head", "mechanism", f"{score.loss_name}, only this head replaced"], rows
 
 
 def loss_lines(score: CircuitScore) -> list[tuple[str, str, str]]:
@@ -272,12 +250,12 @@ def unlearned_text(loss: float, task: Task) -> str:
 
 
 def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORTED) -> str:
-    """What the numbers say, in a few sentences.
+    """What the numbers say, in a few sentences; numbers that others report are quoted next to ours.
 
     Args:
         score: the numbers.
         task: what they were measured on.
-        reported: numbers that others report, to be quoted next to ours.
+        reported: what others report.
     """
     if is_unlearned(score.baseline_loss, task):
         return unlearned_text(score.baseline_loss, task)
@@ -289,21 +267,13 @@ def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORT
     said += score.notes
     if not score.reachable:
         said.append(
-            f"The tolerance is out of reach on these examples: the intact model's own "
+            "The tolerance is out of reach on these examples: the intact model's own "
             f"{score.loss_name} of {score.baseline_loss:.4g} +- {score.baseline_se:.2g} is not "
-            f"below {score.limit:.4g}, so it cannot be told what it needs. Try a tolerance of "
-            f"{_within_reach(score, task):.3g}."
+            f"below {score.limit:.4g}, so it cannot be told what it needs. Try a larger one."
         )
     if score.circuit.unfinished:
         said.append(f"Unfinished: {score.circuit.unfinished}.")
     return " ".join(said)
-
-
-def _within_reach(score: CircuitScore, task: Task) -> float:
-    """The task's own tolerance or, where the model misses that too, what keeps 95%."""
-    intact, uninformed = score.baseline_loss, score.uninformed_loss
-    own = tolerance_of(task, intact, uninformed)
-    return own if own > intact else uninformed - KEPT * (uninformed - intact)
 
 
 def _sufficiency(score: CircuitScore, reported: Reported) -> str:
@@ -314,17 +284,14 @@ def _sufficiency(score: CircuitScore, reported: Reported) -> str:
             f"({loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; knowing nothing "
             f"{score.uninformed_loss:.4g}, {score.uninformed})."
         )
+    below = "below" if score.combined_loss < score.tolerance else "not below"
+    compared = f"{below} {score.tolerance:.4g}"
     if score.tolerance > score.combined_loss >= score.uninformed_loss:
         compared = f"no better than knowing nothing, {score.uninformed_loss:.4g}"
-    else:
-        below = "below" if score.combined_loss < score.tolerance else "not below"
-        compared = f"{below} {score.tolerance:.4g}"
-    left = len(score.heads) - replaced
     word = "Sufficient" if score.sufficient else "Not sufficient"
+    left = len(score.heads) - replaced
     if left and score.sufficient:
-        word = (
-            f"Holds so far ({counted(left, 'head')} left as {'it is' if left == 1 else 'they are'})"
-        )
+        word = f"Holds so far ({counted(left, 'head')} not replaced)"
     theirs = f"; {reported.source}: {reported.combined}" if reported.combined else ""
     return (
         f"{word}: with {replaced} of {counted(len(score.heads), 'head')} replaced, the {loss} is "
