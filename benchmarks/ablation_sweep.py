@@ -36,10 +36,10 @@ from retrieval_interp.circuits import (
     ablation_sweep,
     mean_attention,
 )
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.hooks.points import pattern_hook_name
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.tasks import Batch, RetrievalTask

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from retrieval_interp.circuits import Circuit, Scorer, attribute
 from retrieval_interp.circuits.attribution.estimates import Attribution, rank_correlation
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath
+from retrieval_interp.circuits.circuit import Head, HeadPath
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.hooks.points import is_causal, pattern_hook_name
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.losses import mean_loss
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_paths
@@ -46,7 +47,7 @@ def hypotheses(model: Any, task: Task, batch: Batch) -> list[Circuit]:
         empty.cut(HeadPath(head, path))
         for head in heads
         for path in paths
-        if attention[head][path.pair] >= 0.05
+        if attention[head][path] >= 0.05
     ]
     return [*cuts, *(empty.replace(head, m) for head in heads for m in (UNIFORM, IDENTITY))]
 

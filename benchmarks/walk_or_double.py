@@ -23,8 +23,9 @@ import torch
 from measure import arguments, machine, prepare, report
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.flow.bounds import causal_depth
+from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.circuits.scores.tolerance import kept_share
 
@@ -72,8 +73,8 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
         paths = [path for path in hops(n_roles, cut) if _looks_back(path, batch.roles)]
         mechanisms = {}
         for layer, head in itertools.product(range(config.n_layers), range(config.n_heads)):
-            made = [path for path in paths if attention[layer, head][path.pair] >= MADE]
-            mechanisms[Head(layer, head)] = Mechanism("cut", tuple(made))
+            made = [path for path in paths if attention[layer, head][path] >= MADE]
+            mechanisms[Head(layer, head)] = Cut(tuple(made))
         loss = last(Circuit(mechanisms, n_roles, task=task.to_dict()))
         found[kind] = loss
         found[f"{kind}, kept"] = kept_share(loss, whole, task.plateau)

@@ -9,11 +9,11 @@ from retrieval_interp.circuits.attribution.estimates import attribute as attribu
 from retrieval_interp.circuits.circuit import Circuit as Circuit
 from retrieval_interp.circuits.circuit import Head as Head
 from retrieval_interp.circuits.circuit import HeadPath as HeadPath
-from retrieval_interp.circuits.circuit import Mechanism as Mechanism
 from retrieval_interp.circuits.circuit import RolePath as RolePath
 from retrieval_interp.circuits.discovery.redundancy import needed_paths as needed_paths
 from retrieval_interp.circuits.discovery.search import discover as discover
 from retrieval_interp.circuits.hooks.ablated import ablated as ablated
+from retrieval_interp.circuits.mechanisms import Mechanism as Mechanism
 from retrieval_interp.circuits.notation import parse_circuit as parse_circuit
 from retrieval_interp.circuits.notation import parse_head_path as parse_head_path
 from retrieval_interp.circuits.runs.mean_attention import mean_attention as mean_attention

@@ -1,4 +1,4 @@
-"""Attention as tensors: patterns of mechanisms, cuts, softmax, and means along paths.
+"""Attention as tensors: masks, the positions that paths join, cuts, softmax, and means by role.
 
 `path_sources` says which positions a path joins; all else here, and what checks, measures or draws
 paths elsewhere, asks it. Nothing here runs a model.
@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import RULES, Mechanism, Rest, RolePath
-from retrieval_interp.circuits.rules import looks_ahead, rule_pattern
+from retrieval_interp.circuits.paths import RolePath
 from retrieval_interp.tasks import InputError, role_name
 
 
@@ -28,7 +27,7 @@ def allowed_positions(
 
 
 def path_sources(
-    path: RolePath, roles: Int[Tensor, "batch chain role"], n_positions: int, causal: bool
+    path: RolePath, roles: Int[Tensor, "batch chain role"], n_positions: int
 ) -> Bool[Tensor, "batch chain src"]:
     """Where role `dest` of every chain attends along a path; nowhere without a destination.
 
@@ -38,21 +37,12 @@ def path_sources(
         path: which one.
         roles: position of every role; -1 where it is absent.
         n_positions: sequence length.
-        causal: whether sources of other chains that come later are left out. (A source of the own
-            chain that comes later is an error, see `check_paths`.)
     """
     position = torch.arange(n_positions, device=roles.device)
-    dest, src = roles[:, :, path.dest, None], roles[:, :, path.src, None]
-    sources = src == position
-    if path.relation == "own":
-        shared = shared_destinations(roles, path.dest)
-        sources = sources if shared is None else (shared.float() @ sources.float()) > 0
-    else:
-        of_all = sources.sum(1, keepdim=True)
-        sources = (of_all if path.relation == "all" else of_all - sources.long()) > 0
-        if causal:
-            sources = sources & (position <= dest)
-    return sources & (dest >= 0)
+    sources = roles[:, :, path.src, None] == position
+    shared = shared_destinations(roles, path.dest)
+    sources = sources if shared is None else (shared.float() @ sources.float()) > 0
+    return sources & (roles[:, :, path.dest, None] >= 0)
 
 
 def shared_destinations(
@@ -64,82 +54,10 @@ def shared_destinations(
     return same if int(same.sum()) > int((here >= 0).sum()) else None
 
 
-def _rows(path: RolePath, roles: Int[Tensor, "batch chain role"]) -> tuple[Tensor, Tensor]:
-    """Index of the rows of role `dest` of every chain; of absent ones, any row."""
+def rows_of(dest: int, roles: Int[Tensor, "batch chain role"]) -> tuple[Tensor, Tensor]:
+    """Index of the rows of a role of every chain; of absent ones, any row."""
     example = torch.arange(len(roles), device=roles.device)[:, None].expand(roles.shape[:2])
-    return example, roles[:, :, path.dest].clamp(min=0)
-
-
-def attention_pattern(
-    mechanism: Mechanism,
-    roles: Int[Tensor, "batch chain role"],
-    n_positions: int,
-    causal: bool = True,
-    rest: Rest = "zero",
-    tokens: Int[Tensor, "batch pos"] | None = None,
-    real: Bool[Tensor, "batch pos"] | None = None,
-) -> Float[Tensor, "#batch dest src"]:
-    """The attention pattern of a mechanism, in float32 on the device of `roles`.
-
-    A position attends along every path that starts there and has a source, in equal parts, and a
-    path shares its part among its sources. So a position with several roles, where chains overlap,
-    attends along the paths of all of them; if paths have weights, it has the mean of its roles'
-    rows.
-
-    Args:
-        mechanism: any but `original` and `cut`, which have no pattern of their own.
-        roles: position of every role; -1 where it is absent.
-        n_positions: sequence length.
-        causal: whether positions attend only to themselves and earlier ones.
-        rest: the row of a position without a path, or none of whose paths has a source.
-        tokens: token ids, for rules that compare them.
-        real: False at padding, which no rule and no uniform row attends to.
-
-    Returns:
-        [batch dest src], or [1 dest src] if the pattern is the same for every example.
-
-    Raises:
-        InputError: a path names a role that the batch lacks or violates the causal mask, or a rule
-            does not fit the batch (`circuits.rules.rule_pattern`).
-    """
-    if mechanism.kind in RULES:
-        if causal and looks_ahead(mechanism):
-            raise InputError(
-                f"{mechanism}: expected a model that looks both ways, for a rule that looks ahead, "
-                "found a causal one"
-            )
-        pattern = rule_pattern(mechanism, tokens, n_positions, roles.device, real)
-        if causal and mechanism.mean is not None and bool(pattern.triu(1).any()):
-            raise InputError(
-                "mean: expected a pattern that looks back, as the model is causal, found attention "
-                "to later positions"
-            )
-        return pattern
-    kind = mechanism.kind if mechanism.kind in ("uniform", "identity") else rest
-    allowed = allowed_positions(n_positions, causal, roles.device, real).float()
-    if kind == "uniform":
-        others = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
-    else:
-        others = torch.eye(n_positions, device=roles.device)[None] * (kind == "identity")
-    if mechanism.kind in ("uniform", "identity"):
-        return others
-    if mechanism.kind in ("original", "cut"):
-        raise InputError(f"{mechanism.kind}: the head keeps its own attention, no pattern to build")
-    check_paths(mechanism.paths, roles, causal)
-    pattern = torch.zeros(len(roles), n_positions, n_positions, device=roles.device)
-    parts = torch.zeros(len(roles), n_positions, device=roles.device)
-    for dest in {path.dest for path in mechanism.paths}:
-        found = []
-        for path, weight in mechanism.row(dest):
-            sources = path_sources(path, roles, n_positions, causal).float()
-            count = sources.sum(-1, keepdim=True)
-            share = sources / count.clamp(min=1)
-            at = _rows(path, roles)
-            pattern.index_put_(at, weight * share if mechanism.weights else share, accumulate=True)
-            found.append((count[..., 0] > 0).float())
-        each = torch.stack(found)
-        parts.index_put_(at, each.amax(0) if mechanism.weights else each.sum(0), accumulate=True)
-    return torch.where(parts[..., None] > 0, pattern / parts.clamp(min=1)[..., None], others)
+    return example, roles[:, :, dest].clamp(min=0)
 
 
 def softmax_attention(
@@ -169,8 +87,8 @@ def cut_paths(
     """A copy of the pattern with the attention along the given paths set to zero."""
     cut = torch.zeros(pattern.shape, dtype=torch.int32, device=pattern.device)
     for path in paths:
-        sources = path_sources(path, roles, pattern.shape[-1], causal=False)
-        cut.index_put_(_rows(path, roles), sources.int(), accumulate=True)
+        sources = path_sources(path, roles, pattern.shape[-1])
+        cut.index_put_(rows_of(path.dest, roles), sources.int(), accumulate=True)
     return pattern.masked_fill(cut > 0, 0.0)
 
 
@@ -194,7 +112,7 @@ def check_paths(
                 f"{where}expected roles from s0 to s{n_roles - 1}, found the path {path}"
             )
         dest, src = roles[:, :, path.dest], roles[:, :, path.src]
-        if causal and path.relation == "own" and bool(((src > dest) & (dest >= 0)).any()):
+        if causal and bool(((src > dest) & (dest >= 0)).any()):
             raise InputError(
                 f"{where}expected a source before its destination (the model is causal), found "
                 f"{path.text(names)}: {role_name(path.src, names)} comes later in the sequence"
@@ -225,7 +143,7 @@ def attention_by_role(
             each = rows.gather(-1, sources).masked_fill(~present[:, :, None], 0.0)
         else:
             all_of = [
-                path_sources(RolePath(dest, src), roles, pattern.shape[-1], causal=False)
+                path_sources(RolePath(dest, src), roles, pattern.shape[-1])
                 for src in range(roles.shape[-1])
             ]
             among = torch.stack(all_of, dim=-1)  # [batch chain src role]
@@ -240,7 +158,6 @@ def attention_along(
     pattern: Float[Tensor, "batch dest src"],
     path: RolePath,
     roles: Int[Tensor, "batch chain role"],
-    causal: bool,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Average one head's attention along a path, to all its sources together.
 
@@ -248,7 +165,21 @@ def attention_along(
         The mean over the examples and chains in which the path has a source, 0 if none has; and
         their number.
     """
-    sources = path_sources(path, roles, pattern.shape[-1], causal)
+    sources = path_sources(path, roles, pattern.shape[-1])
     count = sources.any(-1).float().sum()
-    along = pattern[_rows(path, roles)].float().masked_fill(~sources, 0.0)
+    along = pattern[rows_of(path.dest, roles)].float().masked_fill(~sources, 0.0)
     return along.sum() / count.clamp(min=1), count
+
+
+def first_real(real: Bool[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
+    """The position of every example's first token that is no padding."""
+    return real.int().argmax(1)
+
+
+def shifted(x: Tensor, by: Int[Tensor, " batch"], dims: tuple[int, ...]) -> Tensor:
+    """Each example moved along some axes by a number of places of its own, around the end."""
+    for dim in dims:
+        place = torch.arange(x.shape[dim], device=x.device) - by[:, None]
+        shape = [len(x), *[1] * (dim - 1), x.shape[dim], *[1] * (x.ndim - dim - 1)]
+        x = x.gather(dim, (place % x.shape[dim]).view(shape).expand(x.shape))
+    return x

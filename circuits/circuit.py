@@ -1,19 +1,6 @@
-"""Circuits as data: a mechanism for each head (paper, appendix E).
+"""Circuits as data: a mechanism for each head.
 
-- `original`: the head's own attention, left as it is.
-- `cut`: the head's own attention, with that of its paths set to zero.
-- `uniform`: equal weight on every position that the mask allows.
-- `identity`: every position attends to itself.
-- `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain;
-  dest <- all.src and dest <- other.src spread it over that role of all, or all other, chains.
-- `shared`: as one-hot, but a role may have several sources, which share its attention equally.
-- `role-mean`: every path has its own, measured weight; independent of content, but not simple.
-- `offset`, `first`, `last`, `same`, `after-same`, `mean`: rules by position or token
-  (`circuits.rules`).
-
-In one-hot and shared heads the row of a position without a path is all zeros, as in the paper, or
-optionally (`rest`) uniform or identity. `circuits.attention` turns mechanisms into patterns;
-`circuits.notation` reads and writes circuits as text.
+`circuits.mechanisms` has the mechanisms, `circuits.notation` reads and writes circuits as text.
 """
 
 import itertools
@@ -21,132 +8,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from retrieval_interp.circuits.mean_pattern import MeanPattern
+from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism, Original
 from retrieval_interp.circuits.paths import Head as Head
 from retrieval_interp.circuits.paths import HeadPath as HeadPath
 from retrieval_interp.circuits.paths import RolePath as RolePath
 from retrieval_interp.tasks import InputError, Task, role_name
 from retrieval_interp.tasks.roles import Roles, check_role_names
 from retrieval_interp.tasks.structured import from_data, read_json
-
-Kind = Literal[
-    "original", "cut", "uniform", "identity", "one-hot", "shared", "role-mean",
-    "offset", "first", "last", "same", "after-same", "mean",
-]  # fmt: skip
-Rest = Literal["zero", "uniform", "identity"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-RESTS: tuple[Rest, ...] = get_args(Rest)
-WITH_PATHS = ("one-hot", "shared", "role-mean", "cut")
-RULES = ("offset", "first", "last", "same", "after-same", "mean")
-
-
-# Mechanisms
-
-
-@dataclass(frozen=True)
-class Mechanism:
-    """What one head is supposed to do.
-
-    Attributes:
-        kind: one of the kinds above.
-        paths: the paths of a one-hot, shared, role-mean or cut mechanism, sorted; empty for
-            the others.
-        weights: the attention of each path of a role-mean mechanism; empty for the others.
-        offset: how many positions back an `offset` mechanism looks, below 0 for ahead; 0 for the
-            others.
-        mean: the pattern of a `mean` mechanism.
-
-    Raises:
-        InputError: paths where none belong, a repeated path, two sources for one role in a one-hot
-            mechanism, or an offset or mean that is missing or out of place.
-    """
-
-    kind: Kind
-    paths: tuple[RolePath, ...] = ()
-    weights: tuple[float, ...] = ()
-    offset: int = 0
-    mean: MeanPattern | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"expected a mechanism of {', '.join(KINDS)}, found {self.kind!r}")
-        if len(self.weights) != (len(self.paths) if self.kind == "role-mean" else 0):
-            raise InputError(
-                f"expected a weight for each path of a role-mean head and none for others, found "
-                f"{len(self.weights)} for the {len(self.paths)} paths of a {self.kind} head"
-            )
-        if not all(0 <= weight <= 1 for weight in self.weights):
-            raise InputError("expected weights from 0 to 1")
-        if (self.kind == "offset") != (self.offset != 0) or abs(self.offset) >= 2**31:
-            raise InputError(
-                "expected an offset of 1 to 2^31 - 1, back or ahead, for an offset head and none "
-                f"for others, found {self.offset} for {self.kind}"
-            )
-        if (self.kind == "mean") != (self.mean is not None):
-            raise InputError(
-                f"expected a measured pattern for a mean head and none for others: {self.kind}"
-            )
-        order = sorted(range(len(self.paths)), key=lambda place: self.paths[place])
-        paths = tuple(RolePath(*self.paths[place]) for place in order)
-        object.__setattr__(self, "paths", paths)
-        if self.weights:
-            object.__setattr__(self, "weights", tuple(self.weights[place] for place in order))
-        if paths and self.kind not in WITH_PATHS:
-            raise InputError(f"expected no paths for a {self.kind} head, found {paths[0]}")
-        for first, second in itertools.pairwise(paths):
-            if first == second:
-                raise InputError(f"expected every path once, found {first} twice")
-            if first.dest == second.dest and self.kind == "one-hot":
-                raise InputError(
-                    f"expected one source per role in a one-hot head, found {first} and {second}; "
-                    "use shared"
-                )
-
-    def without(self, path: RolePath) -> "Mechanism":
-        """The same mechanism without one path; the role's other sources share its attention."""
-        kept = [place for place, other in enumerate(self.paths) if other != path]
-        return Mechanism(
-            self.kind,
-            tuple(self.paths[place] for place in kept),
-            tuple(self.weights[place] for place in kept) if self.weights else (),
-        )
-
-    def row(self, dest: int) -> tuple[tuple[RolePath, float], ...]:
-        """The paths of a role, each with its share of the attention."""
-        places = [place for place, path in enumerate(self.paths) if path.dest == dest]
-        share = 1 / max(1, len(places))
-        return tuple(
-            (self.paths[place], self.weights[place] if self.weights else share) for place in places
-        )
-
-    def text(self, names: Sequence[str] = ()) -> str:
-        """The mechanism with a task's names for its roles."""
-        if self.kind == "role-mean":
-            return f"role-mean of {len(self.paths)} paths"
-        if self.kind == "offset":
-            return {1: "previous", -1: "next"}.get(self.offset, f"offset {self.offset}")
-        return " ".join([self.kind, *(path.text(names) for path in self.paths)])
-
-    def __str__(self) -> str:
-        return self.text()
-
-
-def tidy(mechanism: Mechanism) -> Mechanism:
-    """Turn a shared mechanism into one-hot if no role has several sources."""
-    if mechanism.kind != "shared":
-        return mechanism
-    dests = [path.dest for path in mechanism.paths]
-    return Mechanism("one-hot" if len(set(dests)) == len(dests) else "shared", mechanism.paths)
-
-
-ORIGINAL = Mechanism("original")
-UNIFORM = Mechanism("uniform")
-IDENTITY = Mechanism("identity")
-
-
-# Circuits
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,7 +26,6 @@ class Circuit:
     Attributes:
         mechanisms: the mechanism of each named head; `original` ones are dropped.
         n_roles: number of roles of the circuit's task, 2D+1 in the retrieval task.
-        rest: the attention row of a position without a path, in one-hot and shared heads.
         task: the task it belongs to, as `task.to_dict()` gives it.
         enabling: paths that the circuit can do without, since its attention is fixed, but that the
             intact model needs to find where to attend (`circuits.scores.enabling`).
@@ -169,7 +38,6 @@ class Circuit:
 
     mechanisms: Mapping[Head, Mechanism]
     n_roles: int
-    rest: Rest = "zero"
     task: Mapping[str, Any] = field(default_factory=dict)
     enabling: tuple[HeadPath, ...] = ()
     redundant: tuple[tuple[HeadPath, ...], ...] = ()
@@ -177,10 +45,10 @@ class Circuit:
     unfinished: str = field(default="", compare=False)
 
     @classmethod
-    def empty(cls, task: Task, rest: Rest = "zero") -> "Circuit":
+    def empty(cls, task: Task) -> "Circuit":
         """The circuit of a task that leaves every head as it is."""
         names = tuple(task.role_names)
-        return cls({}, len(names), rest, task.to_dict(), role_names=names)
+        return cls({}, len(names), task.to_dict(), role_names=names)
 
     @property
     def roles(self) -> Roles:
@@ -191,7 +59,7 @@ class Circuit:
         kept = {
             Head(*head): mechanism
             for head, mechanism in sorted(self.mechanisms.items())
-            if mechanism.kind != "original"
+            if not isinstance(mechanism, Original)
         }
         object.__setattr__(self, "mechanisms", kept)
         if self.role_names == tuple(map(role_name, range(self.n_roles))):
@@ -199,7 +67,7 @@ class Circuit:
 
     def __hash__(self) -> int:
         heads = tuple(self.mechanisms.items())
-        return hash((heads, self.n_roles, self.rest, self.enabling, self.redundant))
+        return hash((heads, self.n_roles, self.enabling, self.redundant))
 
     def __getitem__(self, head: tuple[int, int]) -> Mechanism:
         return self.mechanisms.get(Head(*head), ORIGINAL)
@@ -207,7 +75,7 @@ class Circuit:
     def paths(self) -> Iterator[HeadPath]:
         """All one-hot and shared paths, by layer, head and role."""
         for head, mechanism in self.mechanisms.items():
-            if mechanism.kind in ("one-hot", "shared"):
+            if mechanism.follows_paths:
                 for path in mechanism.paths:
                     yield HeadPath(head, path)
 
@@ -226,7 +94,7 @@ class Circuit:
         """A copy with more paths of original heads cut."""
         circuit = self
         for head, path in paths:
-            circuit = circuit.replace(head, Mechanism("cut", (*circuit[head].paths, path)))
+            circuit = circuit.replace(head, Cut((*circuit[head].paths, path)))
         return circuit
 
     def without(self, path: HeadPath) -> "Circuit":
@@ -264,16 +132,8 @@ class Circuit:
         return {
             "task": dict(self.task),
             **({"role_names": list(names)} if names else {}),
-            "rest": self.rest,
             "heads": [
-                {
-                    **head._asdict(),
-                    "mechanism": mechanism.kind,
-                    "paths": [list(path.ends(names)) for path in mechanism.paths],
-                    **({"weights": list(mechanism.weights)} if mechanism.weights else {}),
-                    **({"offset": mechanism.offset} if mechanism.offset else {}),
-                    **({"mean": mechanism.mean.rows} if mechanism.mean else {}),
-                }
+                {**head._asdict(), **mechanism.to_dict(names)}
                 for head, mechanism in self.mechanisms.items()
             ],
             "enabling": [path.text(names) for path in self.enabling],
@@ -310,16 +170,11 @@ class Circuit:
                 )
         roles = file.role_names or roles
         mechanisms: dict[Head, Mechanism] = {}
-        for row in file.heads:
-            head = Head(row.layer, row.head)
+        for number, row in enumerate(file.heads):
+            head, mechanism = _read_head(row, roles, f"circuit: heads[{number}]")
             if min(head) < 0 or head in mechanisms:
                 raise InputError(f"circuit: expected every head once, from L0.H0 on, found {head}")
-            try:
-                paths = tuple(RolePath.join(dest, source, roles) for dest, source in row.paths)
-                mean = MeanPattern.from_rows(row.mean) if row.mean else None
-                mechanisms[head] = Mechanism(row.mechanism, paths, row.weights, row.offset, mean)
-            except InputError as error:
-                raise InputError(f"circuit: {head}: {error}") from None
+            mechanisms[head] = mechanism
         enabling = _paths(file.enabling, roles, "enabling")
         redundant = tuple(_paths(paths, roles, "redundant") for paths in file.redundant)
         for same in redundant:
@@ -331,7 +186,6 @@ class Circuit:
         circuit = cls(
             mechanisms,
             n_roles,
-            file.rest,
             file.task,
             enabling,
             redundant,
@@ -355,7 +209,7 @@ class Circuit:
         heads = data.pop("heads")
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
         listed = ",\n".join("    " + json.dumps(row) for row in heads)
-        lines.insert(2, f'  "heads": [\n{listed}\n  ]')
+        lines.insert(1 + ("role_names" in data), f'  "heads": [\n{listed}\n  ]')
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
@@ -374,12 +228,26 @@ def one_suffices(paths: Sequence[HeadPath], names: Sequence[str] = ()) -> str:
     return f"any one of {heads} suffices for {paths[0].path.text(names)}"
 
 
+def _read_head(row: Mapping[str, Any], roles: Roles, where: str) -> tuple[Head, Mechanism]:
+    """A head and its mechanism from a row of a file."""
+    place = from_data(_HeadRow, {key: row[key] for key in _PLACE if key in row}, where)
+    head = Head(place.layer, place.head)
+    kind = MECHANISMS.get(place.mechanism)
+    if kind is None:
+        raise InputError(
+            f"circuit: {head}: expected a mechanism of {', '.join(MECHANISMS)}, found "
+            f"{place.mechanism!r:.60}"
+        )
+    try:
+        return head, kind.from_dict({k: v for k, v in row.items() if k not in _PLACE}, roles)
+    except InputError as error:
+        raise InputError(f"circuit: {head}: {error}") from None
+
+
 def _roles_named(file: "_File") -> int:
     """As many roles as the paths of a file name."""
-    paths = itertools.chain(*(row.paths for row in file.heads))
-    texts = [*itertools.chain(*paths), *file.enabling, *itertools.chain(*file.redundant)]
-    numbers = re.findall(r"\bs([0-9]{1,6})\b", " ".join(texts))
-    return 1 + max(map(int, numbers), default=0)
+    texts = json.dumps([file.heads, file.enabling, file.redundant])
+    return 1 + max(map(int, re.findall(r"\bs([0-9]{1,6})\b", texts)), default=0)
 
 
 def _paths(texts: Sequence[str], roles: Roles, key: str) -> tuple[HeadPath, ...]:
@@ -389,25 +257,24 @@ def _paths(texts: Sequence[str], roles: Roles, key: str) -> tuple[HeadPath, ...]
         raise InputError(f"circuit: {key}: {error}") from None
 
 
+_PLACE = ("layer", "head", "mechanism")
+
+
 @dataclass(frozen=True)
 class _HeadRow:
     layer: int
     head: int
-    mechanism: Kind
-    paths: tuple[tuple[str, str], ...] = ()
-    weights: tuple[float, ...] = ()
-    offset: int = 0
-    mean: tuple[tuple[float, ...], ...] = ()
+    mechanism: str
 
 
 @dataclass(frozen=True)
 class _File:
     """A circuit as JSON."""
 
-    heads: tuple[_HeadRow, ...]
+    heads: tuple[dict[str, Any], ...]
     task: dict[str, Any] = field(default_factory=dict)
     role_names: tuple[str, ...] = ()
-    rest: Rest = "zero"
+    rest: Literal["zero"] = "zero"  # in older files
     enabling: tuple[str, ...] = ()
     redundant: tuple[tuple[str, ...], ...] = ()
     unfinished: str = ""

@@ -4,29 +4,15 @@ L0.H0 one-hot s2<-s1 s4<-s3     the head's mechanism, with all its paths
 L1.H0 uniform                   a mechanism without paths
 L1.H1 offset 2                  two positions back; `previous` is `offset 1`, `next` `offset -1`
 L2.H0 s0<-s2                    adds a path; a role with two sources shares its attention
-L2.H1 s0<-all.s2 s4<-other.s3   to a role of all chains, or of all others, in equal parts
 
 A task's own names for its roles stand as well as s0, s1, ...
 """
 
-import re
 from collections.abc import Iterable
 
-from retrieval_interp.circuits.circuit import (
-    KINDS,
-    Circuit,
-    Head,
-    HeadPath,
-    Mechanism,
-    Rest,
-    RolePath,
-    one_suffices,
-    tidy,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, one_suffices
+from retrieval_interp.circuits.mechanisms import MECHANISMS, along
 from retrieval_interp.tasks import InputError, Task
-
-_WRITTEN = tuple(kind for kind in KINDS if kind not in ("role-mean", "mean"))  # are measured
-_LONG = {"previous": ["offset", "1"], "next": ["offset", "-1"]}
 
 
 def suppose(circuit: Circuit, line: str) -> Circuit:
@@ -39,41 +25,29 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
     Raises:
         InputError: not of those forms; the message quotes the line.
     """
-    words = [word for each in line.split() for word in _LONG.get(each, [each])]
-    paths = words[1:] if len(words) > 1 and "<-" in words[1] else words[2:]
-    if len(words) < 2 or not (words[1] in _WRITTEN or len(paths) == len(words) - 1):
+    words = line.split()
+    written = {kind: cls for kind, cls in MECHANISMS.items() if not cls.is_measured}
+    aliases = {word: long for cls in written.values() for word, long in cls.aliases.items()}
+    words[1:2] = [part for word in words[1:2] for part in aliases.get(word, word).split()]
+    if len(words) < 2 or not (words[1] in written or "<-" in words[1]):
         raise InputError(
             "expected a line such as L1.H0 s0<-s2, L0.H0 one-hot s2<-s1 s4<-s3 or L1.H0 uniform "
-            f"(mechanisms: {', '.join((*_WRITTEN, *_LONG))}), found {line!r:.80}"
+            f"(mechanisms: {', '.join((*written, *aliases))}), found {line!r:.80}"
         )
     head = Head.parse(words[0])
-    if words[1] == "offset":
-        return circuit.replace(head, Mechanism("offset", offset=_offset(paths)))
-    parsed = tuple(RolePath.parse(word, circuit.roles) for word in paths)
-    if words[1] in _WRITTEN:
-        return circuit.replace(head, Mechanism(words[1], parsed))
-    old = circuit[head]
-    kept = old.paths if old.kind in ("one-hot", "shared") else ()
-    return circuit.replace(head, tidy(Mechanism("shared", tuple(dict.fromkeys((*kept, *parsed))))))
+    if words[1] in written:
+        return circuit.replace(head, written[words[1]].from_words(words[2:], circuit.roles))
+    parsed = [RolePath.parse(word, circuit.roles) for word in words[1:]]
+    kept = circuit[head].paths if circuit[head].follows_paths else ()
+    return circuit.replace(head, along(dict.fromkeys((*kept, *parsed))))
 
 
-def _offset(words: list[str]) -> int:
-    if len(words) != 1 or not re.fullmatch("-?[1-9][0-9]{0,5}", words[0]):
-        found = " ".join(words[1:] if words[:1] in (["1"], ["-1"]) else words)
-        raise InputError(
-            "expected `previous` or `next` alone, or an offset such as `offset 2`, found "
-            f"{found!r:.60}"
-        )
-    return int(words[0])
-
-
-def parse_circuit(lines: str | Iterable[str], task: Task, rest: Rest = "zero") -> Circuit:
+def parse_circuit(lines: str | Iterable[str], task: Task) -> Circuit:
     """Read a circuit from lines, one per head.
 
     Args:
         lines: in the forms above, as one text or one by one; heads not named are left as they are.
         task: the task that the circuit belongs to.
-        rest: the attention row of a position without a path, in one-hot and shared heads.
 
     Raises:
         InputError: not of those forms, or a head is named twice; the message quotes the line.
@@ -86,7 +60,7 @@ def parse_circuit(lines: str | Iterable[str], task: Task, rest: Rest = "zero") -
         L1.H0 uniform
         L2.H0 shared s0<-s1 s0<-s2
     """
-    circuit = Circuit.empty(task, rest)
+    circuit = Circuit.empty(task)
     named: set[Head] = set()
     if isinstance(lines, str):
         lines = filter(str.strip, lines.splitlines())
@@ -134,7 +108,7 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
     """What changed between two circuits, one line per head: `L1.H0: uniform -> one-hot s0<-s2`."""
     heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
     names = new.role_names or old.role_names
-    lines = [f"rest: {old.rest} -> {new.rest}"] if old.rest != new.rest else []
+    lines = []
     if len({old.role_names, new.role_names, ()}) == 3:
         lines.append(f"role_names: {', '.join(old.role_names)} -> {', '.join(new.role_names)}")
     for head in heads:

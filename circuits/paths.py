@@ -2,21 +2,17 @@
 
 L1.H0                     a head
 s0<-s2                    role s0 attends to role s2 of its own chain
-s0<-all.s2, s0<-other.s2  to role s2 of all chains, or of all but its own
 L1.H0 s0<-s2              a path of one head
 
 A task's own names for its roles stand as well as s0, s1, ...
 """
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from retrieval_interp.tasks import InputError, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
-
-Relation = Literal["own", "all", "other"]  # whose role `src` a path goes to
-RELATIONS: tuple[Relation, ...] = get_args(Relation)
 
 
 class Head(NamedTuple):
@@ -42,19 +38,14 @@ class Head(NamedTuple):
 
 
 class RolePath(NamedTuple):
-    """Role `dest` attends to role `src`, by default of its own chain.
-
-    With the relation `all` or `other` it attends to role `src` of all chains, or of all but its
-    own, as far as it may see them, in equal parts.
-    """
+    """Role `dest` attends to role `src` of its own chain."""
 
     dest: int
     src: int
-    relation: Relation = "own"
 
     @classmethod
     def parse(cls, text: str, roles: Roles) -> "RolePath":
-        """Read `s0<-s2`, `s0<-all.s2` or `s0<-other.s2`, also with a task's names for its roles.
+        """Read `s0<-s2`, also with a task's names for its roles.
 
         Raises:
             InputError: not two roles joined by an arrow, or a role out of range.
@@ -65,32 +56,17 @@ class RolePath(NamedTuple):
         return cls.join(match[1], match[2], roles)
 
     @classmethod
-    def join(cls, dest: str, source: str, roles: Roles) -> "RolePath":
-        """From the name of the destination and of the source, such as `s2` or `all.s2`."""
-        prefix, dot, src = source.partition(".")
-        for relation in RELATIONS[1:]:
-            if dot and prefix == relation:
-                return cls(parse_role(dest, roles), parse_role(src, roles), relation)
-        return cls(parse_role(dest, roles), parse_role(source, roles))
+    def join(cls, dest: str, src: str, roles: Roles) -> "RolePath":
+        """From the names of its roles."""
+        return cls(parse_role(dest, roles), parse_role(src, roles))
 
     def ends(self, names: Sequence[str] = ()) -> tuple[str, str]:
         """The names of destination and source, as `join` reads them."""
-        prefix = "" if self.relation == "own" else f"{self.relation}."
-        return role_name(self.dest, names), prefix + role_name(self.src, names)
-
-    @property
-    def pair(self) -> tuple[int, int]:
-        """Destination and source, the place of a path of the own chain in means by role."""
-        return self.dest, self.src
+        return role_name(self.dest, names), role_name(self.src, names)
 
     def text(self, names: Sequence[str] = ()) -> str:
         """The path with a task's names for its roles."""
         return "<-".join(self.ends(names))
-
-    def words(self, label: Callable[[int, int], str]) -> str:
-        """The path for people, from what names a path of the own chain, such as `path_label`."""
-        chains = "" if self.relation == "own" else f" ({self.relation} chains)"
-        return label(*self.pair) + chains
 
     def __str__(self) -> str:
         return self.text()

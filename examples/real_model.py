@@ -27,7 +27,7 @@ sweep = ri.ablation_sweep(model, task, batch[:16], estimate=True, exact=10)
 print(f"loss {sweep.baseline_loss:.3f}; with the largest estimates, one at a time:")
 for change, loss in sweep.exact.items():
     if isinstance(change, ri.HeadPath):
-        what = f"{change.head} without {change.path.words(task.path_label)}"
+        what = f"{change.head} without {task.path_label(*change.path)}"
         estimate = sweep.paths[change]
     else:
         what = f"{change[0]} {change[1]}"

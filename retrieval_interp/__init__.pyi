@@ -12,6 +12,7 @@ from retrieval_interp.circuits import attribute as attribute
 from retrieval_interp.circuits import discover as discover
 from retrieval_interp.circuits import enabled_by as enabled_by
 from retrieval_interp.circuits import mean_attention as mean_attention
+from retrieval_interp.circuits import mechanisms as mechanisms
 from retrieval_interp.circuits import needed_paths as needed_paths
 from retrieval_interp.circuits import parse_circuit as parse_circuit
 from retrieval_interp.circuits import parse_head_path as parse_head_path

@@ -30,11 +30,11 @@ from retrieval_interp.circuits import (
 )
 from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.attention import check_paths
-from retrieval_interp.circuits.circuit import ORIGINAL, tidy
 from retrieval_interp.circuits.discovery.watch import Watch
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.notation import circuit_diff, circuit_text, parse_head_path
 from retrieval_interp.circuits.notation import suppose as suppose_line
 from retrieval_interp.circuits.runs.fits import draw_batch
@@ -284,9 +284,8 @@ class Workbench:
             raise InputError(
                 f"expected a path of the circuit ({known}), found {asked.text(names)!r:.60}"
             )
-        smaller = self.circuit.without(asked)[asked.head]
-        kept = tidy(smaller) if smaller.paths else ORIGINAL
-        return self._change(self.circuit.replace(asked.head, kept))
+        smaller, head = self.circuit.without(asked), asked.head
+        return self._change(smaller if smaller[head].paths else smaller.replace(head, ORIGINAL))
 
     def undo(self) -> View:
         """Go back to the circuit before the last change."""

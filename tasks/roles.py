@@ -46,7 +46,6 @@ def check_role_names(names: Sequence[str], where: str = "task") -> None:
         wrong = (
             not isinstance(name, str)
             or not re.fullmatch(r"[^\s~,;<>]+", name)
-            or name.startswith(("all.", "other."))
             or (_NUMBERED.fullmatch(name) and name != role_name(number))
             or name in names[:number]
         )

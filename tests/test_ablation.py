@@ -1,20 +1,18 @@
 import pytest
 import torch
 
-from retrieval_interp.circuits.attention import attention_pattern
-from retrieval_interp.circuits.circuit import (
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,
     UNIFORM,
-    Circuit,
-    Head,
-    Mechanism,
-    RolePath,
+    OneHot,
+    Where,
 )
-from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.tasks import InputError
 
-ONE_HOT = Mechanism("one-hot", (RolePath(0, 2), RolePath(2, 1)))
+ONE_HOT = OneHot((RolePath(0, 2), RolePath(2, 1)))
 
 
 def hooks_left(model):
@@ -37,9 +35,7 @@ def naive_outputs(model, circuit, batch):
                         for path in mechanism.paths:
                             new[example, head, chain[path.dest], chain[path.src]] = 0
             else:
-                new[:, head] = attention_pattern(
-                    mechanism, batch.roles, n_positions, rest=circuit.rest
-                )
+                new[:, head] = mechanism.pattern(Where(batch.roles, n_positions))
             return new
 
         hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))
@@ -48,9 +44,7 @@ def naive_outputs(model, circuit, batch):
 
 def test_replacing_attention_equals_hooks_set_by_hand(task, model):
     batch = task.sample(5)
-    circuit = Circuit(
-        {Head(0, 1): ONE_HOT, Head(0, 0): UNIFORM, Head(2, 0): IDENTITY}, 5, rest="identity"
-    )
+    circuit = Circuit({Head(0, 1): ONE_HOT, Head(0, 0): UNIFORM, Head(2, 0): IDENTITY}, 5)
     with ablated(model, circuit, batch):
         outputs = model(batch.inputs)
     torch.testing.assert_close(outputs, naive_outputs(model, circuit, batch))
@@ -121,7 +115,7 @@ def test_heads_and_roles_that_are_not_there_are_refused(task, model):
     with pytest.raises(InputError, match=r"found L7\.H0"):
         with ablated(model, Circuit({Head(7, 0): UNIFORM}, 5), batch):
             pass
-    backwards = Circuit({Head(0, 0): Mechanism("one-hot", (RolePath(1, 0),))}, 5)
+    backwards = Circuit({Head(0, 0): OneHot((RolePath(1, 0),))}, 5)
     with pytest.raises(InputError, match="s0 comes later in the sequence"):
         with ablated(model, backwards, batch):
             pass

@@ -8,19 +8,12 @@ from html import unescape
 import pytest
 import torch
 
-from retrieval_interp.circuits.circuit import (
-    IDENTITY,
-    UNIFORM,
-    Circuit,
-    Head,
-    HeadPath,
-    Mechanism,
-    RolePath,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.search import discover
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.known.rules import doubling_rules, random_rules
 from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.ablations import ablation_sweep
 from retrieval_interp.circuits.scores.control import allowed_paths, random_circuit, random_control
@@ -54,7 +47,7 @@ def test_a_sweep_equals_a_naive_loop(task, model, least):
     for row in found.paths:
         expected = naive_mse(model, task, empty.cut(row.path), batch)
         assert row.live_loss == pytest.approx(expected, abs=1e-5)
-        assert row.attention == pytest.approx(float(attention[row.path.head][row.path.path.pair]))
+        assert row.attention == pytest.approx(float(attention[row.path.head][row.path.path]))
 
 
 def test_what_a_path_enables_is_seen_from_both_sides(task, model):
@@ -72,7 +65,7 @@ def test_what_a_path_enables_is_seen_from_both_sides(task, model):
     with ablated(model, circuit, batch):
         _, changed = model.run_with_cache(batch.inputs)
     for row in rows:
-        layer, place = row.path.head.layer, (*row.path.head, *row.path.path.pair)
+        layer, place = row.path.head.layer, (*row.path.head, *row.path.path)
         assert row.attention == pytest.approx(float(intact[place]), abs=1e-5)
         for side, value in (("q", row.by_query), ("k", row.by_key)):
             name = f"blocks.{layer}.attn.hook_{side}"
@@ -111,8 +104,8 @@ def test_discovery_recovers_compiled_circuits(seed):
 def test_random_circuits_have_the_same_size_and_mechanisms(task):
     circuit = Circuit(
         {
-            Head(0, 0): Mechanism("one-hot", (RolePath(2, 1), RolePath(4, 3))),
-            Head(1, 0): Mechanism("shared", (RolePath(0, 2), RolePath(0, 4), RolePath(2, 1))),
+            Head(0, 0): OneHot((RolePath(2, 1), RolePath(4, 3))),
+            Head(1, 0): Shared((RolePath(0, 2), RolePath(0, 4), RolePath(2, 1))),
             Head(2, 0): UNIFORM,
             Head(2, 1): IDENTITY,
         },
@@ -138,7 +131,7 @@ def test_random_circuits_have_the_same_size_and_mechanisms(task):
 
 def test_the_control_is_what_random_circuits_give(task, model):
     batch = task.sample(4)
-    circuit = Circuit({Head(1, 0): Mechanism("one-hot", (RolePath(0, 2),))}, 5)
+    circuit = Circuit({Head(1, 0): OneHot((RolePath(0, 2),))}, 5)
     heads = [Head(layer, head) for layer in range(3) for head in range(2)]
     paths = allowed_paths(batch, True)
     found = random_control(Scorer(model, task, batch), circuit, heads, paths, count=8, seed=4)

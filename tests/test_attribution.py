@@ -12,15 +12,8 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.attribution import gradients
 from retrieval_interp.circuits.attribution.estimates import attribute, rank_correlation
 from retrieval_interp.circuits.attribution.gradients import pattern_gradients
-from retrieval_interp.circuits.circuit import (
-    IDENTITY,
-    ORIGINAL,
-    UNIFORM,
-    Circuit,
-    Head,
-    HeadPath,
-    RolePath,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
 from retrieval_interp.circuits.notation import parse_circuit
 from retrieval_interp.circuits.runs.pattern_shares import pattern_shares

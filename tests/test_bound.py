@@ -23,7 +23,7 @@ def run(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["bound", *map(str, argv)])
         status = 0
         try:
-            run_command(bound.main, bound.PROG)
+            run_command(bound.main, "retrieval-interp bound")
         except SystemExit as stop:
             status = stop.code
         captured = capsys.readouterr()

@@ -6,25 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import (
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,
     UNIFORM,
-    Circuit,
-    Head,
-    HeadPath,
-    Mechanism,
-    RolePath,
+    OneHot,
+    Shared,
 )
 from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.display import circuit_html, register_displays
 
-ONE_HOT = Mechanism("one-hot", (RolePath(0, 2), RolePath(4, 3)))
+ONE_HOT = OneHot((RolePath(0, 2), RolePath(4, 3)))
 CIRCUIT = Circuit(
     {Head(2, 1): ONE_HOT, Head(0, 0): UNIFORM, Head(1, 0): IDENTITY},
     n_roles=7,
-    rest="uniform",
     task=RetrievalTask().to_dict(),
     enabling=(parse_head_path("L0.H0 s2<-s1", 7),),
 )
@@ -33,19 +30,19 @@ heads = st.tuples(st.integers(0, 5), st.integers(0, 3))
 paths = st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)))
 
 
-@given(st.dictionaries(heads, paths), st.sampled_from(["zero", "uniform", "identity"]))
-def test_circuits_survive_json(sources, rest):
+@given(st.dictionaries(heads, paths))
+def test_circuits_survive_json(sources):
     mechanisms = {
-        Head(*head): Mechanism("shared", tuple(RolePath(*path) for path in paths))
+        Head(*head): Shared(tuple(RolePath(*path) for path in paths))
         for head, paths in sources.items()
     }
-    circuit = Circuit(mechanisms, 7, rest, {}, (HeadPath(Head(9, 0), RolePath(0, 2)),))
+    circuit = Circuit(mechanisms, 7, {}, (HeadPath(Head(9, 0), RolePath(0, 2)),))
     assert Circuit.from_json(circuit.to_json(), 7) == circuit
 
 
 def test_json_has_the_documented_keys_and_a_line_a_head():
     data = json.loads(CIRCUIT.to_json())
-    assert list(data) == ["task", "rest", "heads", "enabling"]
+    assert list(data) == ["task", "heads", "enabling"]
     assert data["enabling"] == ["L0.H0 s2<-s1"]
     assert data["heads"][2] == {
         "layer": 2,
@@ -66,7 +63,7 @@ def test_a_path_is_left_out_of_its_own_head_only():
     assert path in set(CIRCUIT.paths())
     smaller = CIRCUIT.without(path)
     assert list(smaller.paths()) == [HeadPath(Head(2, 1), RolePath(4, 3))]
-    assert smaller[0, 0] == UNIFORM and smaller.rest == "uniform"
+    assert smaller[0, 0] == UNIFORM
 
 
 def test_heads_and_paths_are_read_as_written():
@@ -92,20 +89,23 @@ def row(**changes):
         ({}, "expected the key 'heads', which is missing"),
         ({"heads": {}}, "heads: expected a list, found {}"),
         ({"heads": [], "extra": 1}, "expected the keys .* found 'extra'"),
-        ({"heads": [], "rest": "nothing"}, "rest: expected 'zero' or .* found 'nothing'"),
+        ({"heads": [], "rest": "nothing"}, "rest: expected 'zero'.* found 'nothing'"),
         ({"heads": [], "enabling": [3]}, r"enabling\[0\]: expected text, found 3"),
         ({"heads": [row()], "enabling": ["L0.H0 s0<-s2"]}, "every path once, found L0.H0 s0<-s2"),
         ({"heads": [row(mechanism="role-mean", weights=[10**400])]}, "expected a number"),
         ({"heads": [], "enabling": ["L0 s2"]}, "enabling: expected a head such as L1.H0"),
-        ({"heads": [row(mechanism="role-mean")]}, "a weight for each path of a role-mean head"),
-        ({"heads": [row(weights=["x"])]}, r"weights\[0\]: expected a number, found 'x'"),
+        ({"heads": [row(mechanism="role-mean")]}, "expected the key 'weights' for a role-mean"),
+        (
+            {"heads": [row(mechanism="role-mean", weights=["x"])]},
+            r"weights: \[0\]: expected a number",
+        ),
         ({"heads": [], "task": 3}, "task: expected an object, found int"),
         ({"heads": [{"layer": 0}]}, r"heads\[0\]: expected the key 'head'"),
         ({"heads": [row(layer=-1)]}, "from L0.H0 on, found L-1.H0"),
         ({"heads": [row(layer=True)]}, "layer: expected an integer, found True"),
         ({"heads": [row(), row()]}, "expected every head once, .* found L0.H0"),
-        ({"heads": [row(mechanism="hot")]}, "mechanism: expected 'original' or .* found 'hot'"),
-        ({"heads": [row(paths=["s0", "s2"])]}, r"paths\[0\]: expected a list, found 's0'"),
+        ({"heads": [row(mechanism="hot")]}, "expected a mechanism of original, .* found 'hot'"),
+        ({"heads": [row(paths=["s0", "s2"])]}, r"paths: \[0\]: expected a list, found 's0'"),
         ({"heads": [row(paths=[["s0", "s9"]])]}, "expected a role from s0 to s6, found 's9'"),
         ({"heads": [row(paths=[["s0", 2]])]}, "expected text, found 2"),
         ({"heads": [row(paths=[["s0", "s2"]] * 2)]}, "expected every path once, found s0<-s2"),

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, Mechanism
+from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.known.rules import (
@@ -25,6 +25,7 @@ from retrieval_interp.circuits.known.rules import (
     stepping_rules,
 )
 from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.tasks import InputError, RetrievalTask
 
@@ -288,7 +289,7 @@ def test_distractors_attend_for_certain_and_cost_their_small_norm():
     assert not any(path.head == (1, 1) for path in compiled.carrying | compiled.enabling)
     # 0.04 of x_0 too much in x_2.
     torch.testing.assert_close(losses(compiled, batch), torch.tensor([0.0, 0.04**2 * VARIANCE]))
-    off = compiled.circuit.replace((1, 1), Mechanism("one-hot"))
+    off = compiled.circuit.replace((1, 1), OneHot())
     assert mse(compiled, batch, off) < 1e-9
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp import train
 from retrieval_interp.circuits import discover, parse_circuit, score_circuit
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.parted_runs import make_runs
@@ -390,7 +389,7 @@ def test_bad_tasks_in_recipes_are_refused_by_key(task, text):
 
 def test_the_command_line_takes_the_task_of_the_preset():
     def parsed(preset, *words):
-        options = train_options(["--preset", preset, *words], train.PROG)
+        options = train_options(["--preset", preset, *words], "retrieval-interp train")
         return options.recipe.task
 
     assert parsed("small", "--task.steps", "2").steps == 2

@@ -2,19 +2,12 @@ import itertools
 
 import pytest
 
-from retrieval_interp.circuits.circuit import (
-    IDENTITY,
-    UNIFORM,
-    Circuit,
-    Head,
-    Mechanism,
-    RolePath,
-    tidy,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.discovery.changes import Add, changed
 from retrieval_interp.circuits.discovery.search import Search, discover
 from retrieval_interp.circuits.discovery.watch import SearchStopped
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, along
 from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.scores.circuit_score import score_circuit
@@ -35,8 +28,8 @@ def test_proposals_follow_the_attention():
 
 
 def test_shared_with_one_source_a_role_is_one_hot():
-    assert tidy(Mechanism("shared", (RolePath(0, 2), RolePath(4, 3)))).kind == "one-hot"
-    assert tidy(Mechanism("shared", (RolePath(0, 2), RolePath(0, 3)))).kind == "shared"
+    assert along((RolePath(0, 2), RolePath(4, 3))).kind == "one-hot"
+    assert along((RolePath(0, 2), RolePath(0, 3))).kind == "shared"
 
 
 def test_one_chain_is_unlearned_only_when_nothing_is_known():
@@ -94,7 +87,7 @@ def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
     """Tried one by one and two by two, apart from the search."""
     found = discover(small.model, small.task, examples=64, restarts=1, shared=shared)
     scorer = Scorer(small.model, small.task, small.task.sample(64, split="discovery"))
-    circuit = Circuit(found.mechanisms, found.n_roles, found.rest, found.task)
+    circuit = Circuit(found.mechanisms, found.n_roles, found.task)
 
     def holds(trial):
         losses = scorer.losses(trial)
@@ -123,7 +116,7 @@ def test_a_search_ends_when_there_is_no_other_start(small):
 def test_a_single_path_too_many_is_noticed_at_the_end(small):
     """Also where no two changes together hold."""
     found = discover(small.model, small.task, examples=64, restarts=1)
-    circuit = Circuit(found.mechanisms, found.n_roles, found.rest, found.task)
+    circuit = Circuit(found.mechanisms, found.n_roles, found.task)
     spare = changed(circuit, [Add(parse_head_path("L2.H0 s6<-s6", 7))])
     batch = small.task.sample(64, split="discovery")
     search = Search(small.model, small.task, batch, None)

@@ -10,11 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attention import attention_pattern
-from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.redundancy import needed_paths
-from retrieval_interp.circuits.rules import NEXT, PREVIOUS
+from retrieval_interp.circuits.mechanisms import NEXT, PREVIOUS, UNIFORM, Where
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.runs.means import head_means, role_mean
 from retrieval_interp.circuits.scan.scan import scan
@@ -238,7 +237,7 @@ def test_a_role_that_gathers_from_several_chains_has_their_attention_together():
         batch.inputs, fwd_hooks=[("blocks.0.attn.hook_pattern", lambda p, hook: patterns.append(p))]
     )
     own = patterns[0][:, 0]
-    built_mean = attention_pattern(mean, batch.roles, 5)
+    built_mean = mean.pattern(Where(batch.roles, 5))
     torch.testing.assert_close(
         built_mean[:, 4], own.mean(0).expand(64, -1, -1)[:, 4], atol=5e-3, rtol=0
     )

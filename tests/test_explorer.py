@@ -5,12 +5,12 @@ from html import unescape
 
 import pytest
 import torch
+from retrieval_interp.views.finding import finding
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.discovery.watch import SearchStopped
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.training.model import build_model
-from retrieval_interp.views.finding import finding
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_click_makes_a_path_and_a_second_takes_it_away(explorer, bench):
     ask(explorer, "toggle", path="L1.H0 s0<-s2")
     assert str(explorer.circuit[1, 0]) == "one-hot s0<-s2"
     assert explorer.state["loss"] == bench.loss != bench.intact_loss
-    assert explorer.state["heads"]["L1.H0"] == {"kind": "one-hot", "paths": [[0, 2, "own"]]}
+    assert explorer.state["heads"]["L1.H0"] == {"kind": "one-hot", "paths": [[0, 2]]}
     assert explorer.state["drawing"].count("marker-end") == 1 and explorer.state["undoable"]
     ask(explorer, "toggle", path="L1.H0 s0<-s2")
     assert explorer.circuit.mechanisms == {}
@@ -52,12 +52,12 @@ def test_paths_have_the_tasks_own_names_everywhere(tmp_path):
     assert explorer.model_info["roles"] == list(Named.role_names)
     assert explorer.shown["path"]["name"] == explorer.state["rows"][0]["name"] == name
     assert ' data-path="L1.H0 query&lt;-answer"' in explorer.state["drawing"]
-    bench.suppose("L0.H0 answer<-all.first")
+    bench.suppose("L0.H0 answer<-first")
     page = unescape(bench.report(tmp_path / "report.html").read_text())
     assert page.count(f'data-path="{name}"') >= 3  # arrow, row, cell
     score = replace(bench.score().data, baseline_loss=0.01)  # as if the model had learned it
     said = finding(score, task, bench.batch, 2, 1)
-    assert "L0.H0 brings what is at “first A” to “B after it” from all chains." in said
+    assert "L0.H0, a previous-token head, brings what is at “first A” to “B after it”." in said
 
 
 def test_a_selected_path_says_what_it_is_worth(explorer, bench):

@@ -7,20 +7,12 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import (
-    IDENTITY,
-    UNIFORM,
-    Circuit,
-    Head,
-    HeadPath,
-    Mechanism,
-    RolePath,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.draw.figure import circuit_figure
 from retrieval_interp.circuits.draw.layout import chain_order, role_order
 from retrieval_interp.circuits.draw.names import head_kind
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.mean_pattern import MeanPattern
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mean, OneHot, Shared
 from retrieval_interp.circuits.notation import circuit_diff, circuit_text
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import (
@@ -34,9 +26,9 @@ from retrieval_interp.tasks import (
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))
 CIRCUIT = Circuit(
     {
-        Head(0, 0): Mechanism("one-hot", (RolePath(4, 3),)),
+        Head(0, 0): OneHot((RolePath(4, 3),)),
         Head(1, 0): UNIFORM,
-        Head(2, 1): Mechanism("shared", (RolePath(0, 2), RolePath(0, 4))),
+        Head(2, 1): Shared((RolePath(0, 2), RolePath(0, 4))),
     },
     5,
     enabling=(ENABLING,),
@@ -74,7 +66,7 @@ def test_idle_layers_of_a_deep_model_share_a_row():
         [Head(layer, head) for layer in range(15, 18) for head in (0, 1)], UNIFORM
     )
     alone = dict.fromkeys([Head(layer, 1) for layer in (26, 27)], IDENTITY)
-    circuit = Circuit(replaced | alone | {path.head: Mechanism("one-hot", (path.path,))}, 5)
+    circuit = Circuit(replaced | alone | {path.head: OneHot((path.path,))}, 5)
     figure = circuit_figure(circuit, 30)
     assert [re.sub("<[^>]*>", "", text) for text in figure.layout.yaxis.ticktext] == [
         "L0-L14 original",
@@ -106,7 +98,7 @@ def test_what_has_no_place_in_the_picture_is_refused(draw):
 def test_a_loss_has_its_own_name(task, name):
     path = HeadPath(Head(0, 0), RolePath(2, 1))
     n_roles = 5 if task is None else len(task.role_names)
-    circuit = Circuit({path.head: Mechanism("one-hot", (path.path,))}, n_roles)
+    circuit = Circuit({path.head: OneHot((path.path,))}, n_roles)
     expected = f"{name} 0.250 when ablated"
     figure = circuit_figure(circuit, necessity={path: 0.25}, task=task)
     assert figure.data[0].text.split("<br>")[-1] == expected
@@ -114,7 +106,7 @@ def test_a_loss_has_its_own_name(task, name):
 
 
 def test_equal_paths_of_two_heads_run_side_by_side():
-    same = Mechanism("one-hot", (RolePath(0, 2),))
+    same = OneHot((RolePath(0, 2),))
     circuit = Circuit({Head(0, 0): same, Head(0, 1): same}, 5)
     first, second = circuit_figure(circuit).data
     assert first.x != second.x and first.line.color != second.line.color
@@ -138,7 +130,7 @@ def test_no_two_texts_overlap_however_many_heads_share_a_path(beside):
     """As seen with two heads: their numbers stood on top of each other."""
     task = ri.RepeatedTokensTask()
     heads = [Head(1, number) for number in range(beside)]
-    same = Mechanism("one-hot", (RolePath(0, 2),))
+    same = OneHot((RolePath(0, 2),))
     sets = (tuple(HeadPath(Head(0, h), RolePath(2, 1)) for h in range(beside)),)
     circuit = Circuit(dict.fromkeys(heads, same), 3, redundant=sets if beside > 1 else ())
     necessity = {path: 0.3 + 0.01 * number for number, path in enumerate(circuit.paths())}
@@ -152,7 +144,7 @@ def test_no_two_texts_overlap_however_many_heads_share_a_path(beside):
 def test_every_colour_of_a_layer_with_several_heads_has_its_head_beside_it():
     heads = [Head(0, 0), Head(0, 8), Head(0, 9)]  # 0 and 8 would share one of eight colours
     circuit = Circuit(
-        {head: Mechanism("one-hot", (RolePath(dest, 1),)) for dest, head in zip((2, 3, 4), heads)},
+        {head: OneHot((RolePath(dest, 1),)) for dest, head in zip((2, 3, 4), heads)},
         5,
     )
     svg = ET.fromstring(draw_circuit(circuit))
@@ -174,7 +166,7 @@ def test_every_colour_of_a_layer_with_several_heads_has_its_head_beside_it():
 def induction(task):
     """An induction head, found as the search finds it: what enables it is replaced by uniform."""
     key, answer = HeadPath(Head(0, 1), RolePath(2, 1)), HeadPath(Head(1, 0), RolePath(0, 2))
-    mechanisms = {key.head: UNIFORM, answer.head: Mechanism("one-hot", (answer.path,))}
+    mechanisms = {key.head: UNIFORM, answer.head: OneHot((answer.path,))}
     return Circuit(mechanisms, 3, task=task.to_dict(), enabling=(key,)), {
         key: (Enabled(answer, 0.98, 0.03, 0.9, 0.1),)
     }
@@ -265,7 +257,7 @@ def test_colours_and_notes_can_be_given_for_single_paths():
 
 def test_large_circuits_keep_their_rows_apart():
     task = RetrievalTask(steps=6)
-    paths = {Head(layer, 0): Mechanism("one-hot", (RolePath(0, 2),)) for layer in range(24)}
+    paths = {Head(layer, 0): OneHot((RolePath(0, 2),)) for layer in range(24)}
     circuit = Circuit(paths, 13)
     order = role_order(task.sample(4))
     figure = circuit_figure(circuit, 24, order)
@@ -295,17 +287,16 @@ def test_diffs_name_what_changed():
         "L1.H0: uniform -> identity",
         "L2.H1: shared s0<-s2 s0<-s4 -> uniform",
     ]
-    one, two = (Mechanism("mean", mean=MeanPattern(torch.eye(3) * half)) for half in (0.5, 1))
+    one, two = (Mean(torch.eye(3) * half) for half in (0.5, 1))
     assert circuit_diff(CIRCUIT.replace((1, 0), one), CIRCUIT.replace((1, 0), two)) == [
         "L1.H0: mean -> another mean"
     ]
-    without = Circuit(CIRCUIT.mechanisms, 5, "identity")
+    without = Circuit(CIRCUIT.mechanisms, 5)
     assert circuit_diff(CIRCUIT, without) == [
-        "rest: zero -> identity",
         "enabling: - L0.H0 s2<-s1",
     ]
     with pytest.raises(AttributeError):
-        CIRCUIT.rest = "identity"
+        CIRCUIT.n_roles = 7
 
 
 def test_long_names_of_roles_do_not_overlap_below_a_drawing():

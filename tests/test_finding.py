@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from retrieval_interp.views.finding import example_sequence, finding, task_words
 
 import retrieval_interp as ri
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.training.model import build_model
-from retrieval_interp.views.finding import example_sequence, finding, task_words
 
 INDUCTION = {
     "heads": [

@@ -2,15 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_interp.circuits.circuit import (
-    IDENTITY,
-    UNIFORM,
-    Circuit,
-    Head,
-    HeadPath,
-    Mechanism,
-    RolePath,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.flow import (
     causal_depth,
@@ -29,6 +21,7 @@ from retrieval_interp.circuits.flow.delivery import (
 from retrieval_interp.circuits.flow.fetches import Fetch, fetches
 from retrieval_interp.circuits.flow.pieces import piece_names, tokens_held
 from retrieval_interp.circuits.flow.simulation import sequence_order
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
 from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.tasks import InputError, RetrievalTask
 
@@ -42,7 +35,7 @@ def circuit_of(*texts, n_roles=7, idle=None):
     mechanisms = dict(idle or {})
     for path in (parse_head_path(text, n_roles) for text in texts):
         paths = mechanisms[path.head].paths if path.head in mechanisms else ()
-        mechanisms[path.head] = Mechanism("shared", (*paths, path.path))
+        mechanisms[path.head] = Shared((*paths, path.path))
     return Circuit(mechanisms, n_roles)
 
 
@@ -231,7 +224,7 @@ def shared_circuit(paths):
     mechanisms = {}
     for layer, head, *path in paths:
         mechanisms.setdefault(Head(layer, head), []).append(RolePath(*path))
-    return Circuit({head: Mechanism("shared", tuple(p)) for head, p in mechanisms.items()}, 5)
+    return Circuit({head: Shared(tuple(p)) for head, p in mechanisms.items()}, 5)
 
 
 def has_a_route(circuit, wanted):
@@ -271,7 +264,7 @@ def frontier_circuit(steps, layers):
         paths += [HeadPath(Head(layer, 0), RolePath(*path)) for path in srcs.items()]
         ahead = {**ahead, **{role: ahead[src] for role, src in srcs.items()}}
     mechanisms = {
-        head: Mechanism("one-hot", tuple(path.path for path in paths if path.head == head))
+        head: OneHot(tuple(path.path for path in paths if path.head == head))
         for head in {path.head for path in paths}
     }
     return Circuit(mechanisms, 2 * steps + 1)
@@ -285,7 +278,7 @@ def test_one_head_a_layer_with_one_source_a_role_reaches_the_causal_depth():
         assert steps not in delivered(frontier_circuit(steps, layers - 1), layers - 1)
         order = sequence_order(steps)
         states = circuit_flow(circuit, layers)
-        for head, (dest, src, _) in circuit.paths():
+        for head, (dest, src) in circuit.paths():
             assert order.index(src) < order.index(dest)  # the mask allows it
             assert states[head.layer][dest] & states[head.layer][src]  # assumption 1 does
 
@@ -312,7 +305,7 @@ def test_circuits_that_do_not_fit_are_refused():
         describe_flow(circuit, 3, 1)
     with pytest.raises(InputError, match="expected 2 \\* steps \\+ 1 roles, at least 3, found 4"):
         delivered(Circuit({}, 4), 1)
-    too_far = Circuit({Head(0, 0): Mechanism("one-hot", (RolePath(0, 9),))}, 5)
+    too_far = Circuit({Head(0, 0): OneHot((RolePath(0, 9),))}, 5)
     with pytest.raises(InputError, match=r"roles from s0 to s4, found L0\.H0 s0<-s9"):
         delivered(too_far, 1)
     with pytest.raises(InputError, match="layers: expected an integer of at least 0"):

@@ -2,7 +2,7 @@ from itertools import islice, product
 
 import pytest
 
-from retrieval_interp.circuits.circuit import Circuit, Mechanism
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.flow import least_depth, node_depths, simulate, simulation
 from retrieval_interp.circuits.flow.delivery import (
     carrying_paths,
@@ -11,6 +11,7 @@ from retrieval_interp.circuits.flow.delivery import (
     describe_flow,
 )
 from retrieval_interp.circuits.flow.pieces import piece_names
+from retrieval_interp.circuits.mechanisms import OneHot
 from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.tasks import (
     GRAPHS,
@@ -214,7 +215,7 @@ def circuit_of(*lines, task=TASK):
     mechanisms = {}
     for head, *paths in lines:
         parsed = [parse_head_path(f"{head} {path}", len(task.role_names)) for path in paths]
-        mechanisms[parsed[0].head] = Mechanism("one-hot", tuple(p.path for p in parsed))
+        mechanisms[parsed[0].head] = OneHot(tuple(p.path for p in parsed))
     return Circuit(mechanisms, len(task.role_names), task=task.to_dict())
 
 

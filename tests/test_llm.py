@@ -261,7 +261,7 @@ def run(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["llm", *map(str, argv)])
         status = 0
         try:
-            run_command(command.main, command.PROG)
+            run_command(command.main, "retrieval-interp llm")
         except SystemExit as stop:
             status = stop.code
         captured = capsys.readouterr()
@@ -439,8 +439,8 @@ def test_two_logs_of_the_same_are_refused(run, logs, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        ([], "see python -m retrieval_interp llm --help"),
-        (["draw", "logs"], "see python -m retrieval_interp llm --help"),
+        ([], "see retrieval-interp llm --help"),
+        (["draw", "logs"], "see retrieval-interp llm --help"),
         (["plot"], "expected logs of inspect eval, found none; name files or their folder"),
         (
             ["plot", ".", "--out", "missing/figure.html"],
@@ -458,6 +458,7 @@ def test_without_inspect_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setattr(sys, "argv", ["retrieval_interp/__main__.py", "llm", "plot", "."])
     monkeypatch.delitem(sys.modules, "retrieval_interp.commands.llm")
+    monkeypatch.delitem(sys.modules, "retrieval_interp.__main__", raising=False)
     with pytest.raises(SystemExit) as stop:
         runpy.run_module("retrieval_interp", run_name="__main__")
     assert stop.value.code == 2

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Circuit, Head, Mechanism, RolePath, ablated, score_circuit
-from retrieval_interp.circuits.circuit import IDENTITY, ORIGINAL, UNIFORM
+from retrieval_interp.circuits import Circuit, Head, RolePath, ablated, score_circuit
 from retrieval_interp.circuits.known.rules import Jump, plan_rules
 from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Cut, OneHot, Shared
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import (
     Batch,
@@ -106,7 +106,7 @@ def test_chains_that_change_places_change_places_in_the_outputs_alone(known):
     torch.testing.assert_close(scores[0][held:], scores[1][held:], atol=ROUNDING, rtol=ROUNDING)
 
 
-@pytest.mark.parametrize("mechanism", [ORIGINAL, Mechanism("cut")], ids=str)
+@pytest.mark.parametrize("mechanism", [ORIGINAL, Cut()], ids=str)
 @pytest.mark.parametrize("name", [*sorted(TASKS), "prompt"])
 def test_heads_left_as_they_are_change_nothing(name, mechanism):
     if name == "prompt":
@@ -138,9 +138,9 @@ def test_idle_heads_can_be_replaced_by_anything():
     for mechanism in (
         IDENTITY,
         UNIFORM,
-        Mechanism("one-hot", (RolePath(0, 3),)),
-        Mechanism("shared", (RolePath(2, 1), RolePath(2, 2))),
-        Mechanism("cut", (RolePath(0, 0),)),
+        OneHot((RolePath(0, 3),)),
+        Shared((RolePath(2, 1), RolePath(2, 2))),
+        Cut((RolePath(0, 0),)),
     ):
         for heads in ({head: mechanism} for head in compiled.idle):
             found = scorer.loss(Circuit(heads, len(task.role_names)))

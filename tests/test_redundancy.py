@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, Mechanism, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.redundancy import minimal_sets
 from retrieval_interp.circuits.draw.figure import circuit_figure
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.known.rules import doubling_rules, split
 from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.notation import circuit_diff
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.score_text import path_rows, score_to_dict
@@ -77,7 +78,7 @@ def test_sets_equal_those_of_all_subsets_run_by_hooks(pairing):
             pattern = pattern.clone()
             for path in cut:
                 if path.head.layer == hook.layer():
-                    dest, src = (batch.roles[:, :, role] for role in path.path.pair)
+                    dest, src = (batch.roles[:, :, role] for role in path.path)
                     pattern[example, path.head.head, dest, src] = 0
             return pattern
 
@@ -90,9 +91,7 @@ def test_sets_equal_those_of_all_subsets_run_by_hooks(pairing):
     for role_path in {path.path for path in built.enabling | built.carrying}:
         heads = [Head(layer, head) for layer in range(3) for head in range(3)]
         mean = ri.mean_attention(model, batch)
-        present = [
-            HeadPath(head, role_path) for head in heads if mean[head][role_path.pair] >= 0.05
-        ]
+        present = [HeadPath(head, role_path) for head in heads if mean[head][role_path] >= 0.05]
         breaking = [
             set(cut)
             for size in range(1, len(present) + 1)
@@ -180,7 +179,7 @@ def test_a_bundle_is_drawn_behind_its_arrows(halved):
 def test_a_circuit_file_keeps_redundant_paths(halved):
     _, circuit, _ = halved
     assert Circuit.from_json(circuit.to_json(), circuit.n_roles) == circuit
-    without = Circuit(circuit.mechanisms, circuit.n_roles, circuit.rest, circuit.task)
+    without = Circuit(circuit.mechanisms, circuit.n_roles, circuit.task)
     assert circuit != without
     lines = circuit_diff(without, circuit)
     assert "redundant: + any one of L0.H0, L0.H1 suffices for s2<-s3" in lines
@@ -206,7 +205,7 @@ def test_a_malformed_file_is_refused(redundant, message):
 
 def test_heads_that_the_model_lacks_are_refused():
     paths = (HeadPath(Head(0, 0), RolePath(2, 1)), HeadPath(Head(0, 5), RolePath(2, 1)))
-    circuit = Circuit({Head(0, 0): Mechanism("uniform")}, 7, redundant=(paths,))
+    circuit = Circuit({Head(0, 0): UNIFORM}, 7, redundant=(paths,))
     with pytest.raises(InputError, match=r"found L0\.H5"):
         circuit.check_fits(3, 2)
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Circuit, Mechanism
+from retrieval_interp.circuits import Circuit
+from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.commands.reproduce import main
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.probe import PathAtStep, Snapshot
@@ -82,7 +83,7 @@ def test_where_nothing_was_run_there_is_no_number(results):
     for row in rows:
         if row.id != "C2":  # computed on the spot
             assert (row.ours, row.verdict, row.source) == ("", "not run", "")
-            assert row.command.startswith("python -m retrieval_interp.")
+            assert row.command.startswith("python -m retrieval_interp")
 
 
 @pytest.mark.parametrize(
@@ -299,8 +300,7 @@ def series_of(come=(), fell=FELL):
     come = {ri.parse_head_path(name, 7): step for name, step in {**GOOD, **dict(come)}.items()}
     heads = {path.head for path in come}
     mechanisms = {
-        head: Mechanism("shared", tuple(path.path for path in come if path.head == head))
-        for head in heads
+        head: Shared(tuple(path.path for path in come if path.head == head)) for head in heads
     }
     circuit, steps = Circuit(mechanisms, 7), range(0, LAST + 1, EVERY)
 

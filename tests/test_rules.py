@@ -5,13 +5,20 @@ import itertools
 import pytest
 import torch
 
-from retrieval_interp.circuits.attention import attention_pattern
 from retrieval_interp.circuits.attribution.estimates import attribute
-from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, Mechanism
-from retrieval_interp.circuits.discovery.cost import cost
-from retrieval_interp.circuits.mean_pattern import MeanPattern
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.mechanisms import (
+    AFTER_SAME,
+    FIRST,
+    ORIGINAL,
+    PREVIOUS,
+    SAME,
+    UNIFORM,
+    Mean,
+    Offset,
+    Where,
+)
 from retrieval_interp.circuits.notation import parse_circuit
-from retrieval_interp.circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME, rule_pattern
 from retrieval_interp.circuits.runs.parted_runs import make_runs
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError, RetrievalTask
@@ -21,11 +28,12 @@ from tests.test_model import randomize
 from tests.test_own_model import Lookup, bridge_of, hooked_model
 
 TOKENS = torch.tensor([[7, 3, 5, 3, 3, 5]])
-RULES = (FIRST, PREVIOUS, Mechanism("offset", offset=3), SAME, AFTER_SAME)
+RULES = (FIRST, PREVIOUS, Offset(3), SAME, AFTER_SAME)
 
 
 def rows(mechanism, tokens=TOKENS):
-    pattern = rule_pattern(mechanism, tokens, 6, torch.device("cpu"))
+    roles = torch.zeros(1, 1, 1, dtype=torch.long)
+    pattern = mechanism.pattern(Where(roles, 6, tokens=tokens))
     assert pattern.ndim == 3
     return [
         {src: round(weight, 3) for src, weight in enumerate(row) if weight}
@@ -40,8 +48,8 @@ def test_rules_attend_where_they_say_and_to_the_first_position_without_a_target(
     # tokens 7 3 5 3 3 5: the second 3 has one earlier 3, the third two
     assert rows(SAME) == [{0: 1.0}] * 3 + [{1: 1.0}, {1: 0.5, 3: 0.5}, {2: 1.0}]
     assert rows(AFTER_SAME) == [{0: 1.0}] * 3 + [{2: 1.0}, {2: 0.5, 4: 0.5}, {3: 1.0}]
-    mean = MeanPattern(torch.full((8, 8), 0.125))
-    assert rows(Mechanism("mean", mean=mean)) == [dict.fromkeys(range(6), 0.125)] * 6
+    mean = Mean(torch.full((8, 8), 0.125).tril())
+    assert rows(mean) == [dict.fromkeys(range(at + 1), 0.125) for at in range(6)]
 
 
 def test_a_mean_goes_on_by_offset_where_sequences_are_longer():
@@ -55,27 +63,26 @@ def test_a_mean_goes_on_by_offset_where_sequences_are_longer():
         longer[dest, list(row)] = torch.tensor(list(row.values()))
     longer[5:, 0] = (1.0 + 0.5 + 0.5) / 3  # the rows 2, 3 and 4
     longer[5, 3] = longer[6, 4] = 1 / 3
-    torch.testing.assert_close(MeanPattern(weights).pattern(7), longer, atol=1e-4, rtol=0)
+    torch.testing.assert_close(Mean(weights).of_length(7), longer, atol=1e-4, rtol=0)
 
 
 def test_rules_that_compare_tokens_need_tokens_and_means_their_length():
     task = RetrievalTask(chains=2, steps=1)
     batch = task.sample(2)
     with pytest.raises(InputError, match="same: expected token ids, .* found vectors"):
-        attention_pattern(SAME, batch.roles, 6, tokens=batch.tokens)
-    mean = Mechanism("mean", mean=MeanPattern(torch.eye(4).roll(1, 1)))
+        SAME.pattern(Where(batch.roles, 6, tokens=batch.tokens))
+    mean = Mean(torch.eye(4).roll(1, 1))
     with pytest.raises(InputError, match="expected sequences of at most 4 positions, .* found 6"):
-        rule_pattern(mean, TOKENS, 6, torch.device("cpu"))
+        mean.of_length(6)
     with pytest.raises(InputError, match="expected a square pattern"):
-        MeanPattern(torch.zeros(2, 3))
+        Mean(torch.zeros(2, 3))
     with pytest.raises(InputError, match="expected weights from 0 to 1"):
-        MeanPattern(torch.ones(3, 3))
-    ahead = Mechanism("mean", mean=MeanPattern(torch.eye(6).roll(1, 1)))
-    with pytest.raises(InputError, match="expected a pattern that looks back"):
-        attention_pattern(ahead, batch.roles, 6)
-    for wrong in ({"kind": "offset"}, {"kind": "uniform", "offset": 1}, {"kind": "mean"}):
-        with pytest.raises(InputError, match="expected an? (offset|measured pattern)"):
-            Mechanism(**wrong)
+        Mean(torch.ones(3, 3))
+    ahead = Mean(torch.eye(6).roll(1, 1))
+    with pytest.raises(InputError, match="expected a rule that looks back"):
+        ahead.pattern(Where(batch.roles, 6))
+    with pytest.raises(InputError, match="expected an offset"):
+        Offset(0)
 
 
 def test_rules_are_written_read_and_ordered_by_cost():
@@ -87,14 +94,14 @@ def test_rules_are_written_read_and_ordered_by_cost():
     assert str(circuit).splitlines() == lines
     assert parse_circuit(f"\n{circuit}\n", task) == circuit
     assert parse_circuit(["L0.H0 offset 1"], task)[0, 0] == PREVIOUS
-    mean = Mechanism("mean", mean=MeanPattern(torch.rand(5, 5).softmax(-1).tril()))
+    mean = Mean(torch.rand(5, 5).softmax(-1).tril())
     circuit = circuit.replace((3, 0), mean)
     read = Circuit.from_json(circuit.to_json(), circuit.n_roles)
     assert {h: m for h, m in read.mechanisms.items() if m.kind != "mean"} == {
         h: m for h, m in circuit.mechanisms.items() if m.kind != "mean"
     }
     assert read == circuit and hash(read) == hash(circuit) and read[3, 0] == mean
-    costs = [cost(rule, 3) for rule in (UNIFORM, *RULES, mean, Mechanism("original"))]
+    costs = [rule.cost(3) for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
     assert costs == sorted(costs) and costs[0] == 0 < costs[1]
     for line in (
         "L0.H0 offset",
@@ -114,8 +121,7 @@ def patterned(model, batch, circuit):
 
         def put(pattern, hook, head=head, mechanism=mechanism):
             pattern = pattern.clone()
-            length = batch.inputs.shape[1]
-            pattern[:, head] = rule_pattern(mechanism, batch.tokens, length, pattern.device)
+            pattern[:, head] = mechanism.pattern(Where.of(batch, causal=True))
             return pattern
 
         hooks.append((f"blocks.{layer}.attn.hook_pattern", put))
@@ -126,7 +132,7 @@ def test_rules_in_place_equal_patterns_put_in_by_hand_on_tokens_and_in_a_bridge(
     model, task = hooked_model(), Lookup()
     batch = task.sample(6)
     length = batch.inputs.shape[1]
-    mean = Mechanism("mean", mean=MeanPattern(torch.rand(length, length).softmax(-1).tril()))
+    mean = Mean(torch.rand(length, length).softmax(-1).tril())
     heads = itertools.cycle([Head(0, 0), Head(1, 1), Head(0, 1), Head(1, 0)])
     rules = [*RULES, mean]
     circuits = [Circuit({next(heads): rule}, len(task.role_names)) for rule in rules]
@@ -139,7 +145,7 @@ def test_rules_in_place_equal_patterns_put_in_by_hand_on_tokens_and_in_a_bridge(
         torch.testing.assert_close(bridged.losses(circuit), expected, atol=1e-4, rtol=1e-4)
         for head, rule in circuit.mechanisms.items():
             used = attribution.parts[0]._pattern(head, rule)
-            by_hand = rule_pattern(rule, batch.tokens, length, used.device)
+            by_hand = rule.pattern(Where.of(batch, causal=True))
             torch.testing.assert_close(*torch.broadcast_tensors(used, by_hand))
 
 
@@ -147,7 +153,7 @@ def test_role_runs_follow_rules_by_position_exactly():
     task = RetrievalTask(chains=3, steps=2, dim=4)
     batch = task.sample(5)
     model = randomize(build_model(ModelConfig(3, 2, 16), task))
-    mean = Mechanism("mean", mean=MeanPattern(torch.rand(15, 15).softmax(-1).tril()))
+    mean = Mean(torch.rand(15, 15).softmax(-1).tril())
     runs = make_runs(model, batch, task)
     circuits = [
         parse_circuit(["L0.H0 previous", "L1.H1 offset 4", "L2.H0 one-hot s0<-s2"], task),

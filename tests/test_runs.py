@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 from transformer_lens import HookedTransformerConfig
 
 from retrieval_interp.circuits import ablated, mean_attention, score_circuit
-from retrieval_interp.circuits.circuit import (
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
+    MECHANISMS,
     ORIGINAL,
     UNIFORM,
-    Circuit,
-    Head,
-    HeadPath,
-    Mechanism,
-    RolePath,
+    Cut,
+    OneHot,
 )
 from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
@@ -62,21 +61,19 @@ mechanism = st.one_of(
     st.tuples(st.sampled_from(["shared", "cut"]), shared),
 )
 heads = st.tuples(st.integers(0, 2), st.integers(0, 1))
-drawn = st.tuples(
-    st.dictionaries(heads, mechanism, max_size=6), st.sampled_from(["zero", "uniform", "identity"])
-)
+drawn = st.dictionaries(heads, mechanism, max_size=6)
 
 
 def circuit_from(data, n_heads):
     mechanisms = {}
-    for head, kind in data[0].items():
+    for head, kind in data.items():
         if head[1] >= n_heads:
             continue
         if isinstance(kind, str):
-            mechanisms[Head(*head)] = Mechanism(kind)
+            mechanisms[Head(*head)] = MECHANISMS[kind]()
         else:
-            mechanisms[Head(*head)] = Mechanism(kind[0], tuple(RolePath(*p) for p in kind[1]))
-    return Circuit(mechanisms, 5, data[1])
+            mechanisms[Head(*head)] = MECHANISMS[kind[0]](tuple(RolePath(*p) for p in kind[1]))
+    return Circuit(mechanisms, 5)
 
 
 def naive(model, circuit, batch=BATCH):
@@ -115,8 +112,8 @@ def test_role_runs_are_exact_without_norms_and_without_a_mask(make):
     for circuit in (
         Circuit({}, 5),
         Circuit({Head(0, 0): UNIFORM, Head(1, 1): IDENTITY}, 5),
-        Circuit({Head(0, 1): Mechanism("one-hot", (RolePath(0, 2),))}, 5, "uniform"),
-        Circuit({Head(2, 0): Mechanism("cut", (RolePath(0, 2), RolePath(0, 4)))}, 5),
+        Circuit({Head(0, 1): OneHot((RolePath(0, 2),))}, 5),
+        Circuit({Head(2, 0): Cut((RolePath(0, 2), RolePath(0, 4)))}, 5),
     ):
         expected = HookRuns(model, BATCH, circuit).base_outputs
         if not circuit.mechanisms:
@@ -144,7 +141,7 @@ def test_a_sequence_of_small_changes_stays_exact(looked):
     model, circuit = MODELS[True, 2], Circuit({}, 5)
     runs = RoleRuns(model, BATCH, circuit)
     generator = torch.Generator().manual_seed(0)
-    choices = [UNIFORM, IDENTITY, ORIGINAL, *(Mechanism("one-hot", (RolePath(*p),)) for p in PATHS)]
+    choices = [UNIFORM, IDENTITY, ORIGINAL, *(OneHot((RolePath(*p),)) for p in PATHS)]
     for _ in range(30):
         layer, head, choice = (
             int(torch.randint(n, (), generator=generator)) for n in (3, 2, len(choices))
@@ -172,7 +169,7 @@ def test_a_batch_in_parts_runs_as_a_whole(kept, threads, monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     model, batch = MODELS[True, 2], TASK.sample(8, seed=4)
     first = Circuit({Head(0, 1): UNIFORM}, 5)
-    second = first.replace((1, 0), Mechanism("one-hot", (RolePath(0, 2),)))
+    second = first.replace((1, 0), OneHot((RolePath(0, 2),)))
     wholes = [naive(model, circuit, batch) for circuit in (first, second)]
     monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.WHOLE", 3)
     monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.PART", 3)
@@ -209,7 +206,7 @@ def test_a_batch_is_divided_among_threads(monkeypatch):
         expected = naive(model, circuit, batch)
         torch.testing.assert_close(shared.outputs(circuit), expected, atol=1e-5, rtol=0)
         torch.testing.assert_close(shared.rebase(circuit), expected, atol=1e-5, rtol=0)
-        circuit = circuit.replace((1, 1), Mechanism("one-hot", (RolePath(0, 2),)))
+        circuit = circuit.replace((1, 1), OneHot((RolePath(0, 2),)))
     assert len(seen) == 3  # each part by one thread, always the same
     assert {place for place, _ in seen} == {0, 1, 2}
     assert threading.main_thread() not in {thread for _, thread in seen}
@@ -230,8 +227,8 @@ def test_scores_of_a_batch_in_parts_equal_those_of_the_whole(monkeypatch):
     join = HeadPath(Head(0, 1), RolePath(2, 1))
     circuit = Circuit(
         {
-            join.head: Mechanism("one-hot", (join.path, RolePath(4, 3))),
-            Head(2, 0): Mechanism("one-hot", (RolePath(0, 2),)),
+            join.head: OneHot((join.path, RolePath(4, 3))),
+            Head(2, 0): OneHot((RolePath(0, 2),)),
         },
         5,
     )
@@ -255,7 +252,7 @@ def test_scores_of_a_batch_in_parts_equal_those_of_the_whole(monkeypatch):
 def test_a_model_with_hooks_is_run_whole(monkeypatch):
     """They may be made for the batch, as those of `ablated` are."""
     model, batch = MODELS[True, 1], TASK.sample(4)
-    circuit = Circuit({Head(0, 0): Mechanism("one-hot", (RolePath(2, 1),))}, 5)
+    circuit = Circuit({Head(0, 0): OneHot((RolePath(2, 1),))}, 5)
     with ablated(model, circuit, batch):
         whole = mean_attention(model, batch)
         monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.WHOLE", 3)
@@ -278,10 +275,10 @@ def test_only_what_can_change_is_computed(monkeypatch):
     monkeypatch.setattr(RoleRuns, "_layer", counted)
     runs.outputs(circuit)
     assert computed == []
-    runs.outputs(circuit.replace((2, 0), Mechanism("one-hot", (RolePath(0, 2),))))
+    runs.outputs(circuit.replace((2, 0), OneHot((RolePath(0, 2),))))
     assert computed == [(2, (0,))]
     computed.clear()
-    one_hot = Mechanism("one-hot", (RolePath(0, 2), RolePath(4, 3)))
+    one_hot = OneHot((RolePath(0, 2), RolePath(4, 3)))
     runs.outputs(circuit.replace((1, 0), one_hot).replace((2, 0), IDENTITY))
     assert computed == [(1, (0,)), (2, (0,))]
 
@@ -297,7 +294,7 @@ def test_a_base_stays_where_it_is(kind):
     blocks = {x.untyped_storage().data_ptr() for x in tensors_of(runs)}
     assert len(blocks) == 2
     for layer, path in ((0, PATHS[0]), (1, PATHS[3]), (0, PATHS[-1])):
-        circuit = Circuit({Head(layer, 0): Mechanism("one-hot", (RolePath(*path),))}, 5)
+        circuit = Circuit({Head(layer, 0): OneHot((RolePath(*path),))}, 5)
         runs.outputs(circuit.replace((2, 0), UNIFORM))
         runs.rebase(circuit)
         assert {x.untyped_storage().data_ptr() for x in tensors_of(runs)} == blocks
@@ -308,7 +305,7 @@ def test_a_base_half_stored_is_finished(stored, monkeypatch):
     """Ctrl-C may come between any two layers."""
     model, left, store = MODELS[True, 2], iter(range(stored)), BaseInput.store
     first, second = Circuit({}, 5), Circuit({Head(0, 0): UNIFORM, Head(2, 1): IDENTITY}, 5)
-    third = second.replace((1, 1), Mechanism("one-hot", (RolePath(0, 2),)))
+    third = second.replace((1, 1), OneHot((RolePath(0, 2),)))
     runs = RoleRuns(model, BATCH, first)
 
     def interrupted(self, *args):

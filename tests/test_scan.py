@@ -9,10 +9,18 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attention import attention_pattern
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Circuit, Head, Mechanism
+from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.rules import AFTER_SAME, FIRST, PREVIOUS, SAME
+from retrieval_interp.circuits.mechanisms import (
+    AFTER_SAME,
+    FIRST,
+    IDENTITY,
+    PREVIOUS,
+    SAME,
+    UNIFORM,
+    Offset,
+    Where,
+)
 from retrieval_interp.circuits.scan.describe import describe_heads
 from retrieval_interp.circuits.scan.scan import _shuffled, scan
 from retrieval_interp.circuits.scan.text import next_token_task
@@ -54,7 +62,7 @@ def test_heads_that_follow_rules_are_described_by_them(hooked, text):
 
 
 def offset(back):
-    return Mechanism("offset", offset=back)
+    return Offset(back)
 
 
 @torch.no_grad()
@@ -64,7 +72,7 @@ def test_shares_and_means_equal_loops_without_padding(hooked, text):
     _, cache = hooked.run_with_cache(batch.inputs)
     for head, each in found.items():
         patterns = cache["pattern", head.layer][:, head.head]
-        rule = attention_pattern(each.rule, batch.roles, 7, tokens=batch.tokens)
+        rule = each.rule.pattern(Where(batch.roles, 7, tokens=batch.tokens))
         shared, rows = 0.0, 0
         mean = torch.zeros(7, 7)
         for example, sequence in enumerate(SEQUENCES):
@@ -77,7 +85,7 @@ def test_shares_and_means_equal_loops_without_padding(hooked, text):
         assert each.share == pytest.approx(shared / rows, abs=1e-5)
         counts = torch.tensor([sum(len(s) > place for s in SEQUENCES) for place in range(7)])
         expected = mean / counts[:, None]
-        torch.testing.assert_close(each.mean.mean.weights, expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(each.mean.weights, expected, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -99,8 +107,8 @@ def test_losses_of_a_scan_equal_hooks_set_by_hand(hooked, text):
 
         def put(pattern, hook, row=row):
             pattern = pattern.clone()
-            pattern[:, row.head.head] = attention_pattern(
-                row.rule, batch.roles, batch.inputs.shape[1], tokens=batch.tokens
+            pattern[:, row.head.head] = row.rule.pattern(
+                Where(batch.roles, batch.inputs.shape[1], tokens=batch.tokens)
             )
             return pattern
 

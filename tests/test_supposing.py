@@ -1,7 +1,7 @@
 import pytest
 
-from retrieval_interp.circuits import Circuit, Head, Mechanism, RolePath, parse_circuit
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM
+from retrieval_interp.circuits import Circuit, Head, RolePath, parse_circuit
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
 from retrieval_interp.circuits.notation import suppose
 from retrieval_interp.tasks import InputError, RetrievalTask
 
@@ -9,7 +9,7 @@ TASK = RetrievalTask()
 EMPTY = Circuit({}, 7)
 CIRCUIT = Circuit(
     {
-        Head(2, 1): Mechanism("one-hot", (RolePath(0, 2), RolePath(4, 3))),
+        Head(2, 1): OneHot((RolePath(0, 2), RolePath(4, 3))),
         Head(0, 0): UNIFORM,
         Head(1, 0): IDENTITY,
     },
@@ -19,17 +19,17 @@ CIRCUIT = Circuit(
 
 def test_circuits_are_read_from_the_lines_that_tables_print():
     lines = [f"{head} {mechanism}" for head, mechanism in CIRCUIT.mechanisms.items()]
-    read = parse_circuit(lines, TASK, "uniform")
-    assert read.mechanisms == CIRCUIT.mechanisms and read.rest == "uniform"
+    read = parse_circuit(lines, TASK)
+    assert read.mechanisms == CIRCUIT.mechanisms
     assert parse_circuit([], TASK).mechanisms == {}
     assert parse_circuit(repr(CIRCUIT).splitlines(), TASK).mechanisms == CIRCUIT.mechanisms
 
 
 def test_paths_are_added_one_by_one():
     one = suppose(EMPTY, "L1.H0 s0<-s2")
-    assert one[1, 0] == Mechanism("one-hot", (RolePath(0, 2),))
+    assert one[1, 0] == OneHot((RolePath(0, 2),))
     two = suppose(one, "L1.H0 s4<-s6")
-    assert two[1, 0] == Mechanism("one-hot", (RolePath(0, 2), RolePath(4, 6)))
+    assert two[1, 0] == OneHot((RolePath(0, 2), RolePath(4, 6)))
     shared = suppose(two, "L1.H0 s0<-s4")
     assert shared[1, 0].kind == "shared" and len(shared[1, 0].paths) == 3
     assert suppose(shared, "L1.H0 s0<-s4") == shared

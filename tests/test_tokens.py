@@ -1,6 +1,5 @@
 """Repeated tokens, k-hop induction and recall: recomputed by naive loops over the tokens alone."""
 
-import itertools
 import math
 from importlib.resources import files
 
@@ -49,7 +48,7 @@ def expected(task, tokens):
                 answers = answers[-1:]
         else:
             repeated = isinstance(task, RepeatedTokensTask)
-            context = 1 + (task.length if repeated else 2 * task.pairs)
+            context = 1 + (task.length if repeated else 2 * tasks)
             earlier = tokens[:context].index(tokens[place])
             if place < context or earlier == context - 1:
                 continue
@@ -82,11 +81,11 @@ def test_sequences_are_as_documented(task):
         elif isinstance(task, KHopTask):
             for start in range(0, len(tokens), task.alphabet):
                 assert sorted(tokens[start : start + task.alphabet]) == [*range(task.alphabet)]
-            assert all(a != b for a, b in itertools.pairwise(tokens))
+            assert all(a != b for a, b in itertoolswise(tokens))
         else:
-            keys, values = tokens[: 2 * task.pairs : 2], tokens[1 : 2 * task.pairs : 2]
-            assert sorted(tokens[2 * task.pairs :]) == sorted(keys)
-            assert len(set(keys)) == len(set(values)) == task.pairs
+            keys, values = tokens[: 2 * tasks : 2], tokens[1 : 2 * tasks : 2]
+            assert sorted(tokens[2 * tasks :]) == sorted(keys)
+            assert len(set(keys)) == len(set(values)) == tasks
             assert min(keys) >= task.values > max(values)
     # Every token occurs, and second copies begin everywhere.
     assert len(batch.inputs.unique()) == task.d_in
@@ -271,4 +270,4 @@ def test_every_head_of_k_hop_takes_one_hop():
     assert attention[0, [2, 4, 6], [1, 3, 5]].min() > 0.5  # the previous token
     for layer, paths in ((1, ["s0<-s2", "s2<-s4", "s4<-s6"]), (2, ["s0<-s2", "s2<-s4"])):
         for path in paths:
-            assert attention[layer][ri.RolePath.parse(path, 7).pair] > 0.7
+            assert attention[layer][ri.RolePath.parse(path, 7)] > 0.7

@@ -4,10 +4,10 @@ from html import unescape
 
 import pytest
 import torch
+from retrieval_interp.bench.workbench import Workbench
 
 import retrieval_interp as ri
-from retrieval_interp.bench.workbench import Workbench
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.reproduce.paper import paper_reports
 from retrieval_interp.tasks import InputError
 from retrieval_interp.training.model import build_model
@@ -94,7 +94,7 @@ def test_what_is_not_there_is_refused_and_changes_nothing(bench, line, text):
     assert bench.circuit == before
     with pytest.raises(InputError, match=r"expected a path of the circuit \(none\)"):
         bench.remove("L1.H0 s0<-s2")
-    wrong = ri.Circuit({}, 5).replace((0, 0), ri.Mechanism("one-hot", (ri.RolePath(2, 0),)))
+    wrong = ri.Circuit({}, 5).replace((0, 0), ri.mechanisms.OneHot((ri.RolePath(2, 0),)))
     with pytest.raises(InputError, match="source before its destination"):
         bench.suppose(wrong)
     assert bench.circuit == before

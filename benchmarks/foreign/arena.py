@@ -17,8 +17,8 @@ from elsewhere import Example, Foreign, ForeignTask, has, main
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head
-from retrieval_interp.circuits.rules import SAME
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.mechanisms import SAME, UNIFORM
 from retrieval_interp.tasks import Split
 
 CHAPTER = "chapter1_transformers/exercises"

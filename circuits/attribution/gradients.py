@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_pattern, cut_paths
-from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
+from retrieval_interp.circuits.attention import cut_paths
+from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.hooks.points import call_options, is_causal, pattern_hook_name
+from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.hook_runs import answer_hooks
 from retrieval_interp.tasks import Batch, InputError, Task
 
@@ -55,11 +56,6 @@ class PatternGradients:
         Raises:
             InputError: the circuit does not fit the batch.
         """
-        if circuit.rest != self.circuit.rest:
-            raise InputError(
-                f"attribution: expected circuits with {self.circuit.rest} rows at positions "
-                f"without a path, like the one in place, found {circuit.rest}"
-            )
         heads = sorted(circuit.mechanisms.keys() | self.circuit.mechanisms.keys())
         first = torch.zeros_like(self.losses)
         second = first.expand(len(self.of_outputs[0]) if self.of_outputs else 0, -1)
@@ -81,19 +77,9 @@ class PatternGradients:
 
     def _pattern(self, head: Head, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
         own = self.own[head.layer][:, head.head]
-        if mechanism.kind == "original":
-            return own
-        if mechanism.kind == "cut":
+        if mechanism.keeps_own:
             return cut_paths(own, mechanism.paths, self.batch.roles)
-        return attention_pattern(
-            mechanism,
-            self.batch.roles,
-            own.shape[-1],
-            self.causal,
-            self.circuit.rest,
-            self.batch.tokens,
-            self.batch.attention_mask,
-        ).to(own)
+        return mechanism.pattern(Where.of(self.batch, self.causal)).to(own)
 
 
 def pattern_gradients(

@@ -1,13 +1,13 @@
 """Candidate mechanisms of a head, from its mean attention by role and by position."""
 
-from typing import Any, Literal
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Head, Mechanism, RolePath, tidy
+from retrieval_interp.circuits.circuit import Head, RolePath
 from retrieval_interp.circuits.hooks.points import is_causal
-from retrieval_interp.circuits.rules import TOKEN_RULES, position_rules
+from retrieval_interp.circuits.mechanisms import TOKEN_RULES, Mechanism, along, position_rules
 from retrieval_interp.circuits.runs.means import position_means
 from retrieval_interp.circuits.runs.pattern_shares import pattern_shares, role_shares
 from retrieval_interp.tasks import Batch
@@ -16,9 +16,7 @@ _SHARED = 0.25  # a rule that has less of a head's attention is no candidate ...
 _OF_A_ROLE = 0.5  # ... unless it has as much of the attention of a single role
 
 
-def propose(
-    attention: Float[Tensor, "dest src"], kind: Literal["one-hot", "shared"], threshold: float
-) -> Mechanism:
+def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> Mechanism:
     """A one-hot or shared mechanism of a head's strongest paths.
 
     Args:
@@ -32,7 +30,7 @@ def propose(
         if kind == "one-hot" and sources:
             sources = [max(sources, key=lambda src: row[src])]
         paths += [RolePath(dest, src) for src in sources]
-    return tidy(Mechanism("shared", tuple(paths)))
+    return along(paths)
 
 
 def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, list[Mechanism]]:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, Mechanism, tidy
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.mechanisms import Mechanism, along
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,15 @@ def changed(circuit: Circuit, changes: Iterable[Change], shared: bool = True) ->
         if isinstance(change, Replace):
             new = change.mechanism
         elif isinstance(change, Drop):
-            new = tidy(old.without(change.path.path))
+            new = old.without(change.path.path)
         else:
             added = change.path.path
             kept = [
                 path
-                for path in (old.paths if old.kind in ("one-hot", "shared") else ())
+                for path in (old.paths if old.follows_paths else ())
                 if shared or path.dest != added.dest
             ]
-            new = tidy(Mechanism("shared", (*kept, added)))
+            new = along((*kept, added))
         circuit = circuit.replace(change.head, new)
     return circuit
 

@@ -14,26 +14,13 @@ With R roles and n_d sources of role d, a head costs
 and a circuit the sum over all heads of the model.
 """
 
-from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.mechanisms import Mechanism
 
 
 def cost(mechanism: Mechanism, n_roles: int) -> int:
     """The cost of one head's mechanism; see the module's docstring."""
-    if mechanism.kind in ("one-hot", "shared") and not mechanism.paths:
-        return 1  # no softmax attends nowhere
-    return {
-        "uniform": 0,
-        "identity": 0,
-        "first": 1,
-        "last": 1,
-        "offset": 1,
-        "same": 2,
-        "after-same": 2,
-        "one-hot": len(mechanism.paths),
-        "shared": 2 * len(mechanism.paths) - len({path.dest for path in mechanism.paths}),
-        "role-mean": 3 * n_roles,
-        "mean": 5 * n_roles,
-    }.get(mechanism.kind, 10 * n_roles)
+    return mechanism.cost(n_roles)
 
 
 def circuit_cost(circuit: Circuit, heads: list[Head]) -> int:

@@ -97,7 +97,7 @@ def needed_sets(
     n_layers, n_heads = attention.shape[:2]
     heads = heads or [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     allowed = allowed_paths(judge.batch, is_causal(judge.model))
-    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p.pair] >= _WEAKEST]
+    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p] >= _WEAKEST]
     effects = judge.effects(judge.empty, [judge.empty.cut(path) for path in present])
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
     for same in progress(list(dict.fromkeys(path.path for path in by_effect)), "cutting paths"):

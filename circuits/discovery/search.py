@@ -43,13 +43,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from retrieval_interp.circuits.circuit import (
-    IDENTITY,
-    UNIFORM,
-    Circuit,
-    Head,
-    HeadPath,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.discovery.candidates import rule_candidates
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.redundancy import needed_sets
@@ -65,6 +59,7 @@ from retrieval_interp.circuits.discovery.watch import (
     ctrl_c,
 )
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_attention

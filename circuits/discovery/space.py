@@ -7,19 +7,11 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import (
-    IDENTITY,
-    ORIGINAL,
-    UNIFORM,
-    Circuit,
-    Head,
-    HeadPath,
-    Mechanism,
-    RolePath,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.discovery.changes import Change, Replace, changed
 from retrieval_interp.circuits.discovery.cost import circuit_cost, cost
+from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, Shared
 from retrieval_interp.circuits.runs.means import role_mean
 
 _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
@@ -32,6 +24,11 @@ _THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
 )
 _WEAK = 0.1  # paths with at least this mean attention come back where a head is left out
 _ADDED = 0.1  # paths with at least this mean attention may be added
+
+
+def is_vague(mechanism: Mechanism) -> bool:
+    """Whether it says neither where a head attends nor that it is idle."""
+    return mechanism.is_measured or mechanism.keeps_own
 
 
 class Space:
@@ -64,7 +61,7 @@ class Space:
         found = [
             IDENTITY, UNIFORM, *self.rules[head], *proposals, role_mean(attention), ORIGINAL,
         ]  # fmt: skip
-        distinct = [m for m in dict.fromkeys(found) if self.shared or m.kind != "shared"]
+        distinct = [m for m in dict.fromkeys(found) if self.shared or not isinstance(m, Shared)]
         return sorted(distinct, key=lambda mechanism: cost(mechanism, len(attention)))
 
     def simplicity(self, circuit: Circuit) -> tuple[int, int]:
@@ -81,12 +78,11 @@ class Space:
 
     def vague(self, circuit: Circuit) -> list[Head]:
         """Heads that have neither paths nor an idle mechanism."""
-        kinds = ("role-mean", "mean", "original")
-        return [head for head in self.heads if circuit[head].kind in kinds]
+        return [head for head in self.heads if is_vague(circuit[head])]
 
     def richer(self, head: Head) -> list[Mechanism]:
         """Mechanisms of a head that are not simple, the simplest first."""
-        means = [rule for rule in self.rules[head] if rule.mean is not None]
+        means = [rule for rule in self.rules[head] if rule.is_measured]
         return [role_mean(self.attention[head]), *means, ORIGINAL]
 
     def cheaper(self, circuit: Circuit, heads: Sequence[Head] | None = None) -> list[Replace]:
@@ -145,7 +141,7 @@ class Space:
         weak = {
             head: propose(self.attention[head], mechanism.kind, _WEAK)
             for head, mechanism in circuit.mechanisms.items()
-            if mechanism.kind in ("one-hot", "shared")
+            if mechanism.follows_paths
         }
         return self._with(circuit, {**weak, lost: IDENTITY})
 

@@ -6,11 +6,12 @@ Which of many changes to try first is estimated; every decision is made by an ex
 import itertools
 from collections.abc import Sequence
 
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.changes import Add, Change, Drop, Replace, compatible
 from retrieval_interp.circuits.discovery.cost import cost
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import Space
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 
 _FEW = 8  # richer heads that are compared by exact losses
 _MOST = 24  # so many additions, and so many changes beside them, are combined by threes

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, Mechanism
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.draw.names import head_kind
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import Batch
@@ -92,7 +92,7 @@ def row_labels(
 def idle_heads(circuit: Circuit, layer: int) -> dict[int, str]:
     """What replaces the heads of a layer, by head and without their paths."""
     replaced = sorted(item for item in circuit.mechanisms.items() if item[0].layer == layer)
-    return {head.head: _what(mechanism) for head, mechanism in replaced}
+    return {head.head: mechanism.label for head, mechanism in replaced}
 
 
 def _span(first: Head | str, last: Head | str) -> str:
@@ -116,7 +116,7 @@ def _head_lines(
     else:
         names.append("one of several")
     below = [f"enables {needed}" if needed else ""]
-    if not mechanism.paths and mechanism.kind != "original":
+    if not mechanism.paths and not mechanism.keeps_own:
         below.append(f"replaced by {mechanism}")
     lines = textwrap.wrap("; ".join(filter(None, below)), _LONG)
     return [" ".join([str(head), ", ".join(filter(None, names))]).strip(), *lines]
@@ -131,8 +131,3 @@ def _needed_by(paths: Iterable[HeadPath], enables: Enabling) -> str:
     return ", ".join(
         f"({side}) {', '.join(map(str, sorted(heads)))}" for side, heads in sides.items() if heads
     )
-
-
-def _what(mechanism: Mechanism) -> str:
-    """A mechanism without its paths, which are drawn."""
-    return mechanism.kind if mechanism.paths else str(mechanism)

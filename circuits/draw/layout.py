@@ -149,14 +149,14 @@ def lay_out(
     row_of = {layer: row for row, layers in enumerate(rows) for layer in layers}
     seen: Counter[tuple[int, RolePath]] = Counter()
     for path in dict.fromkeys(circuit.every_path()):
-        head, (dest, src, _) = path
+        head, (dest, src) = path
         if dest not in place or src not in place:
             raise InputError(
                 f"drawing: expected an order with the roles of every path, found {path}, and the "
                 f"order {', '.join(map(role_name, order))}"
             )
         loss = necessity.get(path)
-        label = path.path.words(lambda dest, src: f"{names.labels[dest]} from {names.labels[src]}")
+        label = f"{names.labels[dest]} from {names.labels[src]}"
         about = [path.text(circuit.role_names), label]
         about += [] if loss is None else [f"{loss_name} {loss:.3f} when ablated"]
         about += [] if path in carrying else ["only enables"]

@@ -50,7 +50,7 @@ def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
 
 def _path_kind(path: RolePath, batch: Batch) -> str:
     dest, src = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
-    there = (dest >= 0) & (src >= 0) & (path.relation == "own")
+    there = (dest >= 0) & (src >= 0)
 
     def always(holds: Bool[Tensor, "batch chain"]) -> bool:
         return bool(holds[there].all())

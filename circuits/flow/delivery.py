@@ -7,8 +7,9 @@
 
 from collections.abc import Sequence
 
-from retrieval_interp.circuits.circuit import RULES, Circuit, Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.flow.pieces import Held, check_layers, token_bit, tokens_held
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.roles import role_name
 from retrieval_interp.tasks.vectors.graph import RetrievalGraph, path_graph
@@ -18,9 +19,9 @@ def circuit_flow(circuit: Circuit, n_layers: int) -> list[Held]:
     """What every role holds if each takes everything its path sources hold.
 
     Sources are read as they were before the layer, and the heads of a layer add up. A role without
-    a path keeps what it holds. Uniform and identity heads, rows without a path (whatever
-    `circuit.rest` is) and heads left as they are count as bringing nothing; `original_heads` lists
-    the last kind, which in fact may bring anything.
+    a path keeps what it holds. Uniform and identity heads, rows without a path and heads left as
+    they are count as bringing nothing; `original_heads` lists the last kind, which in fact may
+    bring anything.
 
     Args:
         circuit: its paths move the pieces, whether or not attention could find them.
@@ -90,8 +91,8 @@ def original_heads(circuit: Circuit, n_layers: int, n_heads: int) -> tuple[Head,
     """
     circuit.check_fits(n_layers, n_heads)
     heads = (Head(layer, head) for layer in range(n_layers) for head in range(n_heads))
-    loose = ("original", "cut", "role-mean", *RULES)
-    return tuple(head for head in heads if circuit[head].kind in loose)
+    reduced = (UNIFORM, IDENTITY)
+    return tuple(h for h in heads if not (circuit[h].follows_paths or circuit[h] in reduced))
 
 
 def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
@@ -162,10 +163,9 @@ def paths_by_layer(circuit: Circuit, n_layers: int) -> list[list[HeadPath]]:
                 f"circuit: expected heads of the model's {n_layers} layers, L0 on, found {head}"
             )
     for path in circuit.paths():
-        if not all(0 <= role < n_roles for role in path.path.pair):
+        if not all(0 <= role < n_roles for role in path.path):
             raise InputError(
                 f"circuit: expected roles from s0 to {role_name(n_roles - 1)}, found {path}"
             )
-        if path.path.relation != "other":
-            by_layer[path.head.layer].append(path)
+        by_layer[path.head.layer].append(path)
     return by_layer

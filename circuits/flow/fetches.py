@@ -47,7 +47,7 @@ def fetches(circuit: Circuit, n_layers: int) -> tuple[Fetch, ...]:
     found = []
     for held, paths in zip(states, paths_by_layer(circuit, n_layers)):
         moved: dict[tuple[int, int], Head] = {}
-        for head, (dest, src, _) in paths:
+        for head, (dest, src) in paths:
             new = set(tokens_held(held[src])) - set(tokens_held(held[dest]))
             for node in new:
                 moved.setdefault((dest, node), head)

@@ -13,10 +13,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_pattern, check_paths, cut_paths
-from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism, Rest, RolePath
+from retrieval_interp.circuits.attention import check_paths, cut_paths
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.hooks.by_values import pattern_is_used, value_hooks
 from retrieval_interp.circuits.hooks.points import is_causal, pattern_hook_name
+from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.tasks import Batch, InputError
 
 PatternHook = Callable[..., Tensor | None]
@@ -55,11 +56,11 @@ def circuit_hooks(
         patterns, cuts = {}, {}
         for head in heads:
             mechanism = circuit[head]
-            if mechanism.kind == "cut":
+            if mechanism.keeps_own:
                 check_paths(mechanism.paths, batch.roles, causal, names=circuit.role_names)
                 cuts[head.head] = mechanism.paths
             else:
-                patterns[head.head] = build(mechanism, circuit.rest)
+                patterns[head.head] = build(mechanism)
         if by_values:
             hooks += value_hooks(layer, patterns, cuts, batch, causal)
         else:
@@ -77,26 +78,17 @@ class Patterns:
     """
 
     def __init__(self, batch: Batch, causal: bool):
-        self.batch, self.causal = batch, causal
-        self._kept: dict[tuple[Mechanism, Rest], Tensor] = {}
+        self.where = Where.of(batch, causal)
+        self._kept: dict[Mechanism, Tensor] = {}
         self._numbers = 0
 
-    def __call__(self, mechanism: Mechanism, rest: Rest) -> Float[Tensor, "#batch dest src"]:
-        """The pattern of a mechanism (`circuits.attention.attention_pattern`)."""
-        pattern = self._kept.pop((mechanism, rest), None)
+    def __call__(self, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
+        """The pattern of a mechanism."""
+        pattern = self._kept.pop(mechanism, None)
         if pattern is None:
-            batch = self.batch
-            pattern = attention_pattern(
-                mechanism,
-                batch.roles,
-                batch.inputs.shape[1],
-                self.causal,
-                rest,
-                batch.tokens,
-                batch.attention_mask,
-            )
+            pattern = mechanism.pattern(self.where)
             self._numbers += pattern.numel()
-        self._kept[mechanism, rest] = pattern
+        self._kept[mechanism] = pattern
         while self._numbers > _KEPT and len(self._kept) > 1:  # those used longest ago go first
             self._numbers -= self._kept.pop(next(iter(self._kept))).numel()
         return pattern

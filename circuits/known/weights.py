@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head, HeadPath, Mechanism, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.known.rules import PAIR, TOKEN, Rule, Slot
 from retrieval_interp.circuits.known.trace import (
     Symbol,
@@ -31,6 +31,7 @@ from retrieval_interp.circuits.known.trace import (
     trace_rules,
     useful_paths,
 )
+from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.tasks import InputError, RetrievalTask, role_name
 from retrieval_interp.tasks.positions import rotary_encoding
 
@@ -105,8 +106,8 @@ def compile_circuit(
     _check_delivery(trace, task)
     carrying, enabling = useful_paths(trace, rules, task)
     mechanisms = {
-        Head(rule.layer, rule.head): Mechanism(
-            "one-hot", tuple(RolePath(dest, target.src) for dest, target in targets.items())
+        Head(rule.layer, rule.head): OneHot(
+            tuple(RolePath(dest, target.src) for dest, target in targets.items())
         )
         for rule, targets in trace.targets.items()
     }

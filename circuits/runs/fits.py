@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from retrieval_interp.circuits.attention import first_real
 from retrieval_interp.circuits.hooks.points import is_causal, is_hooked_transformer
-from retrieval_interp.circuits.rules import first_real
 from retrieval_interp.tasks import Batch, InputError, Split, Task, TrainingTask
 from retrieval_interp.tasks.roles import check_role_names
 

@@ -109,8 +109,6 @@ class HookRuns:
             yield
 
     def _first_difference(self, circuit: Circuit) -> int | None:
-        if circuit.rest != self.base.rest:
-            return 0
         heads = circuit.mechanisms.keys() | self.base.mechanisms.keys()
         return min((head.layer for head in heads if circuit[head] != self.base[head]), default=None)
 

@@ -1,15 +1,13 @@
 """Mean attention by role: how much each role attends to each other one (paper, section 9.1)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_along, attention_by_role
-from retrieval_interp.circuits.circuit import HeadPath
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.runs.hook_runs import parts_of
 from retrieval_interp.circuits.runs.patterns import read_patterns
 from retrieval_interp.tasks import Batch
@@ -45,32 +43,6 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
     return weighted_mean(_mean_attention(model, part) for part in parts_of(model, batch))
 
 
-def attention_along_paths(
-    model: Any,
-    batch: Batch,
-    paths: Sequence[HeadPath],
-    by_role: Float[Tensor, "layer head role role2"],
-) -> dict[HeadPath, float]:
-    """The mean attention of some paths, to all their sources together.
-
-    Args:
-        model: a hooked model; left unchanged.
-        batch: the examples.
-        paths: which ones.
-        by_role: what `mean_attention` gives, which tells that of paths within a chain.
-    """
-    found = {
-        path: float(by_role[path.head][path.path.pair])
-        for path in paths
-        if path.path.relation == "own"
-    }
-    others = [path for path in dict.fromkeys(paths) if path not in found]
-    if others:
-        parts = (_along(model, part, others) for part in parts_of(model, batch))
-        found |= dict(zip(others, weighted_mean(parts).tolist()))
-    return found
-
-
 def weighted_mean(parts: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """The mean over all examples, from the parts' means and how many examples each is the mean of.
 
@@ -91,14 +63,3 @@ def _mean_attention(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         return mean
 
     return torch.stack(read_patterns(model, batch, by_role)), counts[0]
-
-
-def _along(model: Any, batch: Batch, paths: Sequence[HeadPath]) -> tuple[Tensor, Tensor]:
-    causal = is_causal(model)
-    layers = read_patterns(model, batch, Tensor.float)
-    found = [
-        attention_along(layers[head.layer][:, head.head], path, batch.roles, causal)
-        for head, path in paths
-    ]
-    means, counts = zip(*found)
-    return torch.stack(means), torch.stack(counts)

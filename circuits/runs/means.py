@@ -5,8 +5,8 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Head, Mechanism, RolePath
-from retrieval_interp.circuits.mean_pattern import MeanPattern
+from retrieval_interp.circuits.circuit import Head, RolePath
+from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
 from retrieval_interp.circuits.runs.pattern_shares import mean_patterns, pattern_shares
 from retrieval_interp.tasks import Batch
 
@@ -25,14 +25,14 @@ def role_mean(attention: Float[Tensor, "dest src"]) -> Mechanism:
         for src, weight in enumerate(row)
         if weight >= _NEGLIGIBLE
     }
-    return Mechanism("role-mean", tuple(weights), tuple(weights.values()))
+    return RoleMean(tuple(weights), tuple(weights.values()))
 
 
 def position_means(model: Any, batch: Batch) -> dict[Head, Mechanism]:
     """The mean pattern of every head by position."""
     means = mean_patterns(model, batch).cpu()
     return {
-        Head(layer, head): Mechanism("mean", mean=MeanPattern(means[layer, head]))
+        Head(layer, head): Mean(means[layer, head])
         for layer in range(means.shape[0])
         for head in range(means.shape[1])
     }

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_pattern
-from retrieval_interp.circuits.circuit import Head, Mechanism
+from retrieval_interp.circuits.attention import first_real, shifted
+from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.hooks.points import is_causal
-from retrieval_interp.circuits.rules import first_real, shifted
+from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.patterns import read_patterns
 from retrieval_interp.tasks import Batch
 
@@ -88,24 +88,17 @@ def _shared_rows(
     model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
 ) -> Iterator[tuple[Batch, Head, int, Float[Tensor, "batch dest"]]]:
     """Of each part of a batch, head and mechanism, what every row shares with the mechanism."""
-    causal, length = is_causal(model), batch.inputs.shape[1]
+    causal = is_causal(model)
     for part in _parts(model, batch):
         rules: dict[Mechanism, Tensor] = {}
+        where = Where.of(part, causal)
         patterns = _patterns(model, part)
         for head, of_head in mechanisms.items():
             for place, mechanism in enumerate(of_head):
                 wanted = rules.get(mechanism)
                 if wanted is None:
-                    wanted = attention_pattern(
-                        mechanism,
-                        part.roles,
-                        length,
-                        causal,
-                        "zero",
-                        part.tokens,
-                        part.attention_mask,
-                    )
-                    if not (mechanism.paths or mechanism.mean):  # others have it, too
+                    wanted = mechanism.pattern(where)
+                    if not (mechanism.paths or mechanism.is_measured):  # others have it, too
                         rules[mechanism] = wanted
                 yield (
                     part,

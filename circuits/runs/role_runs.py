@@ -27,9 +27,10 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_pattern, softmax_attention
-from retrieval_interp.circuits.circuit import RULES, Circuit, Mechanism, Rest, RolePath
+from retrieval_interp.circuits.attention import softmax_attention
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks.points import is_causal, is_hooked_transformer
+from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.layer_input import BaseInput, ChangedInput, LayerInput, norm
 from retrieval_interp.circuits.runs.plain_weights import plain_weights
 from retrieval_interp.tasks import Batch
@@ -42,29 +43,16 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": _GELU,
     "relu": F.relu,
 }
-Row = tuple[str | tuple[Mechanism, Rest], tuple[tuple[RolePath, float], ...]]
+Row = tuple[str | Mechanism, tuple[tuple[int, float], ...]]
 Rows = list[list[list[Row]]]  # by layer, head and role
 
 
-def attention_row(mechanism: Mechanism, dest: int, rest: Rest) -> Row:
-    """What a role attends to: `fixed` shares, `uniform`, a pattern, or `original` minus paths.
-
-    Rules and paths to other chains are patterns: what a position sees then depends on where it is.
-    """
-    paths = mechanism.row(dest)
-    if mechanism.kind in ("original", "cut"):
-        return "original", paths
-    if mechanism.kind in RULES:
-        return (mechanism, "zero"), ()
-    if any(path.relation != "own" for path, _ in paths):
-        weights = tuple(weight for _, weight in paths) if mechanism.weights else ()
-        return (Mechanism(mechanism.kind, tuple(path for path, _ in paths), weights), rest), ()
-    if paths:
-        return "fixed", paths
-    kind = mechanism.kind if mechanism.kind in ("uniform", "identity") else rest
-    if kind == "uniform":
-        return "uniform", ()
-    return "fixed", ((RolePath(dest, dest), 1.0),) if kind == "identity" else ()
+def attention_row(mechanism: Mechanism, dest: int) -> Row:
+    """What a role attends to: `fixed` shares, a pattern, or `original` minus the roles cut."""
+    shares = mechanism.shares(dest)
+    if mechanism.keeps_own:
+        return "original", shares or ()
+    return (mechanism, ()) if shares is None else ("fixed", shares)
 
 
 class RoleRuns:
@@ -108,7 +96,7 @@ class RoleRuns:
         self.model = model if is_hooked_transformer(model) else plain_weights(model)
         self.cfg, self.keep = model.cfg, keep
         positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
-        self.positions, self._patterns = positions, dict[tuple[Mechanism, Rest], Tensor]()
+        self.positions, self._patterns = positions, dict[Mechanism, Tensor]()
         self.roles = batch.roles
         self.n_chains, self.n_roles = batch.roles.shape[1:]
         self.all_roles = list(range(self.n_roles))
@@ -213,7 +201,7 @@ class RoleRuns:
         """The attention row of every layer, head and role."""
         return [
             [
-                [attention_row(circuit[layer, head], dest, circuit.rest) for dest in self.all_roles]
+                [attention_row(circuit[layer, head], dest) for dest in self.all_roles]
                 for head in range(self.cfg.n_heads)
             ]
             for layer in range(self.cfg.n_layers)
@@ -243,7 +231,7 @@ class RoleRuns:
 
     def _sources(self, row: Row, dest: int) -> set[int]:
         kind, shares = row
-        return {path.src for path, _ in shares} if kind == "fixed" else self.visible[dest]
+        return {src for src, _ in shares} if kind == "fixed" else self.visible[dest]
 
     def _visible_roles(self) -> list[set[int]]:
         """For each role, the roles that any of its positions may attend to."""
@@ -278,29 +266,22 @@ class RoleRuns:
         """What a head writes at some roles, without the output bias."""
         attn = self.model.blocks[layer].attn
         z = attn.W_V.new_zeros(len(dests), len(self.mask), self.n_chains, self.cfg.d_head)
-        placed: dict[tuple[Mechanism, Rest], list[int]] = {}
-        spread: list[int] = []
+        placed: dict[Mechanism, list[int]] = {}
         live: list[int] = []
         for place, dest in enumerate(dests):
             kind, shares = row[dest]
             if kind == "fixed":
-                for path, weight in shares:
-                    z[place].add_(inputs.values(head, path.src), alpha=weight)
-            elif isinstance(kind, tuple):
+                for src, weight in shares:
+                    z[place].add_(inputs.values(head, src), alpha=weight)
+            elif isinstance(kind, Mechanism):
                 placed.setdefault(kind, []).append(place)
             else:
-                (spread if kind == "uniform" else live).append(place)
-        for key, places in placed.items():
+                live.append(place)
+        for mechanism, places in placed.items():
             chosen = [dests[place] for place in places]
             sources = self._seen_by(chosen)
-            pattern = self._between(self._pattern(*key), chosen, sources)
+            pattern = self._between(self._pattern(mechanism), chosen, sources)
             z[places] = self._by_role(pattern @ _joined(inputs.values, head, sources))
-        if spread:
-            chosen = [dests[place] for place in spread]
-            sources = self._seen_by(chosen)
-            mask = self._between(self.mask, chosen, sources).to(z)
-            pattern = mask / mask.sum(-1, keepdim=True)
-            z[spread] = self._by_role(pattern @ _joined(inputs.values, head, sources))
         if live:
             chosen = [dests[place] for place in live]
             sources = self._seen_by(chosen)
@@ -328,29 +309,25 @@ class RoleRuns:
         between: Tensor = by_role[:, dests][:, :, :, sources].flatten(3, 4).flatten(1, 2)
         return between
 
-    def _pattern(self, mechanism: Mechanism, rest: Rest) -> Float[Tensor, "batch pos pos"]:
+    def _pattern(self, mechanism: Mechanism) -> Float[Tensor, "batch pos pos"]:
         """A mechanism's pattern, with positions by role."""
-        key = mechanism, rest
-        if key not in self._patterns:
-            n_positions, causal = self.positions.shape[1], is_causal(self.model)
-            pattern = attention_pattern(mechanism, self.roles, n_positions, causal, rest)
+        if mechanism not in self._patterns:
+            where = Where(self.roles, self.positions.shape[1], is_causal(self.model))
+            pattern = mechanism.pattern(where).expand(len(self.roles), -1, -1)
             example = torch.arange(len(self.roles), device=self.roles.device)[:, None, None]
             dests, sources = self.positions[:, :, None], self.positions[:, None, :]
-            pattern = pattern.expand(len(self.roles), -1, -1)
-            self._patterns[key] = pattern[example, dests, sources]
-        return self._patterns[key]
+            self._patterns[mechanism] = pattern[example, dests, sources]
+        return self._patterns[mechanism]
 
     def _cut(self, pattern: Tensor, row: list[Row], dests: list[int], sources: list[int]) -> None:
         """Set the attention of cut paths to zero, in place."""
         own = torch.eye(self.n_chains, dtype=torch.bool, device=pattern.device)
-        cut = {"own": own, "all": torch.ones_like(own), "other": ~own}
         shape = (-1, self.n_chains)
         by_role = pattern.unflatten(2, shape).unflatten(1, shape)  # [batch dest chain src chain]
         for place, dest in enumerate(dests):
-            for path, _ in row[dest][1]:
-                if path.src in sources:
-                    between = by_role[:, place, :, sources.index(path.src)]
-                    between.masked_fill_(cut[path.relation], 0.0)
+            for src, _ in row[dest][1]:
+                if src in sources:
+                    by_role[:, place, :, sources.index(src)].masked_fill_(own, 0.0)
 
     def _read_out(self, inputs: LayerInput) -> Float[Tensor, "batch chain d_out"]:
         residual = inputs.residual[SCORED_ROLE]

@@ -3,10 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Head, Mechanism
+from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.hooks.points import is_causal
-from retrieval_interp.circuits.rules import TOKEN_RULES, position_rules
+from retrieval_interp.circuits.mechanisms import (
+    IDENTITY,
+    TOKEN_RULES,
+    UNIFORM,
+    Mechanism,
+    position_rules,
+)
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.runs.means import head_means
 from retrieval_interp.circuits.runs.pattern_shares import pattern_shares

@@ -25,7 +25,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.attribution.estimates import attribute, rank_correlation
-from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.scan.describe import describe_heads

@@ -16,14 +16,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.attribution.estimates import Estimate, attribute, rank_correlation
-from retrieval_interp.circuits.circuit import IDENTITY, UNIFORM, Head, HeadPath, Mechanism
+from retrieval_interp.circuits.circuit import Head, HeadPath
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.runs.losses import mean_loss
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.runs.means import head_means
 from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
 from retrieval_interp.circuits.scores.number_table import number_table
-from retrieval_interp.circuits.scores.old_names import OldNames
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch, Task
 
@@ -31,7 +31,7 @@ _FAR = 0.5  # of a head's attention; estimates of larger changes may have any si
 
 
 @dataclass(frozen=True)
-class LiveScore(OldNames):
+class LiveScore:
     """A path cut in the intact model.
 
     Attributes:
@@ -46,7 +46,7 @@ class LiveScore(OldNames):
 
 
 @dataclass(frozen=True)
-class AblationSweep(OldNames):
+class AblationSweep:
     """The loss of every head and path hypothesis; printed, a table of those that cost most.
 
     Attributes:
@@ -235,9 +235,7 @@ def ablation_sweep(
             for choice in progress(replaced, "replacing heads")
         }
         paths = [
-            LiveScore(
-                path, float(attention[path.head][path.path.pair]), scorer.loss(empty.cut(path))
-            )
+            LiveScore(path, float(attention[path.head][path.path]), scorer.loss(empty.cut(path)))
             for path in progress(_paths(scorer, attention, least), "cutting paths")
         ]
         return AblationSweep(baseline, heads, paths, empty.role_names)
@@ -270,5 +268,5 @@ def _paths(
         for layer in range(attention.shape[0])
         for head in range(attention.shape[1])
         for path in allowed
-        if attention[layer, head][path.pair] >= least
+        if attention[layer, head][path] >= least
     ]

@@ -22,15 +22,15 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, Mechanism
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.runs.hook_runs import has_hooks
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
-from retrieval_interp.circuits.runs.mean_attention import attention_along_paths, mean_attention
+from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_paths, random_control
 from retrieval_interp.circuits.scores.enabling import LEAST_DROP, Cut, Enabled, enabled_by
 from retrieval_interp.circuits.scores.number_table import number_table
-from retrieval_interp.circuits.scores.old_names import OldNames
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
 from retrieval_interp.circuits.scores.tolerance import (
     Bar,
@@ -52,7 +52,7 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HeadScore(OldNames):
+class HeadScore:
     """The loss with only this head replaced."""
 
     head: Head
@@ -62,7 +62,7 @@ class HeadScore(OldNames):
 
 
 @dataclass(frozen=True)
-class LivePathScore(OldNames):
+class LivePathScore:
     """A path cut in the intact model, with later attention recomputed.
 
     Attributes:
@@ -136,7 +136,7 @@ class RedundantScore:
 
 
 @dataclass(frozen=True)
-class CircuitScore(OldNames):
+class CircuitScore:
     """The scores of a circuit on one set of examples; printed, its losses and those of its paths.
 
     Attributes:
@@ -315,7 +315,7 @@ def score_circuit(
     if tolerance is None:
         tolerance = tolerance_of(task, mean_loss(scorer.base_losses), uninformed.loss)
     attention = mean_attention(model, batch)
-    along = attention_along_paths(model, batch, [*circuit.paths(), *circuit.enabling], attention)
+    along = {path: float(attention[path.head][path.path]) for path in circuit.every_path()}
     heads = [Head(la, h) for la in range(model.cfg.n_layers) for h in range(model.cfg.n_heads)]
     empty = replace(circuit, mechanisms={}, enabling=(), redundant=())
     baseline = _measured(scorer.losses(empty))
@@ -342,8 +342,7 @@ def score_circuit(
     }
     control: list[float] = []
     if carrying and controls:
-        relations = {path.path.relation for path in carrying}
-        drawn_from = allowed_paths(batch, is_causal(model), relations)
+        drawn_from = allowed_paths(batch, is_causal(model))
         control = random_control(scorer, circuit, heads, drawn_from, controls, 0, progress)
     notes = _better_notes(task, circuit, uninformed.loss, baseline.loss, combined.loss, excess_se)
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch

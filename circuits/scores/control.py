@@ -7,7 +7,7 @@ at random among those that the mask allows.
 
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import path_sources
-from retrieval_interp.circuits.circuit import Circuit, Head, Mechanism
-from retrieval_interp.circuits.paths import RELATIONS, Relation, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.mechanisms import Mechanism, along
+from retrieval_interp.circuits.paths import RolePath
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
@@ -25,22 +26,13 @@ _QUICK = 32  # examples that tell most random circuits from the given one
 _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which is no control
 
 
-def allowed_paths(
-    batch: Batch, causal: bool, relations: Collection[Relation] = RELATIONS[:1]
-) -> list[RolePath]:
+def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
     """The role paths that the mask allows in every example of a batch and that have a source."""
     n_roles, n_positions = batch.roles.shape[-1], batch.inputs.shape[1]
-    every = [
-        RolePath(dest, src, relation)
-        for relation in RELATIONS
-        if relation in relations
-        for dest in range(n_roles)
-        for src in range(n_roles)
-    ]
     position = torch.arange(n_positions, device=batch.roles.device)
     found = []
-    for path in every:
-        sources = path_sources(path, batch.roles, n_positions, causal)
+    for path in (RolePath(dest, src) for dest in range(n_roles) for src in range(n_roles)):
+        sources = path_sources(path, batch.roles, n_positions)
         later = sources & (position > batch.roles[:, :, path.dest, None])
         if bool(sources.any()) and not (causal and bool(later.any())):
             found.append(path)
@@ -56,7 +48,7 @@ def allowed_attention(
     """
     allowed = torch.zeros_like(attention[0, 0])
     for path in allowed_paths(batch, causal):
-        allowed[path.pair] = 1
+        allowed[path] = 1
     return attention * allowed
 
 
@@ -74,7 +66,7 @@ def random_circuit(
     moved = {
         head: mechanism
         for head, mechanism in circuit.mechanisms.items()
-        if mechanism.kind not in ("role-mean", "cut", "mean")
+        if not (mechanism.is_measured or mechanism.keeps_own)
     }
     free = [head for head in heads if head in moved]
     places = draw.sample(free, len(free))
@@ -85,18 +77,11 @@ def random_circuit(
 
 
 def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
-    """The same mechanism with as many other paths of each relation."""
-    chosen: list[RolePath] = []
+    """The same mechanism with as many other paths."""
+    if not mechanism.paths:
+        return mechanism
     paths = list(dict.fromkeys([*paths, *mechanism.paths]))  # its own need not have a source here
-    for relation in RELATIONS:
-        own, pool = (
-            [path for path in some if path.relation == relation]
-            for some in (mechanism.paths, paths)
-        )
-        chosen += _drawn(own, pool, draw)
-    several = len({path.dest for path in chosen}) < len(chosen)
-    kind = "shared" if mechanism.kind == "one-hot" and several else mechanism.kind
-    return replace(mechanism, kind=kind, paths=tuple(chosen))
+    return along(_drawn(mechanism.paths, paths, draw))
 
 
 def _drawn(

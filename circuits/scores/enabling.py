@@ -202,10 +202,7 @@ def _shown(
     """The mean attention of some paths of one layer, and how many chains each is the mean of."""
     if not paths:
         return torch.zeros(0), torch.zeros(0)
-    found = [
-        attention_along(pattern[:, head.head], path, batch.roles, is_causal(model))
-        for head, path in paths
-    ]
+    found = [attention_along(pattern[:, head.head], path, batch.roles) for head, path in paths]
     means, counts = zip(*found)
     return torch.stack(means).cpu(), torch.stack(counts).cpu()
 

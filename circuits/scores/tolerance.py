@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import UNIFORM, Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.tasks import Batch, Task

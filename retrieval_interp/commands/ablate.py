@@ -21,8 +21,6 @@ from retrieval_interp.commands.command import (
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.tasks.errors import InputError
 
-PROG = "retrieval-interp ablate"
-
 
 @dataclass(frozen=True)
 class AblateOptions:
@@ -63,7 +61,7 @@ class AblateOptions:
     device: str = "auto"
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = parse_options(AblateOptions, argv, prog)
     _check_options(options)
 
@@ -71,12 +69,12 @@ def main(argv: Sequence[str], prog: str = PROG) -> None:
         from retrieval_interp.circuits import Head, discover, score_circuit
         from retrieval_interp.circuits.flow.delivery import describe_flow
         from retrieval_interp.commands.search_line import search_line
-        from retrieval_interp.views.paper import paper_reports
         from retrieval_interp.storage.checkpoint import load_checkpoint
         from retrieval_interp.storage.circuit_file import read_circuit
         from retrieval_interp.storage.files import write_json, write_whole
         from retrieval_interp.storage.provenance import provenance
         from retrieval_interp.training.device import choose_device
+        from retrieval_interp.views.paper import paper_reports
         from retrieval_interp.views.score_text import (
             describe,
             score_table,

@@ -16,7 +16,6 @@ from retrieval_interp.commands.command import (
 )
 from retrieval_interp.tasks.errors import InputError
 
-PROG = "retrieval-interp bound"
 DEFAULT_STEPS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128)
 MOST_STEPS = 512  # simulated in about a second
 MOST_DRAWN = 25  # symbols have letters up to there
@@ -41,7 +40,7 @@ class BoundOptions:
     mask: bool = True
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
     options = parse_options(BoundOptions, argv, prog)
     _check_options(options)
 

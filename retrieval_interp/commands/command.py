@@ -150,7 +150,7 @@ def run_command(
         prog: how it was called, without options.
         argv: its options; by default those of this process.
     """
-    name = re.split(r"[ .]", prog)[-1] if prog.startswith("python -m ") else prog
+    name = re.split(r"[ .]", prog)[-1]
     warnings.showwarning = _warn_in_short  # type: ignore[assignment]
     came: list[int] = []
 

@@ -20,8 +20,6 @@ from retrieval_interp.commands.command import (
 )
 from retrieval_interp.storage.files import check_run_folder
 
-PROG = "retrieval-interp emergence"
-
 
 @dataclass(frozen=True)
 class EmergenceOptions:
@@ -53,7 +51,7 @@ class EmergenceOptions:
     device: str = "auto"
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     options = parse_options(EmergenceOptions, argv, prog)
     check_sampling(options.examples, options.seed, options.tolerance)
     check_run_folder(options.run)

@@ -11,8 +11,6 @@ from retrieval_interp.commands.command import check_sampling, parse_options, say
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.tasks.errors import InputError
 
-PROG = "retrieval-interp explore"
-
 
 @dataclass(frozen=True)
 class ExploreOptions:
@@ -39,7 +37,7 @@ class ExploreOptions:
     device: str = "auto"
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     options = parse_options(ExploreOptions, argv, prog)
     check_sampling(options.examples, options.seed, options.tolerance)
     if not 0 <= options.port < 65536:

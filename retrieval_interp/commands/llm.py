@@ -13,8 +13,6 @@ from tyro.conf import Positional, arg
 from retrieval_interp.commands.command import check_outputs, parse_options, saying
 from retrieval_interp.tasks.errors import InputError
 
-PROG = "retrieval-interp llm"
-
 
 @dataclass(frozen=True)
 class LlmOptions:
@@ -33,7 +31,7 @@ class LlmOptions:
     json: Annotated[Path | None, arg(metavar="FILE")] = None
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
     options = parse_options(LlmOptions, argv, prog)
     if not options.logs:
         raise InputError("expected logs of inspect eval, found none; name files or their folder")

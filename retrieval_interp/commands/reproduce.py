@@ -23,8 +23,6 @@ from retrieval_interp.tasks.errors import InputError
 if TYPE_CHECKING:
     from retrieval_interp.reproduce.claims import Row
 
-PROG = "retrieval-interp reproduce"
-
 
 @dataclass(frozen=True)
 class ReproduceOptions:
@@ -47,7 +45,7 @@ class ReproduceOptions:
     run: bool = False
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
     options = parse_options(ReproduceOptions, argv, prog)
     check_outputs({"--json": options.json, "--markdown": options.markdown}, [])
     if options.figures is not None and options.figures.exists() and not options.figures.is_dir():

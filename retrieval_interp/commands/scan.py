@@ -22,8 +22,6 @@ from retrieval_interp.commands.command import (
 )
 from retrieval_interp.tasks.errors import InputError
 
-PROG = "retrieval-interp scan"
-
 
 @dataclass(frozen=True)
 class ScanOptions:
@@ -63,7 +61,7 @@ class ScanOptions:
     save_circuit: Path | None = None
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     options = parse_options(ScanOptions, argv, prog)
     _check_options(options)
 

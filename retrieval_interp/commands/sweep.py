@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from retrieval_interp.sweep.grid import Cell, Grid
     from retrieval_interp.sweep.local import Event
 
-PROG = "retrieval-interp sweep"
 MOST_WORKERS = 256
 MOST_THREADS = 1024
 MOST_GROUP = 64
@@ -67,7 +66,7 @@ class SweepOptions:
     summary: bool = False
 
 
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
     options = parse_options(SweepOptions, argv, prog)
     _check_options(options)
     with saying("loading PyTorch"):

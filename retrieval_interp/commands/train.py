@@ -6,10 +6,8 @@ from typing import Any
 
 from retrieval_interp.commands.command import say, saying
 
-PROG = "retrieval-interp train"
 
-
-def main(argv: Sequence[str], prog: str = PROG) -> None:
+def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
     with saying("loading PyTorch"):
         from retrieval_interp.commands.train_options import train_options
 

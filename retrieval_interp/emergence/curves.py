@@ -38,7 +38,7 @@ def attention_figure(series: Series) -> go.Figure:
             line=line,
             name=row.name,
             legendgroup=row.name,
-            hovertemplate=f"{row.name}, {row.path.path.words(series.recipe.task.path_label)}<br>"
+            hovertemplate=f"{row.name}, {series.recipe.task.path_label(*row.path.path)}<br>"
             "step %{x}: attention %{y:.3f}<extra></extra>",
         )
         if row.above is None:

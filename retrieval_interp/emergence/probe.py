@@ -24,7 +24,6 @@ from torch import Tensor
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer, mean_attention
 from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.circuits.hooks.points import is_causal
-from retrieval_interp.circuits.runs.mean_attention import attention_along_paths
 from retrieval_interp.tasks import InputError, TrainingTask
 from retrieval_interp.tasks.structured import from_data
 
@@ -187,8 +186,8 @@ class Probe:
             raise InputError("emergence: expected a causal model, found one without a mask")
         scorer = Scorer(model, self.task, self.batch)
         by_role = mean_attention(model, self.batch)
-        attention = attention_along_paths(model, self.batch, paths_of(circuit), by_role)
-        empty = Circuit({}, circuit.n_roles, circuit.rest, circuit.task)
+        attention = {path: float(by_role[path.head][path.path]) for path in paths_of(circuit)}
+        empty = Circuit({}, circuit.n_roles, circuit.task)
         intact = _by_symbol(scorer.base_losses)
         live = {path: _by_symbol(scorer.losses(empty.cut(path))) for path in paths_of(circuit)}
         scorer.rebase(circuit)

@@ -68,7 +68,7 @@ def emergence_rows(series: Series) -> list[list[str]]:
     return [
         [
             row.name,
-            row.path.path.words(series.recipe.task.path_label),
+            series.recipe.task.path_label(*row.path.path),
             f"{row.attention:.2f}",
             step_text(row.above),
             step_text(row.attention_half),

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism
-from retrieval_interp.circuits.circuit import IDENTITY, ORIGINAL, UNIFORM, tidy
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.discovery.watch import SearchState
+from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.enabling import enabled_by
@@ -85,7 +85,7 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
         UNIFORM: "uniform",
         IDENTITY: "identity",
         propose(attention, "one-hot", _STRONG): "one-hot",
-        tidy(propose(attention, "shared", _STRONG / 2)): "shared",
+        propose(attention, "shared", _STRONG / 2): "shared",
         role_mean(attention): "role-mean",
     }
     found.setdefault(circuit[head], f"{circuit[head].kind}, now")
@@ -94,9 +94,9 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
             "name": name,
             "line": f"{head} {name if name == 'role-mean' else mechanism.text(names)}",
             "chosen": circuit[head] == mechanism,
-            "paths": ""
-            if name == "role-mean"
-            else " ".join(path.text(names) for path in mechanism.paths),
+            "paths": " ".join(
+                path.text(names) for path in mechanism.paths if mechanism.follows_paths
+            ),
             "loss": finite(bench.loss_with(circuit.replace(head, mechanism))),
         }
         for mechanism, name in found.items()
@@ -125,7 +125,7 @@ def measure(bench: "Workbench", path: HeadPath) -> Row:
 
 
 def _unmeasured(bench: "Workbench", path: HeadPath) -> Row:
-    attention = bench.intact_attention[path.head][path.path.dest, path.path.src]
+    attention = bench.intact_attention[path.head][path.path]
     return path_row(path, bench.task, float(attention))
 
 

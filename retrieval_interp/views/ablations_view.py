@@ -56,7 +56,7 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     rows = [
         [
             row.path.text(ablations.role_names),
-            row.path.path.words(task.path_label),
+            task.path_label(*row.path.path),
             f"{row.attention:.2f}",
             f"{row.live_loss:.4f}",
             f"{row.live_loss - ablations.baseline_loss:+.4f}",

@@ -31,11 +31,7 @@ def heads_data(circuit: Circuit, heads: Iterable[Head]) -> dict[str, dict[str, A
     return {
         str(head): {
             "kind": circuit[head].kind,
-            "paths": [
-                [path.dest, path.src]
-                for path in circuit[head].paths
-                if circuit[head].kind in ("one-hot", "shared")
-            ],
+            "paths": [list(path) for path in circuit[head].paths if circuit[head].follows_paths],
         }
         for head in heads
     }
@@ -45,7 +41,7 @@ def path_row(path: HeadPath, task: Task, attention: float) -> Row:
     """A path by name and in words, and its mean attention in the intact model."""
     return {
         "name": path.text(task.role_names),
-        "meaning": path.path.words(task.path_label),
+        "meaning": task.path_label(*path.path),
         "attention": attention,
     }
 
@@ -58,7 +54,7 @@ def scored_rows(score: CircuitScore, task: Task) -> list[Row]:
         does = f"any one of {len(together.paths)}: {together.live_loss:.4g} without all"
         for path in together.paths:
             if path.text(task.role_names) not in known and score.attention is not None:
-                attention = float(score.attention[path.head][path.path.dest, path.path.src])
+                attention = float(score.attention[path.head][path.path])
                 rows.append(path_row(path, task, attention) | {"does": does})
     data: list[Row] = finite(rows)
     return data

@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_pattern
-from retrieval_interp.circuits.circuit import Mechanism
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.scan.scan import Scan
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
@@ -30,22 +29,12 @@ NOTE = (
     "estimate: the same from gradients. together: what replaces it in "
     "the joint circuit; a dash means that it was not replaced."
 )
-_COLORS = {
-    "uniform": "#9aa0a6",
-    "identity": "#72b7b2",
-    "first": "#4c78a8",
-    "last": "#9ecae9",
-    "offset": "#54a24b",
-    "same": "#f58518",
-    "after-same": "#e45756",
-    "paths": "#b279a2",
-}
 
 
 def rule_name(mechanism: Mechanism, names: Sequence[str] = ()) -> str:
     """A rule in a word or two; many paths are counted."""
-    text = mechanism.text(names)
-    return text if len(text) < 30 else f"{len(mechanism.paths)} paths"
+    many = mechanism.follows_paths and len(mechanism.paths) > 2
+    return f"{len(mechanism.paths)} paths" if many else mechanism.text(names)
 
 
 def scan_rows(scan: Scan) -> list[dict[str, Any]]:
@@ -124,7 +113,7 @@ def scan_verdict(scan: Scan) -> str:
     known = f"intact {scan.intact_loss:.4f}, knowing nothing {nothing}"
     if count:
         kinds = Counter(
-            "with paths" if row.replaced.paths else rule_name(row.replaced)
+            "with paths" if row.replaced.follows_paths else row.replaced.label
             for row in scan.heads
             if row.replaced is not None
         )
@@ -188,15 +177,14 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
     patterns = torch.stack([layer[0] for layer in patterns_on(model, some)])
     size, causal = patterns.shape[-1], is_causal(model)
     shown = min(MOST_POSITIONS, int(some.roles.max()) + 1, size)
+    where = Where(some.roles, size, causal, real=some.attention_mask)
     heads, data = [], {}
     for row in scan.heads:
         kind = "paths" if row.rule.paths else row.rule.kind
         # A mean by role is drawn as it falls on this example.
-        mean = attention_pattern(
-            scan.means[row.head], some.roles, size, causal, real=some.attention_mask
-        )
+        mean = scan.means[row.head].pattern(where)
         stays = row.replaced is None and scan.learned
-        cell = {"name": str(row.head), "kind": kind, "color": _COLORS[kind], "stays": stays}
+        cell = {"name": str(row.head), "kind": kind, "color": row.rule.color, "stays": stays}
         heads.append(cell | {"share": round(row.share, 2)})
         data[str(row.head)] = {
             "mean": _percent(mean[0, :shown, :shown]),

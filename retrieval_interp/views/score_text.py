@@ -120,7 +120,7 @@ def _live(
     names = score.circuit.role_names
     return {
         "name": path.text(names),
-        "meaning": path.path.words(task.path_label if task else path_letters),
+        "meaning": (task.path_label if task else path_letters)(*path.path),
         **_fields(row, "live_loss live_se needed"),
         "enables": [enabled_row(later, names) for later in row.enables],
     }

@@ -1,0 +1,629 @@
+"""Mechanisms: what a head attends to, one class for each (paper, appendix E).
+
+Heads that keep their own attention:
+
+- `original`: as it is.
+- `cut`: with that of some paths set to zero.
+
+By role:
+
+- `uniform`: equal weight on every position that the mask allows.
+- `identity`: every position attends to itself.
+- `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain.
+- `shared`: as one-hot, but a role may have several sources, which share its attention equally.
+- `role-mean`: every path has its own, measured weight; independent of content, but not simple.
+
+By position or token, as rules:
+
+- `offset k`: k positions back, or ahead if k < 0; `previous` is `offset 1`, `next` `offset -1`.
+- `first`: the first position, where heads of language models rest (an attention sink).
+- `last`: the last position, in a model that looks both ways.
+- `same`: the earlier positions with the same token, in equal parts.
+- `after-same`: the positions after these, in equal parts (induction).
+- `mean`: the head's mean pattern by position, measured.
+
+The row of a position without a path is all zeros, as in the paper. A new mechanism is a new class
+here; text, files, costs and pictures find it by its `kind`.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from retrieval_interp.circuits.attention import (
+    allowed_positions,
+    check_paths,
+    first_real,
+    path_sources,
+    rows_of,
+    shifted,
+)
+from retrieval_interp.circuits.paths import RolePath
+from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.tasks.roles import Roles
+from retrieval_interp.tasks.structured import from_data
+
+Pattern = Float[Tensor, "#batch dest src"]
+MECHANISMS: dict[str, type["Mechanism"]] = {}
+"""Every class of mechanism, by its `kind`."""
+_DIGITS = 5  # of a mean pattern's weights that are kept
+
+
+@dataclass(frozen=True)
+class Where:
+    """The positions for which a pattern is built.
+
+    Attributes:
+        roles: position of every role of every chain; -1 where it is absent.
+        n_positions: sequence length.
+        causal: whether positions attend only to themselves and earlier ones.
+        tokens: what stands at each position; None where inputs are vectors.
+        real: False at padding, which no rule and no uniform row attends to; None without padding.
+    """
+
+    roles: Int[Tensor, "batch chain role"]
+    n_positions: int
+    causal: bool = True
+    tokens: Int[Tensor, "batch pos"] | None = None
+    real: Bool[Tensor, "batch pos"] | None = None
+
+    @classmethod
+    def of(cls, batch: Batch, causal: bool) -> "Where":
+        """The positions of a batch."""
+        return cls(batch.roles, batch.inputs.shape[1], causal, batch.tokens, batch.attention_mask)
+
+
+class Mechanism:
+    """What one head is supposed to do. Each kind is a frozen dataclass below.
+
+    Attributes:
+        kind: the word for it in text and files.
+        parameters: what files say of it besides its paths, and of which type.
+        aliases: other words for it in text, and what they stand for.
+        keeps_own: whether the head keeps its own attention, apart from what is cut.
+        follows_paths: whether it attends along its paths and nowhere else, in equal parts.
+        is_measured: whether it is measured on a model, so that nobody writes it as text.
+        color: in pictures.
+        paths: the paths that it names, sorted.
+    """
+
+    kind: ClassVar[str]
+    parameters: ClassVar[Mapping[str, Any]] = {}
+    aliases: ClassVar[Mapping[str, str]] = {}
+    keeps_own: ClassVar[bool] = False
+    follows_paths: ClassVar[bool] = False
+    is_measured: ClassVar[bool] = False
+    color: ClassVar[str] = "#9aa0a6"
+    paths: tuple[RolePath, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in vars(cls):
+            MECHANISMS[cls.kind] = cls
+
+    def pattern(self, where: Where) -> Pattern:
+        """Its attention, in float32; [1 dest src] if it is the same for every example.
+
+        Raises:
+            InputError: a path names a role that the batch lacks or violates the causal mask, or a
+                rule does not fit the batch.
+        """
+        raise InputError(f"{self.kind}: the head keeps its own attention, no pattern to build")
+
+    def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
+        """The roles that role `dest` attends to, each with its share of the attention.
+
+        None where that depends on positions. Of a cut mechanism, the roles that are cut.
+        """
+        return None
+
+    def cost(self, n_roles: int) -> int:
+        """How far it is from simple, in a task with so many roles; see `discover`."""
+        return 10 * n_roles
+
+    @property
+    def label(self) -> str:
+        """Its name without paths."""
+        return self.kind
+
+    def text(self, names: Sequence[str] = ()) -> str:
+        """The mechanism with a task's names for its roles."""
+        return " ".join([self.label, *(path.text(names) for path in self.paths)])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def without(self, path: RolePath) -> "Mechanism":
+        """The same mechanism without one path; a role's other sources share its attention."""
+        return self
+
+    # Reading and writing
+
+    def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
+        """What a circuit file says of it; `from_dict` reads it."""
+        values = {name: getattr(self, name) for name in self.parameters}
+        return {
+            "mechanism": self.kind,
+            "paths": [list(path.ends(names)) for path in self.paths],
+            **{n: list(v) if isinstance(v, tuple) else v for n, v in values.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> "Mechanism":
+        """Read its paths and parameters."""
+        types = {"paths": tuple[tuple[str, str], ...], **cls.parameters}
+        for key in data:
+            if key not in types:
+                raise InputError(f"expected the keys {', '.join(types)}, found {key!r:.60}")
+        for key in cls.parameters:
+            if key not in data:
+                raise InputError(f"expected the key {key!r} for a {cls.kind} head")
+        values = {key: from_data(types[key], value, key) for key, value in data.items()}
+        paths = [RolePath.join(dest, src, roles) for dest, src in values.pop("paths", ())]
+        return cls._made(paths, **values)
+
+    @classmethod
+    def from_words(cls, words: Sequence[str], roles: Roles) -> "Mechanism":
+        """Read what stands after its kind in a line of text."""
+        return cls._made([RolePath.parse(word, roles) for word in words])
+
+    @classmethod
+    def _made(cls, paths: Sequence[RolePath], **values: Any) -> "Mechanism":
+        make: Any = cls
+        if issubclass(cls, _WithPaths):
+            values["paths"] = tuple(paths)
+        elif paths:
+            raise InputError(f"expected no paths for a {cls.kind} head, found {paths[0]}")
+        made: Mechanism = make(**values)
+        return made
+
+
+@dataclass(frozen=True)
+class _WithPaths(Mechanism):
+    paths: tuple[RolePath, ...] = ()
+
+    def __post_init__(self) -> None:
+        paths = tuple(sorted(RolePath(*path) for path in self.paths))
+        object.__setattr__(self, "paths", paths)
+        for first, second in itertools.pairwise(paths):
+            if first == second:
+                raise InputError(f"expected every path once, found {first} twice")
+
+    def without(self, path: RolePath) -> Mechanism:
+        return replace(self, paths=tuple(other for other in self.paths if other != path))
+
+    def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
+        sources = [path.src for path in self.paths if path.dest == dest]
+        return tuple((src, 1 / len(sources)) for src in sources)
+
+
+# Heads that keep their own attention
+
+
+@dataclass(frozen=True)
+class Original(Mechanism):
+    """The head's own attention, left as it is."""
+
+    kind = "original"
+    keeps_own = True
+
+
+@dataclass(frozen=True)
+class Cut(_WithPaths):
+    """The head's own attention, with that of its paths set to zero."""
+
+    kind = "cut"
+    keeps_own = True
+
+
+# By role
+
+
+@dataclass(frozen=True)
+class Uniform(Mechanism):
+    """Equal weight on every position that the mask allows."""
+
+    kind = "uniform"
+
+    def pattern(self, where: Where) -> Pattern:
+        device = where.roles.device
+        allowed = allowed_positions(where.n_positions, where.causal, device, where.real).float()
+        return allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+
+    def cost(self, n_roles: int) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class Identity(Mechanism):
+    """Every position attends to itself."""
+
+    kind = "identity"
+    color = "#72b7b2"
+
+    def pattern(self, where: Where) -> Pattern:
+        return torch.eye(where.n_positions, device=where.roles.device)[None]
+
+    def shares(self, dest: int) -> tuple[tuple[int, float], ...]:
+        return ((dest, 1.0),)
+
+    def cost(self, n_roles: int) -> int:
+        return 0
+
+
+class _ByRole(_WithPaths):
+    """Attention along paths.
+
+    A position with several roles, where chains overlap, attends along the paths of all of them in
+    equal parts, or has the mean of its roles' rows if paths have weights. A path shares its part
+    among its sources.
+    """
+
+    color = "#b279a2"
+    weights: tuple[float, ...] = ()
+
+    def pattern(self, where: Where) -> Pattern:
+        check_paths(self.paths, where.roles, where.causal)
+        roles, size = where.roles, where.n_positions
+        pattern = torch.zeros(len(roles), size, size, device=roles.device)
+        parts = torch.zeros(len(roles), size, device=roles.device)
+        for dest in {path.dest for path in self.paths}:
+            at, found = rows_of(dest, roles), []
+            for place, path in enumerate(self.paths):
+                if path.dest == dest:
+                    sources = path_sources(path, roles, size).float()
+                    count = sources.sum(-1, keepdim=True)
+                    share = sources / count.clamp(min=1)
+                    share = self.weights[place] * share if self.weights else share
+                    pattern.index_put_(at, share, accumulate=True)
+                    found.append((count[..., 0] > 0).float())
+            each = torch.stack(found)
+            parts.index_put_(at, each.amax(0) if self.weights else each.sum(0), accumulate=True)
+        return pattern / parts.clamp(min=1)[..., None]
+
+
+@dataclass(frozen=True)
+class OneHot(_ByRole):
+    """All of a role's attention on one source each."""
+
+    kind = "one-hot"
+    follows_paths = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for first, second in itertools.pairwise(self.paths):
+            if first.dest == second.dest:
+                raise InputError(
+                    f"expected one source per role in a one-hot head, found {first} and {second}; "
+                    "use shared"
+                )
+
+    def cost(self, n_roles: int) -> int:
+        return max(1, len(self.paths))  # no softmax attends nowhere
+
+
+@dataclass(frozen=True)
+class Shared(_ByRole):
+    """A role's attention on several sources, in equal parts."""
+
+    kind = "shared"
+    follows_paths = True
+
+    def without(self, path: RolePath) -> Mechanism:
+        return along(other for other in self.paths if other != path)
+
+    def cost(self, n_roles: int) -> int:
+        return max(1, 2 * len(self.paths) - len({path.dest for path in self.paths}))
+
+
+@dataclass(frozen=True)
+class RoleMean(_ByRole):
+    """A measured weight for every path; independent of content, but not simple."""
+
+    kind = "role-mean"
+    parameters: ClassVar[Mapping[str, Any]] = {"weights": tuple[float, ...]}
+    is_measured = True
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(self.paths) or not all(0 <= w <= 1 for w in self.weights):
+            raise InputError(
+                f"expected a weight from 0 to 1 for each of {len(self.paths)} paths of a role-mean "
+                f"head, found {list(self.weights)}"
+            )
+        weights = dict(zip(self.paths, self.weights))
+        super().__post_init__()
+        object.__setattr__(self, "weights", tuple(weights[path] for path in self.paths))
+
+    def without(self, path: RolePath) -> Mechanism:
+        kept = {p: w for p, w in zip(self.paths, self.weights) if p != path}
+        return RoleMean(tuple(kept), tuple(kept.values()))
+
+    def shares(self, dest: int) -> tuple[tuple[int, float], ...]:
+        return tuple((p.src, w) for p, w in zip(self.paths, self.weights) if p.dest == dest)
+
+    def cost(self, n_roles: int) -> int:
+        return 3 * n_roles
+
+    def text(self, names: Sequence[str] = ()) -> str:
+        return f"role-mean of {len(self.paths)} paths"
+
+
+# By position or token
+
+
+class _Rule(Mechanism):
+    """Attention by position or token.
+
+    A position without a target, such as one whose token is new, attends to the first position; the
+    last ones, where `offset -k` has no target, to the last.
+    """
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it attends to later positions, which a causal model cannot do."""
+        return False
+
+    def pattern(self, where: Where) -> Pattern:
+        if where.causal and self.looks_ahead:
+            raise InputError(
+                f"{self}: expected a rule that looks back, as the model is causal, found attention "
+                "to later positions"
+            )
+        real, tokens = where.real, where.tokens
+        if real is None:
+            return self._rows(where)
+        starts = first_real(real)  # positions count from the first real one
+        tokens = None if tokens is None else shifted(tokens, -starts, (1,))
+        pattern = self._rows(replace(where, tokens=tokens, real=None))
+        pattern = shifted(pattern.expand(len(real), -1, -1), starts, (1, 2))
+        return pattern * (real[:, :, None] & real[:, None, :])
+
+    def _rows(self, where: Where) -> Pattern:
+        """The pattern without padding."""
+        raise NotImplementedError
+
+    def cost(self, n_roles: int) -> int:
+        return 1
+
+
+class _Shift(_Rule):
+    """The position some places back, or ahead."""
+
+    def _back(self, n_positions: int) -> int:
+        raise NotImplementedError
+
+    def _rows(self, where: Where) -> Pattern:
+        position = torch.arange(where.n_positions, device=where.roles.device)
+        sources = position - self._back(where.n_positions)
+        sources = sources.clamp(min=0, max=where.n_positions - 1)
+        return torch.nn.functional.one_hot(sources, where.n_positions).float()[None]
+
+
+@dataclass(frozen=True)
+class Offset(_Shift):
+    """The position `offset` places back, or ahead if it is below 0."""
+
+    kind = "offset"
+    parameters: ClassVar[Mapping[str, Any]] = {"offset": int}
+    aliases: ClassVar[Mapping[str, str]] = {"previous": "offset 1", "next": "offset -1"}
+    color = "#54a24b"
+    offset: int
+
+    def __post_init__(self) -> None:
+        if not self.offset or abs(self.offset) >= 2**31:
+            raise InputError(
+                f"expected an offset of 1 to 2^31 - 1, back or ahead, found {self.offset}"
+            )
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.offset < 0
+
+    def _back(self, n_positions: int) -> int:
+        return self.offset
+
+    @property
+    def label(self) -> str:
+        return {1: "previous", -1: "next"}.get(self.offset, f"offset {self.offset}")
+
+    @classmethod
+    def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
+        if len(words) != 1 or not re.fullmatch("-?[1-9][0-9]{0,5}", words[0]):
+            raise InputError(
+                "expected `previous` or `next` alone, or an offset such as `offset 2`, found "
+                f"{' '.join(words)!r:.60}"
+            )
+        return cls(int(words[0]))
+
+
+@dataclass(frozen=True)
+class First(_Shift):
+    """The first position."""
+
+    kind = "first"
+    color = "#4c78a8"
+
+    def _back(self, n_positions: int) -> int:
+        return n_positions
+
+
+@dataclass(frozen=True)
+class Last(_Shift):
+    """The last position."""
+
+    kind = "last"
+    color = "#9ecae9"
+    looks_ahead = True
+
+    def _back(self, n_positions: int) -> int:
+        return -n_positions
+
+
+class _ByToken(_Rule):
+    """Earlier positions by their token, in a model without a mask as well."""
+
+    def _targets(self, same: Bool[Tensor, "batch dest src"]) -> Bool[Tensor, "batch dest src"]:
+        """Where to attend, given the earlier positions with the same token."""
+        raise NotImplementedError
+
+    def _rows(self, where: Where) -> Pattern:
+        tokens = where.tokens
+        if tokens is None:
+            raise InputError(
+                f"{self.kind}: expected token ids, which this rule compares, found vectors; use "
+                "role paths"
+            )
+        targets = self._targets((tokens[:, :, None] == tokens[:, None, :]).tril(-1))
+        targets[:, :, 0] |= ~targets.any(-1)
+        return targets / targets.sum(-1, keepdim=True)
+
+    def cost(self, n_roles: int) -> int:
+        return 2
+
+
+@dataclass(frozen=True)
+class Same(_ByToken):
+    """The earlier positions with the same token, in equal parts."""
+
+    kind = "same"
+    color = "#f58518"
+
+    def _targets(self, same: Bool[Tensor, "batch dest src"]) -> Bool[Tensor, "batch dest src"]:
+        return same
+
+
+@dataclass(frozen=True)
+class AfterSame(_ByToken):
+    """The positions after the earlier ones with the same token, in equal parts (induction)."""
+
+    kind = "after-same"
+    color = "#e45756"
+
+    def _targets(self, same: Bool[Tensor, "batch dest src"]) -> Bool[Tensor, "batch dest src"]:
+        return torch.nn.functional.pad(same[:, :, :-1], (1, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Mean(_Rule):
+    """Mean attention by position, measured; what of a head's attention does not depend on content.
+
+    Shorter sequences than those that were measured use its first rows, which attend to the same
+    positions if the model is causal. In longer ones, later positions use the mean by offset of the
+    second half of its rows, and of their attention to the first position, the sink; this needs a
+    pattern that looks back only.
+
+    Attributes:
+        weights: mean attention [dest src], rounded as in files.
+    """
+
+    kind = "mean"
+    parameters: ClassVar[Mapping[str, Any]] = {"mean": tuple[tuple[float, ...], ...]}
+    is_measured = True
+    weights: Float[Tensor, "dest src"]
+
+    def __post_init__(self) -> None:
+        weights = self.weights.detach().float().cpu()
+        if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or not len(weights):
+            raise InputError(f"mean: expected a square pattern, found {list(weights.shape)}")
+        if not bool((weights >= 0).all()) or not bool((weights.sum(-1) <= 1 + 1e-2).all()):
+            raise InputError("mean: expected weights from 0 to 1 that sum to at most 1 in a row")
+        rounded = weights.mul(10**_DIGITS).round() / 10**_DIGITS
+        object.__setattr__(self, "weights", rounded)
+
+    @classmethod
+    def _made(cls, paths: Sequence[RolePath], **values: Any) -> Mechanism:
+        rows = values["mean"]
+        weights = torch.zeros(len(rows), len(rows))
+        for dest, row in enumerate(rows):
+            if len(row) > len(rows):
+                raise InputError(f"mean: expected at most {len(rows)} sources in a row")
+            weights[dest, : len(row)] = torch.tensor(row)
+        return super()._made(paths, weights=weights)
+
+    @property
+    def mean(self) -> list[list[float]]:
+        """Weights by row, without the zeros at its end, rounded."""
+        rows = [[round(weight, _DIGITS) for weight in row] for row in self.weights.tolist()]
+        lengths = [max((at + 1 for at, w in enumerate(row) if w), default=0) for row in rows]
+        return [row[:length] for row, length in zip(rows, lengths)]
+
+    @cached_property
+    def looks_ahead(self) -> bool:
+        return bool(self.weights.triu(1).any())
+
+    def _rows(self, where: Where) -> Pattern:
+        return self.of_length(where.n_positions).to(where.roles.device)[None]
+
+    def of_length(self, n_positions: int) -> Float[Tensor, "dest src"]:
+        """The pattern of sequences of a length."""
+        measured = len(self.weights)
+        if n_positions <= measured:
+            return self.weights[:n_positions, :n_positions]
+        if self.looks_ahead:
+            raise InputError(
+                f"mean: expected sequences of at most {measured} positions, on which this pattern, "
+                f"which looks ahead, was measured, found {n_positions}"
+            )
+        pattern = torch.zeros(n_positions, n_positions)
+        pattern[:measured, :measured] = self.weights
+        later = self.weights[measured // 2 :]
+        pattern[measured:, 0] = later[:, 0].mean()
+        for offset in range(measured - 1):
+            share = self.weights.diagonal(-offset)[max(1, measured // 2 - offset) :].sum()
+            at = torch.arange(measured, n_positions)
+            pattern[at, at - offset] = share / len(later)
+        return pattern
+
+    def cost(self, n_roles: int) -> int:
+        return 5 * n_roles
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        return bytes(self.weights.contiguous().numpy().tobytes())
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._bytes)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Mean) and self._bytes == other._bytes)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+ORIGINAL = Original()
+UNIFORM = Uniform()
+IDENTITY = Identity()
+FIRST = First()
+LAST = Last()
+PREVIOUS = Offset(1)
+NEXT = Offset(-1)
+SAME = Same()
+AFTER_SAME = AfterSame()
+TOKEN_RULES = (SAME, AFTER_SAME)
+
+
+def along(paths: Iterable[RolePath]) -> OneHot | Shared:
+    """The mechanism that attends along these paths: one-hot if no role has several sources."""
+    paths = tuple(paths)
+    dests = [path.dest for path in paths]
+    return OneHot(paths) if len(set(dests)) == len(dests) else Shared(paths)
+
+
+def position_rules(causal: bool, offsets: Sequence[int] = (1,)) -> list[Mechanism]:
+    """Rules by position, the simplest first, those that look ahead only without a mask.
+
+    Args:
+        causal: whether the model attends to earlier positions alone.
+        offsets: how far the `offset` rules look, both ways.
+    """
+    ways = offsets if causal else [*offsets, *(-offset for offset in offsets)]
+    return [FIRST, *([] if causal else [LAST]), *map(Offset, ways)]
