@@ -523,7 +523,7 @@ class Workbench:
         return score
 
     def report(self, path: str | Path) -> Path:
-        """Score the circuit and write the report that `ablate` writes: one HTML page, no network."""
+        """Score the circuit and write the report of `ablate --report`: a page without network."""
         path = Path(path)
         check_writable(path)
         command = (

@@ -3,7 +3,7 @@
 1. It listens on the loopback address. The page's address holds a random token, and every request
    needs it, the server's own name as Host, and, where a browser names one, its own Origin: no other
    user of the machine and no other page of the browser can ask anything.
-2. The page follows values as server-sent events and sends messages as requests. Requests are only
+2. The page comes as server-sent events, its messages as requests. Requests are only
    queued by the server's threads; `serve` answers them one by one where it was called, so that
    Ctrl-C ends the work in hand too. Only `cancel` is not queued.
 3. The page may ask this server alone: its content security policy forbids the rest.
@@ -28,22 +28,16 @@ HOST = "127.0.0.1"
 _LONGEST = 100_000  # bytes of a message
 _ALIVE = 15  # seconds after which a silent connection is tried
 _POLICY = (
-    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 
 
 class ExplorerServer(ThreadingHTTPServer):
-    """Serves one workbench's explorer.
+    """Serves one workbench's explorer at `address`, which holds the token.
 
-    Attributes:
-        address: where a browser finds the page, with the token.
-        exploring: what is shown.
-        asked: messages that wait for `serve`.
-
-    Args:
-        bench: what is explored.
-        port: of the loopback address; 0 for any free one.
+    Messages wait in `asked` for `serve`. Port 0 is any free one.
     """
 
     daemon_threads = True
@@ -52,10 +46,8 @@ class ExplorerServer(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
-            raise InputError(
-                f"--port: expected a free port, found {port}: {error}; choose another, or leave "
-                "it out for any free one"
-            ) from None
+            text = f"--port: expected a free port, found {port}: {error}; leave it out for any one"
+            raise InputError(text) from None
         self.token = secrets.token_urlsafe(24)
         self.own_names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
@@ -75,18 +67,13 @@ class ExplorerServer(ThreadingHTTPServer):
             self.shutdown()
             self.server_close()
 
-    def _publish(self, name: str, value: dict[str, Any]) -> None:
+    def _publish(self, html: str) -> None:
         with self.lock:
             for events in self.followers:
-                events.put(event(name, value))
+                events.put(html)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error."""
-
-
-def event(name: str, value: dict[str, Any]) -> str:
-    """A server-sent event."""
-    return f"event: {name}\ndata: {json.dumps(value, allow_nan=False)}\n\n"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -110,25 +97,26 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             answers[name]()
 
-    def _begin(self, status: int, kind: str = "", policy: str = "default-src 'none'") -> None:
+    def _begin(self, status: int, kind: str = "plain", policy: str = "default-src 'none'") -> None:
         self.send_response(status)
-        if kind:
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Security-Policy", policy)
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("X-Content-Type-Options", "nosniff")
+        headers = {
+            "Content-Type": f"text/{kind}; charset=utf-8",
+            "Content-Security-Policy": policy,
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+        for name, text in headers.items():
+            self.send_header(name, text)
         self.end_headers()
 
     def _take_message(self) -> None:
-        length = self.headers.get("Content-Length", "")
+        length, message = self.headers.get("Content-Length", ""), None
         if not length.isdecimal() or int(length) > _LONGEST:
             self.send_error(413)
             return
-        try:
+        with suppress(ValueError, RecursionError):
             message = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
-            message = None
         if not isinstance(message, dict) or self.headers.get_content_type() != "application/json":
             self.send_error(400)
             return
@@ -142,22 +130,21 @@ class _Handler(BaseHTTPRequestHandler):
         nonce = secrets.token_urlsafe(16)
         title = f"Explorer of {self.server.exploring.bench.name}"
         page = render("explore.html", title=title, nonce=nonce, script=explorer_script())
-        self._begin(200, "text/html", _POLICY.format(nonce=nonce))
+        self._begin(200, "html", _POLICY.format(nonce=nonce))
         self.wfile.write(str(page).encode())
 
     def _send_events(self) -> None:
-        """All values as they are, and then every change."""
-        self._begin(200, "text/event-stream")
+        """The page as it is, and then after every change."""
+        self._begin(200, "event-stream")
         server, events = self.server, queue.SimpleQueue[str]()
         with server.lock:
-            for name in ("model_info", "state", "shown"):
-                events.put(event(name, getattr(server.exploring, name)))
+            events.put(server.exploring.html)
             server.followers.add(events)
         try:
             while True:
                 text = ": alive\n\n"
                 with suppress(queue.Empty):
-                    text = events.get(timeout=_ALIVE)
+                    text = f"event: page\ndata: {json.dumps(events.get(timeout=_ALIVE))}\n\n"
                 self.wfile.write(text.encode())
                 self.wfile.flush()
         except OSError:

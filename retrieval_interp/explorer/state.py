@@ -1,18 +1,19 @@
 """What the explorer's page shows and asks, in a notebook (`widget.py`) or a browser (`server.py`).
 
-The page (`explorer.js`) only displays and asks; the circuit and its numbers belong to the
-workbench. It knows three dictionaries: `model_info` never changes, `state` is the circuit so far
-and its loss, `shown` the selected head and path. It asks by messages such as
-`{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
+1. `page_state` says what there is to see of a workbench, as data; `explorer.html` makes HTML of it.
+2. `explorer.js` puts the HTML in place and sends what is clicked as a message, such as
+   `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
+3. `Exploring` does what a message asks, and publishes the page again. The circuit and its numbers
+   belong to the workbench.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism
+from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, RolePath
 from retrieval_interp.circuits.discovery.candidates import propose
 from retrieval_interp.circuits.discovery.watch import SearchState
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
@@ -21,9 +22,17 @@ from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import no_progress
 from retrieval_interp.tasks import InputError
-from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
-from retrieval_interp.views.explorer_data import heads_data, model_info, path_row, scored_rows
-from retrieval_interp.views.score_text import Row, enabled_row, enables_text, finite
+from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
+from retrieval_interp.views.page import render, unescaped
+from retrieval_interp.views.score_text import (
+    Row,
+    describe,
+    enabled_row,
+    enables_text,
+    finite,
+    shown_paths,
+)
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
@@ -31,48 +40,99 @@ if TYPE_CHECKING:
 _STRONG = 0.4  # attention of a proposed path
 _ENABLING = 128  # examples on which enabled paths are found
 _TELLING = 0.3  # seconds between two texts on where a search is
+_FAINT = 0.02  # attention that is not drawn
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a reader looks at."""
+    """What a reader looks at; chain -1 is all of them."""
 
     head: Head
     example: int = 0
+    chain: int = 0
     with_circuit: bool = False
     path: HeadPath | None = None
 
 
-def page_state(bench: "Workbench", known: Mapping[Any, Any]) -> dict[str, Any]:
-    """The circuit so far; of its paths, what was scored, or what is known of single ones."""
-    circuit = bench.circuit
-    paths = dict.fromkeys(circuit.every_path())
-    rows = [known.get((circuit, path)) or _unmeasured(bench, path) for path in paths]
+def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]) -> dict[str, Any]:
+    """What there is to see: the circuit so far, and the selected head and path.
+
+    What takes longer to measure is taken from `known`, by circuit and head or path.
+    """
+    circuit, task, head = bench.circuit, bench.task, selected.head
+    attention = bench.mean_attention(selected.with_circuit)
+    framed = {path for path in circuit.every_path() if circuit[path.head].follows_paths}
+    maps = [role_map(each, attention[each], task, bench.order, framed) for each in bench.heads]
+    path, names = selected.path, task.role_names
+    rows = [known.get((circuit, each)) or attention_row(bench, each)
+            for each in dict.fromkeys(circuit.every_path())]  # fmt: skip
+    if bench.scored is not None:
+        rows = shown_paths(bench.scored, task)
+    row = known.get((circuit, path))
+    if row and bench.scored:
+        row = row | next((each for each in rows if each["name"] == row["name"]), {})
     return {
+        "name": bench.name,
+        "description": describe(bench.model, task),
+        "loss_name": task.loss_name,
+        "loss_meaning": task.loss_meaning,
         "loss": finite(bench.loss),
-        "intact": finite(bench.intact_loss),
+        "intact": bench.intact_loss,
+        "tolerance": bench.tolerance,
         "replaced": len(circuit.mechanisms),
-        "heads": heads_data(circuit, bench.heads),
-        "drawing": bench.drawing(),
-        "rows": scored_rows(bench.scored, bench.task) if bench.scored else rows,
+        "heads": counted(len(bench.heads), "head"),
+        "across": bench.model.cfg.n_heads,
+        "maps": [one | {"kind": circuit[each].kind} for one, each in zip(maps, bench.heads)],
+        "map": maps[bench.heads.index(head)],
+        "roles": role_names(task, bench.order),
+        "drawing": unescaped(bench.drawing()),
+        "rows": finite(rows),
         "json": circuit.to_json(),
         "undoable": bench.undoable,
+        "selected": path and path.text(names),
+        "inside": path in framed,
+        "row": row,
+        "choices": known.get((circuit, head)),
+        "last_example": len(bench.batch) - 1,
+        "look": example_state(bench, selected, framed),
+        **vars(selected),
     }
 
 
-def shown_state(bench: "Workbench", selected: Selection) -> dict[str, Any]:
-    """The selected head on an example."""
-    one = bench.batch[selected.example : selected.example + 1]
+def example_state(bench: "Workbench", selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
+    """The selected head's attention on one example, with the positions of one chain marked."""
+    one, head = bench.batch[selected.example : selected.example + 1], selected.head
     circuit = bench.circuit if selected.with_circuit else None
-    pattern = patterns_on(bench.model, one, circuit)[selected.head.layer][0, selected.head.head]
+    pattern = patterns_on(bench.model, one, circuit)[head.layer][0, head.head]
+    tokens = position_labels(bench.model, bench.task, one, 0)
+    chains, names = one.roles[0].tolist(), bench.task.role_names
+    chosen = chains[selected.chain] if selected.chain >= 0 else []
+    paths: dict[tuple[int, int], RolePath] = {}  # of two positions, by the chosen chain if it can
+    for positions in [chosen, *chains]:
+        for dest, at in enumerate(positions):
+            for src, source in enumerate(positions):
+                paths.setdefault((at, source), RolePath(dest, src))
+    cells = []
+    for at, source in (pattern >= _FAINT).nonzero().tolist():
+        weight, path = float(pattern[at, source]), paths.get((at, source))
+        title = f"{tokens[at]} attends to {tokens[source]}: {weight:.3f}"
+        name = path and HeadPath(head, path).text(names)
+        cells.append({"at": at, "source": source, "weight": weight, "title": title, "path": name})
+    frames = [
+        {"at": positions[dest], "source": positions[src], "selected": path == selected.path}
+        for path in {*framed, selected.path} if path is not None and path.head == head
+        for dest, src in [path.path]
+        for positions in (chains if path == selected.path or not chosen else [chosen])
+        if positions[dest] >= 0 and positions[src] >= 0
+    ]  # fmt: skip
+    first = [next((at for at in positions if at >= 0), 0) for positions in chains]
     return {
-        **selected.head._asdict(),
-        "example": selected.example,
-        "with_circuit": selected.with_circuit,
-        "tokens": position_labels(bench.model, bench.task, one, 0),
-        "chains": one.roles[0].tolist(),
-        "pattern": thousandths(pattern),
-        "by_role": thousandths(bench.mean_attention(selected.with_circuit)),
+        "tokens": tokens,
+        "chains": [tokens[at] for at in first],
+        "chosen": {at for at in chosen if at >= 0},
+        "cells": cells,
+        "frames": frames,
+        "size": max(5, min(16, 440 // len(tokens))),  # of a position, in pixels
     }
 
 
@@ -89,30 +149,35 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
         role_mean(attention): "role-mean",
     }
     found.setdefault(circuit[head], f"{circuit[head].kind}, now")
-    return [
-        {
-            "name": name,
-            "line": f"{head} {name if name == 'role-mean' else mechanism.text(names)}",
-            "chosen": circuit[head] == mechanism,
-            "paths": " ".join(
-                path.text(names) for path in mechanism.paths if mechanism.follows_paths
-            ),
-            "loss": finite(bench.loss_with(circuit.replace(head, mechanism))),
-        }
-        for mechanism, name in found.items()
-    ]
+    rows = []
+    for mechanism, name in found.items():
+        loss = bench.loss_with(circuit.replace(head, mechanism))
+        line = f"{head} {name if mechanism.is_measured else mechanism.text(names)}"
+        paths = mechanism.paths if mechanism.follows_paths else ()
+        row = {"name": name, "line": line, "chosen": circuit[head] == mechanism}
+        rows.append(row | {"loss": finite(loss), "paths": [path.text(names) for path in paths]})
+    return rows
 
 
-def measure(bench: "Workbench", path: HeadPath) -> Row:
+def attention_row(bench: "Workbench", path: HeadPath) -> Row:
+    """A path by name and in words, and its mean attention in the intact model."""
+    return {
+        "name": path.text(bench.task.role_names),
+        "meaning": bench.task.path_label(*path.path),
+        "attention": float(bench.intact_attention[path.head][path.path]),
+    }
+
+
+def path_row(bench: "Workbench", path: HeadPath) -> Row:
     """What one path is worth, in the circuit and in the intact model."""
-    circuit, row = bench.circuit, _unmeasured(bench, path)
+    circuit, row = bench.circuit, attention_row(bench, path)
     try:
         if path in set(circuit.paths()):
             row["ablated_loss"] = bench.loss_with(circuit.without(path))
         else:
-            row["added_loss"] = bench.loss_with(str(path))
+            row["added_loss"] = bench.loss_with(row["name"])
     except InputError as error:  # a source that the mask hides
-        return row | {"note": str(error)}
+        return row | {"does": str(error)}
     row["live_loss"] = bench.loss_with(bench.scorer.empty_circuit.cut(path))
     later = list(dict.fromkeys(circuit.every_path()))
     try:
@@ -124,29 +189,16 @@ def measure(bench: "Workbench", path: HeadPath) -> Row:
     return data
 
 
-def _unmeasured(bench: "Workbench", path: HeadPath) -> Row:
-    attention = bench.intact_attention[path.head][path.path]
-    return path_row(path, bench.task, float(attention))
-
-
 class SearchJob:
-    """A search for a circuit, here or in another thread, that can be cancelled from any thread.
+    """A search for a circuit, here or in another thread, that can be cancelled from any thread."""
 
-    Attributes:
-        text: where the search is.
-
-    Args:
-        bench: what is searched.
-        options: of `Workbench.search`.
-        tell: called when `text` changes.
-    """
-
-    def __init__(self, bench: "Workbench", options: dict[str, Any], tell: Callable[[], None]):
+    def __init__(self, bench: "Workbench", options: dict[str, Any], tell: Callable[[str], None]):
         self.bench, self.options, self.tell = bench, options, tell
-        self.text, self._told, self.cancelled = "searching", 0.0, threading.Event()
+        self._told, self.cancelled = 0.0, threading.Event()
 
     def run(self, model: Any) -> Circuit | None:
         """What is found; None if the search was cancelled before any circuit held."""
+        self.tell("searching")
         try:
             return self.bench.search(model, self._watch, **self.options)
         except KeyboardInterrupt:
@@ -156,27 +208,21 @@ class SearchJob:
 
     def _watch(self, where: SearchState) -> bool:
         if time.monotonic() - self._told > _TELLING:
-            self.text, self._told = str(where), time.monotonic()
-            self.tell()
+            self._told = time.monotonic()
+            self.tell(str(where))
         return self.cancelled.is_set()
 
 
 class Exploring:
-    """One page's view of a workbench.
+    """One page's view of a workbench; `publish` is told the page's HTML after every change."""
 
-    Args:
-        bench: what is explored.
-        publish: told the name and the new value of every dictionary that changes.
-    """
-
-    def __init__(self, bench: "Workbench", publish: Callable[[str, dict[str, Any]], None]):
+    def __init__(self, bench: "Workbench", publish: Callable[[str], None]):
         self.bench, self.publish = bench, publish
         self.selected = Selection(bench.heads[0])
         self.job: SearchJob | None = None
         self._answering = False
         self._known: dict[tuple[Circuit, Head | HeadPath], Any] = {}
-        self.model_info = model_info(bench.name, bench.model, bench.task, bench.order)
-        self.model_info |= {"examples": len(bench.batch), "tolerance": bench.tolerance}
+        self.page: dict[str, Any] = {}
         self.requests: dict[str, Callable[[dict[str, Any]], Any]] = {
             "show": self._select,
             "toggle": self._toggle,
@@ -185,20 +231,20 @@ class Exploring:
             "clear": lambda asked: bench.suppose(bench.scorer.empty_circuit),
             "score": self._score,
             "discover": lambda asked: self.take(self.search(asked, bench.model)),
-            "save": lambda asked: f"saved to {bench.save(field(asked, 'path', str))}",
+            "save": lambda asked: f"saved to {bench.save(field(asked, 'file', str))}",
         }
         self._show()
         bench.listeners.add(self)
 
+    @property
+    def html(self) -> str:
+        """The page as it is."""
+        return str(render("explorer.html", **self.page))
+
     def answer(self, asked: dict[str, Any]) -> None:
         """Do what a message asks, and show the result or what went wrong."""
-        self.carry_out(lambda: self._request(asked)(asked))
-
-    def _request(self, asked: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
-        known = self.requests.get(str(asked.get("do")))
-        if known is None:
-            raise InputError(f"explorer: expected a known request, found {asked.get('do')!r:.40}")
-        return known
+        request = self.requests.get(str(asked.get("do")), self._unknown)
+        self.carry_out(lambda: request(asked))
 
     def carry_out(self, act: Callable[[], Any]) -> None:
         """Do something, and show the result or what went wrong."""
@@ -220,53 +266,48 @@ class Exploring:
             self._show()
 
     def _show(self, said: str = "", failed: bool = False) -> None:
-        bench, head, path = self.bench, self.selected.head, self.selected.path
-        self._set("state", self._page() | {"said": said, "failed": failed})  # the loss first
-        if failed:
-            return
-        row = None
-        if path is not None:
-            fresh = (bench.circuit, path) not in self._known
-            row = self._once(measure, path)
-            if fresh:
-                self._set("state", self._page() | {"said": said})
-            if bench.scored:
-                row = {
-                    **row,
-                    **next((r for r in self.state["rows"] if r["name"] == row["name"]), {}),
-                }
-        shown = shown_state(bench, self.selected)
-        self._set("shown", shown | {"choices": self._once(choices, head), "path": row})
+        told = {"said": said, "failed": failed, "busy": "", "searching": False}
+        if self.job is not None:
+            told |= {"busy": self.page["busy"], "searching": True}
+        self._tell(page_state(self.bench, self.selected, self._known) | told)
+        circuit, head, path = self.bench.circuit, self.selected.head, self.selected.path
+        missing = False  # what is shown once it has been measured
+        if (circuit, head) not in self._known:
+            missing, self._known[circuit, head] = True, choices(self.bench, head)
+        if path is not None and (circuit, path) not in self._known:
+            missing, self._known[circuit, path] = True, path_row(self.bench, path)
+        if missing:
+            self._tell(page_state(self.bench, self.selected, self._known) | told)
 
-    def _page(self) -> dict[str, Any]:
-        busy = self.job.text if self.job else ""
-        told = {"said": "", "failed": False, "busy": busy, "searching": bool(busy)}
-        return page_state(self.bench, self._known) | told
-
-    def _once(self, measured: Callable[["Workbench", Any], Any], what: Head | HeadPath) -> Any:
-        """What is measured of a head or path, once for each circuit."""
-        key = (self.bench.circuit, what)
-        if key not in self._known:
-            self._known[key] = measured(self.bench, what)
-        return self._known[key]
-
-    def _set(self, name: str, value: dict[str, Any]) -> None:
-        setattr(self, name, value)
-        self.publish(name, value)
+    def _tell(self, changes: dict[str, Any]) -> None:
+        self.page = self.page | changes
+        self.publish(self.html)
 
     # What a page can ask
 
+    def _unknown(self, asked: dict[str, Any]) -> None:
+        raise InputError(f"explorer: expected a known request, found {asked.get('do')!r:.40}")
+
     def _select(self, asked: dict[str, Any]) -> str:
-        bench, name, path = self.bench, asked.get("path"), None
-        head = bench.check_head(Head(field(asked, "layer", int), field(asked, "head", int)))
-        example = field(asked, "example", int)
-        if not 0 <= example < len(bench.batch):
-            raise InputError(f"example: expected 0 to {len(bench.batch) - 1}, found {example}")
-        if name is not None:
-            path = parse_head_path(str(name), bench.task)
-            if path.head != head:
-                raise InputError(f"path: expected one of the shown head {head}, found {name!r:.60}")
-        self.selected = Selection(head, example, field(asked, "with_circuit", bool), path)
+        bench, chosen = self.bench, self.selected
+        if "head" in asked:
+            chosen = Selection(Head.parse(field(asked, "head", str)), chosen.example, chosen.chain)
+        if "path" in asked:
+            path = parse_head_path(field(asked, "path", str), bench.task)
+            chosen = replace(chosen, head=path.head, path=path)
+        for name, first, end in (
+            ("example", 0, len(bench.batch)),
+            ("chain", -1, bench.batch.roles.shape[1]),
+        ):
+            if name in asked:
+                number = field(asked, name, int)
+                if not first <= number < end:
+                    raise InputError(f"{name}: expected {first} to {end - 1}, found {number}")
+                chosen = replace(chosen, **{name: number})
+        if "with_circuit" in asked:
+            chosen = replace(chosen, with_circuit=field(asked, "with_circuit", bool))
+        bench.check_head(chosen.head)
+        self.selected = chosen
         return ""
 
     def _toggle(self, asked: dict[str, Any]) -> None:
@@ -275,7 +316,7 @@ class Exploring:
         (self.bench.remove if present else self.bench.suppose)(path)
 
     def _score(self, asked: dict[str, Any]) -> None:
-        self._set("state", self.state | {"busy": "scoring"})
+        self._tell({"busy": "scoring"})
         controls = field({"controls": 20} | asked, "controls", int)
         self.bench.score(controls, progress=no_progress)
 
@@ -284,12 +325,13 @@ class Exploring:
         if self.job is not None:
             raise InputError("discover: expected no other search, found one under way; cancel it")
         kinds = {"time": float, "heads": list, "examples": int, "restarts": int, "one_hot": bool}
-        options = {name: field(asked, name, kind) for name, kind in kinds.items()
-                   if asked.get(name) is not None}  # fmt: skip
-        self.job = SearchJob(self.bench, options, lambda: self._set("state", self._page()))
-        self.job.tell()
+        options = {name: field(asked, name, kind) for name, kind in kinds.items() if name in asked}
+        job = SearchJob(
+            self.bench, options, lambda text: self._tell({"busy": text, "searching": True})
+        )
+        self.job = job
         try:
-            return self.job.run(model)
+            return job.run(model)
         finally:
             self.job = None
 
@@ -309,8 +351,8 @@ class Exploring:
 def field(asked: dict[str, Any], name: str, kind: type) -> Any:
     """One value of a message."""
     value: Any = asked.get(name)
-    if not (type(value) is kind or (kind is float and type(value) is int)):
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        expected = words.get(kind, f"a {kind.__name__}")
-        raise InputError(f"explorer: {name}: expected {expected}, found {value!r:.40}")
+    if type(value) is int and kind is float:
+        return float(value)
+    if type(value) is not kind:
+        raise InputError(f"explorer: {name}: expected {kind.__name__}, found {value!r:.40}")
     return value

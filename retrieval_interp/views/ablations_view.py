@@ -15,10 +15,7 @@ _ROWS = 30
 
 
 def ablations_figure(ablations: Ablations, task: Task) -> "go.Figure":
-    """Heads by layer, coloured by what the loss rises by without the content of their attention.
-
-    That is, when uniform or identity attention takes its place, whichever costs less.
-    """
+    """Heads by layer, coloured by what the loss rises by without their attention's content."""
     import plotly.graph_objects as go
 
     cost, names = ablations.head_costs, dict[Head, list[str]]()

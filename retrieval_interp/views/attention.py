@@ -48,8 +48,7 @@ def attention_view(
         name: of the view's element on its page; by default a random one.
 
     Returns:
-        A view whose `data` is the attention, [example head dest src] on the CPU, heads in order of
-        layer and number.
+        A view whose `data` is the attention, [example head dest src], heads by layer and number.
     """
     check_devices(model, batch)
     n_layers = model.cfg.n_layers
@@ -68,26 +67,21 @@ def attention_view(
         data={
             "tokens": labels,
             "attention": thousandths(patterns),
-            "props": {
-                "attentionHeadNames": heads,
-                "maxValue": 1,
-                "minValue": 0,
-                "maskUpperTri": is_causal(model),
-            },
+            "props": {"attentionHeadNames": heads, "maskUpperTri": is_causal(model)},
         },
     )
     of = "with the circuit in place" if circuit is not None else "of the intact model"
-    lines = [f"attention {of}, example {chosen[0]}: where each {task.role_names[0]} looks most"]
+    title, first = f"Attention {of}", some.roles[0, :, 0]
+    lines = [f"{title}, example {chosen[0]}: where each {task.role_names[0]} looks most"]
     for head, pattern in zip(heads, patterns[0]):
-        looks = []
-        for position in some.roles[0, :, 0].tolist():
-            if position >= 0:
-                weight, source = pattern[position].max(dim=0)
-                to = f"{labels[0][position]} -> {labels[0][int(source)]}"
-                looks.append(f"{to} {float(weight):.2f}")
+        looks = [
+            f"{labels[0][at]} -> {labels[0][int(row.argmax())]} {float(row.max()):.2f}"
+            for at in first[first >= 0].tolist()
+            for row in [pattern[at]]
+        ]
         lines.append(f"{head:<8} " + "   ".join(looks))
     lines.append("notebooks draw this with circuitsvis; .save_html(path) writes it as a page")
-    return View(f"Attention {of}", html, "\n".join(lines), patterns)
+    return View(title, html, "\n".join(lines), patterns)
 
 
 def patterns_on(
@@ -135,16 +129,12 @@ def role_maps(
     """A heat map of each head's mean attention by role; its text lists the strong paths."""
     title = f"Mean attention by role{caption}"
     lines = [f"{title}; paths of at least {_STRONG}"]
-    for layer, heads in enumerate(attention.tolist(), first_layer):
-        for number, rows in enumerate(heads):
-            strong = sorted(
-                (-weight, RolePath(dest, src).text(task.role_names))
-                for dest, row in enumerate(rows)
-                for src, weight in enumerate(row)
-                if weight >= _STRONG
-            )
-            paths = "  ".join(f"{path} {-weight:.2f}" for weight, path in strong)
-            lines.append(f"{Head(layer, number)!s:<8} {paths or '-'}")
+    for layer, heads in enumerate(attention, first_layer):
+        for number, weights in enumerate(heads):
+            strong = [RolePath(*pair) for pair in (weights >= _STRONG).nonzero().tolist()]
+            strong.sort(key=lambda path: -float(weights[path]))
+            paths = [f"{path.text(task.role_names)} {float(weights[path]):.2f}" for path in strong]
+            lines.append(f"{Head(layer, number)!s:<8} {'  '.join(paths) or '-'}")
     html = role_maps_html(attention, task, order, framed, first_layer, f"{title}.")
     return View(title, html, "\n".join(lines), attention)
 
@@ -158,33 +148,46 @@ def role_maps_html(
     caption: str = "",
 ) -> "Markup":
     """One table per head, rows attend to columns; cells of framed paths have a frame."""
-
-    def cell(head: Head, dest: int, src: int) -> dict[str, Any]:
-        weight = float(attention[head.layer - first_layer, head.head, dest, src])
-        path = HeadPath(head, RolePath(dest, src))
-        classes = " ".join(["hot"] * (weight > 0.55) + ["in"] * (path in framed)) or None
-        if weight < 0.005:
-            return {"text": "", "attributes": {"class": classes}}
-        text = "1" if weight >= 0.995 else f"{weight:.2f}"[1:] if weight >= 0.05 else ""
-        attributes = {
-            "class": classes,
-            "title": f"{task.path_label(dest, src)}: {weight:.3f}",
-            "style": f"--w:{weight:.2f}",
-            "data-path": path.text(task.role_names),
-        }
-        return {"text": text, "attributes": attributes}
-
     maps = [
-        {"head": head, "rows": [[cell(head, dest, src) for src in order] for dest in order]}
-        for layer in range(first_layer, first_layer + attention.shape[0])
-        for head in (Head(layer, number) for number in range(attention.shape[1]))
+        role_map(Head(layer, number), weights, task, order, framed)
+        for layer, heads in enumerate(attention, first_layer)
+        for number, weights in enumerate(heads)
     ]
     # One row of tables per layer; models with one head per layer fill the width instead.
     across = attention.shape[1] if attention.shape[1] > 1 else len(maps)
     return render(
         "role_maps.html",
         groups=[maps[at : at + across] for at in range(0, len(maps), across)],
-        roles=[{"name": task.role_names[role], "label": task.role_labels[role]} for role in order],
+        roles=role_names(task, order),
         caption=caption,
         framed=bool(framed),
     )
+
+
+def role_map(
+    head: Head,
+    weights: Float[Tensor, "dest src"],
+    task: Task,
+    order: Sequence[int],
+    framed: Collection[HeadPath] = (),
+) -> dict[str, Any]:
+    """A head's mean attention by role, as rows of cells; those that the mask hides have no path."""
+
+    def cell(row: int, column: int) -> dict[str, Any]:
+        path = HeadPath(head, RolePath(order[row], order[column]))
+        weight = float(weights[path.path])
+        hidden = column > row and weight == 0
+        return {
+            "weight": round(weight, 3),
+            "title": f"{task.path_label(*path.path)}: {weight:.3f}",
+            "path": None if hidden else path.text(task.role_names),
+            "framed": path in framed,
+        }
+
+    places = range(len(order))
+    return {"head": str(head), "rows": [[cell(row, at) for at in places] for row in places]}
+
+
+def role_names(task: Task, order: Sequence[int]) -> list[dict[str, str]]:
+    """What the rows and columns of a role map are called."""
+    return [{"name": task.role_names[role], "label": task.role_labels[role]} for role in order]

@@ -97,13 +97,13 @@ def asset(name: str) -> "Markup":
 
 
 @cache
-def explorer_script() -> "Markup":
-    """The script of the explorer's page: one module, from three files."""
-    return unescaped("\n".join(map(asset, ("explorer.js", "example.js", "sort.js"))))
-
-
-@cache
 def circuitsvis_script() -> "Markup":
     """The script that the circuitsvis package carries."""
     script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
     return unescaped(script.replace("</script", "<\\/script"))
+
+
+@cache
+def explorer_script() -> "Markup":
+    """The script of the explorer's page: one module, from three files."""
+    return unescaped("\n".join(map(asset, ("explorer.js", "paths.js", "sort.js"))))

@@ -15,13 +15,13 @@ FIRST_LAYER = (0.05, 0.10)  # the same in the first useful layer
 
 @dataclass(frozen=True)
 class Reported:
-    """What others report for the same measurements.
+    """What others report for the same measurements, in words; empty if they give nothing.
 
     Attributes:
         citation: the source in full.
         source: the source in one word.
-        combined: their loss with all heads replaced, in words; empty if they give none.
-        paths: their losses without single paths; empty if they give none.
+        combined: their loss with all heads replaced.
+        paths: their losses without single paths.
     """
 
     citation: str

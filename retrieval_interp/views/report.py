@@ -1,7 +1,6 @@
-"""The HTML report of a scored circuit: one file that needs no network.
+"""The HTML report of a scored circuit, one file that needs no network.
 
-It is the explorer's page with nothing behind it, with the verdict and tables around it. Everything
-that came from a file is escaped.
+It is the explorer's page with nothing behind it, and the verdict and tables around it.
 """
 
 import importlib.metadata
@@ -19,14 +18,11 @@ from retrieval_interp.views.attention import (
     attention_view,
     position_labels,
     role_maps_html,
-    thousandths,
 )
-from retrieval_interp.views.explorer_data import heads_data, model_info, scored_rows
-from retrieval_interp.views.page import explorer_script, render, unescaped
+from retrieval_interp.views.page import render, unescaped
 from retrieval_interp.views.paper import NOTHING_REPORTED, Reported
 from retrieval_interp.views.score_text import (
     describe,
-    finite,
     head_table,
     loss_lines,
     path_table,
@@ -83,24 +79,8 @@ def render_report(
         framed=bool(paths),
         shown=shown,
         position_note=task.position_note,
-        attention=unescaped(
-            attention_view(model, task, batch, range(shown), name="examples-view").html
-        ),
-        script=explorer_script(),
-        data={
-            "model_info": model_info(name, model, task, order)
-            | {"static": True, "examples": shown, "tolerance": score.tolerance},
-            "state": {
-                "loss": finite(score.combined_loss),
-                "intact": finite(score.baseline_loss),
-                "heads": heads_data(score.circuit, [row.head for row in score.heads]),
-                "drawing": str(parts["drawing"]),
-                "rows": scored_rows(score, task),
-                "json": score.circuit.to_json(),
-            },
-            "chains": batch[:shown].roles.tolist(),
-            "by_role": thousandths(attention),
-        },
+        attention=unescaped(attention_view(model, task, batch, range(shown)).html),
+        json=score.circuit.to_json(),
         record=_record(score, seed, command, training or {}, reported),
     )
     return str(page)
@@ -179,14 +159,13 @@ def _record(
     """How the numbers were computed, one fact per row."""
     packages = ("retrieval-interp", "torch", "transformer-lens", "circuitsvis")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
-    record = {key: value for key, value in training.items() if key != "recipe"}
     examples = f"{score.examples} of the test split, seed {seed}; searches draw from another split"
     rows = {
         "command": command,
         "examples": examples,
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
         "versions": f"{', '.join(versions)}; Python {platform.python_version()}",
-        "trained": _words(record),
+        "trained": _words({key: value for key, value in training.items() if key != "recipe"}),
         "recipe": _words(training.get("recipe", {})),
         "method": reported.citation,
     }

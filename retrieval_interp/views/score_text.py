@@ -1,4 +1,4 @@
-"""Scores as rows, from which come the tables of text and of pages, JSON, and the explorer's list."""
+"""Scores as rows, from which come tables of text, pages, JSON, and the explorer's list."""
 
 import math
 from collections.abc import Sequence
@@ -150,8 +150,8 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
     """All numbers as JSON data."""
     numbers = _fields(
         score,
-        "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se excess_se "
-        "uninformed_loss uninformed kept control notes sufficient minimal",
+        "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
+        "excess_se uninformed_loss uninformed kept control notes sufficient minimal",
     )
     data: Row = finite(
         {
