@@ -64,6 +64,7 @@ class Page {
   draw() {
     const fresh = document.createElement("template");
     fresh.innerHTML = this.model.get("page");
+    let refocus = () => {};
     for (const panel of fresh.content.querySelectorAll("[data-panel]")) {
       const { panel: name } = panel.dataset, html = panel.outerHTML;
       if (html === this.drawn[name]) continue;
@@ -72,10 +73,11 @@ class Page {
       for (const { name, value } of panel.attributes) old.setAttribute(name, value);
       old.replaceChildren(...panel.childNodes);
       old.querySelectorAll("table.sortable").forEach(makeSortable);
-      if (focus) old.querySelector(focus)?.focus();
+      if (focus) refocus = () => old.querySelector(focus)?.focus();
     }
     this.selected = this.root.querySelector("[data-selected]").dataset.selected;
     markPath(this.root, this.selected);
+    refocus();
   }
 }
 
