@@ -35,9 +35,7 @@ def run() -> Series:
     task, model = TASKS[0], build_model(SIZES, TASKS[0]).eval()
     lines = ["L0.H0 uniform", "L1.H0 one-hot s0<-s2"]
     parsed = parse_circuit(lines, task)
-    circuit = Circuit(
-        parsed.mechanisms, 3, "zero", parsed.task, (parse_head_path("L0.H0 s2<-s1", 3),)
-    )
+    circuit = Circuit(parsed.mechanisms, 3, parsed.task, (parse_head_path("L0.H0 s2<-s1", 3),))
     probe = Probe(task, circuit, examples=4)
     snapshots = tuple(probe.measure(model, step) for step in (10, 20))
     losses = tuple(
