@@ -114,25 +114,18 @@ class _Step(NamedTuple):
     circuit: Circuit
     loss: float
     se: float  # standard error of the loss
-    better: bool  # than the intact model, by two standard errors
 
 
 class Workbench:
     """A model and the circuit supposed so far: change it, measure it, draw it, keep it.
 
-    Attributes:
-        model: the hooked model; nothing here changes it.
-        task: what it was trained on.
-        name: what it is called.
-        training: its training record, possibly empty.
-        heads: all heads of the model.
-        batch: the examples of the `test` split that everything is measured on.
-        scorer: measures the loss of any circuit on the batch.
-        listeners: pages that show this workbench; `refresh` of each is called after a change.
+    `batch` holds the examples of the `test` split that everything is measured on; `refresh` of each
+    of the `listeners` is called after a change.
     """
 
     _score: CircuitScore | None = None
     _controls = 20  # random circuits of that score
+    _default = 0.0  # tolerance, once it is known
 
     def __init__(
         self,
@@ -157,7 +150,6 @@ class Workbench:
         self.batch = draw_batch(task, examples, seed, device, "test")
         self.order = role_order(self.batch)
         self.scorer = Scorer(model, task, self.batch)
-        self._intact = self.scorer.base_losses.mean(dim=1)
         self._steps = [self._measured(self.scorer.empty_circuit)]
         self._stated = tolerance  # by the caller; None where each set of examples has its own
         self._model_as_opened = self._fingerprint()
@@ -169,15 +161,13 @@ class Workbench:
     @property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
-        return self._default_tolerance if self._stated is None else self._stated
+        if self._stated is None:
+            self._default = self._default or default_tolerance(self.scorer, self.intact_loss)
+        return self._stated or self._default
 
     @tolerance.setter
     def tolerance(self, tolerance: float) -> None:
         self._stated, self._score = tolerance, None
-
-    @cached_property
-    def _default_tolerance(self) -> float:
-        return default_tolerance(self.scorer, self.intact_loss)
 
     @property
     def circuit(self) -> Circuit:
@@ -236,14 +226,13 @@ class Workbench:
         return render("bench.html", lines=lines, drawing=unescaped(self.drawing()))
 
     def _state(self) -> str:
-        _, loss, se, better = self._steps[-1]
+        _, loss, se = self._steps[-1]
         if not self.circuit.mechanisms:
             return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
         below = "below" if loss < self.tolerance else "not below"
         return (
             f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
             f"{counted(len(self.heads), 'head')} replaced, {below} {self.tolerance:g}"
-            f"{', better than the intact model' if better else ''}"
         )
 
     def drawing(self) -> str:
@@ -321,10 +310,7 @@ class Workbench:
     def _measured(self, circuit: Circuit) -> _Step:
         loss = self.scorer.rebase(circuit)
         each = self.scorer.base_losses.mean(dim=1)
-        gain = self._intact - each
-        return _Step(
-            circuit, loss, standard_error(each), float(gain.mean()) > 2 * standard_error(gain)
-        )
+        return _Step(circuit, loss, standard_error(each))
 
     def _check_unchanged(self) -> None:
         if self._fingerprint() != self._model_as_opened:
@@ -368,7 +354,8 @@ class Workbench:
     ) -> View:
         """Search for a circuit, on examples of another split, and make it the current one.
 
-        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far.
+        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far; its
+        `unfinished` then says so. The view's `data` is the loss.
 
         Args:
             time: seconds after which the search ends with the best circuit so far.
@@ -376,10 +363,6 @@ class Workbench:
             examples: number of examples that decide; by default as many as are measured on.
             restarts: number of starting circuits.
             one_hot: only one-hot paths, as in the paper: no two sources share.
-
-        Returns:
-            A view of the circuit; its `data` is the loss. If the search was cut short, the
-            circuit's `unfinished` says why.
         """
         options = {"time": time, "heads": heads, "examples": examples}
         with line_with(self.progress) as watch:

@@ -3,10 +3,9 @@
 1. It listens on the loopback address. The page's address holds a random token, and every request
    needs it, the server's own name as Host, and, where a browser names one, its own Origin: no other
    user of the machine and no other page of the browser can ask anything.
-2. The page comes as server-sent events, its messages as requests. Requests are only
-   queued by the server's threads; `serve` answers them one by one where it was called, so that
-   Ctrl-C ends the work in hand too. Only `cancel` is not queued.
-3. The page may ask this server alone: its content security policy forbids the rest.
+2. The page comes as server-sent events. Messages but `cancel` are queued by the server's threads;
+   `serve` answers them where it was called, so that Ctrl-C ends the work in hand too.
+3. The page may ask this server only: its content security policy forbids the rest.
 """
 
 import json

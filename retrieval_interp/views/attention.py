@@ -34,7 +34,6 @@ def attention_view(
     examples: Sequence[int] = (0,),
     layers: Sequence[int] | None = None,
     circuit: Circuit | None = None,
-    name: str | None = None,
 ) -> View:
     """Every head's attention on some examples; the reader picks the example from a list.
 
@@ -45,7 +44,6 @@ def attention_view(
         examples: which examples of the batch.
         layers: which layers; by default all.
         circuit: show the attention with this circuit in place; by default the intact model's.
-        name: of the view's element on its page; by default a random one.
 
     Returns:
         A view whose `data` is the attention, [example head dest src], heads by layer and number.
@@ -61,7 +59,7 @@ def attention_view(
     labels = [position_labels(model, task, some, place) for place in range(len(chosen))]
     html = render(
         "attention.html",
-        name=name or f"attention-{uuid.uuid4().hex[:12]}",
+        name=f"attention-{uuid.uuid4().hex[:12]}",
         examples=chosen,
         circuitsvis=circuitsvis_script(),
         data={

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.scan.scan import Scan
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.views.attention import patterns_on, position_labels
+from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, circuitsvis_script, render
 from retrieval_interp.views.score_text import finite
 from retrieval_interp.views.tables import text_table, wrapped
@@ -86,14 +84,16 @@ def scan_cells(scan: Scan) -> list[list[str]]:
 
 def scan_to_dict(scan: Scan) -> dict[str, Any]:
     """All numbers as JSON data; mean patterns are left out."""
-    keys = ("intact_loss", "alone_intact_loss", "uninformed_loss", "uninformed", "tolerance")
-    keys += ("joint_loss", "kept", "joint_se", "random_loss", "finished", "rank_correlation")
+    keys = (
+        "intact_loss alone_intact_loss uninformed_loss uninformed tolerance joint_loss kept "
+        "joint_se random_loss finished rank_correlation"
+    )
     data: dict[str, Any] = finite(
         {
             "task": scan.task.to_dict(),
             "description": scan.task.description,
             "examples": len(scan.batch),
-            **{key: getattr(scan, key) for key in keys},
+            **{key: getattr(scan, key) for key in keys.split()},
             "tried": len(scan.tried),
             "heads": sorted(scan_rows(scan), key=lambda row: (row["layer"], row["head"])),
         }
@@ -140,7 +140,7 @@ def scan_verdict(scan: Scan) -> str:
         untried = counted(heads - len(scan.tried), "head")
         said.append(f"The time was over before {untried} could be tried.")
     if 0 < (measured := sum(not math.isnan(row.loss) for row in scan.heads)) < heads:
-        said.append(f"Replaced alone: {counted(measured, 'head')}.")
+        said.append(f"{counted(measured, 'head')} were replaced alone.")
     if not math.isnan(scan.rank_correlation):
         said.append(
             f"Rank correlation of estimates and exact changes: {scan.rank_correlation:.2f}."
@@ -163,12 +163,11 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
     """A scan as a page or in a notebook.
 
     A heat map has a cell per head, coloured by its rule and framed where the head has to stay; a
-    click on a cell or a row shows the head's mean pattern, and circuitsvis its attention on one
-    example.
+    click on a cell or a row shows the head's mean pattern, and its attention on one example.
 
     Args:
         scan: what `ri.scan` returned.
-        model: the model that was scanned, for the patterns of the example.
+        model: the model that was scanned.
         example: which of the examples of `scan.batch`.
     """
     if not 0 <= example < len(scan.batch):
@@ -180,16 +179,18 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
     where = Where(some.roles, size, causal, real=some.attention_mask)
     heads, data = [], {}
     for row in scan.heads:
-        kind = "paths" if row.rule.paths else row.rule.kind
         # A mean by role is drawn as it falls on this example.
-        mean = scan.means[row.head].pattern(where)
-        stays = row.replaced is None and scan.learned
-        cell = {"name": str(row.head), "kind": kind, "color": row.rule.color, "stays": stays}
-        heads.append(cell | {"share": round(row.share, 2)})
-        data[str(row.head)] = {
-            "mean": _percent(mean[0, :shown, :shown]),
-            "attention": _percent(patterns[row.head.layer, row.head.head, :shown, :shown]),
-        }
+        mean, real = scan.means[row.head].pattern(where)[0], patterns[row.head]
+        heads.append(
+            {
+                "name": str(row.head),
+                "kind": "paths" if row.rule.paths else row.rule.kind,
+                "color": row.rule.color,
+                "stays": row.replaced is None and scan.learned,
+                "share": round(row.share, 2),
+            }
+        )
+        data[str(row.head)] = [thousandths(each[:shown, :shown]) for each in (mean, real)]
     across = patterns.shape[1]
     layers = [heads[at : at + across] for at in range(0, len(heads), across)]
     html = render(
@@ -210,9 +211,3 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
         },
     )
     return View(f"What the heads do: {scan.task.description}", html, scan_text(scan), scan)
-
-
-def _percent(pattern: Float[Tensor, "dest src"]) -> list[list[int]]:
-    """Whole percent."""
-    rows: list[list[int]] = pattern.mul(100).round().int().tolist()
-    return rows

@@ -24,17 +24,14 @@ Row = dict[str, Any]
 
 def describe(model: Any, task: Task) -> str:
     """The task and the sizes of a hooked model in one line."""
-    return _described(task, model.cfg.n_layers, model.cfg.n_heads, model.cfg.d_model)
+    cfg = model.cfg
+    return describe_config(ModelConfig(cfg.n_layers, cfg.n_heads, cfg.d_model), task)
 
 
 def describe_config(config: ModelConfig, task: Task) -> str:
     """The task and a model's sizes in one line."""
-    return _described(task, config.layers, config.heads, config.d_model)
-
-
-def _described(task: Task, layers: int, heads: int, d_model: int) -> str:
-    sizes = f"{counted(layers, 'layer')} of {counted(heads, 'head')}, d_model {d_model}"
-    return f"{task.description}; {sizes}"
+    sizes = f"{counted(config.layers, 'layer')} of {counted(config.heads, 'head')}"
+    return f"{task.description}; {sizes}, d_model {config.d_model}"
 
 
 def finite(data: Any) -> Any:
@@ -177,10 +174,7 @@ def shown_paths(score: CircuitScore, task: Task | None = None) -> list[Row]:
 
 
 def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str], list[list[str]]]:
-    """Paths: name, meaning, both losses, and what each does.
-
-    Paths of which any one suffices share a row; there the live loss is that of cutting them all.
-    """
+    """Paths, what they cost and do; those of which any one suffices share a row and are all cut."""
     loss = score.loss_name
     header = ["path", "meaning", f"{loss}, removed from the circuit", f"{loss}, cut live"]
     rows = []
@@ -221,12 +215,9 @@ def loss_lines(score: CircuitScore) -> list[tuple[str, str, str]]:
 
 
 def score_table(score: CircuitScore, task: Task | None = None, width: int | None = None) -> str:
-    """Every number of a score as text.
+    """Every number of a score as text, in lines of at most `width` characters.
 
-    Args:
-        score: what `ri.score_circuit` returned.
-        task: names the roles; by default they are letters.
-        width: characters per line; by default lines are as long as they need to be.
+    The task names the roles; without it they are letters.
     """
     baseline, combined = (
         wrapped(f"{name}  {number}{kept}", width, 4) for name, number, kept in loss_lines(score)
@@ -250,20 +241,13 @@ def unlearned_text(loss: float, task: Task) -> str:
 
 
 def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORTED) -> str:
-    """What the numbers say, in a few sentences; numbers that others report are quoted next to ours.
-
-    Args:
-        score: the numbers.
-        task: what they were measured on.
-        reported: what others report.
-    """
+    """What the numbers say, in a few sentences; what others report is quoted next to it."""
     if is_unlearned(score.baseline_loss, task):
         return unlearned_text(score.baseline_loss, task)
     said = [_sufficiency(score, reported)]
     if score.paths and score.sufficient:
         said.append(_minimality(score, reported))
-    if score.control:
-        said.append(control_summary(score))
+    said += [control_summary(score)] if score.control else []
     said += score.notes
     if not score.reachable:
         said.append(
