@@ -33,10 +33,10 @@ from retrieval_interp.circuits import (
     Head,
     HeadPath,
     Scorer,
-    ablation_sweep,
+    ablations,
     mean_attention,
 )
-from retrieval_interp.circuits.discovery.candidates import propose
+from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.hooks.points import pattern_hook_name
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
@@ -123,7 +123,7 @@ def compare(
         difference = max(difference, *(abs(a - b) for a, (_, b) in zip(found, chosen)))
 
     for round_number in range(rounds):
-        seconds, found = timed(lambda: ablation_sweep(model, task, batch))
+        seconds, found = timed(lambda: ablations(model, task, batch))
         empty = Circuit({}, len(task.role_names))
         all_of_them = [(empty.replace(head, m), loss) for (head, m), loss in found.heads.items()]
         all_of_them += [(empty.cut(row.path), row.live_loss) for row in found.paths]

@@ -23,7 +23,7 @@ import torch
 from measure import arguments, exponent, machine, prepare, report
 from tqdm import tqdm
 
-from retrieval_interp.circuits import ablation_sweep, discover
+from retrieval_interp.circuits import ablations, discover
 from retrieval_interp.circuits.known.rules import doubling_rules
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.tasks import RetrievalTask
@@ -59,7 +59,7 @@ def sweep(size: Size, device: torch.device) -> Run:
     batch = task.sample(size.examples, 0, device, split="test")
 
     def run() -> dict[str, Any]:
-        found = ablation_sweep(model, task, batch)
+        found = ablations(model, task, batch)
         return {"questions": len(found.heads) + len(found.paths)}
 
     return run

@@ -23,13 +23,12 @@ print(f"accuracy {task.accuracy(outputs, batch):.2f}", end=", ")
 print(f"logit difference {task.logit_differences(outputs, batch).mean():.1f}\n")
 del outputs
 
-sweep = ri.ablation_sweep(model, task, batch[:16], estimate=True, exact=10)
-print(f"loss {sweep.baseline_loss:.3f}; with the largest estimates, one at a time:")
-for change, loss in sweep.exact.items():
+found = ri.estimated_ablations(model, task, batch[:16], exact=10)
+print(f"loss {found.baseline_loss:.3f}; with the largest estimates, one at a time:")
+for change, loss in found.exact.items():
     if isinstance(change, ri.HeadPath):
         what = f"{change.head} without {task.path_label(*change.path)}"
-        estimate = sweep.paths[change]
     else:
         what = f"{change[0]} {change[1]}"
-        estimate = sweep.heads[change]
-    print(f"{what:28} {loss - sweep.baseline_loss:+.3f}  estimated {estimate.effect:+.3f}")
+    estimate = found.estimates[change]
+    print(f"{what:28} {loss - found.baseline_loss:+.3f}  estimated {estimate.effect:+.3f}")

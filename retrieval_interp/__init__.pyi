@@ -6,11 +6,14 @@ from retrieval_interp.circuits import Head as Head
 from retrieval_interp.circuits import HeadPath as HeadPath
 from retrieval_interp.circuits import Mechanism as Mechanism
 from retrieval_interp.circuits import RolePath as RolePath
+from retrieval_interp.circuits import Search as Search
+from retrieval_interp.circuits import SearchOptions as SearchOptions
 from retrieval_interp.circuits import ablated as ablated
-from retrieval_interp.circuits import ablation_sweep as ablation_sweep
+from retrieval_interp.circuits import ablations as ablations
 from retrieval_interp.circuits import attribute as attribute
 from retrieval_interp.circuits import discover as discover
 from retrieval_interp.circuits import enabled_by as enabled_by
+from retrieval_interp.circuits import estimated_ablations as estimated_ablations
 from retrieval_interp.circuits import mean_attention as mean_attention
 from retrieval_interp.circuits import mechanisms as mechanisms
 from retrieval_interp.circuits import needed_paths as needed_paths

@@ -23,14 +23,14 @@ from retrieval_interp.circuits import (
     Head,
     HeadPath,
     Scorer,
+    SearchOptions,
     ablated,
-    ablation_sweep,
+    ablations,
     mean_attention,
     score_circuit,
 )
 from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.attention import check_paths
-from retrieval_interp.circuits.discovery.watch import Watch
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.points import is_causal
@@ -364,29 +364,30 @@ class Workbench:
             restarts: number of starting circuits.
             one_hot: only one-hot paths, as in the paper: no two sources share.
         """
-        options = {"time": time, "heads": heads, "examples": examples}
-        with line_with(self.progress) as watch:
-            found = self.search(self.model, watch, restarts=restarts, one_hot=one_hot, **options)
-        return self.take(found)
+        options = self.search_options(time, heads, examples, restarts, one_hot)
+        progress = line_with(self.progress)
+        return self.take(
+            discover_circuit(self.model, self.task, options=options, progress=progress)
+        )
 
-    def search(self, model: Any, watch: Watch | None, **options: Any) -> Circuit:
-        """What `discover` finds in the model, or in a copy of it; nothing here changes."""
+    def search_options(
+        self,
+        time: float | None = None,
+        heads: Iterable[str | Head] | None = None,
+        examples: int | None = None,
+        restarts: int = 4,
+        one_hot: bool = False,
+    ) -> SearchOptions:
+        """The options of a search by `discover`."""
         self._check_unchanged()
-        heads = options.get("heads")
-        chosen = None if heads is None else [
-            self.check_head(Head.parse(head) if isinstance(head, str) else head) for head in heads
-        ]  # fmt: skip
-        return discover_circuit(
-            model,
-            self.task,
-            self._stated,
-            options.get("examples") or len(self.batch),
-            self.seed,
-            options.get("restarts", 4),
-            not options.get("one_hot"),
-            options.get("time"),
-            chosen,
-            watch,
+        return SearchOptions(
+            tolerance=self._stated,
+            examples=len(self.batch) if examples is None else examples,
+            seed=self.seed,
+            restarts=restarts,
+            shared=not one_hot,
+            time=time,
+            heads=None if heads is None else [Head.parse(str(head)) for head in heads],
         )
 
     def take(self, found: Circuit) -> View:
@@ -448,9 +449,7 @@ class Workbench:
         if not 0 <= least <= 1:
             raise InputError(f"least: expected a mean attention of 0 to 1, found {least!r:.40}")
         self._check_unchanged()
-        found = ablation_sweep(
-            self.model, self.task, self.batch, least=least, progress=self.progress
-        )
+        found = ablations(self.model, self.task, self.batch, least=least, progress=self.progress)
         return ablations_view(found, self.task)
 
     # Scoring

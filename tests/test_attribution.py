@@ -234,23 +234,25 @@ def test_a_mean_loss_of_tokens_and_of_vectors_differ(hooked):
 
 def test_an_estimated_sweep_is_that_of_the_attribution(model, task):
     batch = task.sample(8, seed=3)
-    found = ri.ablation_sweep(model, task, batch, estimate=True, exact=5)
-    exact = ri.ablation_sweep(model, task, batch)
+    found = ri.estimated_ablations(model, task, batch, exact=5)
+    exact = ri.ablations(model, task, batch)
     attribution = attribute(model, task, batch)
-    means = dict(found.heads.keys())
+    paths = {each: row for each, row in found.estimates.items() if isinstance(each, HeadPath)}
+    heads = {each: row for each, row in found.estimates.items() if each not in paths}
+    means = dict(heads.keys())
     assert means.keys() == exact.head_costs.keys()
     own = {head: pattern_shares(model, batch, {head: [mean]})[head] for head, mean in means.items()}
     assert found.changed == {head: pytest.approx(1 - share) for head, (share,) in own.items()}
     assert found.far == [head for head, share in found.changed.items() if share > 0.5]
-    assert list(found.paths) == [row.path for row in exact.paths]
-    for choice, estimate in found.heads.items():
+    assert paths.keys() == {row.path for row in exact.paths}
+    for choice, estimate in heads.items():
         assert estimate == attribution.estimate(EMPTY.replace(*choice))
-    for path, estimate in found.paths.items():
+    for path, estimate in paths.items():
         assert estimate == attribution.estimate(EMPTY.cut(path))
     scorer = Scorer(model, task, batch)
-    replaced = {choice: scorer.loss(EMPTY.replace(*choice)) for choice in found.heads}
+    replaced = {choice: scorer.loss(EMPTY.replace(*choice)) for choice in heads}
     losses = {**replaced, **{row.path: row.live_loss for row in exact.paths}}
-    effects = {key: row.effect for key, row in {**found.heads, **found.paths}.items()}
+    effects = {key: row.effect for key, row in found.estimates.items()}
     assert set(found.exact) == set(sorted(effects, key=effects.get)[-5:])
     assert found.exact == {key: pytest.approx(losses[key], abs=1e-6) for key in found.exact}
     pairs = pd.DataFrame([(effects[key], losses[key]) for key in found.exact])

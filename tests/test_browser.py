@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.discovery.watch import SearchStopped
+from retrieval_interp.circuits.discovery.search import SearchStopped
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.training.model import build_model
@@ -222,10 +222,9 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
 def test_a_search_is_bounded_and_cancelled_in_the_browser(monkeypatch):
     monkeypatch.setattr("retrieval_interp.explorer.state._TELLING", -1)
     bench, asked = ri.open("small", **QUIET), []
-    search = type(bench).search
-    monkeypatch.setattr(
-        type(bench), "search", lambda *all, **more: asked.append(more) or search(*all, **more)
-    )
+    kind, own = type(bench), type(bench).search_options
+    keep = lambda *all, **more: asked.append(more) or own(*all, **more)  # noqa: E731
+    monkeypatch.setattr(kind, "search_options", keep)
     with served(bench) as (page, answer), warnings.catch_warnings():
         warnings.simplefilter("ignore", SearchStopped)
         page.get_by_text("options").click()

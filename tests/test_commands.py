@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from retrieval_interp.circuits import Circuit, parse_circuit
-from retrieval_interp.circuits.discovery.watch import SearchStopped
+from retrieval_interp.circuits.discovery.search import SearchStopped
 from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.commands.train import main as train
 from retrieval_interp.tasks import InputError, RetrievalTask

@@ -1,84 +1,71 @@
+"""Searches: against naive runs and every single change, and where they are left early."""
+
+import contextlib
 import itertools
+import json
+import os
+import re
+import sys
+import warnings
 
 import pytest
+import torch
 
+import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.discovery.candidates import propose
-from retrieval_interp.circuits.discovery.changes import Add, changed
-from retrieval_interp.circuits.discovery.search import Search, discover
-from retrieval_interp.circuits.discovery.watch import SearchStopped
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, along
-from retrieval_interp.circuits.notation import parse_head_path
+from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.discovery.search import STRATEGIES, Search, SearchStopped, discover
+from retrieval_interp.circuits.discovery.space import Change, propose
+from retrieval_interp.circuits.discovery.steps import Steps
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
-from retrieval_interp.circuits.scores.circuit_score import score_circuit
+from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
-from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
 from retrieval_interp.training.model import ModelConfig, build_model
+from tests.terminal import COLUMNS, lines_of, set_size, terminal
 from tests.test_scoring import naive_mse
 
 
-def test_proposals_follow_the_attention():
-    import torch
+@pytest.fixture(scope="module")
+def small():
+    return ri.load_checkpoint("small")
 
+
+@pytest.fixture(scope="module")
+def whole(small):
+    """A whole search, and where it was at every event."""
+    search = Search(small.model, small.task, SearchOptions(examples=64, restarts=2))
+    return search, list(search)
+
+
+def test_proposals_follow_the_attention():
     attention = torch.tensor([[0.1, 0.2, 0.7], [0.0, 1.0, 0.0], [0.0, 0.45, 0.55]])
     assert str(propose(attention, "one-hot", 0.4)) == "one-hot s0<-s2 s1<-s1 s2<-s2"
     assert str(propose(attention, "shared", 0.4)) == "shared s0<-s2 s1<-s1 s2<-s1 s2<-s2"
     assert str(propose(attention, "one-hot", 0.6)) == "one-hot s0<-s2 s1<-s1"
 
 
-def test_shared_with_one_source_a_role_is_one_hot():
-    assert along((RolePath(0, 2), RolePath(4, 3))).kind == "one-hot"
-    assert along((RolePath(0, 2), RolePath(0, 3))).kind == "shared"
-
-
 def test_one_chain_is_unlearned_only_when_nothing_is_known():
-    one = RetrievalTask(chains=1)
+    one, four = RetrievalTask(chains=1), RetrievalTask()
     assert is_unlearned(1.0, one) and not is_unlearned(0.01, one)
-    four = RetrievalTask()
     assert is_unlearned(0.75, four) and not is_unlearned(0.6, four)
 
 
-@pytest.fixture(scope="module")
-def small():
-    return load_checkpoint("small")
-
-
 @pytest.mark.slow
-def test_the_search_is_deterministic_and_leaves_the_model_alone(small):
-    before = {name: p.clone() for name, p in small.model.named_parameters()}
-    first = discover(small.model, small.task, examples=64, restarts=2)
-    assert discover(small.model, small.task, examples=64, restarts=2) == first
-    assert all((p == before[name]).all() for name, p in small.model.named_parameters())
-    assert not any(point.has_hooks() for point in small.model.hook_dict.values())
-
-
-@pytest.mark.slow
-def test_other_examples_name_the_same_paths(small):
-    circuits = [discover(small.model, small.task, None, 256, seed, 1) for seed in (0, 1)]
-    assert list(circuits[0].paths()) == list(circuits[1].paths())
-
-
-@pytest.mark.slow
-def test_the_circuit_found_holds_on_other_examples(small):
-    circuit = discover(small.model, small.task, examples=256, restarts=1)
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_circuit_found_holds_on_other_examples(small, shared):
+    found = discover(small.model, small.task, examples=256, restarts=1, shared=shared)
+    other = discover(small.model, small.task, examples=256, restarts=1, shared=shared, seed=1)
+    assert list(found.paths()) == list(other.paths())
     batch = small.task.sample(256, seed=7, split="test")
-    score = score_circuit(small.model, small.task, circuit, batch, controls=10)
-    assert score.sufficient and score.minimal
-    assert len(circuit.mechanisms) == 5
+    score = score_circuit(small.model, small.task, found, batch, controls=10)
+    assert score.sufficient and score.minimal and len(found.mechanisms) == 5
     # Three useful heads: the least that D = 3 needs.
-    assert sum(bool(mechanism.paths) for mechanism in circuit.mechanisms.values()) == 3
-
-
-@pytest.mark.slow
-def test_without_shared_sources_paths_are_one_hot_alone():
-    small = load_checkpoint("small")
-    circuit = discover(small.model, small.task, examples=256, restarts=1, shared=False)
-    kinds = {mechanism.kind for mechanism in circuit.mechanisms.values()}
-    assert len(circuit.mechanisms) == 5 and kinds <= {"one-hot", "uniform", "identity"}
-    batch = small.task.sample(256, split="test")
-    score = score_circuit(small.model, small.task, circuit, batch, controls=0)
-    assert score.sufficient and {Head(2, 0), Head(4, 0)} < {path.head for path in circuit.paths()}
+    assert sum(bool(mechanism.paths) for mechanism in found.mechanisms.values()) == 3
+    assert shared or {m.kind for m in found.mechanisms.values()} <= {
+        "one-hot", "uniform", "identity",
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -105,24 +92,23 @@ def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
 
 
 @pytest.mark.slow
-def test_a_search_ends_when_there_is_no_other_start(small):
-    """However many were asked for; few circuits differ in two heads."""
-    heads = [Head(1, 0), Head(3, 0)]
-    found = discover(small.model, small.task, examples=16, restarts=20, heads=heads)
-    assert discover(small.model, small.task, examples=16, restarts=10**15, heads=heads) == found
-
-
-@pytest.mark.slow
-def test_a_single_path_too_many_is_noticed_at_the_end(small):
+def test_a_single_path_too_many_is_noticed_at_the_end(small, whole):
     """Also where no two changes together hold."""
-    found = discover(small.model, small.task, examples=64, restarts=1)
+    search, _ = whole
+    steps, found = Steps(search.judge, search.space), search.circuit
     circuit = Circuit(found.mechanisms, found.n_roles, found.task)
-    spare = changed(circuit, [Add(parse_head_path("L2.H0 s6<-s6", 7))])
-    batch = small.task.sample(64, split="discovery")
-    search = Search(small.model, small.task, batch, None)
-    assert search.steps.one_or_two_less(circuit) is None
-    less = search.steps.one_or_two_less(spare)
-    assert less is not None and search.space.simplicity(less) == search.space.simplicity(circuit)
+    spare = search.space.changed(circuit, Change(Head(2, 0), more=RolePath(6, 6)))
+
+    def result(doing):
+        while True:
+            try:
+                next(doing)
+            except StopIteration as end:
+                return end.value
+
+    assert result(steps.one_or_two_less(circuit)) is None
+    less = result(steps.one_or_two_less(spare))
+    assert search.space.simplicity(less) == search.space.simplicity(circuit)
 
 
 class Silent(Task):
@@ -130,14 +116,9 @@ class Silent(Task):
 
     def __init__(self, task):
         self.task = task
+        self.sample, self.example_losses = task.sample, task.example_losses
 
     role_names = property(lambda self: self.task.role_names)
-
-    def sample(self, *arguments, **more):
-        return self.task.sample(*arguments, **more)
-
-    def example_losses(self, outputs, batch):
-        return self.task.example_losses(outputs, batch)
 
 
 @pytest.mark.slow
@@ -177,37 +158,77 @@ def test_a_model_that_knows_nothing_has_no_circuit():
     assert not discover(model, task, examples=16, restarts=1).mechanisms
 
 
+# Watching a search, and leaving it
+
+
+def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
+    search, states = whole
+    numbers = [state.scored for state in states]
+    assert numbers == sorted(numbers) and len(set(numbers)) > 100
+    doing = {state.doing for state in states}
+    assert {"start 1 of 2: simpler heads", "start 2 of 2: simpler heads"} < doing
+    assert any(text.startswith("cutting paths, 3 of") for text in doing)
+    costs = [state.cost for state in states if state.cost is not None]
+    assert costs == sorted(costs, reverse=True) and states[0].cost is None
+    assert str(states[0]).endswith("none holds yet")
+    # The last one told is that of the circuit found, measured by another search.
+    last, found = states[-1], search.circuit
+    other = Search(small.model, small.task, SearchOptions(examples=64))
+    assert last.cost == other.space.cost(found)
+    assert last.loss == pytest.approx(other.judge.exact_loss(found))
+    assert str(last).endswith(f"best cost {last.cost}, loss {last.loss:.4f}")
+    before = [weight.clone() for weight in small.model.parameters()]
+    again = discover(small.model, small.task, examples=64, restarts=2)
+    assert found.unfinished == "" and found == again
+    assert all(map(torch.equal, before, small.model.parameters()))
+
+
+@pytest.mark.parametrize("how", ["returns", "interrupts"])
+def test_a_search_that_is_left_gives_its_best_so_far(small, whole, how):
+    _, states = whole
+    first = next(place for place, state in enumerate(states) if state.cost is not None)
+    seen = []
+
+    def progress(search, what):
+        for state in search:
+            seen.append(state)
+            if len(seen) > first + 60:
+                if how == "interrupts":
+                    raise KeyboardInterrupt
+                return
+            yield state
+
+    with pytest.warns(SearchStopped, match="the search was cancelled; a simpler circuit may exist"):
+        found = discover(small.model, small.task, examples=64, restarts=2, progress=progress)
+    assert seen == states[: len(seen)] and found == seen[-1].best
+    assert found.enabling == () and found.unfinished.startswith("the search was cancelled")
+    assert not any(point.has_hooks() for point in small.model.hook_dict.values())
+    with pytest.raises(KeyboardInterrupt, match="before any circuit held"):
+        discover(small.model, small.task, examples=16, progress=lambda search, what: [])
+
+
 @pytest.mark.slow
 def test_a_search_out_of_time_gives_its_best_so_far(small, monkeypatch):
-    """Time counted in looks at parts of the examples, of which a whole search takes 2,000."""
+    """Time counted in events, of which a whole search has some thousands."""
     looks = itertools.count()
     monkeypatch.setattr("retrieval_interp.circuits.discovery.search.monotonic", lambda: next(looks))
-    ranks, cut_short, enabling = [], [], []
-    for time in (2.0, 300.0, 750.0):
+    ranks, cut_short = [], []
+    unlimited = Search(small.model, small.task, SearchOptions(examples=64, restarts=1))
+    rank = Steps(unlimited.judge, unlimited.space).rank
+    events = sum("paths, " not in state.doing for state in unlimited)  # before paths are cut
+    for time in (2.0, events / 2, events * 1.4):
         with pytest.warns(SearchStopped) as told:
             found = discover(small.model, small.task, examples=64, restarts=1, time=time)
         assert "a simpler circuit may exist" in str(told[0].message)
         cut_short.append("the intact model may need more" in str(told[-1].message))
         assert found.unfinished == "; ".join(str(one.message) for one in told)
-        enabling.append(len(found.enabling))
-        search = Search(small.model, small.task, small.task.sample(64, split="discovery"), None)
-        ranks.append(search.steps.rank(found))
-        assert not any(point.has_hooks() for point in small.model.hook_dict.values())
-    unlimited = discover(small.model, small.task, examples=64, restarts=1, time=1e9)
-    assert unlimited.unfinished == ""
-    assert ranks == sorted(ranks, reverse=True) and ranks[-1] >= search.steps.rank(unlimited)
-    assert cut_short == [True, True, False] and enabling[0] == 0 < enabling[-1]
-    assert search.judge.holds(found) and any(found.paths())
-
-
-@pytest.mark.parametrize("time", [0.0, -1.0, float("nan")])
-def test_no_time_is_refused(small, time):
-    with pytest.raises(InputError, match="time: expected more than 0"):
-        discover(small.model, small.task, time=time)
+        ranks.append(rank(found))
+    assert ranks == sorted(ranks, reverse=True) and ranks[-1] >= rank(unlimited.circuit)
+    assert cut_short[0] and not cut_short[-1] and found.enabling and any(found.paths())
 
 
 @pytest.mark.parametrize("place", [1, 3, 40])
-def test_an_interrupt_leaves_nothing_on_the_model(small, monkeypatch, place):
+def test_an_interrupt_leaves_nothing_on_the_model(small, place):
     """The model as HookRuns see it, with hooks on it in every run and estimate."""
     learnable = [parameter.requires_grad for parameter in small.model.parameters()]
     attended, runs = itertools.count(1), "blocks.2.attn.hook_pattern"
@@ -218,8 +239,140 @@ def test_an_interrupt_leaves_nothing_on_the_model(small, monkeypatch, place):
 
     with small.model.hooks(fwd_hooks=[(runs, interrupt)]):
         before = {name: len(p.fwd_hooks) for name, p in small.model.hook_dict.items()}
-        with pytest.raises(KeyboardInterrupt):
-            discover(small.model, small.task, examples=16, restarts=1)
+        with contextlib.suppress(KeyboardInterrupt), warnings.catch_warnings():
+            warnings.simplefilter("ignore", SearchStopped)  # a circuit that holds is given back
+            found = discover(small.model, small.task, examples=16, restarts=1)
+            assert found.unfinished
+        assert next(attended) > place
         assert before == {name: len(p.fwd_hooks) for name, p in small.model.hook_dict.items()}
     assert learnable == [parameter.requires_grad for parameter in small.model.parameters()]
     assert all(parameter.grad is None for parameter in small.model.parameters())
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"time": 0.0}, "time: expected more than 0"),
+        ({"time": float("nan")}, "time: expected more than 0"),
+        ({"restarts": 0}, "restarts"),
+        ({"heads": [Head(9, 0)]}, "heads: expected .* L0.H0 to L4.H0, found L9.H0"),
+        ({"heads": []}, "heads: .* found none"),
+        ({"strategy": "lazy"}, "strategy: expected greedy"),
+    ],
+)
+def test_options_out_of_range_are_refused(small, choices, said):
+    with pytest.raises(InputError, match=said):
+        discover(small.model, small.task, examples=16, **choices)
+
+
+def test_a_strategy_is_a_function(small, monkeypatch):
+    def idle(judge, space):
+        yield "nothing"
+        return space.all_idle(space.without(space.empty, Head(3, 0)), UNIFORM)
+
+    monkeypatch.setitem(STRATEGIES, "idle", idle)
+    options = SearchOptions(examples=16, strategy="idle")
+    assert discover(small.model, small.task, options=options).mechanisms == {Head(3, 0): UNIFORM}
+
+
+def test_a_search_may_be_confined_to_some_heads(small):
+    """It ends when there is no other start, as few circuits differ in two heads."""
+    heads = [Head(1, 0), Head(3, 0)]
+    found = discover(small.model, small.task, examples=16, restarts=10**15, heads=heads)
+    assert list(found.mechanisms) == heads
+    assert {path.head for path in found.every_path()} <= set(heads)
+
+
+def test_the_workbench_and_the_command_pass_options_on(
+    monkeypatch, run_command_in_process, tmp_path
+):
+    bench, asked = ri.open("small", examples=32, progress=lambda items, what: items), []
+
+    def found(model, task, options, progress):
+        asked.append(options)
+        return Circuit({}, 7)
+
+    monkeypatch.setattr("retrieval_interp.bench.workbench.discover_circuit", found)
+    bench.discover()
+    bench.discover(time=60.0, heads=["L0.H0", Head(2, 0)], examples=16, restarts=1, one_hot=True)
+    heads = [Head(0, 0), Head(2, 0)]
+    assert asked == [
+        SearchOptions(examples=32),  # each set of examples has its own tolerance
+        SearchOptions(examples=16, restarts=1, shared=False, time=60.0, heads=heads),
+    ]
+    options = ["--examples", 32, "--heads", "L1.H0", "L3.H0", "--restarts", 1, "--controls", 3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SearchStopped)
+        done = run_command_in_process(
+            "ablate", *options, "--one-hot", "--json", "numbers.json", cwd=tmp_path
+        )
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "numbers.json").read_text())
+    kinds = {row["layer"]: row["mechanism"] for row in data["heads"]}
+    assert {kinds[layer] for layer in (0, 2, 4)} == {"original"} and "original" not in kinds[1]
+    assert len(data["control"]) == 3 or not data["paths"]
+    for wrong, said in (
+        (("--heads", "L7.H0"), "heads: expected one or more of L0.H0 to L4.H0, found L7"),
+        (("--circuit", "c.json", "--time", 5), "--time: expected a search, found --circuit"),
+    ):
+        done = run_command_in_process("ablate", "--examples", 16, *wrong, cwd=tmp_path)
+        assert done.returncode == 2 and said in done.stderr
+
+
+def test_an_unfinished_circuit_says_so_in_files_text_and_scores(small, tmp_path):
+    plain = ri.parse_circuit(["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform"], small.task)
+    marked = Circuit(plain.mechanisms, 7, task=plain.task, unfinished="the search was cancelled")
+    again = Circuit.from_json(marked.to_json(), 7)
+    assert again == marked == plain and again.unfinished == "the search was cancelled"
+    assert "unfinished" not in plain.to_json() and "unfinished" not in repr(plain)
+    assert repr(marked).splitlines()[-1] == "unfinished: the search was cancelled"
+    assert marked.replace(Head(3, 0), plain[Head(2, 0)]).unfinished == ""
+    bench = ri.open("small", examples=16, progress=lambda items, what: items)
+    (tmp_path / "circuit.json").write_text(marked.to_json())
+    bench.load(tmp_path / "circuit.json")
+    page = bench.report(tmp_path / "report.html").read_text()
+    for text in (bench.score(controls=0).text, page):
+        assert "Unfinished: the search was cancelled." in re.sub(r"\s+", " ", text)
+
+
+def test_the_line_of_a_search_fits_the_terminal(whole):
+    from retrieval_interp.commands.search_line import search_line
+
+    with pytest.MonkeyPatch.context() as patch, terminal(80) as (file, text):
+        patch.setattr(sys, "stderr", file)
+        patch.setenv("COLUMNS", "80")
+        patch.setattr("tqdm.std.time", itertools.count().__next__)  # a second passes at each look
+        assert list(search_line(whole[1][-300:])) == whole[1][-300:]
+    shown = lines_of(text[0])
+    assert max(map(len, shown)) < 80 and any("best cost" in line for line in shown)
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_a_terminal_gives_the_best_circuit_so_far(tmp_path):
+    import pty
+
+    command = [sys.executable, "-m", "retrieval_interp", "ablate", "--examples", "64"]
+    command += ["--save-circuit", "circuit.json", "--json", "numbers.json", "--controls", "2"]
+    pid, end = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        set_size(0, COLUMNS)
+        os.execv(sys.executable, command)
+    shown, pressed, part = b"", False, b" "
+    while part:
+        try:
+            part = os.read(end, 4096)
+        except OSError:
+            break
+        shown += part
+        if not pressed and b"best cost" in shown:
+            pressed = bool(os.write(end, b"\x03"))
+    os.close(end)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
+    assert "Unfinished: the search was cancelled" in " ".join(shown.decode().split())
+    for name in ("circuit.json", "numbers.json"):
+        data = json.loads((tmp_path / name).read_text())
+        assert data["unfinished"].startswith("the search was cancelled")

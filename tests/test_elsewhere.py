@@ -17,7 +17,7 @@ from retrieval_interp.circuits.mechanisms import NEXT, PREVIOUS, UNIFORM, Where
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.runs.means import head_means, role_mean
 from retrieval_interp.circuits.scan.scan import scan
-from retrieval_interp.circuits.scores.circuit_score import score_circuit
+from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.circuits.scores.tolerance import Bar, constant_loss
 from retrieval_interp.tasks import InputError
@@ -31,6 +31,15 @@ PATH = HeadPath(Head(0, 0), RolePath(0, 2))
 
 def star_model(sharpness=12.0, scale=20.0):
     return built(7, [finds_the_star(sharpness, scale), (scores(7), copies(0.0))])
+
+
+class Most(Star):
+    """Which letter is most frequent, by uniform attention."""
+
+    def sample(self, *arguments, **options):
+        batch = super().sample(*arguments, **options)
+        counts = F.one_hot(batch.inputs[:, :6] % 4, 4).sum(1)
+        return ri.Batch(batch.inputs, counts.argmax(-1, keepdim=True), batch.roles)
 
 
 # Knowing nothing
@@ -57,14 +66,6 @@ def test_knowing_nothing_is_the_better_of_uniform_heads_and_a_constant():
 
 
 def test_a_model_whose_heads_are_uniform_knows_what_it_knows():
-    """Which letter is most frequent, by uniform attention."""
-
-    class Most(Star):
-        def sample(self, *arguments, **options):
-            batch = super().sample(*arguments, **options)
-            counts = F.one_hot(batch.inputs[:, :6] % 4, 4).sum(1)
-            return ri.Batch(batch.inputs, counts.argmax(-1, keepdim=True), batch.roles)
-
     model = built(7, [(scores(7), copies(60.0))])
     found = ri.discover(model, Most(), examples=128)
     assert found.mechanisms == {Head(0, 0): UNIFORM}
@@ -156,7 +157,7 @@ def test_what_is_needed_in_few_examples_is_found(seed):
     looks, writes = finds_the_star(20.0, 30.0)
     looks[END, END] = 10.0  # so that END keeps to itself where there is no star
     model = built(7, [(looks, writes)], bias=bias)
-    judge = Judge(model, task, task.sample(512, seed, split="discovery"), None)
+    judge = Judge(model, task, task.sample(512, seed, split="discovery"))
     cut = judge.empty.cut(PATH)
     assert judge.loss(judge.empty) < judge.bar.loss < 0.1 < judge.exact_loss(cut)
     assert needed_paths(model, task, seed=seed) == [(PATH,)]
@@ -190,9 +191,8 @@ def test_of_several_heads_any_one_suffices_only_if_that_is_clear():
         whole, left = row.live_loss - score.baseline_loss, row.live_loss - weak
         assert row.shares[1] == pytest.approx(left / whole)
     assert "only L0.H0 suffices (one left: L0.H0 0.0" in score_table(score, task)
-    assert needed_paths(unlike, task, weak * 0.5, examples=64) == [(every[0],)] or not any(
-        len(paths) == 3 for paths in needed_paths(unlike, task, weak * 0.5, examples=64)
-    )
+    needed = needed_paths(unlike, task, weak * 0.5, examples=64)
+    assert all(len(paths) < 3 for paths in needed)
 
 
 # Means, where chains share a position
@@ -296,15 +296,6 @@ def test_heads_that_look_ahead_or_work_in_one_row_get_their_rule(step, rule):
     assert found.heads[0].rule == rule and found.heads[0].share == pytest.approx(1.0)
 
 
-def test_a_causal_model_cannot_look_ahead():
-    task = Star()
-    for line in ("L0.H0 next", "L0.H0 offset -2", "L0.H0 last"):
-        circuit = ri.parse_circuit([line], task)
-        assert str(circuit) == line and Circuit.from_json(circuit.to_json(), 3) == circuit
-        with pytest.raises(InputError, match="expected a model that looks both ways"):
-            Scorer(star_model(), task, task.sample(4)).losses(circuit)
-
-
 # Circuits that are told the answer
 
 
@@ -333,12 +324,6 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so_everywhere():
 def test_the_control_of_a_scan_is_another_circuit():
     """Two heads that attend alike are both uniform: no other circuit has the same mechanisms."""
     model = built(7, [(scores(7), copies(30.0)), (scores(7), copies(30.0))])
-
-    class Most(Star):
-        def sample(self, *arguments, **options):
-            batch = super().sample(*arguments, **options)
-            counts = F.one_hot(batch.inputs[:, :6] % 4, 4).sum(1)
-            return ri.Batch(batch.inputs, counts.argmax(-1, keepdim=True), batch.roles)
 
     found = scan(model, Most(), examples=64)
     assert len(found.circuit.mechanisms) == 2 and math.isnan(found.random_loss)
@@ -373,7 +358,6 @@ def test_a_task_that_ignores_what_it_is_asked_for_is_refused(ignored):
             asked[ignored] = {"seed": 0, "split": "train", "start": 0}[ignored]
             return super().sample(n, device=device, **asked)
 
-    with pytest.raises(InputError, match=f"other examples for another {ignored}, found the same"):
-        ri.open(star_model(), Deaf(), examples=32)
-    with pytest.raises(InputError, match=f"let what it draws depend on {ignored}"):
-        ri.discover(star_model(), Deaf(), examples=32)
+    for use in (ri.open, ri.discover):
+        with pytest.raises(InputError, match=f"other examples for another {ignored}"):
+            use(star_model(), Deaf(), examples=32)

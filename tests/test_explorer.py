@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.discovery.watch import SearchStopped
+from retrieval_interp.circuits.discovery.search import SearchStopped
 from retrieval_interp.explorer.state import page_state
 from retrieval_interp.tasks import InputError
 

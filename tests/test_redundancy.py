@@ -10,25 +10,19 @@ from hypothesis import strategies as st
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.redundancy import minimal_sets
-from retrieval_interp.circuits.draw.figure import circuit_figure
-from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.known.rules import doubling_rules, split
 from retrieval_interp.circuits.known.weights import compile_circuit
-from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.notation import circuit_diff
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.views.score_text import path_rows, score_to_dict
+from retrieval_interp.views.score_text import path_table
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
 
 
 @given(st.lists(st.sets(st.integers(0, 9), min_size=1, max_size=4), max_size=4))
 def test_sets_are_minimal_and_leave_nothing_that_breaks(sets):
-    asked = []
-
     def breaks(lost):
-        asked.append(tuple(lost))
         return any(each <= set(lost) for each in sets)
 
     found = minimal_sets(range(10), breaks)
@@ -135,9 +129,7 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
             (row.paths[1:], row.left_losses[0]),
             (row.paths[:1], row.left_losses[1]),
         ]:
-            lost = Circuit({}, circuit.n_roles)
-            for path in cut:
-                lost = lost.cut(path)
+            lost = Circuit({}, circuit.n_roles).cut(*cut)
             with ablated(built.model, lost, batch), torch.no_grad():
                 expected = float(built.task.loss(built.model(batch.inputs), batch))
             assert measured == pytest.approx(expected, abs=1e-6)
@@ -151,29 +143,12 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
             later = {HeadPath(Head(1, 0), RolePath(0, 2)), HeadPath(Head(2, 0), RolePath(0, 4))}
             assert {enabled.path for enabled in row.enables} == later
             assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
-    (text,) = (row for row in path_rows(score, built.task) if row[0] == "L0.H0, L0.H1 s0<-s1")
+    (text,) = (row for row in path_table(score, built.task)[1] if row[0] == "L0.H0, L0.H1 s0<-s1")
     left = "L0.H0 0.0000, which is 100%, L0.H1 0.0000, which is 100%"
     assert text[-1].startswith(f"any one suffices (one left: {left}); enables L1.H0 s0<-s2")
     cut = {row.text(): row.live_loss for row in score.redundant}
     printed = [line for line in str(score).splitlines() if line.startswith(tuple(cut))]
     assert [line.split()[-1] for line in printed] == [f"{loss:.4f}" for loss in cut.values()]
-    listed = score_to_dict(score, "halved", built.task, 0)["redundant"]
-    assert [tuple(row["paths"]) for row in listed] == [
-        tuple(map(str, paths)) for paths in circuit.redundant
-    ]
-
-
-def test_a_bundle_is_drawn_behind_its_arrows(halved):
-    _, circuit, _ = halved
-    about = "any one of L0.H0, L0.H1 suffices for s2"
-    for drawn, band in [
-        (draw_circuit(circuit, 3), 'stroke-opacity="0.14"'),
-        (circuit_figure(circuit, 3).to_json(), '"rgba(128, 136, 144, 0.25)"'),
-    ]:
-        assert drawn.count(band) == len(circuit.redundant)
-        assert about in drawn
-    alone = Circuit(circuit.mechanisms, circuit.n_roles)
-    assert 'stroke-opacity="0.14"' not in draw_circuit(alone, 3)
 
 
 def test_a_circuit_file_keeps_redundant_paths(halved):
@@ -186,36 +161,23 @@ def test_a_circuit_file_keeps_redundant_paths(halved):
 
 
 @pytest.mark.parametrize(
-    ("redundant", "message"),
+    "redundant",
     [
-        ([["L0.H0 s2<-s1"]], "two or more heads, found L0.H0 s2<-s1"),
-        ([[]], "two or more heads, found none"),
-        ([["L0.H0 s2<-s1", "L0.H0 s2<-s1"]], "the same path of two or more heads"),
-        ([["L0.H0 s2<-s1", "L0.H1 s4<-s3"]], "the same path of two or more heads"),
-        ([["L0.H0 s2<-s1", "s4<-s3"]], "circuit: redundant: "),
-        (["L0.H0 s2<-s1"], "circuit"),
-        ([["L0.H0 s2<-s9", "L0.H1 s2<-s9"]], "redundant"),
+        [["L0.H0 s2<-s1"]],
+        [[]],
+        [["L0.H0 s2<-s1", "L0.H0 s2<-s1"]],
+        [["L0.H0 s2<-s1", "L0.H1 s4<-s3"]],
+        [["L0.H0 s2<-s1", "s4<-s3"]],
+        ["L0.H0 s2<-s1"],
     ],
 )
-def test_a_malformed_file_is_refused(redundant, message):
-    data = {"heads": [], "redundant": redundant}
-    with pytest.raises(InputError, match=message):
-        Circuit.from_dict(data, 7)
+def test_a_malformed_file_is_refused(redundant):
+    with pytest.raises(InputError, match="redundant"):
+        Circuit.from_dict({"heads": [], "redundant": redundant}, 7)
 
 
-def test_heads_that_the_model_lacks_are_refused():
-    paths = (HeadPath(Head(0, 0), RolePath(2, 1)), HeadPath(Head(0, 5), RolePath(2, 1)))
-    circuit = Circuit({Head(0, 0): UNIFORM}, 7, redundant=(paths,))
-    with pytest.raises(InputError, match=r"found L0\.H5"):
-        circuit.check_fits(3, 2)
-
-
-def test_an_unlearned_model_needs_nothing():
-    task = RetrievalTask(steps=2)
-    model = ri.build_model(ri.ModelConfig(layers=2, heads=1, d_model=16), task)
-    assert ri.needed_paths(model, task, examples=16) == []
-
-
-def test_a_model_above_the_tolerance_blames_no_path():
-    small = ri.load_checkpoint("small")
+def test_a_model_that_misses_the_tolerance_blames_no_path():
+    task, small = RetrievalTask(steps=2), ri.load_checkpoint("small")
+    unlearned = ri.build_model(ri.ModelConfig(layers=2, heads=1, d_model=16), task)
+    assert ri.needed_paths(unlearned, task, examples=16) == []
     assert ri.needed_paths(small.model, small.task, 1e-4, 64) == []

@@ -4,66 +4,75 @@ The examples are looked at in parts, 16, 48, 128 and then all others, and a circ
 after some of them is not run on the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution.estimates import attribute
+from retrieval_interp.circuits.attribution.estimates import Attribution, attribute
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.losses import standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.circuits.scores.tolerance import Bar, has_learned, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError, Task
 
-_LOOKS = (16, 64, 192)  # examples after which a circuit may be given up
-_ESTIMATED = 32  # examples of estimates
-_FEW = 8  # so many trials are compared by exact losses, more by estimates
-_FEW_FAST = 64  # the same where only what changes is run
-_LOOKED_AFTER = 64  # estimates after which a search may end
+_AT_ONCE = 64  # estimates after which a search may be left
 
 
 class Judge:
     """Decides which circuits hold on one set of examples, and remembers."""
 
-    def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float | None):
-        self.model, self.task, self.batch = model, task, batch
-        ends = [*(count for count in _LOOKS if count < len(batch)), len(batch)]
+    def __init__(self, model: Any, task: Task, batch: Batch, options: SearchOptions = DEFAULTS):
+        self.model, self.task, self.batch, self.options = model, task, batch, options
+        ends = [*(count for count in options.looks if count < len(batch)), len(batch)]
         self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
         self.known: dict[Circuit, bool] = {}
         self.holding: list[Circuit] = []  # those that are known to hold, as they were found
-        self.before_look: Callable[[], None] = lambda: None  # may raise to end a search
         self._losses: dict[Circuit, list[Float[Tensor, " batch"]]] = {}
         self._estimable = True
         self.empty = self.parts[0].empty_circuit
         intact = self._losses_of(self.empty, len(self.parts))
-        self.uninformed = uninformed_loss(model, task, batch, self._all)
-        self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
+        self.uninformed = uninformed_loss(model, task, batch, self.losses)
+        self.bar = Bar(task, intact, self.uninformed.loss, options.tolerance)
 
     @property
     def learned(self) -> bool:
         """Whether the intact model does better than one that knows nothing, by two errors."""
-        intact = self._all(self.empty)
+        intact = self.losses(self.empty)
         high = float(intact.mean()) + 2 * standard_error(intact)
         return has_learned(self.task, high, self.uninformed.loss)
 
-    def holds(self, circuit: Circuit) -> bool:
-        """Whether the loss stays two standard errors below the tolerance (`Bar`).
+    @property
+    def scored(self) -> int:
+        """Number of circuits whose loss was measured, on some or all examples."""
+        return len(self._losses)
 
-        Circuits that are far off on the first examples are not run on all.
-        """
+    def around(self, circuit: Circuit) -> "Judge":
+        """This judge for the neighbours of a circuit, of which only what differs from it is run."""
+        whole = len(self._losses.get(circuit, [])) == len(self.parts)
+        for part in self.parts if whole else self.parts[:2]:
+            part.rebase(circuit)
+        return self
+
+    def holds(self, circuit: Circuit) -> bool:
+        """Whether the loss stays two standard errors below the tolerance (`Bar`)."""
         if circuit not in self.known:
             self.known[circuit] = self.keeps(circuit)
             if self.known[circuit]:
                 self.holding.append(circuit)
         return self.known[circuit]
 
+    def may_hold(self, circuit: Circuit) -> bool:
+        """Whether it is not known that the circuit does not hold."""
+        return self.known.get(circuit, True)
+
     def keeps(self, circuit: Circuit) -> bool:
         """As `holds`, of a circuit that is no candidate."""
-        return self._is_close(circuit) and self.bar.keeps(self._all(circuit))
+        return self._is_close(circuit) and self.bar.keeps(self.losses(circuit))
 
     def exceeds(self, circuit: Circuit) -> bool:
         """Whether the loss exceeds the tolerance by two standard errors.
@@ -71,16 +80,7 @@ class Judge:
         That it does may be clear on the first examples. That it does not is decided on all, as rare
         large losses may be missing among the first.
         """
-        return not self._is_close(circuit) or self.bar.breaks(self._all(circuit))
-
-    @property
-    def scored(self) -> int:
-        """Number of circuits whose loss was measured, on some or all examples."""
-        return len(self._losses)
-
-    def may_hold(self, circuit: Circuit) -> bool:
-        """Whether it is not known that the circuit does not hold."""
-        return self.known.get(circuit, True)
+        return not self._is_close(circuit) or self.bar.breaks(self.losses(circuit))
 
     def loss(self, circuit: Circuit) -> float:
         """The loss on the first 64 examples."""
@@ -88,35 +88,36 @@ class Judge:
 
     def exact_loss(self, circuit: Circuit) -> float:
         """The loss on all examples."""
-        return float(self._all(circuit).mean())
+        return float(self.losses(circuit).mean())
 
-    def go_on_from(self, circuit: Circuit) -> None:
-        """Make a circuit the base of the runs to come, which differ little."""
-        whole = len(self._losses.get(circuit, [])) == len(self.parts)
-        for part in self.parts if whole else self.parts[:2]:
-            part.rebase(circuit)
-
-    def effects(self, circuit: Circuit, trials: Sequence[Circuit]) -> list[float]:
-        """What trials do to the loss of a circuit, by which they are ordered.
+    def effects(self, circuit: Circuit, trials: Sequence[Circuit]) -> Iterator[float]:
+        """What each trial does to the loss of a circuit, by which they are ordered.
 
         Estimated if they are many, else exact, on the first 16 examples.
         """
-        few = _FEW if isinstance(self.parts[0].runs, HookRuns) else _FEW_FAST
-        effects = self._estimates(circuit, trials) if len(trials) > few else None
-        if effects is None:
-            first, *rest = (self._losses_of(each, 1).mean() for each in (circuit, *trials))
-            effects = [float(loss - first) for loss in rest]
-        return effects
+        hooked = isinstance(self.parts[0].runs, HookRuns)
+        many = len(trials) > (self.options.few if hooked else self.options.few_fast)
+        if many and self._estimable:
+            few = self.batch[: self.options.estimated]
+            gradients = attribution(self.model, self.task, few, circuit)
+            self._estimable = gradients is not None
+            if gradients is not None:
+                for start in range(0, len(trials), _AT_ONCE):
+                    yield from gradients.effects(trials[start : start + _AT_ONCE])
+                return
+        before = self.around(circuit)._losses_of(circuit, 1).mean()
+        for trial in trials:
+            yield float(self._losses_of(trial, 1).mean() - before)
 
     def _losses_of(self, circuit: Circuit, parts: int) -> Float[Tensor, " few"]:
         """Each example's loss, on the first parts of the examples."""
         seen = self._losses.setdefault(circuit, [])
         for part in self.parts[len(seen) : parts]:
-            self.before_look()
-            seen.append(part.losses(circuit).mean(dim=1))
+            seen.append(part.each(circuit))
         return torch.cat(seen[:parts])
 
-    def _all(self, circuit: Circuit) -> Float[Tensor, " batch"]:
+    def losses(self, circuit: Circuit) -> Float[Tensor, " batch"]:
+        """The loss of every example."""
         return self._losses_of(circuit, len(self.parts))
 
     def _is_close(self, circuit: Circuit) -> bool:
@@ -124,18 +125,10 @@ class Judge:
         looks = (self._losses_of(circuit, parts) for parts in range(1, len(self.parts)))
         return all(self.bar.above(losses, -4.0) <= 0 for losses in looks)
 
-    def _estimates(self, circuit: Circuit, trials: Sequence[Circuit]) -> list[float] | None:
-        """Estimated effects, or None if the loss has no gradient, or not a finite one."""
-        if not self._estimable:
-            return None
-        self.before_look()
-        try:
-            attribution = attribute(self.model, self.task, self.batch[:_ESTIMATED], circuit)
-        except InputError:
-            self._estimable = False
-            return None
-        effects: list[float] = []
-        for start in range(0, len(trials), _LOOKED_AFTER):
-            self.before_look()
-            effects += attribution.effects(trials[start : start + _LOOKED_AFTER])
-        return effects
+
+def attribution(model: Any, task: Task, batch: Batch, circuit: Circuit) -> Attribution | None:
+    """Gradients to estimate effects by; None if the loss has none, or none that is finite."""
+    try:
+        return attribute(model, task, batch, circuit)
+    except InputError:
+        return None

@@ -12,18 +12,17 @@ from typing import Any, TypeVar
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Head, HeadPath
 from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.discovery.options import SearchOptions
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_paths
-from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
 from retrieval_interp.tasks import Task
 
 Item = TypeVar("Item")
-
-_WEAKEST = 0.05  # paths with less mean attention are not cut
 
 
 def needed_paths(
@@ -34,7 +33,7 @@ def needed_paths(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> list[tuple[HeadPath, ...]]:
-    """Find the paths that a model needs, alone or as one of several heads.
+    """Find the paths that a model needs, by themselves or as one of several heads.
 
     With loss(S) the loss of the intact model with the paths S cut live, each set S that is
     returned has one role path, in one or more heads, and
@@ -42,11 +41,11 @@ def needed_paths(
         loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
 
     each by two standard errors (`circuits.scores.tolerance.Bar`). So of a set of several paths any
-    one suffices. Where the second is not clear, as when one head does nearly all and the others
-    together just enough, no set is returned. Sets are disjoint; where smallest sets overlap, those
-    whose heads matter more are returned. A role path is not looked into if the model can lose it in
-    all heads at once, and in the head where it seems to matter most. Role paths that seem to matter
-    most come first. Paths with less than 0.05 of mean attention are never cut.
+    one suffices; where that is not clear, no set is returned. Sets are disjoint; where smallest
+    sets overlap, those whose heads matter more are returned. A role path is not looked into if the
+    model can lose it in all heads at once, and in the head where it seems to matter most. Role
+    paths that seem to matter most come first. Paths with less than 0.05 of mean attention are never
+    cut.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
@@ -61,9 +60,6 @@ def needed_paths(
         The sets, each sorted; none for a model that has not learned the task or that is not two
         standard errors below the tolerance by itself.
 
-    Raises:
-        InputError: the model does not fit the task.
-
     Examples:
         >>> import retrieval_interp as ri
         >>> small = ri.load_checkpoint("small")
@@ -75,46 +71,43 @@ def needed_paths(
     """
     device = next(model.parameters()).device
     batch = draw_batch(task, examples, seed, device, "discovery")
-    judge = Judge(model, task, batch, tolerance)
+    judge = Judge(model, task, batch, SearchOptions(tolerance=tolerance))
     if not judge.learned:
         return []
-    return list(needed_sets(judge, mean_attention(model, batch).cpu(), progress=progress))
+    attention, every = mean_attention(model, batch).cpu(), heads_of(model)
+    looks = progress(needed_sets(judge, attention, every), "cutting paths")
+    return [paths for _, found in looks for paths in found]
 
 
 def needed_sets(
-    judge: Judge,
-    attention: Float[Tensor, "layer head dest src"],
-    heads: Sequence[Head] | None = None,
-    progress: Progress = no_progress,
-) -> Iterator[tuple[HeadPath, ...]]:
-    """`needed_paths` on the examples of a judge, given each head's mean attention.
+    judge: Judge, attention: Float[Tensor, "layer head dest src"], heads: Sequence[Head]
+) -> Iterator[tuple[str, list[tuple[HeadPath, ...]]]]:
+    """`needed_paths` of some heads, on the examples of a judge, given each head's mean attention.
 
-    Only paths of some heads are cut, by default of all.
+    Yields what is done, and the sets that are found by it.
     """
     if not judge.keeps(judge.empty):
         return  # no cut can be blamed
-    judge.go_on_from(judge.empty)
-    n_layers, n_heads = attention.shape[:2]
-    heads = heads or [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    allowed = allowed_paths(judge.batch, is_causal(judge.model))
-    present = [HeadPath(h, p) for p in allowed for h in heads if attention[h][p] >= _WEAKEST]
-    effects = judge.effects(judge.empty, [judge.empty.cut(path) for path in present])
+    near, empty, least = judge.around(judge.empty), judge.empty, judge.options.weakest_cut
+    paths = allowed_paths(judge.batch, is_causal(judge.model))
+    present = [HeadPath(h, path) for path in paths for h in heads if attention[h][path] >= least]
+    effects = []
+    for effect in near.effects(empty, [empty.cut(path) for path in present]):
+        effects.append(effect)
+        yield "ordering paths", []
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
-    for same in progress(list(dict.fromkeys(path.path for path in by_effect)), "cutting paths"):
-        found = minimal_sets(
-            [path for path in by_effect if path.path == same],
-            lambda paths: judge.exceeds(judge.empty.cut(*paths)),
-        )
-        yield from (tuple(sorted(paths)) for paths in found if _any_suffices(judge, paths))
-
-
-def _any_suffices(judge: Judge, paths: Sequence[HeadPath]) -> bool:
-    """Whether the model clearly does without all paths but one, whichever that is."""
-    return all(
-        judge.keeps(judge.empty.cut(*(other for other in paths if other != path)))
-        for path in paths
-        if len(paths) > 1
-    )
+    each = list(dict.fromkeys(path.path for path in by_effect))
+    for number, same in enumerate(each):
+        doing = f"cutting paths, {number + 1} of {len(each)}"
+        yield doing, []
+        heads_of_it = [path for path in by_effect if path.path == same]
+        found = minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost)))
+        clear = [
+            tuple(sorted(needed))
+            for needed in found
+            if len(needed) == 1 or all(near.keeps(empty.cut(*left)) for left in all_but_one(needed))
+        ]
+        yield doing, clear
 
 
 def minimal_sets(

@@ -1,15 +1,15 @@
 """Searching for a circuit (paper, appendix E, automated).
 
-1. List candidates. Measure each head's mean attention by role; its candidates are identity,
-   uniform, one-hot and shared with the role paths above several thresholds, role-mean, and
-   original; and if inputs are tokens, rules by position and token (`circuits.rules`) that have a
-   quarter of its attention, or half of that of one role, and its mean by position.
+1. List candidates. By its mean attention, a head may be identity, uniform, one-hot or shared with
+   the role paths above several thresholds, role-mean, or original; and if inputs are tokens, follow
+   a rule by position or token that has a quarter of its attention, or half of that of one role, or
+   its mean by position.
 2. Start from whole circuits: every head one-hot or shared above one threshold, or every head
    role-mean. While a start does not hold the loss, raise the head that gains most to role-mean, its
    mean by position, or back to its original attention.
 3. Simplify. Give heads cheaper candidates that still hold the loss, then leave out paths in the
-   same way; repeat until neither changes anything. What costs least loss for what it saves goes
-   first, several at once where that takes at most half of what the loss may still rise.
+   same way; repeat until neither changes anything. Changes are tried in order of loss per unit of
+   cost saved; several are made together if they take at most half of what the loss may still rise.
 4. Rearrange. Add a path, make one or two other changes at once, and go on from there if that holds
    and is better.
 5. Repeat from several starts and keep the best circuit: two whole circuits, then the best one so
@@ -21,95 +21,100 @@
    without but the circuit can are listed as enabling, and where any one of several heads suffices,
    that is noted.
 
-Of two circuits that hold, the better one has the lower cost (`circuits.discovery.cost`), or else
-fewer heads with paths, or else the lower loss. A circuit holds if its loss stays two standard
-errors below the tolerance on the examples that decide.
-
-Which of many changes to try first is estimated (`circuits.attribution`); every decision is made by
-an exact loss. What is found is a local optimum: no head can get a cheaper candidate and no path can
-be left out, and no two of these changes can be made at once, without losing the tolerance. (With
-more than 64 such changes, the pairs of the 64 that do least to the loss are tried.)
-
-Unlike the paper, the search judges a head with all other replacements in place, not alone in the
-intact model: in a model with soft attention a head can look indispensable alone and yet not be
-missed once the other heads are sharp, and the reverse.
+Of two circuits that hold, the better one has the lower cost, or else fewer heads with paths, or
+else the lower loss. A circuit holds if its loss stays two standard errors below the tolerance on
+the examples that decide. Unlike the paper, the search judges a head with all other replacements in
+place: in a model with soft attention a head can look indispensable by itself and yet not be missed
+once the other heads are sharp, and the reverse.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
-from retrieval_interp.circuits.discovery.candidates import rule_candidates
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.discovery.redundancy import needed_sets
-from retrieval_interp.circuits.discovery.space import Space
-from retrieval_interp.circuits.discovery.steps import Steps
-from retrieval_interp.circuits.discovery.watch import (
-    CANCELLED,
-    OUT_OF_TIME,
-    SearchEnded,
-    SearchState,
-    SearchStopped,
-    Watch,
-    ctrl_c,
-)
+from retrieval_interp.circuits.discovery.space import Space, rule_candidates
+from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps, greedy
 from retrieval_interp.circuits.hooks.points import is_causal
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
+from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
+from retrieval_interp.tasks import InputError, Task
+
+STRATEGIES: dict[str, Callable[[Judge, Space], Doing[Circuit]]] = {"greedy": greedy}
+"""Steps 2 to 6: yields what is done, and returns the best circuit that holds, or the empty one."""
+_CANCELLED = (
+    "the search was cancelled; a simpler circuit may exist, and what the intact model needs was "
+    "not looked for"
+)
+
+
+class SearchStopped(UserWarning):
+    """A search ended before it was complete."""
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """Where a search is."""
+
+    doing: str
+    scored: int  # circuits whose exact loss was measured, on some or all examples
+    best: Circuit  # so far; empty before the first that holds
+    cost: int | None = None  # of the best circuit
+    loss: float | None = None  # of the best circuit, on the examples that decide
+
+    def __str__(self) -> str:
+        best = "none holds yet"
+        if self.loss is not None:
+            best = f"best cost {self.cost}, loss {self.loss:.4f}"
+        return f"{self.doing}; {self.scored} scored; {best}"
 
 
 def discover(
     model: Any,
     task: Task,
     tolerance: float | None = None,
-    examples: int = 512,
-    seed: int = 0,
-    restarts: int = 4,
-    shared: bool = True,
-    time: float | None = None,
-    heads: Sequence[Head] | None = None,
-    watch: Watch | None = None,
+    examples: int | None = None,
+    *,
+    options: SearchOptions = DEFAULTS,
+    progress: Progress = no_progress,
+    **choices: Any,
 ) -> Circuit:
     """Search for the simplest circuit that keeps the loss below the tolerance.
 
     With loss(C) the mean loss with circuit C in place and se(C) its standard error, it minimizes
 
-        cost(C) = Σ over heads h of cost(C[h])    (circuits.discovery.cost)
+        cost(C) = Σ over heads h of cost(C[h])
 
     over the circuits that hold:
 
         loss(C) + 2 se(C) < tolerance
 
-    Where no tolerance is stated, it is set by the intact model on the same examples, and se(C) is
-    the standard error of what the circuit costs, loss(C) - intact, example by example.
-
-    The search is greedy, from several starts, so a cheaper circuit may exist.
+    With R roles and n_d sources of role d, a head costs 0 if it is uniform or identity; 1 for
+    first, last or offset; 2 for same or after-same; Σ_d (2 n_d - 1) over the roles with sources for
+    one-hot and shared, at least 1; 3 R for role-mean, 5 R for mean and 10 R for its own attention.
+    Where no tolerance is stated, se(C) is the standard error of loss(C) - intact, example by
+    example. The search is greedy, from several starts, so a cheaper circuit may exist.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
-        tolerance: the loss that the circuit has to stay below; by default the task's (0.05 in the
-            paper), or else the loss at which 95% of what the model has learned is kept
-            (`circuits.scores.tolerance`). No circuit is found that is worse than knowing nothing.
-        examples: number of examples that decide.
-        seed: of these examples.
-        restarts: number of starting circuits, at least 1. With more than 4, the search also starts
-            from the best circuit without each of its useful heads.
-        shared: whether several sources may share a role's attention; otherwise paths are one-hot
-            only, as in the paper.
-        time: seconds that it may take, by default until there is a local optimum. After two thirds
-            of it the best circuit so far is taken; the rest is for what the intact model needs.
-        heads: heads that may be replaced, by default all; the others stay as they are.
-        watch: told where the search is after every exact score. If it returns True, the search
-            ends with the best circuit so far, as it does after Ctrl-C (in the main thread).
+        tolerance: the loss that the circuit has to stay below; by default as `options` has it.
+        examples: number of examples that decide; likewise.
+        options: how to search.
+        progress: wraps the search, as `(search, text)`, and passes its `SearchState`s on. If it
+            ends before the search does, the best circuit so far is taken, as after Ctrl-C.
+        choices: fields of `SearchOptions` in place of those of `options`, such as `restarts=1`,
+            `time=60.0`, `shared=False`, `seed=1` or `heads=[...]`.
 
     Returns:
         A circuit that names every replaced head; empty for a model that has not learned the task,
@@ -118,8 +123,6 @@ def discover(
         and so does a `SearchStopped` warning.
 
     Raises:
-        InputError: the model does not fit the task or has no such head, or restarts is below 1 or
-            time not above 0.
         KeyboardInterrupt: the search was cancelled before any circuit held.
 
     Examples:
@@ -138,152 +141,104 @@ def discover(
         L0.H0 ~s2<-s2
         L0.H0 ~s6<-s6
     """
-    if restarts < 1:
-        raise InputError(f"restarts: expected at least 1, found {restarts}")
-    if time is not None and not time > 0:
-        raise InputError(f"time: expected more than 0 seconds, found {time:g}")
-    limit, start = time or math.inf, monotonic()
-    device = next(model.parameters()).device
-    batch = draw_batch(task, examples, seed, device, "discovery")
-    search = Search(model, task, batch, tolerance, shared, heads)
-    if not search.learned:
-        return search.empty
-    with ctrl_c() as pressed:
-
-        def look(deadline: float) -> None:
-            if pressed() or (watch is not None and watch(search.state())):
-                raise SearchEnded(CANCELLED, True)
-            if monotonic() > deadline:
-                raise SearchEnded(OUT_OF_TIME, False)
-
-        search.judge.before_look = partial(look, start + limit * 2 / 3)
-        try:
-            circuit = search.run(restarts)
-        except SearchEnded as end:
-            circuit = search.best_so_far()
-            unfinished = f"the search was {end.why}; a simpler circuit may exist"
-            if end.cancelled:
-                if not circuit.mechanisms:
-                    raise KeyboardInterrupt("cancelled before any circuit held") from None
-                unfinished += ", and what the intact model needs was not looked for"
-                return _marked(circuit, unfinished)
-            circuit = _marked(circuit, unfinished)
-        search.judge.before_look = partial(look, start + limit)
-        return search.with_needed(circuit)
-
-
-def _marked(circuit: Circuit, unfinished: str) -> Circuit:
-    """The circuit marked as unfinished, with a warning."""
-    warnings.warn(unfinished, SearchStopped, stacklevel=3)
-    both = f"{circuit.unfinished}; {unfinished}" if circuit.unfinished else unfinished
-    return replace(circuit, unfinished=both)
+    given = {"tolerance": tolerance, "examples": examples, **choices}
+    given = {name: value for name, value in given.items() if value is not None}
+    search = Search(model, task, replace(options, **given))
+    with suppress(KeyboardInterrupt):
+        for _ in progress(search, "searching"):
+            pass
+    found = search.circuit
+    if search.missing == [_CANCELLED] and not found.mechanisms:
+        raise KeyboardInterrupt("cancelled before any circuit held")
+    for missing in search.missing:
+        warnings.warn(missing, SearchStopped, stacklevel=2)
+    return found
 
 
 class Search:
-    """The search on one model and one set of examples."""
+    """A search, which goes on while it is iterated over and can be left at any time.
 
-    def __init__(
-        self,
-        model: Any,
-        task: Task,
-        batch: Batch,
-        tolerance: float | None,
-        shared: bool = True,
-        heads: Sequence[Head] | None = None,
-    ):
-        self.judge = Judge(model, task, batch, tolerance)
-        self.learned = self.judge.learned
-        self.empty = self.judge.empty
-        attention = mean_attention(model, batch).cpu()
-        attention = allowed_attention(attention, batch, is_causal(model))
-        chosen = _chosen(heads, *attention.shape[:2])
-        rules = rule_candidates(model, batch, chosen)
-        self.space = Space(self.empty, attention, chosen, rules, shared)
-        self.steps = Steps(self.judge, self.space)
-        self._start, self._so_far, self._ranked = "", self.empty, 0
+    Then `circuit` is what was found, and `missing` says what is missing and why. `best` is the best
+    circuit so far that is known to hold.
+    """
 
-    def run(self, restarts: int) -> Circuit:
-        """The best circuit found from the best starts."""
-        best = self.empty
-        starts, tried = self._starts(lambda: best), set[Circuit]()
-        for number in range(restarts):
-            self._start = f"start {number + 1} of {restarts}: "
-            start = next((start for start in starts if start not in {best, *tried}), None)
-            if start is None:
-                break
-            tried.add(start)
-            found = self.steps.refine(self.steps.enrich(start))
-            if self.judge.holds(found):
-                best = min(best, found, key=self.steps.rank)
-        if best == self.empty:  # no start held: replace heads one by one
-            self._start = "from the intact model: "
-            best = self.steps.refine(self.empty)
-        self._start = "at the end: "
-        while self.judge.holds(best):
-            better = self.steps.without_a_head(best) or self.steps.one_or_two_less(best)
-            if better is None:
-                break
-            best = self.steps.refine(better)
-        return best
+    def __init__(self, model: Any, task: Task, options: SearchOptions = DEFAULTS):
+        start, device = monotonic(), next(model.parameters()).device
+        limit = math.inf if options.time is None else options.time
+        self._deadlines = start + limit * 2 / 3, start + limit
+        if options.strategy not in STRATEGIES:
+            expected = " or ".join(STRATEGIES)
+            raise InputError(f"strategy: expected {expected}, found {options.strategy!r:.40}")
+        batch = draw_batch(task, options.examples, options.seed, device, "discovery")
+        every = heads_of(model)
+        heads = [head for head in every if options.heads is None or head in options.heads]
+        wrong = ", ".join(str(head) for head in options.heads or () if head not in every)
+        if wrong or not heads:
+            expected = f"one or more of {every[0]} to {every[-1]}"
+            raise InputError(f"heads: expected {expected}, found {wrong or 'none'}")
+        # 1. Candidates.
+        self.judge = Judge(model, task, batch, options)
+        attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
+        rules = rule_candidates(model, batch, heads, options)
+        self.space = Space(self.judge.empty, attention, heads, rules, options)
+        self.best, self._ranked = self.judge.empty, 0
+        self._numbers: tuple[int, float] | tuple[()] = ()
+        self._found: Circuit | None = None
+        self._needed: list[tuple[HeadPath, ...]] = []
+        self.missing = [_CANCELLED]
 
-    def best_so_far(self) -> Circuit:
-        """The best circuit that is known to hold; the empty one if none is."""
-        found = self.judge.holding[self._ranked :]
-        self._ranked += len(found)
-        if found:
-            self._so_far = min([self._so_far, *found], key=self.steps.rank)
-        return self._so_far
+    def __iter__(self) -> Iterator[SearchState]:
+        if not self.judge.learned:
+            self._found, self.missing = self.judge.empty, []
+            return
+        # 2. to 6. Starts, simplifying, rearranging, from several starts, two changes at once.
+        strategy = STRATEGIES[self.judge.options.strategy](self.judge, self.space)
+        found = yield from self._until(self._deadlines[0], strategy)
+        late = "the search was stopped by its time limit; a simpler circuit may exist"
+        before = [late] if found is None else []
+        self._found = self.best if found is None else found
+        # 7. What the intact model needs.
+        unknown = "before all paths were cut; the intact model may need more"
+        self.missing = [*before, f"cancelled {unknown}"]
+        done = yield from self._until(self._deadlines[1], self._look_for_needed())
+        self.missing = before if done else [*before, f"stopped by its time limit {unknown}"]
 
-    def state(self) -> SearchState:
-        """What is being tried, and the best circuit so far."""
-        best, scored = self.best_so_far(), self.judge.scored
-        if not best.mechanisms:
-            return SearchState(self._start + self.steps.doing, scored)
-        cost, loss = self.space.cost(best), self.judge.exact_loss(best)
-        return SearchState(self._start + self.steps.doing, scored, cost, loss)
+    @property
+    def circuit(self) -> Circuit:
+        """What was found so far, with the paths that the intact model needs and it does not."""
+        circuit = self.best if self._found is None else self._found
+        single = {paths[0] for paths in self._needed if len(paths) == 1}
+        return replace(
+            circuit,
+            enabling=tuple(sorted(single - set(circuit.paths()))),
+            redundant=tuple(sorted(paths for paths in self._needed if len(paths) > 1)),
+            unfinished="; ".join(self.missing),
+        )
 
-    def with_needed(self, circuit: Circuit) -> Circuit:
-        """The circuit, naming the paths that the intact model needs and the circuit does not."""
-        sets = list[tuple[HeadPath, ...]]()
-        try:
-            attention, heads = self.space.attention, self.space.heads
-            for paths in needed_sets(self.judge, attention, heads, self._counting):
-                sets.append(paths)
-        except SearchEnded as end:
-            circuit = _marked(
-                circuit, f"{end.why} before all paths were cut; the intact model may need more"
-            )
-        alone = {paths[0] for paths in sets if len(paths) == 1}
-        redundant = sorted(paths for paths in sets if len(paths) > 1)
-        enabling = sorted(alone - set(circuit.paths()))
-        return replace(circuit, enabling=tuple(enabling), redundant=tuple(redundant))
+    def _until(
+        self, deadline: float, doing: Doing[Result]
+    ) -> Generator[SearchState, None, Result | None]:
+        """Do it and tell of it; None if it is not done in time."""
+        while monotonic() <= deadline:
+            try:
+                what = next(doing)
+            except StopIteration as end:
+                result: Result = end.value
+                return result
+            yield self._state(what)
+        return None
 
-    def _counting(self, items: Iterable[Any], what: str) -> Iterator[Any]:
-        """Items one by one, each told as what is being done."""
-        items = list(items)
-        self._start = ""
-        for number, item in enumerate(items):
-            self.steps.doing = f"{what}, {number + 1} of {len(items)}"
-            yield item
+    def _state(self, doing: str) -> SearchState:
+        held = self.judge.holding[self._ranked :]
+        if held:
+            self._ranked += len(held)
+            self.best = min([self.best, *held], key=Steps(self.judge, self.space).rank)
+            if self.best.mechanisms:
+                self._numbers = self.space.cost(self.best), self.judge.exact_loss(self.best)
+        return SearchState(doing, self.judge.scored, self.best, *self._numbers)
 
-    def _starts(self, best: Callable[[], Circuit]) -> Iterator[Circuit]:
-        """Two whole circuits, variations of the best circuit so far, then other whole circuits."""
-        whole = sorted(self.space.whole_circuits(), key=self.steps.promise)
-        yield from whole[:2]
-        for mechanism in (UNIFORM, IDENTITY):
-            yield self.space.all_idle(best(), mechanism)
-        for lost in self.space.useful(best()):
-            yield self.space.without(best(), lost)
-        yield from whole[2:]
-
-
-def _chosen(heads: Sequence[Head] | None, n_layers: int, n_heads: int) -> list[Head]:
-    """The heads of a model that may be replaced, in order."""
-    every = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    if heads is None:
-        return every
-    wrong = [str(head) for head in heads if head not in every]
-    if wrong or not heads:
-        found = ", ".join(wrong) or "none"
-        raise InputError(f"heads: expected one or more of {every[0]} to {every[-1]}, found {found}")
-    return [head for head in every if head in heads]
+    def _look_for_needed(self) -> Doing[bool]:
+        for doing, found in needed_sets(self.judge, self.space.attention, self.space.heads):
+            self._needed += found
+            yield doing
+        return True

@@ -1,45 +1,102 @@
-"""What a search may change about a circuit, by the attention of the model's heads; runs nothing."""
+"""What a search may make of a head, by its attention, and change about a circuit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
-from retrieval_interp.circuits.discovery.candidates import propose
-from retrieval_interp.circuits.discovery.changes import Change, Replace, changed
-from retrieval_interp.circuits.discovery.cost import circuit_cost, cost
-from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Mechanism, Shared
-from retrieval_interp.circuits.runs.means import role_mean
-
-_THRESHOLDS: tuple[tuple[Literal["one-hot", "shared"], float], ...] = (
-    ("one-hot", 0.5),
-    ("one-hot", 0.3),
-    ("one-hot", 0.1),
-    ("shared", 0.4),
-    ("shared", 0.25),
-    ("shared", 0.15),
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
+from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.mechanisms import (
+    IDENTITY,
+    ORIGINAL,
+    TOKEN_RULES,
+    UNIFORM,
+    Mechanism,
+    OneHot,
+    Shared,
+    along,
+    position_rules,
 )
-_WEAK = 0.1  # paths with at least this mean attention come back where a head is left out
-_ADDED = 0.1  # paths with at least this mean attention may be added
+from retrieval_interp.circuits.paths import Head, RolePath
+from retrieval_interp.circuits.runs.means import position_means, role_mean
+from retrieval_interp.circuits.runs.pattern_shares import pattern_shares, role_shares
+from retrieval_interp.tasks import Batch
 
 
-def is_vague(mechanism: Mechanism) -> bool:
-    """Whether it says neither where a head attends nor that it is idle."""
-    return mechanism.is_measured or mechanism.keeps_own
+def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> OneHot | Shared:
+    """A mechanism along a head's strongest paths; one-hot if no role has several sources.
+
+    Args:
+        attention: mean attention, [dest src].
+        kind: `one-hot` keeps a role's strongest source, `shared` all of them.
+        threshold: in (0, 1); weaker paths are left out.
+    """
+    paths = []
+    for dest, row in enumerate(attention.tolist()):
+        sources = [src for src, weight in enumerate(row) if weight >= threshold]
+        if kind == "one-hot" and sources:
+            sources = [max(sources, key=lambda src: row[src])]
+        paths += [RolePath(dest, src) for src in sources]
+    return along(paths)
+
+
+def rule_candidates(
+    model: Any, batch: Batch, heads: list[Head], options: SearchOptions = DEFAULTS
+) -> dict[Head, list[Mechanism]]:
+    """The rules that have some of a head's attention, and its mean pattern.
+
+    None where inputs are vectors, whose positions are shuffled: roles say what they are.
+    """
+    if batch.tokens is None:
+        return {head: [] for head in heads}
+    rules = [*position_rules(is_causal(model)), *TOKEN_RULES]
+    means = position_means(model, batch)
+    tried = dict.fromkeys(heads, rules)
+    shares, of_roles = pattern_shares(model, batch, tried), role_shares(model, batch, tried)
+    least, in_role = options.rule_share, options.rule_in_role
+    return {
+        head: [
+            *(
+                rule
+                for rule, share, at in zip(rules, shares[head], of_roles[head])
+                if share >= least or float(at.max()) >= in_role
+            ),
+            means[head],
+        ]
+        for head in heads
+    }
+
+
+class Change(NamedTuple):
+    """Another mechanism for a head, or one path of it more or less."""
+
+    head: Head
+    mechanism: Mechanism | None = None
+    more: RolePath | None = None
+    less: RolePath | None = None
+
+
+def drops(circuit: Circuit) -> list[Change]:
+    """Leaving out each path of a circuit."""
+    return [Change(head, less=path) for head, path in circuit.paths()]
+
+
+def compatible(changes: Sequence[Change]) -> bool:
+    """Whether no change undoes another one: a replaced head is changed by nothing else."""
+    replaced = [change.head for change in changes if change.mechanism is not None]
+    heads = [change.head for change in changes]
+    return all(heads.count(head) == 1 for head in replaced)
 
 
 class Space:
     """The circuits of a model, and those that lie near a circuit.
 
-    Args:
-        empty: the circuit that replaces nothing.
-        attention: mean attention by role, [layer head dest src].
-        heads: those that may be replaced.
-        rules: of each head, candidates by position and token.
-        shared: whether several sources may share a role's attention.
+    Made from the circuit that replaces nothing, mean attention by role, the heads that may be
+    replaced, and of each of them the candidates by position and token.
     """
 
     def __init__(
@@ -48,60 +105,69 @@ class Space:
         attention: Float[Tensor, "layer head dest src"],
         heads: list[Head],
         rules: Mapping[Head, Sequence[Mechanism]],
-        shared: bool,
+        options: SearchOptions = DEFAULTS,
     ):
         self.empty, self.attention, self.heads = empty, attention, heads
-        self.rules, self.shared = rules, shared
+        self.rules, self.options = rules, options
+        self.means = {head: role_mean(attention[head]) for head in heads}
         self.candidates = {head: self._candidates(head) for head in heads}
 
     def _candidates(self, head: Head) -> list[Mechanism]:
         """Mechanisms of a head, cheapest first; identity before uniform, which runs slower."""
-        attention = self.attention[head]
-        proposals = [propose(attention, kind, threshold) for kind, threshold in _THRESHOLDS]
-        found = [
-            IDENTITY, UNIFORM, *self.rules[head], *proposals, role_mean(attention), ORIGINAL,
-        ]  # fmt: skip
-        distinct = [m for m in dict.fromkeys(found) if self.shared or not isinstance(m, Shared)]
-        return sorted(distinct, key=lambda mechanism: cost(mechanism, len(attention)))
+        paths = [propose(self.attention[head], *least) for least in self.options.thresholds]
+        found = [IDENTITY, UNIFORM, *self.rules[head], *paths, self.means[head], ORIGINAL]
+        allowed = [m for m in found if self.options.shared or not isinstance(m, Shared)]
+        return sorted(dict.fromkeys(allowed), key=self._cost)
+
+    def _cost(self, mechanism: Mechanism) -> int:
+        return mechanism.cost(self.empty.n_roles)
+
+    def cost(self, circuit: Circuit) -> int:
+        """The cost of all heads that may be replaced."""
+        return sum(self._cost(circuit[head]) for head in self.heads)
 
     def simplicity(self, circuit: Circuit) -> tuple[int, int]:
         """Cost, and number of heads with paths or without a mechanism."""
         return self.cost(circuit), len(self.useful(circuit))
 
-    def cost(self, circuit: Circuit) -> int:
-        """The cost of all heads that may be replaced (`circuits.discovery.cost`)."""
-        return circuit_cost(circuit, self.heads)
-
     def useful(self, circuit: Circuit) -> list[Head]:
         """Heads that are not idle."""
-        return [head for head in self.heads if cost(circuit[head], circuit.n_roles)]
+        return [head for head in self.heads if self._cost(circuit[head])]
 
     def vague(self, circuit: Circuit) -> list[Head]:
-        """Heads that have neither paths nor an idle mechanism."""
-        return [head for head in self.heads if is_vague(circuit[head])]
+        """Heads whose attention is their own, or measured."""
+        return [h for h in self.heads if circuit[h].keeps_own or circuit[h].is_measured]
 
-    def richer(self, head: Head) -> list[Mechanism]:
-        """Mechanisms of a head that are not simple, the simplest first."""
-        means = [rule for rule in self.rules[head] if rule.is_measured]
-        return [role_mean(self.attention[head]), *means, ORIGINAL]
-
-    def cheaper(self, circuit: Circuit, heads: Sequence[Head] | None = None) -> list[Replace]:
-        """Every candidate of some heads, or of all, that costs less than what the head has."""
+    def richer(self, circuit: Circuit) -> list[Change]:
+        """The vague mechanisms of each head that cost more than what it has, the simplest first."""
         return [
-            Replace(head, candidate)
-            for head in heads or self.heads
-            for candidate in self.candidates[head]
-            if cost(candidate, circuit.n_roles) < cost(circuit[head], circuit.n_roles)
+            Change(head, richer)
+            for head in self.heads
+            for richer in (
+                self.means[head],
+                *(rule for rule in self.rules[head] if rule.is_measured),
+                ORIGINAL,
+            )
+            if self._cost(richer) > self._cost(circuit[head])
         ]
 
-    def absent(self, circuit: Circuit) -> list[HeadPath]:
-        """Paths with some attention that the circuit lacks."""
+    def cheaper(self, circuit: Circuit, heads: Sequence[Head] | None = None) -> list[Change]:
+        """Every candidate of some heads, or of all, that costs less than what the head has."""
+        return [
+            Change(head, candidate)
+            for head in heads or self.heads
+            for candidate in self.candidates[head]
+            if self._cost(candidate) < self._cost(circuit[head])
+        ]
+
+    def absent(self, circuit: Circuit) -> list[Change]:
+        """Adding each path with some attention that the circuit lacks."""
         vague = self.vague(circuit)
         return [
-            HeadPath(head, path)
+            Change(head, more=path)
             for head in self.heads
             if head not in vague
-            for dest, src in (self.attention[head] >= _ADDED).nonzero().tolist()
+            for dest, src in (self.attention[head] >= self.options.weak).nonzero().tolist()
             if (path := RolePath(dest, src)) not in circuit[head].paths
         ]
 
@@ -116,20 +182,28 @@ class Space:
 
     def whole_circuits(self) -> list[Circuit]:
         """Circuits that replace every head alike, by what it attends to."""
-        mechanisms = [
-            *(
-                {h: propose(self.attention[h], kind, threshold) for h in self.heads}
-                for kind, threshold in _THRESHOLDS
-                if self.shared or kind == "one-hot"
-            ),
-            {head: role_mean(self.attention[head]) for head in self.heads},
+        mechanisms: list[Mapping[Head, Mechanism]] = [
+            {head: propose(self.attention[head], *least) for head in self.heads}
+            for least in self.options.thresholds
         ]
-        circuits = [replace(self.empty, mechanisms=each) for each in mechanisms]
+        circuits = [self._with(self.empty, each) for each in [*mechanisms, self.means]]
         return [c for place, c in enumerate(circuits) if c not in circuits[:place]]
 
     def changed(self, circuit: Circuit, *changes: Change) -> Circuit:
-        """The circuit after some changes."""
-        return changed(circuit, changes, self.shared)
+        """The circuit after some changes, one after the other.
+
+        Where no sources may share, an added path takes the place of the role's other one.
+        """
+        for head, mechanism, more, less in changes:
+            old = circuit[head]
+            if less is not None:
+                mechanism = old.without(less)
+            elif more is not None:
+                kept = old.paths if old.follows_paths else ()
+                kept = tuple(p for p in kept if self.options.shared or p.dest != more.dest)
+                mechanism = along((*kept, more))
+            circuit = circuit.replace(head, mechanism or old)
+        return circuit
 
     def all_idle(self, circuit: Circuit, mechanism: Mechanism) -> Circuit:
         """The circuit with all its idle heads uniform, or all identity."""
@@ -139,7 +213,7 @@ class Space:
     def without(self, circuit: Circuit, lost: Head) -> Circuit:
         """The circuit without one head, the weak paths of the others added."""
         weak = {
-            head: propose(self.attention[head], mechanism.kind, _WEAK)
+            head: propose(self.attention[head], mechanism.kind, self.options.weak)
             for head, mechanism in circuit.mechanisms.items()
             if mechanism.follows_paths
         }

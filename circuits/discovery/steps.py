@@ -1,255 +1,295 @@
-"""The steps of a search: make a circuit richer, simplify it, rearrange it.
+"""The greedy strategy, and its steps: make a circuit richer, simplify it, rearrange it.
 
-Which of many changes to try first is estimated; every decision is made by an exact loss.
+What yields says by it what is done, so that a search can be watched, and left, at any time. Which
+of many changes to try first is estimated; every decision is made by an exact loss.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TypeVar
 
-from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.discovery.changes import Add, Change, Drop, Replace, compatible
-from retrieval_interp.circuits.discovery.cost import cost
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.space import Space
+from retrieval_interp.circuits.discovery.space import Change, Space, compatible, drops
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
+from retrieval_interp.circuits.paths import Head
 
-_FEW = 8  # richer heads that are compared by exact losses
-_MOST = 24  # so many additions, and so many changes beside them, are combined by threes
-_REARRANGED = 48  # so many combinations are tried
-_PAIRED = 64  # so many cheaper changes are tried two at once
-_SINGLY = 4  # so many heads are made richer one by one, then twice as many at each step
+Result = TypeVar("Result")
+Doing = Generator[str, None, Result]  # yields what is done and returns what comes of it
+
+
+def named(name: str, doing: Doing[Result]) -> Doing[Result]:
+    """Put a name before what is done."""
+    while True:
+        try:
+            what = next(doing)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        yield f"{name}: {what}" if what else name
+
+
+def greedy(judge: Judge, space: Space) -> Doing[Circuit]:
+    """Steps 2 to 6 of a search; see `circuits.discovery.search`.
+
+    What is found is a local optimum: no head can get a cheaper candidate and no path can be left
+    out, and no two of these changes can be made at once, without losing the tolerance. (With more
+    than 64 such changes, the pairs of the 64 that do least to the loss are tried.)
+    """
+    steps, best, tried = Steps(judge, space), space.empty, set[Circuit]()
+    restarts, starts = judge.options.restarts, _starts(steps, lambda: best)
+    yield "starting"
+    for number in range(restarts):
+        start = next((start for start in starts if start not in {best, *tried}), None)
+        if start is None:
+            break
+        tried.add(start)
+        found = yield from named(f"start {number + 1} of {restarts}", steps.from_start(start))
+        if judge.holds(found):
+            best = min(best, found, key=steps.rank)
+    if best == space.empty:  # no start held: replace heads one by one
+        best = yield from named("from the intact model", steps.refine(best))
+    while judge.holds(best):
+        better = yield from named("at the end", steps.one_less(best))
+        if better is None:
+            break
+        best = yield from named("at the end", steps.refine(better))
+    return best
+
+
+def _starts(steps: "Steps", best: Callable[[], Circuit]) -> Iterator[Circuit]:
+    """Two whole circuits, variations of the best circuit so far, then other whole circuits."""
+    space = steps.space
+    whole = sorted(space.whole_circuits(), key=steps.promise)
+    yield from whole[:2]
+    for mechanism in (UNIFORM, IDENTITY):
+        yield space.all_idle(best(), mechanism)
+    for lost in space.useful(best()):
+        yield space.without(best(), lost)
+    yield from whole[2:]
 
 
 class Steps:
-    """Steps from one circuit to a better one.
-
-    Attributes:
-        doing: what is being tried.
-    """
+    """Steps from one circuit to a better one."""
 
     def __init__(self, judge: Judge, space: Space):
-        self.judge, self.space, self.doing = judge, space, "starting"
+        self.judge, self.space, self.options = judge, space, judge.options
 
-    def enrich(self, circuit: Circuit) -> Circuit:
-        """Make heads richer, the one that gains most first, until the circuit holds.
-
-        After four single heads, twice as many at each step.
-        """
-        self.doing = "richer heads"
+    def from_start(self, circuit: Circuit) -> Doing[Circuit]:
+        """Make heads richer, the one that gains most first, until it holds; then refine it."""
         for step in itertools.count():
             if self.judge.holds(circuit):
                 break
-            changes = [
-                Replace(head, richer)
-                for head in self.space.heads
-                for richer in self.space.richer(head)
-                if cost(richer, circuit.n_roles) > cost(circuit[head], circuit.n_roles)
-            ]
-            if step < _SINGLY:
-                better = self._best(circuit, [self.space.changed(circuit, c) for c in changes])
-            else:
-                many = self._first(changes, circuit, 2 ** (step - _SINGLY + 1))
-                better = self._best(circuit, [self.space.changed(circuit, *many)])
+            changes = self.space.richer(circuit)
+            trials = [self.space.changed(circuit, change) for change in changes]
+            if step >= self.options.singly:
+                most = 2 ** (step - self.options.singly + 1)
+                many = yield from self._first(changes, circuit, most)
+                trials = [self.space.changed(circuit, *many)]
+            better = yield from named("richer heads", self._best(circuit, trials))
             if better is None:
                 break
             circuit = better
-        return circuit
+        return (yield from self.refine(circuit))
 
-    def refine(self, circuit: Circuit) -> Circuit:
+    def refine(self, circuit: Circuit) -> Doing[Circuit]:
         """Simplify and rearrange a circuit until neither makes it better."""
-        circuit = self._lowest_loss(self._simplify(circuit))
-        while self.judge.holds(circuit):
-            vague = self.space.vague(circuit)
-            better = self._rearranged(circuit) or self._fewer_heads(circuit, vague)
-            if better is None:
+        better: Circuit | None = circuit
+        while better is not None:
+            circuit = yield from self._simplify(better)
+            circuit = yield from named("idle heads", self._lowest_loss(circuit))
+            if not self.judge.holds(circuit):
                 break
-            circuit = self._lowest_loss(self._simplify(better))
+            better = yield from named("other paths", self._rearranged(circuit))
+            if better is None:
+                better = yield from self._fewer_heads(circuit, self.space.vague(circuit))
         return circuit
 
-    def _simplify(self, circuit: Circuit) -> Circuit:
-        """Make heads cheaper and leave out paths until nothing can go."""
-        if not self.judge.holds(circuit):
-            return circuit
-        while True:
-            before = circuit
-            circuit = self._cheaper_heads(circuit)
-            circuit = self._fewer_paths(circuit)
-            if circuit == before:
-                return circuit
+    def one_less(self, circuit: Circuit) -> Doing[Circuit | None]:
+        """A better circuit without one of the useful heads, or after one or two changes."""
+        idle = [Change(head, IDENTITY) for head in self.space.useful(circuit)]
+        first = yield from self._first(idle, circuit, self.options.combined)
+        better = yield from self._fewer_heads(circuit, [change.head for change in first])
+        if better is None:
+            better = yield from named("two changes at once", self.one_or_two_less(circuit))
+        return better
 
-    def _cheaper_heads(self, circuit: Circuit) -> Circuit:
-        self.doing = "simpler heads"
-        self.judge.go_on_from(circuit)
-        changes = self._in_order(circuit, self.space.cheaper(circuit))
+    def _simplify(self, circuit: Circuit) -> Doing[Circuit]:
+        """Make heads cheaper and leave out paths until nothing can go."""
+        before = None
+        while circuit != before and self.judge.holds(circuit):
+            before = circuit
+            circuit = yield from named("simpler heads", self._cheaper_heads(circuit))
+            circuit = yield from named("fewer paths", self._fewer_paths(circuit))
+        return circuit
+
+    def _cheaper_heads(self, circuit: Circuit) -> Doing[Circuit]:
+        changes = yield from self._in_order(circuit, self.space.cheaper(circuit))
         idle = dict[Head, Change]()
         for change in changes:
-            if isinstance(change, Replace) and change.mechanism in (IDENTITY, UNIFORM):
+            if change.mechanism in (IDENTITY, UNIFORM):
                 idle.setdefault(change.head, change)
-        circuit = self._together(circuit, list(idle.values()))
+        circuit = yield from self._together(circuit, list(idle.values()))
         for change in changes:
-            trial = self.space.changed(circuit, change)
-            cheaper = self.space.cost(trial) < self.space.cost(circuit)
-            if cheaper and self.judge.holds(trial):
-                circuit = self._cheapest(trial, change.head)
-                self.judge.go_on_from(circuit)
+            yield ""
+            trial, near = self.space.changed(circuit, change), self.judge.around(circuit)
+            if self.space.cost(trial) < self.space.cost(circuit) and near.holds(trial):
+                candidates = self.space.candidates[change.head]
+                cheapest = (trial.replace(change.head, candidate) for candidate in candidates)
+                circuit = next((each for each in cheapest if near.holds(each)), trial)
         return circuit
 
-    def _cheapest(self, circuit: Circuit, head: Head) -> Circuit:
-        """Give a head its cheapest candidate that holds."""
-        trials = (circuit.replace(head, candidate) for candidate in self.space.candidates[head])
-        return next((trial for trial in trials if self.judge.holds(trial)), circuit)
-
-    def _fewer_paths(self, circuit: Circuit) -> Circuit:
-        self.doing = "fewer paths"
-        self.judge.go_on_from(circuit)
-        changes = self._in_order(circuit, [Drop(path) for path in circuit.paths()])
-        circuit = self._together(circuit, changes)
+    def _fewer_paths(self, circuit: Circuit) -> Doing[Circuit]:
+        changes = yield from self._in_order(circuit, drops(circuit))
+        circuit = yield from self._together(circuit, changes)
         for change in changes:
+            yield ""
             trial = self.space.changed(circuit, change)
-            if trial != circuit and self.judge.holds(trial):
+            if trial != circuit and self.judge.around(circuit).holds(trial):
                 circuit = trial
-                self.judge.go_on_from(circuit)
         return circuit
 
-    def _together(self, circuit: Circuit, changes: Sequence[Change]) -> Circuit:
+    def _together(self, circuit: Circuit, changes: Sequence[Change]) -> Doing[Circuit]:
         """Make the first changes at once, as many as take half of what the loss may rise."""
-        loss = self.judge.loss(circuit)
-        limit = loss + max(0.0, self.judge.bar.loss - loss) / 2
+        near = self.judge.around(circuit)
+        loss = near.loss(circuit)
+        limit = loss + max(0.0, near.bar.loss - loss) / 2
         while len(changes) > 1:
+            yield ""
             trial = self.space.changed(circuit, *changes)
-            if self.judge.loss(trial) <= limit and self.judge.holds(trial):
-                self.judge.go_on_from(trial)
+            if near.loss(trial) <= limit and near.holds(trial):
                 return trial
             changes = changes[: len(changes) // 2]
         return circuit
 
-    def _rearranged(self, circuit: Circuit) -> Circuit | None:
+    def _rearranged(self, circuit: Circuit) -> Doing[Circuit | None]:
         """A better circuit with a path more and one or two things less, if one is found.
 
         Only those with the lowest estimates are tried.
         """
-        self.doing = "other paths"
-        self.judge.go_on_from(circuit)
-        vague = self.space.vague(circuit)
-        replaced: list[Change] = [
-            change
-            for change in self.space.cheaper(circuit)
-            if change.mechanism == IDENTITY or change.head in vague
-        ]
-        less = self._first([*map(Drop, circuit.paths()), *replaced], circuit, _MOST)
-        more = [Add(path) for path in self.space.absent(circuit)]
-        ones, twos = itertools.combinations(less, 1), itertools.combinations(less, 2)
+        vague, most = self.space.vague(circuit), self.options.combined
+        cheaper = self.space.cheaper(circuit)
+        replaced = [c for c in cheaper if c.mechanism == IDENTITY or c.head in vague]
+        less = yield from self._first([*drops(circuit), *replaced], circuit, most)
+        more = self.space.absent(circuit)
+        some = yield from self._first(more, circuit, most)
         combined = [
-            *itertools.product(more, ones),
-            *itertools.product(self._first(more, circuit, _MOST), twos),
+            *itertools.product(more, itertools.combinations(less, 1)),
+            *itertools.product(some, itertools.combinations(less, 2)),
         ]
-        own = self.space.simplicity(circuit)
-        trials = dict[Circuit, None]()
+        own, trials = self.space.simplicity(circuit), dict[Circuit, None]()
         for add, fewer in combined:
             if compatible([*fewer, add]):
                 trial = self.space.changed(circuit, *fewer, add)
                 if self.space.simplicity(trial) < own and self.judge.may_hold(trial):
                     trials[trial] = None
-        effects = self.judge.effects(circuit, list(trials))
-        for _, trial in sorted(zip(effects, trials), key=lambda pair: pair[0])[:_REARRANGED]:
-            if self.judge.holds(trial):
+        effects = yield from self._effects(circuit, list(trials))
+        near = self.judge.around(circuit)
+        in_order = sorted(zip(effects, trials), key=lambda pair: pair[0])
+        for _, trial in in_order[: self.options.rearranged]:
+            yield ""
+            if near.holds(trial):
                 return trial
         return None
 
-    def without_a_head(self, circuit: Circuit) -> Circuit | None:
-        """A better circuit that does without one of the useful heads, if one is found."""
-        idle = [Replace(head, IDENTITY) for head in self.space.useful(circuit)]
-        heads = [change.head for change in self._first(idle, circuit, _MOST)]
-        return self._fewer_heads(circuit, heads)
-
-    def _fewer_heads(self, circuit: Circuit, heads: Sequence[Head]) -> Circuit | None:
+    def _fewer_heads(self, circuit: Circuit, heads: Sequence[Head]) -> Doing[Circuit | None]:
         """A better circuit that does without a head, or gives it paths instead of a role-mean."""
-        own = self.space.simplicity(circuit)
-        vague = self.space.vague(circuit)
+        own, vague = self.space.simplicity(circuit), self.space.vague(circuit)
         for number, head in enumerate(heads):
-            self.doing = f"without head {number + 1} of {len(heads)}"
+            name = f"without head {number + 1} of {len(heads)}"
             for change in self.space.cheaper(circuit, [head]):
                 if head in vague or change.mechanism == IDENTITY:
-                    found = self._repaired(self.space.changed(circuit, change), head, own)
+                    trial = self.space.changed(circuit, change)
+                    found = yield from named(name, self._repaired(trial, head, own))
                     if found is not None and self.space.simplicity(found) < own:
                         return found
         return None
 
-    def _repaired(self, circuit: Circuit, lost: Head, most: tuple[int, int]) -> Circuit | None:
+    def _repaired(
+        self, circuit: Circuit, lost: Head, most: tuple[int, int]
+    ) -> Doing[Circuit | None]:
         """Make what helps most, paths or another idle mechanism, until the circuit holds.
 
-        The head that is done without gets no path.
-
-        Returns:
-            The simplified circuit, or None if it would be no better than `most`.
+        The head that is done without gets no path. None if it would be no better than `most`.
         """
-        left_idle = [] if cost(circuit[lost], circuit.n_roles) else [lost]
+        left_idle = lost not in self.space.useful(circuit)
         while not self.judge.holds(circuit):
-            paths = [path for path in self.space.absent(circuit) if path.head not in left_idle]
-            richer = [self.space.changed(circuit, Add(path)) for path in paths]
-            idle = self.space.other_idle(circuit)
-            better = self._best(circuit, idle) or self._best(circuit, richer)
+            better = yield from self._best(circuit, self.space.other_idle(circuit))
+            if better is None:
+                paths = self.space.absent(circuit)
+                added = [path for path in paths if not (left_idle and path.head == lost)]
+                trials = [self.space.changed(circuit, path) for path in added]
+                better = yield from self._best(circuit, trials)
             if better is None or self.space.simplicity(better) > most:
                 return None
             circuit = better
-        return self._simplify(circuit)
+        return (yield from self._simplify(circuit))
 
-    def one_or_two_less(self, circuit: Circuit) -> Circuit | None:
+    def one_or_two_less(self, circuit: Circuit) -> Doing[Circuit | None]:
         """A circuit that holds after one or two changes that make it cheaper, if there is one.
 
         Of more than 64 changes, the pairs of those that do least to the loss are tried.
         """
         if not self.judge.holds(circuit):
             return None
-        self.doing = "two changes at once"
-        self.judge.go_on_from(circuit)
-        changes: list[Change] = [*map(Drop, circuit.paths()), *self.space.cheaper(circuit)]
-        pairs = itertools.combinations(self._first(changes, circuit, _PAIRED), 2)
-        for tried in itertools.chain(itertools.combinations(changes, 1), pairs):
+        changes = [*drops(circuit), *self.space.cheaper(circuit)]
+        first = yield from self._first(changes, circuit, self.options.paired)
+        near = self.judge.around(circuit)
+        ones, pairs = itertools.combinations(changes, 1), itertools.combinations(first, 2)
+        for tried in itertools.chain(ones, pairs):
             if compatible(tried):
+                yield ""
                 trial = self.space.changed(circuit, *tried)
-                if self.judge.holds(trial):
+                if near.holds(trial):
                     return trial
         return None
 
-    def _lowest_loss(self, circuit: Circuit) -> Circuit:
-        """Of identity and uniform, give each idle head the one with the lower loss."""
-        self.judge.go_on_from(circuit)
+    def _lowest_loss(self, circuit: Circuit) -> Doing[Circuit]:
+        """Give each idle head whichever of identity and uniform has the lower loss."""
         for head in self.space.heads:
             for other in self.space.other_idle(circuit, [head]):
-                better = self.judge.loss(other) < self.judge.loss(circuit)
-                if better and self.judge.holds(other):
+                yield ""
+                near = self.judge.around(circuit)
+                if near.loss(other) < near.loss(circuit) and near.holds(other):
                     circuit = other
-                    self.judge.go_on_from(circuit)
         return circuit
 
-    def _in_order(self, circuit: Circuit, changes: Sequence[Change]) -> list[Change]:
+    def _effects(self, circuit: Circuit, trials: Sequence[Circuit]) -> Doing[list[float]]:
+        effects = []
+        for effect in self.judge.effects(circuit, trials):
+            effects.append(effect)
+            yield ""
+        return effects
+
+    def _in_order(self, circuit: Circuit, changes: Sequence[Change]) -> Doing[list[Change]]:
         """Changes that may hold, those first that cost least loss for what they save."""
         trials = {change: self.space.changed(circuit, change) for change in changes}
         trials = {change: t for change, t in trials.items() if self.judge.may_hold(t)}
+        effects = yield from self._effects(circuit, list(trials.values()))
         own = self.space.cost(circuit)
-        effects = self.judge.effects(circuit, list(trials.values()))
         price = {
             change: effect / max(1, own - self.space.cost(trial))
             for (change, trial), effect in zip(trials.items(), effects)
         }
         return sorted(price, key=price.__getitem__)
 
-    def _first(self, changes: Sequence[Change], circuit: Circuit, most: int) -> list[Change]:
+    def _first(self, changes: Sequence[Change], circuit: Circuit, most: int) -> Doing[list[Change]]:
         """Of many changes, those that do best."""
         if len(changes) <= most:
             return list(changes)
-        effects = self.judge.effects(circuit, [self.space.changed(circuit, c) for c in changes])
+        trials = [self.space.changed(circuit, change) for change in changes]
+        effects = yield from self._effects(circuit, trials)
         best = sorted(range(len(changes)), key=effects.__getitem__)[:most]
         return [changes[place] for place in sorted(best)]
 
-    def _best(self, circuit: Circuit, trials: Sequence[Circuit]) -> Circuit | None:
+    def _best(self, circuit: Circuit, trials: Sequence[Circuit]) -> Doing[Circuit | None]:
         """The trial with the lowest loss, of those that promise most; None if it is no lower."""
-        self.judge.go_on_from(circuit)
-        effects = self.judge.effects(circuit, trials)
-        promising = sorted(range(len(trials)), key=effects.__getitem__)[:_FEW]
-        best = min((trials[place] for place in promising), key=self.judge.loss, default=circuit)
-        return best if self.judge.loss(best) < self.judge.loss(circuit) else None
+        effects = yield from self._effects(circuit, trials)
+        near = self.judge.around(circuit)
+        in_order = sorted(range(len(trials)), key=effects.__getitem__)
+        promising = [trials[place] for place in in_order[: self.options.promising]]
+        best = min(promising, key=near.loss, default=circuit)
+        return best if near.loss(best) < near.loss(circuit) else None
 
     def rank(self, circuit: Circuit) -> tuple[bool, tuple[int, int], float]:
         """Sort key, lower is better: holds, then cost and heads, then loss."""

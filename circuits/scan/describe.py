@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval_interp.circuits.circuit import Head
-from retrieval_interp.circuits.discovery.candidates import propose
+from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
@@ -13,10 +12,12 @@ from retrieval_interp.circuits.mechanisms import (
     Mechanism,
     position_rules,
 )
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.runs.means import head_means
 from retrieval_interp.circuits.runs.pattern_shares import pattern_shares
 from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.scores.scorer import heads_of
 from retrieval_interp.tasks import Batch
 
 _OFFSETS = (1, 2, 3, 4)  # of `offset` rules
@@ -28,19 +29,12 @@ _BETTER = 0.02  # so much more attention a less simple rule has to explain
 class Description:
     """A head's attention in short.
 
-    Attributes:
-        rule: the rule that shares most attention with the head's pattern; of rules that share
-            nearly as much, the simplest.
-        share: the attention that they share, Σ min(pattern, rule) over sources, as a mean over
-            positions; from 0 to 1.
-        mean: the mean pattern of the head, by position or, where several positions have roles, by
-            role, whichever shares more.
-        mean_share: the attention that mean and pattern share.
+    What a pattern and a rule share is Σ min(pattern, rule) over sources, as a mean over positions.
     """
 
-    rule: Mechanism
-    share: float
-    mean: Mechanism
+    rule: Mechanism  # shares most; of rules that share nearly as much, the simplest
+    share: float  # from 0 to 1
+    mean: Mechanism  # the mean pattern, by position or by role, whichever shares more
     mean_share: float
 
 
@@ -52,25 +46,15 @@ def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
     where it has several roles, the head's paths with at least a quarter of a role's attention. In a
     causal model only positions up to the last role of an example count: after it there is padding,
     or nothing that is asked.
-
-    Args:
-        model: a hooked model; left unchanged.
-        batch: the examples.
-
-    Raises:
-        InputError: the model's pattern hooks do not fire.
     """
     rules = [IDENTITY, UNIFORM, *position_rules(is_causal(model), _OFFSETS)]
     rules += TOKEN_RULES if batch.tokens is not None else ()
-    n_roles = batch.roles.shape[-1]
-    n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
-    heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    candidates: dict[Head, list[Mechanism]] = {head: list(rules) for head in heads}
+    candidates = {head: list(rules) for head in heads_of(model)}
     attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
-    if n_roles > 1:
-        for head in heads:
+    if batch.roles.shape[-1] > 1:
+        for head, own in candidates.items():
             paths = propose(attention[head], "shared", _PATHS)
-            candidates[head] += [paths] if paths.paths else []
+            own += [paths] if paths.paths else []
     means = head_means(model, batch, attention)
     found = {}
     for head, shares in pattern_shares(model, batch, candidates).items():

@@ -2,41 +2,42 @@
 
 1. Describe every head by the rule that shares most of its attention (`circuits.scan.describe`), on
    one half of the examples.
-2. Replace each head alone by its rule, on the other half (of text, on some 500 tokens of it): the
-   exact loss, beside its estimate.
-3. Replace as many heads together as the tolerance allows: in the order of what they cost alone, the
-   longest beginning that holds, found by doubling and bisecting; then the heads after it, until
-   eight in a row cannot be added. The others are tried in the same way with their mean pattern, in
-   the order of what that is estimated to cost beside those already replaced.
+2. Replace each head by its rule, one at a time, on the other half (of text, on some 500 tokens of
+   it): the exact loss, and its estimate.
+3. Replace as many heads together as the tolerance allows: in the order of what they cost by
+   themselves, the longest beginning that holds, found by doubling and bisecting; then the heads
+   after it, until eight in a row cannot be added. The others are tried in the same way with their
+   mean pattern, in the order of what that is estimated to cost in addition.
 4. Compare with the same mechanisms in other heads, drawn at random. If these do better, they are
    the joint circuit.
 """
 
-import dataclasses
+import itertools
 import math
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from retrieval_interp.circuits.attribution.estimates import attribute, rank_correlation
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.attribution.estimates import rank_correlation
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.judge import Judge, attribution
+from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.scan.describe import describe_heads
-from retrieval_interp.circuits.scan.text import next_token_task
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
-from retrieval_interp.circuits.scores.tolerance import Bar, has_learned, kept_share, uninformed_loss
+from retrieval_interp.circuits.scores.tolerance import has_learned, kept_share
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.words.next_token_task import NextTokenTask
 
-_FEW = 512  # tokens of text for estimates, which hold all activations, and for heads alone
+_FEW = 512  # tokens of text for estimates, which hold all activations, and for single heads
 _PATIENCE = 8  # heads in a row that cannot be added end the search
 _CONTROLS = 4  # controls that are taken, at most, as they do better
 _REDRAWS = 20  # a control may equal the circuit that it is drawn for
@@ -44,69 +45,36 @@ _REDRAWS = 20  # a control may equal the circuit that it is drawn for
 
 @dataclass(frozen=True)
 class HeadScan:
-    """One head.
-
-    Attributes:
-        head: the head.
-        rule: the rule that describes its attention best.
-        share: the share of its attention that the rule has, from 0 to 1.
-        mean_share: the same for its mean pattern, which does not depend on content.
-        estimate: the estimated change of the loss when the rule (or the mean pattern, as asked for)
-            replaces the head; NaN where the loss has no gradient.
-        loss: the exact loss then, all other heads intact, to be compared with
-            `Scan.alone_intact_loss`; NaN if it was not asked for.
-        replaced: what takes its place in the joint circuit; None if it was not replaced.
-    """
+    """One head."""
 
     head: Head
-    rule: Mechanism
-    share: float
-    mean_share: float
-    estimate: float
-    loss: float
-    replaced: Mechanism | None
+    rule: Mechanism  # describes its attention best
+    share: float  # of its attention that the rule has, from 0 to 1
+    mean_share: float  # the same for its mean pattern, which does not depend on content
+    estimate: float  # of the change of the loss when the rule takes its place; NaN if there is none
+    loss: float  # exact, then, to be compared with `Scan.alone_intact_loss`; NaN if not asked for
+    replaced: Mechanism | None  # what takes its place in the joint circuit
 
 
 @dataclass(frozen=True, repr=False)
 class Scan:
-    """What `scan` found.
-
-    Attributes:
-        task: what the model was asked.
-        batch: the examples on which losses were measured.
-        heads: one row per head, by layer.
-        intact_loss: the loss of the model as it is.
-        alone_intact_loss: the same on the first of these examples, on which heads were replaced
-            alone; of text, those with some 500 tokens, of a task all.
-        uninformed_loss: the loss of knowing nothing (`circuits.scores.tolerance`).
-        uninformed: what knows nothing, in words.
-        tolerance: the loss that the joint circuit has to stay below.
-        circuit: the joint circuit; empty if the model knows nothing here.
-        joint_loss: its loss.
-        joint_se: the standard error of what it costs, example by example.
-        random_loss: the loss with the same mechanisms in as many other heads, drawn at random, as
-            far as there are others; a control. NaN where there is no other such circuit, as where
-            all heads are replaced alike.
-        tried: the heads that the search for the joint circuit came to.
-        finished: False if the time was over before the search ended.
-        means: the mean pattern of every head, on the other half of the examples.
-    """
+    """What `scan` found."""
 
     task: Task
-    batch: Batch
-    heads: list[HeadScan]
+    batch: Batch  # on which losses were measured
+    heads: list[HeadScan]  # by layer
     intact_loss: float
-    alone_intact_loss: float
-    uninformed_loss: float
-    uninformed: str
-    tolerance: float
-    circuit: Circuit
+    alone_intact_loss: float  # the same on the examples on which single heads were replaced
+    uninformed_loss: float  # of knowing nothing (`circuits.scores.tolerance`)
+    uninformed: str  # what knows nothing
+    tolerance: float  # the loss that the joint circuit has to stay below
+    circuit: Circuit  # the joint circuit; empty if the model knows nothing here
     joint_loss: float
-    joint_se: float
-    random_loss: float
-    tried: frozenset[Head]
-    finished: bool
-    means: dict[Head, Mechanism]
+    joint_se: float  # of what it costs, example by example
+    random_loss: float  # a control, the same mechanisms in other heads; NaN where there is none
+    tried: frozenset[Head]  # the heads that the search for the joint circuit came to
+    finished: bool  # False if the time was over before the search ended
+    means: dict[Head, Mechanism]  # mean patterns, on the other half of the examples
 
     @property
     def learned(self) -> bool:
@@ -148,9 +116,8 @@ def scan(
 
     by two standard errors (`circuits.scores.tolerance.Bar`).
 
-    Heads are described, and means measured, on one half of the examples, and losses are measured on
-    the other half. (A single sequence serves as both.) The joint circuit is found greedily: there
-    may be larger ones.
+    Heads are described on one half of the examples, and losses measured on the other half. (A
+    single sequence serves as both.) The joint circuit is found greedily: there may be larger ones.
 
     Args:
         model: a hooked model; left unchanged.
@@ -164,16 +131,12 @@ def scan(
         by: what takes a head's place: its rule (and in the joint circuit its mean pattern, where
             the rule will not do), or always its mean pattern, which keeps only what of its
             attention does not depend on content.
-        alone: number of heads, those with the largest estimates, whose loss alone is measured
-            exactly; by default all.
-        time: seconds that it may take; by default there is no limit. Heads are replaced alone in
+        alone: number of heads, those with the largest estimates, that are replaced one at a time;
+            by default all.
+        time: seconds that it may take; by default there is no limit. Single heads are replaced in
             the first half; when the time is over, the joint circuit so far is taken. Describing the
             heads and the estimates are not cut short.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Raises:
-        InputError: there is no text, or too little; it needs a tokenizer that the model lacks; or
-            the model has no attention hooks.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -187,76 +150,65 @@ def scan(
     task = text if isinstance(text, Task) else next_token_task(model, text, length, prepend_bos)
     one, other = _halves(model, task, examples, seed)
     described = describe_heads(model, one)
-    mechanisms = {head: f.mean if by == "mean" else f.rule for head, f in described.items()}
+    means = {head: found.mean for head, found in described.items()}
+    mechanisms = means if by == "mean" else {head: f.rule for head, f in described.items()}
     before = monotonic()
-    scorer = Scorer(model, task, other)
-    a_run = float(monotonic() - before)
-    intact = mean_loss(scorer.base_losses)
-    uninformed = uninformed_loss(model, task, other, scorer.each)
-    rows_of = scorer.base_losses.mean(dim=1)
-    bar = Bar(task, rows_of, uninformed.loss, tolerance)
-    empty = scorer.empty_circuit
-    estimated = monotonic()
-    effects = _estimates(model, task, one, empty, mechanisms)
-    estimating = float(monotonic() - estimated)
-    known = [head for head in described if not math.isnan(effects[head])]
-    order = sorted(known, key=lambda head: -abs(effects[head])) or list(described)
-    few = _first(task, other)
-    by_few = scorer if len(few) == len(other) else Scorer(model, task, few)
-    alone_intact = mean_loss(by_few.base_losses)
+    judge = Judge(model, task, other, SearchOptions(tolerance=tolerance))
+    reserve = monotonic() - before  # it ran the model twice, as one more trial and a control do
+    effects = _estimates(judge, _first(task, one), judge.empty, mechanisms)
+    estimating = monotonic() - before - reserve
+    deadline, joint = start + limit - reserve, _Joint(judge)
+    few = Scorer(model, task, _first(task, other))
     losses: dict[Head, float] = {}
+    order = sorted(described, key=lambda head: -abs(effects.get(head, 0.0)))
     for head in progress(order[:alone], "replacing each head"):
         if monotonic() < start + limit / 2:
-            losses[head] = by_few.loss(empty.replace(head, mechanisms[head]))
-    joint = _Joint(scorer, bar, start + limit, a_run)
-    high = intact + 2 * standard_error(rows_of)
-    control = math.nan
-    if has_learned(task, high, uninformed.loss):
+            losses[head] = few.loss(judge.empty.replace(head, mechanisms[head]))
+    alone_intact, finished, control = mean_loss(few.base_losses), True, math.nan
+    if judge.learned:
         costs = effects | {head: loss - alone_intact for head, loss in losses.items()}
-        joint.replace(mechanisms, costs, progress, f"replacing heads by their {by}")
-        if by == "rule" and joint.left and joint.has(estimating):
-            left = {head: described[head].mean for head in joint.left}
-            beside = _estimates(model, task, one, joint.circuit, left)
-            joint.replace(left, beside, progress, "replacing others by their mean")
+        trials = progress(joint.replace(mechanisms, costs), f"replacing heads by their {by}")
+        finished = all(monotonic() < deadline for _ in trials)
+        left = {head: means[head] for head in joint.tried - joint.circuit.mechanisms.keys()}
+        more = by == "rule" and finished and bool(left)
+        if more and (finished := monotonic() + estimating < deadline):
+            costs = _estimates(judge, _first(task, one), joint.circuit, left)
+            trials = progress(joint.replace(left, costs), "replacing others by their mean")
+            finished = all(monotonic() < deadline for _ in trials)
         control = joint.compare(described, seed)
-    circuit = joint.circuit
+    each, own = judge.losses(joint.circuit), judge.losses(judge.empty)
     rows = [
         HeadScan(
             head,
             found.rule,
             found.share,
             found.mean_share,
-            effects[head],
+            effects.get(head, math.nan),
             losses.get(head, math.nan),
-            circuit.mechanisms.get(head),
+            joint.circuit.mechanisms.get(head),
         )
         for head, found in described.items()
     ]
     return Scan(
-        task, other, rows, intact, alone_intact, uninformed.loss, uninformed.what, bar.loss,
-        circuit, mean_loss(joint.losses), standard_error(joint.losses.mean(dim=1) - rows_of),
-        control,
-        frozenset(joint.tried), joint.finished,
-        {head: found.mean for head, found in described.items()},
+        task, other, rows, float(own.mean()), alone_intact, *judge.uninformed, judge.bar.loss,
+        joint.circuit, float(each.mean()), standard_error(each - own), control,
+        frozenset(joint.tried), finished, means,
     )  # fmt: skip
 
 
 def _check(
     model: Any, by: str, alone: int | None, tolerance: float | None, time: float | None
 ) -> None:
-    if not hasattr(model, "hook_dict"):
-        raise InputError(
-            "scan: expected a hooked model (a HookedTransformer, a TransformerBridge), found "
-            f"{type(model).__name__}"
-        )
-    if by not in ("rule", "mean"):
-        raise InputError(f"by: expected 'rule' or 'mean', found {by!r:.40}")
-    if alone is not None and alone < 0:
-        raise InputError(f"alone: expected 0 heads or more, found {alone}")
-    if tolerance is not None and not 0 < tolerance < math.inf:
-        raise InputError(f"tolerance: expected a number above 0, found {tolerance}")
-    if time is not None and not time > 0:
-        raise InputError(f"time: expected more than 0 seconds, found {time}")
+    hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
+    for name, value, fits, expected in (
+        ("scan", type(model).__name__, hasattr(model, "hook_dict"), hooked),
+        ("by", by, by in ("rule", "mean"), "'rule' or 'mean'"),
+        ("alone", alone, alone is None or alone >= 0, "0 heads or more"),
+        ("tolerance", tolerance, tolerance is None or 0 < tolerance < math.inf, "above 0"),
+        ("time", time, time is None or time > 0, "more than 0 seconds"),
+    ):
+        if not fits:
+            raise InputError(f"{name}: expected {expected}, found {value!s:.40}")
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
@@ -281,88 +233,47 @@ def _first(task: Task, batch: Batch) -> Batch:
 
 
 def _estimates(
-    model: Any, task: Task, batch: Batch, circuit: Circuit, mechanisms: dict[Head, Mechanism]
+    judge: Judge, batch: Batch, circuit: Circuit, mechanisms: dict[Head, Mechanism]
 ) -> dict[Head, float]:
-    """The estimated effect of replacing each head beside a circuit; NaN without a gradient."""
-    few = _first(task, batch)
+    """The estimated effect of replacing each head as well; none where the loss has no gradient."""
+    gradients = attribution(judge.model, judge.task, batch, circuit)
+    if gradients is None:
+        return {}
     trials = [circuit.replace(head, mechanism) for head, mechanism in mechanisms.items()]
-    try:
-        attribution = attribute(model, task, few, circuit)
-    except InputError as error:
-        if "gradient" not in str(error):
-            raise
-        return dict.fromkeys(mechanisms, math.nan)
-    return dict(zip(mechanisms, attribution.effects(trials)))
+    return dict(zip(mechanisms, gradients.effects(trials)))
 
 
 class _Joint:
-    """The joint circuit while it grows.
+    """The joint circuit while it grows, and the heads that were tried."""
 
-    Attributes:
-        circuit: the circuit so far.
-        losses: its losses, by example.
-        tried: the heads that it came to.
-        finished: False if the time was over before all were.
-    """
-
-    def __init__(self, scorer: Scorer, bar: Bar, deadline: float, a_run: float):
-        self.scorer, self.circuit, self.losses = scorer, scorer.empty_circuit, scorer.base_losses
-        self.bar, self.deadline = bar, deadline
-        self.tried, self.finished = set[Head](), True
-        self._longest = a_run  # seconds
-
-    @property
-    def left(self) -> set[Head]:
-        """The heads that were not replaced, of those that were tried."""
-        return self.tried - self.circuit.mechanisms.keys()
-
-    def has(self, seconds: float) -> bool:
-        """Whether there is so much time, and that for a run and a control."""
-        if monotonic() + seconds + 2 * self._longest > self.deadline:
-            self.finished = False
-        return self.finished
+    def __init__(self, judge: Judge):
+        self.judge, self.circuit, self.tried = judge, judge.empty, set[Head]()
 
     def replace(
-        self,
-        mechanisms: dict[Head, Mechanism],
-        costs: dict[Head, float],
-        progress: Progress,
-        what: str,
-    ) -> None:
-        """Replace the first heads, by what they cost alone, as many as hold; then go on after the
-        one that does not, until several in a row do not.
+        self, mechanisms: dict[Head, Mechanism], costs: dict[Head, float]
+    ) -> Iterator[None]:
+        """Replace the first heads, in the order of their costs, as many as hold; then go on after
+        the one that does not, until several in a row do not. Yields before every trial.
         """
         todo = [head for head in mechanisms if head not in self.circuit.mechanisms]
-        todo.sort(key=lambda head: (math.isnan(costs[head]), costs[head], head))
-        bar = iter(progress(range(len(todo)), what))
+        todo.sort(key=lambda head: (costs.get(head, math.inf), head))
         failed = 0
-        while todo and failed < _PATIENCE and self.finished:
-            count = self._most(todo, mechanisms)
-            failed = 0 if count else failed + 1
-            for _ in todo[: count + 1]:
-                next(bar, None)
-            todo = todo[count + 1 :]
-        if self.finished:
-            self.tried.update(mechanisms)
-
-    def _most(self, heads: list[Head], mechanisms: dict[Head, Mechanism]) -> int:
-        """Replace as many of the first heads as hold, found by doubling and bisecting."""
-        held, broken = 0, len(heads) + 1
-        before = self.circuit
-        while broken - held > 1:
-            if not self.has(0.0):
-                break
-            doubled = min(max(1, 2 * held), len(heads))
-            count = doubled if broken > len(heads) else (held + broken) // 2
-            chosen = {head: mechanisms[head] for head in heads[:count]}
-            trial = dataclasses.replace(before, mechanisms={**before.mechanisms, **chosen})
-            self.tried.update(chosen)
-            losses = self._run(trial)
-            if self.bar.keeps(losses.mean(dim=1)):
-                held, self.circuit, self.losses = count, trial, losses
-            else:
-                broken = count
-        return held
+        while todo and failed < _PATIENCE:
+            before, held, broken = self.circuit, 0, len(todo) + 1
+            while broken - held > 1:
+                yield
+                doubled = min(max(1, 2 * held), len(todo))
+                count = doubled if broken > len(todo) else (held + broken) // 2
+                chosen = {head: mechanisms[head] for head in todo[:count]}
+                trial = replace(before, mechanisms={**before.mechanisms, **chosen})
+                self.tried.update(chosen)
+                if self.judge.holds(trial):
+                    held, self.circuit = count, trial
+                else:
+                    broken = count
+            failed = 0 if held else failed + 1
+            todo = todo[held + 1 :]
+        self.tried.update(mechanisms)
 
     def compare(self, heads: Iterable[Head], seed: int) -> float:
         """The loss of the same mechanisms in other heads; while it is lower, these are taken.
@@ -371,32 +282,69 @@ class _Joint:
         """
         worse, draw = math.nan, random.Random(seed)
         for _ in range(_CONTROLS):
-            other = _shuffled(self.circuit, heads, draw)
+            drawn = (_shuffled(self.circuit, heads, draw) for _ in range(_REDRAWS))
+            other = next((each for each in drawn if each != self.circuit), None)
             if other is None:
                 break
-            losses = self._run(other)
-            if mean_loss(losses) >= mean_loss(self.losses):
-                return mean_loss(losses)
-            worse, self.circuit, self.losses = mean_loss(self.losses), other, losses
+            own, loss = map(self.judge.exact_loss, (self.circuit, other))
+            if loss >= own:
+                return loss
+            worse, self.circuit = own, other
         return worse
 
-    def _run(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
-        start = monotonic()
-        losses = self.scorer.losses(circuit)
-        self._longest = max(self._longest, monotonic() - start)
-        return losses
 
-
-def _shuffled(circuit: Circuit, heads: Iterable[Head], draw: random.Random) -> Circuit | None:
-    """The same mechanisms in as many other heads, as far as there are others; None if in vain."""
-    own = sorted(circuit.mechanisms)
-    others = sorted(set(heads) - circuit.mechanisms.keys())
+def _shuffled(circuit: Circuit, heads: Iterable[Head], draw: random.Random) -> Circuit:
+    """The same mechanisms in as many other heads, as far as there are others."""
+    own, others = sorted(circuit.mechanisms), sorted(set(heads) - circuit.mechanisms.keys())
     count = min(len(own), len(others))
-    for _ in range(_REDRAWS):
-        chosen = [*draw.sample(others, count), *draw.sample(own, len(own) - count)]
-        mechanisms = list(circuit.mechanisms.values())
-        draw.shuffle(mechanisms)
-        drawn = dataclasses.replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
-        if drawn != circuit:
-            return drawn
-    return None
+    chosen = [*draw.sample(others, count), *draw.sample(own, len(own) - count)]
+    mechanisms = list(circuit.mechanisms.values())
+    draw.shuffle(mechanisms)
+    return replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
+
+
+def next_token_task(
+    model: Any, text: Any, length: int = 128, prepend_bos: bool | None = None
+) -> NextTokenTask:
+    """Text or token ids as a task, in the tokens of a model."""
+    length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
+    if length < 3:
+        raise InputError(f"length: expected windows of at least 3 tokens, found {length}")
+    if not is_causal(model) or model.cfg.d_vocab_out != d_vocab:
+        found = f"{d_vocab} tokens and {model.cfg.d_vocab_out} outputs"
+        raise InputError(
+            "text: expected a model that predicts the next of its tokens, found one with "
+            f"{found if is_causal(model) else 'sight of later tokens'}; give its task instead"
+        )
+    tokenizer = getattr(model, "tokenizer", None)
+    items = [text] if isinstance(text, str) else _listed(text)
+    if items and all(isinstance(item, str) for item in items):
+        if tokenizer is None:
+            raise InputError(
+                "text: expected a model with a tokenizer, found none; give token ids instead"
+            )
+        if prepend_bos is None:
+            prepend_bos = bool(getattr(model.cfg, "default_prepend_bos", True))
+        return NextTokenTask.from_text(items, tokenizer, length, prepend_bos)
+    nested = items and isinstance(items[0], Iterable)
+    sequences = [_listed(item) for item in (items if nested else [items])]
+    for token in itertools.chain(*sequences):
+        if type(token) is not int or not 0 <= token < d_vocab:
+            raise InputError(
+                f"text: expected strings, or token ids from 0 to {d_vocab - 1}, found {token!r:.40}"
+            )
+    if max(map(len, sequences)) > model.cfg.n_ctx:
+        raise InputError(
+            f"text: expected sequences of at most {model.cfg.n_ctx} tokens, which the model can "
+            f"read, found {max(map(len, sequences))}"
+        )
+    return NextTokenTask(sequences, tokenizer)
+
+
+def _listed(items: Any) -> list[Any]:
+    items = items.tolist() if hasattr(items, "tolist") else items
+    if isinstance(items, Mapping | str) or not isinstance(items, Iterable):
+        raise InputError(
+            f"text: expected a text or several, token ids, or a task, found {items!r:.40}"
+        )
+    return list(items)

@@ -1,30 +1,33 @@
 """Every single-head and single-path hypothesis of a model, in one call.
 
-1. Each head alone, replaced by uniform and by identity attention; in estimates, by its mean.
-2. Each path alone, cut live: its attention is set to zero in the intact model and all later
-   attention is recomputed.
-
 Exact, and computed only where a hypothesis can change the answer (`circuits.runs.parted_runs`); or
 estimated, all from one pass (`circuits.attribution`), with as many exact losses as are asked for.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.attribution.estimates import Estimate, attribute, rank_correlation
-from retrieval_interp.circuits.circuit import Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks.points import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.losses import mean_loss
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
 from retrieval_interp.circuits.runs.means import head_means
 from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
-from retrieval_interp.circuits.scores.number_table import number_table
-from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
+from retrieval_interp.circuits.scores.score import number_table
+from retrieval_interp.circuits.scores.scorer import (
+    Progress,
+    Scorer,
+    cut_losses,
+    heads_of,
+    no_progress,
+)
 from retrieval_interp.tasks import Batch, Task
 
 _FAR = 0.5  # of a head's attention; estimates of larger changes may have any size
@@ -32,13 +35,7 @@ _FAR = 0.5  # of a head's attention; estimates of larger changes may have any si
 
 @dataclass(frozen=True)
 class LiveScore:
-    """A path cut in the intact model.
-
-    Attributes:
-        path: the path.
-        attention: its mean attention in the intact model.
-        live_loss: the loss when it is cut, with later attention recomputed.
-    """
+    """A path, its mean attention in the intact model, and the loss when it is cut there."""
 
     path: HeadPath
     attention: float
@@ -46,20 +43,13 @@ class LiveScore:
 
 
 @dataclass(frozen=True)
-class AblationSweep:
-    """The loss of every head and path hypothesis; printed, a table of those that cost most.
+class Ablations:
+    """The loss of every head and path hypothesis; printed, a table of those that cost most."""
 
-    Attributes:
-        baseline_loss: the intact model's loss.
-        heads: the loss with one head replaced by a mechanism.
-        paths: the loss with one path cut.
-        role_names: what the task calls its roles; s0, s1, ... if empty.
-    """
-
-    baseline_loss: float
-    heads: dict[tuple[Head, Mechanism], float]
-    paths: list[LiveScore]
-    role_names: tuple[str, ...] = ()
+    baseline_loss: float  # of the intact model
+    heads: dict[tuple[Head, Mechanism], float]  # with one head replaced by a mechanism
+    paths: list[LiveScore]  # with one path cut
+    role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
 
     @property
     def head_costs(self) -> dict[Head, float]:
@@ -76,14 +66,14 @@ class AblationSweep:
         return sorted(self.paths, key=lambda row: -row.live_loss)
 
     def __str__(self) -> str:
-        costs = self.head_costs
+        costs, names = self.head_costs, self.role_names
         heads = [
             (str(head), [*(self.heads[head, m] for m in (UNIFORM, IDENTITY)), costs[head]])
             for head in sorted(costs, key=lambda head: -costs[head])
         ]
         paths = [
             (
-                row.path.text(self.role_names),
+                row.path.text(names),
                 [row.attention, row.live_loss, row.live_loss - self.baseline_loss],
             )
             for row in self.by_cost
@@ -101,44 +91,14 @@ Hypothesis = HeadPath | tuple[Head, Mechanism]  # a path that is cut, or a head 
 
 
 @dataclass(frozen=True)
-class EstimatedSweep:
-    """The estimated change of the loss by every head and path hypothesis.
+class EstimatedAblations:
+    """The estimated change of the loss by every head and path hypothesis."""
 
-    Attributes:
-        baseline_loss: the intact model's loss, which is exact.
-        heads: the estimate with one head replaced by its mean (`circuits.runs.means`).
-        paths: the estimate with one path cut.
-        changed: of each head, the share of its attention that its mean does not have.
-        exact: the exact losses of the hypotheses with the largest estimates, largest first.
-        role_names: what the task calls its roles; s0, s1, ... if empty.
-    """
-
-    baseline_loss: float
-    heads: dict[tuple[Head, Mechanism], Estimate]
-    paths: dict[HeadPath, Estimate]
-    changed: dict[Head, float]
-    exact: dict[Hypothesis, float]
-    role_names: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        effects: list[tuple[Hypothesis, Estimate]] = [*self.heads.items(), *self.paths.items()]
-        rows = [
-            (
-                each.text(self.role_names) if isinstance(each, HeadPath) else "{} {}".format(*each),
-                [effect.first, effect.curvature, self.exact.get(each, math.nan)],
-            )
-            for each, effect in sorted(effects, key=lambda pair: -pair[1].effect)
-        ]
-        header = ("first order", "curvature", "exact loss")
-        loss = f"intact loss {self.baseline_loss:.4f}; estimates of its rise"
-        far = ", ".join(str(head) for head in self.far)
-        return "\n".join(
-            [
-                loss,
-                *number_table("changed", header, rows),
-                *([f"far, so that the estimate may have any size: {far}"] if far else []),
-            ]
-        )
+    baseline_loss: float  # of the intact model, exact
+    estimates: dict[Hypothesis, Estimate]  # with one head replaced by its mean, or one path cut
+    changed: dict[Head, float]  # the share of a head's attention that its mean does not have
+    exact: dict[Hypothesis, float]  # losses of those with the largest estimates, largest first
+    role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
 
     @property
     def far(self) -> list[Head]:
@@ -148,46 +108,33 @@ class EstimatedSweep:
     @property
     def rank_correlation(self) -> float:
         """Spearman's, of estimates and exact losses where there are both; NaN for fewer than 2."""
-        effects = [
-            (self.paths[each] if isinstance(each, HeadPath) else self.heads[each]).effect
-            for each in self.exact
-        ]
+        effects = [self.estimates[each].effect for each in self.exact]
         return rank_correlation(effects, list(self.exact.values()))
 
+    def __str__(self) -> str:
+        rows = [
+            (
+                each.text(self.role_names) if isinstance(each, HeadPath) else "{} {}".format(*each),
+                [effect.first, effect.curvature, self.exact.get(each, math.nan)],
+            )
+            for each, effect in self.estimates.items()
+        ]
+        lines = number_table("changed", ("first order", "curvature", "exact loss"), rows)
+        far = f"far, so that the estimate may have any size: {', '.join(map(str, self.far))}"
+        loss = f"intact loss {self.baseline_loss:.4f}; estimates of its rise"
+        return "\n".join([loss, *lines, *([far] if self.far else [])])
 
-@overload
-def ablation_sweep(
-    model: Any,
-    task: Task,
-    batch: Batch,
-    least: float = 0.0,
-    progress: Progress = no_progress,
-    estimate: Literal[False] = False,
-) -> AblationSweep: ...
-@overload
-def ablation_sweep(
-    model: Any,
-    task: Task,
-    batch: Batch,
-    least: float = 0.0,
-    progress: Progress = no_progress,
-    *,
-    estimate: Literal[True],
-    exact: int = 0,
-) -> EstimatedSweep: ...
-def ablation_sweep(
-    model: Any,
-    task: Task,
-    batch: Batch,
-    least: float = 0.0,
-    progress: Progress = no_progress,
-    estimate: bool = False,
-    exact: int = 0,
-) -> AblationSweep | EstimatedSweep:
-    """Replace every head alone, and cut every path alone.
 
-        heads[h, m] = loss({h: m})    for m uniform and identity (in estimates, h's mean): head h
-                                      replaced, all others intact
+def ablations(
+    model: Any,
+    task: Task,
+    batch: Batch,
+    least: float = 0.0,
+    progress: Progress = no_progress,
+) -> Ablations:
+    """Replace every head, and cut every path, one at a time.
+
+        heads[h, m] = loss({h: m})    for m uniform and identity: head h replaced, all others intact
         live_loss   = loss(cut p)     p's attention set to 0 in the intact model, everything after
                                       it recomputed
 
@@ -200,62 +147,68 @@ def ablation_sweep(
         batch: the examples.
         least: skip paths with less mean attention.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-        estimate: give the estimates of `circuits.attribution.estimates.attribute` instead, all from
-            one forward pass. Heads are replaced by their mean, which is nearer to their attention
-            than uniform and identity are, so that an estimate of first order is worth more.
-        exact: with `estimate`, the number of hypotheses with the largest estimates that are also
-            measured exactly.
-
-    Returns:
-        The exact losses, or with `estimate` an `EstimatedSweep`.
-
-    Raises:
-        InputError: the model does not fit the task, or an estimate is asked for and the loss has no
-            gradient.
 
     Examples:
         >>> import retrieval_interp as ri
         >>> small = ri.load_checkpoint("small")
         >>> batch = small.task.sample(64, split="test")
-        >>> sweep = ri.ablation_sweep(small.model, small.task, batch, least=0.3)
-        >>> worst = max(sweep.paths, key=lambda row: row.live_loss)
-        >>> print(worst.path, round(sweep.baseline_loss, 3), round(worst.live_loss, 2))
+        >>> found = ri.ablations(small.model, small.task, batch, least=0.3)
+        >>> worst = max(found.paths, key=lambda row: row.live_loss)
+        >>> print(worst.path, round(found.baseline_loss, 3), round(worst.live_loss, 2))
         L2.H0 s0<-s2 0.009 1.82
     """
-    scorer = Scorer(model, task, batch)
-    attention = mean_attention(model, batch)
-    n_layers, n_heads = attention.shape[:2]
-    all_heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    replaced = [(head, mechanism) for head in all_heads for mechanism in (UNIFORM, IDENTITY)]
-    baseline = mean_loss(scorer.base_losses)
+    scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
     empty = scorer.empty_circuit
-    if not estimate:
-        heads = {
-            choice: scorer.loss(empty.replace(*choice))
-            for choice in progress(replaced, "replacing heads")
-        }
-        paths = [
-            LiveScore(path, float(attention[path.head][path.path]), scorer.loss(empty.cut(path)))
-            for path in progress(_paths(scorer, attention, least), "cutting paths")
-        ]
-        return AblationSweep(baseline, heads, paths, empty.role_names)
-    attribution = attribute(model, task, batch)
-    causal = is_causal(model)
-    means = head_means(model, batch, allowed_attention(attention.cpu(), batch, causal))
-    of_heads = {
-        (head, mean): attribution.estimate(empty.replace(head, mean))
-        for head, (mean, _) in means.items()
+    replaced = [(head, mechanism) for head in heads_of(model) for mechanism in (UNIFORM, IDENTITY)]
+    heads = {
+        choice: scorer.loss(empty.replace(*choice))
+        for choice in progress(replaced, "replacing heads")
     }
-    changed = {head: 1 - share for head, (_, share) in means.items()}
-    cuts = progress(_paths(scorer, attention, least), "estimating cuts")
-    of_paths = {path: attribution.estimate(empty.cut(path)) for path in cuts}
-    effects: list[tuple[Hypothesis, Estimate]] = [*of_heads.items(), *of_paths.items()]
-    largest = [each for each, _ in sorted(effects, key=lambda pair: -pair[1].effect)[:exact]]
-    losses = {
-        each: scorer.loss(empty.cut(each) if isinstance(each, HeadPath) else empty.replace(*each))
-        for each in progress(largest, "scoring exactly")
+    paths = [
+        LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
+        for path, losses in cut_losses(scorer, _paths(scorer, attention, least), progress)
+    ]
+    return Ablations(mean_loss(scorer.base_losses), heads, paths, empty.role_names)
+
+
+def estimated_ablations(
+    model: Any,
+    task: Task,
+    batch: Batch,
+    least: float = 0.0,
+    exact: int = 0,
+    progress: Progress = no_progress,
+) -> EstimatedAblations:
+    """Estimate every hypothesis of `ablations` from one forward pass (`circuits.attribution`).
+
+    Heads are replaced by their mean, which is nearer to their attention than uniform and identity
+    are, so that an estimate of first order is worth more.
+
+    Args:
+        model: a hooked model that reads the batch.
+        task: gives the loss, which needs a gradient.
+        batch: the examples.
+        least: skip paths with less mean attention.
+        exact: the number of hypotheses with the largest estimates that are also measured exactly.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+    """
+    scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
+    empty, attribution = scorer.empty_circuit, attribute(model, task, batch)
+    means = head_means(model, batch, allowed_attention(attention.cpu(), batch, is_causal(model)))
+    trials: dict[Hypothesis, Circuit] = {
+        (head, mean): empty.replace(head, mean) for head, (mean, _) in means.items()
     }
-    return EstimatedSweep(baseline, of_heads, of_paths, changed, losses, empty.role_names)
+    trials |= {path: empty.cut(path) for path in _paths(scorer, attention, least)}
+    found = {each: attribution.estimate(trials[each]) for each in progress(trials, "estimating")}
+    estimates = dict(sorted(found.items(), key=lambda pair: -pair[1].effect))
+    measured = progress(list(estimates)[:exact], "scoring exactly")
+    return EstimatedAblations(
+        mean_loss(scorer.base_losses),
+        estimates,
+        {head: 1 - share for head, (_, share) in means.items()},
+        {each: scorer.loss(trials[each]) for each in measured},
+        empty.role_names,
+    )
 
 
 def _paths(
@@ -264,9 +217,8 @@ def _paths(
     """Every path that the mask allows and that has some attention."""
     allowed = allowed_paths(scorer.batch, is_causal(scorer.model))
     return [
-        HeadPath(Head(layer, head), path)
-        for layer in range(attention.shape[0])
-        for head in range(attention.shape[1])
+        HeadPath(head, path)
+        for head in heads_of(scorer.model)
         for path in allowed
-        if attention[layer, head][path] >= least
+        if attention[head][path] >= least
     ]

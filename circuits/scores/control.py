@@ -5,8 +5,9 @@ one, and those with paths have as many paths and as many sharing roles, but on h
 at random among those that the mask allows.
 """
 
+import itertools
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,12 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import path_sources
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, along
-from retrieval_interp.circuits.paths import RolePath
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
-from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
+from retrieval_interp.circuits.paths import Head, RolePath
+from retrieval_interp.circuits.scores.scorer import Measured, Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
 
 _QUICK = 32  # examples that tell most random circuits from the given one
@@ -28,14 +27,13 @@ _REDRAWS = 20  # in a tiny model a random circuit may equal the given one, which
 
 def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
     """The role paths that the mask allows in every example of a batch and that have a source."""
-    n_roles, n_positions = batch.roles.shape[-1], batch.inputs.shape[1]
-    position = torch.arange(n_positions, device=batch.roles.device)
+    n_roles = batch.roles.shape[-1]
     found = []
-    for path in (RolePath(dest, src) for dest in range(n_roles) for src in range(n_roles)):
-        sources = path_sources(path, batch.roles, n_positions)
-        later = sources & (position > batch.roles[:, :, path.dest, None])
-        if bool(sources.any()) and not (causal and bool(later.any())):
-            found.append(path)
+    for dest, src in itertools.product(range(n_roles), repeat=2):
+        at, source = batch.roles[:, :, dest], batch.roles[:, :, src]
+        present = (at >= 0) & (source >= 0)
+        if bool(present.any()) and not (causal and bool((present & (source > at)).any())):
+            found.append(RolePath(dest, src))
     return found
 
 
@@ -57,49 +55,29 @@ def random_circuit(
 ) -> Circuit:
     """A circuit with the same mechanisms and numbers of paths, elsewhere.
 
-    Args:
-        circuit: the one to imitate; `original`, `cut`, role-mean and mean heads keep their place.
-        heads: all heads of the model.
-        paths: the paths to draw from.
-        draw: the random number generator.
+    Heads that keep their own attention or a measured one keep their place.
     """
-    moved = {
-        head: mechanism
-        for head, mechanism in circuit.mechanisms.items()
-        if not (mechanism.is_measured or mechanism.keeps_own)
-    }
-    free = [head for head in heads if head in moved]
-    places = draw.sample(free, len(free))
-    mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in moved}
-    for place, mechanism in zip(places, moved.values()):
-        mechanisms[place] = _redrawn(mechanism, paths, draw)
+    free = {h for h, m in circuit.mechanisms.items() if not (m.keeps_own or m.is_measured)}
+    mechanisms = {head: m for head, m in circuit.mechanisms.items() if head not in free}
+    places = draw.sample([head for head in heads if head in free], len(free))
+    for place, head in zip(places, sorted(free)):
+        mechanisms[place] = _redrawn(circuit[head], paths, draw)
     return replace(circuit, mechanisms=mechanisms, enabling=(), redundant=())
 
 
 def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
-    """The same mechanism with as many other paths."""
-    if not mechanism.paths:
-        return mechanism
-    paths = list(dict.fromkeys([*paths, *mechanism.paths]))  # its own need not have a source here
-    return along(_drawn(mechanism.paths, paths, draw))
-
-
-def _drawn(
-    own: Sequence[RolePath], paths: Sequence[RolePath], draw: random.Random
-) -> list[RolePath]:
-    """As many paths, with as many sources for a role, among others."""
-    sources = [list[RolePath]() for _ in range(max((path.dest for path in paths), default=-1) + 1)]
-    for path in paths:
+    """The same mechanism with as many other paths, and as many sources for a role."""
+    # Its own paths need not have a source in these examples.
+    sources: dict[int, list[RolePath]] = defaultdict(list)
+    for path in dict.fromkeys([*paths, *mechanism.paths]):
         sources[path.dest].append(path)
-    wanted = sorted(Counter(path.dest for path in own).values(), reverse=True)
-    chosen: list[RolePath] = []
-    free = list(range(len(sources)))
-    for count in wanted:
-        able = [dest for dest in free if len(sources[dest]) >= count]
-        dest = draw.choice(able)
+    free, chosen = sorted(sources), list[RolePath]()
+    counts = Counter(path.dest for path in mechanism.paths).values()
+    for count in sorted(counts, reverse=True):
+        dest = draw.choice([dest for dest in free if len(sources[dest]) >= count])
         free.remove(dest)
         chosen += draw.sample(sources[dest], count)
-    return chosen
+    return along(chosen) if chosen else mechanism
 
 
 def random_control(
@@ -115,32 +93,15 @@ def random_control(
 
     They are measured on the first 32 examples, and on all where four standard errors less would be
     as good as the given circuit.
-
-    Args:
-        scorer: of the model and the examples.
-        circuit: the circuit to compare with.
-        heads: all heads of the model.
-        paths: role paths that the mask allows.
-        count: number of random circuits.
-        seed: of the draws.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
     """
-    draw = random.Random(seed)
-    drawn = []
-    for _ in range(count):
-        other = random_circuit(circuit, heads, paths, draw)
-        for _ in range(_REDRAWS):
-            if other.mechanisms != circuit.mechanisms:
-                break
-            other = random_circuit(circuit, heads, paths, draw)
-        drawn.append(other)
+    draw, losses = random.Random(seed), []
     quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])
     goal = scorer.loss(circuit)
-    losses = []
-    for other in progress(drawn, "random circuits"):
-        few = quick.losses(other)
-        loss = mean_loss(few)
-        if loss - 4 * standard_error(few.mean(dim=1)) <= goal:
-            loss = scorer.loss(other)
-        losses.append(loss)
+    for _ in progress(range(count), "random circuits"):
+        for _ in range(1 + _REDRAWS):
+            other = random_circuit(circuit, heads, paths, draw)
+            if other.mechanisms != circuit.mechanisms:
+                break
+        loss, error = Measured.of(quick.losses(other))
+        losses.append(scorer.loss(other) if loss - 4 * error <= goal else loss)
     return sorted(losses)

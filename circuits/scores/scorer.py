@@ -4,8 +4,8 @@ Each run computes only what differs from a run that is kept (`circuits.runs.part
 results equal those of whole runs with hooks.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,22 +14,44 @@ from torch import Tensor
 from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.fits import (
     check_answers,
     check_batch_fits,
     check_losses,
     check_model_fits,
 )
-from retrieval_interp.circuits.runs.losses import mean_loss
+from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
 from retrieval_interp.circuits.runs.parted_runs import make_runs
 from retrieval_interp.tasks import Batch, InputError, Task
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
+Cut = HeadPath | tuple[HeadPath, ...]  # a path, or several at once
+SomeCut = TypeVar("SomeCut", bound=Cut)
 
 
 def no_progress(items: Iterable[Any], what: str) -> Iterable[Any]:
     """Show no progress bar."""
     return items
+
+
+def heads_of(model: Any) -> list[Head]:
+    """All heads of a model, by layer."""
+    layers, heads = range(model.cfg.n_layers), range(model.cfg.n_heads)
+    return [Head(layer, head) for layer in layers for head in heads]
+
+
+class Measured(NamedTuple):
+    """A mean loss over examples, and its standard error."""
+
+    loss: float
+    se: float
+
+    @classmethod
+    def of(cls, losses: Tensor) -> "Measured":
+        """From the loss of each example, or of each of its asked symbols."""
+        each = losses.mean(dim=1) if losses.ndim > 1 else losses
+        return cls(float(each.mean()), standard_error(each))
 
 
 class Scorer:
@@ -40,6 +62,8 @@ class Scorer:
         check_batch_fits(batch, task)
         self.model, self.task, self.batch = model, task, batch
         self.runs = make_runs(model, batch, task)
+        self.base = self.empty_circuit
+        self._checked = set[RolePath]()  # paths that are known to fit the batch
         outputs = self.runs.outputs(self.runs.base)
         check_answers(task, batch, outputs)
         self.base_losses = self._losses(outputs)
@@ -55,27 +79,25 @@ class Scorer:
         return Circuit.empty(self.task)
 
     def rebase(self, circuit: Circuit) -> float:
-        """Run a circuit, keep what later runs can reuse, and return its loss.
-
-        Raises:
-            InputError: the circuit does not fit the model or the batch.
-        """
-        self._check(circuit)
-        self.base_losses = self._losses(self.runs.rebase(circuit))
+        """Run a circuit, keep what later runs can reuse, and return its loss."""
+        if circuit != self.base:
+            self._check(circuit)
+            self.base_losses = self._losses(self.runs.rebase(circuit))
+            self.base = circuit
         return mean_loss(self.base_losses)
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
-        """The loss of every example and asked symbol, with a circuit in place.
-
-        Raises:
-            InputError: the circuit does not fit the model or the batch.
-        """
+        """The loss of every example and asked symbol, with a circuit in place."""
         self._check(circuit)
         return self._losses(self.runs.outputs(circuit))
 
     def each(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """The loss of every example, the mean over what is asked."""
         return self.losses(circuit).mean(dim=1)
+
+    def loss(self, circuit: Circuit) -> float:
+        """The mean of `losses`, by `mean_loss`."""
+        return mean_loss(self.losses(circuit))
 
     def _check(self, circuit: Circuit) -> None:
         circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
@@ -84,14 +106,11 @@ class Scorer:
                 f"circuit: expected one for the task's {len(self.task.role_names)} roles, found "
                 f"one for {circuit.n_roles}"
             )
-        for mechanism in circuit.mechanisms.values():
-            check_paths(
-                mechanism.paths, self.batch.roles, is_causal(self.model), names=circuit.role_names
-            )
-
-    def loss(self, circuit: Circuit) -> float:
-        """The mean of `losses`, by `mean_loss`."""
-        return mean_loss(self.losses(circuit))
+        new = {path for m in circuit.mechanisms.values() for path in m.paths} - self._checked
+        if new:
+            causal, names = is_causal(self.model), circuit.role_names
+            check_paths(tuple(sorted(new)), self.batch.roles, causal, names=names)
+            self._checked |= new
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         # Otherwise half-precision losses would be averaged in half precision.
@@ -99,6 +118,41 @@ class Scorer:
         losses = self.task.example_losses(outputs, self.batch)
         check_losses(losses, self.batch)
         return losses
+
+
+def paths_of(cut: Cut) -> tuple[HeadPath, ...]:
+    """The paths that are cut."""
+    return (cut,) if isinstance(cut, HeadPath) else cut
+
+
+def all_but_one(paths: tuple[HeadPath, ...]) -> list[tuple[HeadPath, ...]]:
+    """All of them except the first, then all except the second, and so on."""
+    return [tuple(other for other in paths if other != path) for path in paths]
+
+
+def cut_losses(
+    scorer: Scorer, cuts: Sequence[SomeCut], progress: Progress = no_progress
+) -> Iterator[tuple[SomeCut, Float[Tensor, "batch target"]]]:
+    """Cut each path, or set of paths, in the intact model: its losses with later attention redone.
+
+    The attention along a path is set to zero, its row is not rescaled, and all later attention is
+    recomputed. So they show what a path carries, or enables.
+    """
+    empty = scorer.empty_circuit
+    for cut in progress(cuts, "cutting paths"):
+        yield cut, scorer.losses(empty.cut(*paths_of(cut)))
+
+
+def removed_losses(
+    scorer: Scorer, circuit: Circuit, progress: Progress = no_progress
+) -> Iterator[tuple[HeadPath, Float[Tensor, "batch target"]]]:
+    """Remove each path from a circuit: the losses with all the rest of the circuit in place.
+
+    All attention is fixed, so they show what a path carries.
+    """
+    scorer.rebase(circuit)
+    for path in progress(list(circuit.paths()), "removing paths"):
+        yield path, scorer.losses(circuit.without(path))
 
 
 def is_unlearned(loss: float, task: Task) -> bool:

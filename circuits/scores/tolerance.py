@@ -11,7 +11,6 @@ model with every head uniform. (A model that loses nothing with every head unifo
 already; what that gives is no sign of knowing nothing.)
 """
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,10 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import UNIFORM
 from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
-from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
+from retrieval_interp.circuits.scores.scorer import Scorer, heads_of, is_unlearned
 from retrieval_interp.tasks import Batch, Task
 
 KEPT = 0.95
@@ -37,26 +36,18 @@ class Uninformed(NamedTuple):
 
 
 def uninformed_loss(
-    model: Any,
-    task: Task,
-    batch: Batch,
-    losses: Callable[[Circuit], Float[Tensor, " batch"]],
+    model: Any, task: Task, batch: Batch, losses: Callable[[Circuit], Float[Tensor, " batch"]]
 ) -> Uninformed:
     """The loss of a model that knows nothing (see the module).
 
-    Args:
-        model: a hooked model.
-        task: gives the loss.
-        batch: the examples.
-        losses: the model's loss on each of them with a circuit in place.
+    `losses` gives the model's loss on each example with a circuit in place.
     """
     if task.plateau is not None:
         return Uninformed(task.plateau, "the task's plateau")
-    heads = itertools.product(range(model.cfg.n_layers), range(model.cfg.n_heads))
-    uniform = {Head(*head): UNIFORM for head in heads}
     empty = Circuit.empty(task)
-    blind, intact = losses(replace(empty, mechanisms=uniform)), losses(empty)
-    lost = float((blind - intact).mean()) > 2 * standard_error(blind - intact)
+    blind = losses(replace(empty, mechanisms=dict.fromkeys(heads_of(model), UNIFORM)))
+    rise = blind - losses(empty)
+    lost = float(rise.mean()) > 2 * standard_error(rise)
     constant = constant_loss(task, batch, model.cfg.d_vocab_out)
     if constant < float(blind.mean()) or not lost:
         return Uninformed(constant, "the best constant output")
@@ -68,20 +59,19 @@ def constant_loss(task: Task, batch: Batch, d_out: int) -> float:
     """The loss of the best output that is the same at every position of every example.
 
     It is fitted on each half of the examples and measured on the other one, so that few examples
-    do not make it look better than it is. Zeros, a guess among all classes, are tried as well; they
-    alone where the loss has no gradient.
+    do not make it look better than it is. Zeros, a guess among all classes, are tried as well.
     """
     zeros = torch.zeros(d_out, device=batch.inputs.device)
     guess = mean_loss(_constant_losses(task, batch, zeros))
-    halves = list(batch.parts(-(-len(batch) // 2)))
+    one, other = batch.parts(-(-len(batch) // 2)) if len(batch) > 1 else (batch, batch)
     try:
-        losses = [
-            _constant_losses(task, other, _fitted(task, half, zeros)).mean(dim=1)
-            for half, other in zip(halves, reversed(halves))
+        fits = [
+            _constant_losses(task, measured, _fitted(task, fitted, zeros)).mean(dim=1)
+            for fitted, measured in ((one, other), (other, one))
         ]
     except RuntimeError:  # there is nothing to differentiate
         return guess
-    fit = float(torch.cat(losses).mean())
+    fit = float(torch.cat(fits).mean())
     return fit if fit < guess else guess
 
 
@@ -116,9 +106,13 @@ def kept_share(loss: float, intact: float, uninformed: float) -> float:
 
 def tolerance_of(task: Task, intact: float, uninformed: float) -> float:
     """The loss that a working circuit stays below: the task's, or that which keeps 95%."""
-    if task.tolerance is not None:
-        return task.tolerance
-    return uninformed - KEPT * (uninformed - intact)
+    return uninformed - KEPT * (uninformed - intact) if task.tolerance is None else task.tolerance
+
+
+def default_tolerance(scorer: Scorer, intact: float) -> float:
+    """`tolerance_of` for a scorer's model, task and examples."""
+    uninformed = uninformed_loss(scorer.model, scorer.task, scorer.batch, scorer.each)
+    return tolerance_of(scorer.task, intact, uninformed.loss)
 
 
 def has_learned(task: Task, intact: float, uninformed: float) -> bool:
@@ -127,16 +121,15 @@ def has_learned(task: Task, intact: float, uninformed: float) -> bool:
 
 
 class Bar:
-    """A loss that others are compared with, two standard errors apart.
+    """A loss that others are compared with, two standard errors over examples apart.
 
-    A loss is below the bar, or above it, if it is so by two standard errors over examples. Where
-    the tolerance is set by the intact model on the same examples (no one has stated it), the error
-    is that of the excess over the intact model, example by example, since both have in common what
-    makes examples easy or hard.
+    Where the tolerance is set by the intact model on the same examples (no one has stated it), the
+    error is that of the excess over the intact model, example by example, since both have in common
+    what makes examples easy or hard.
 
     Attributes:
+        tolerance: what was stated, or else `tolerance_of`.
         loss: the tolerance, or that of a model that knows nothing if it is lower.
-        relative: whether the intact model sets the tolerance.
     """
 
     def __init__(
@@ -146,19 +139,14 @@ class Bar:
         uninformed: float,
         tolerance: float | None,
     ):
-        self.relative = tolerance is None and task.tolerance is None
+        relative = tolerance is None and task.tolerance is None
         if tolerance is None:
             tolerance = tolerance_of(task, float(intact.mean()), uninformed)
-        self.loss = min(tolerance, uninformed)
-        self._common = intact if self.relative else torch.zeros_like(intact)
+        self.tolerance, self.loss = tolerance, min(tolerance, uninformed)
+        self._common = intact if relative else torch.zeros_like(intact)
 
     def above(self, losses: Float[Tensor, " few"], errors: float = 0.0) -> float:
-        """How far the losses of the first examples, or of all, are above it.
-
-        Args:
-            losses: of the first examples, or of all.
-            errors: so many standard errors are added.
-        """
+        """How far losses of the first examples, or of all, are above it, plus some errors."""
         rise = losses - self._common[: len(losses)]
         allowed = self.loss - float(self._common.mean())
         return float(rise.mean()) + errors * standard_error(rise) - allowed
@@ -167,19 +155,10 @@ class Bar:
         """Whether losses are below it, by two standard errors."""
         return self.above(losses, 2.0) < 0
 
-    def side(self, losses: Float[Tensor, " few"]) -> bool | None:
-        """Whether losses are above it (True) or below (False); None where that is not clear."""
-        return True if self.breaks(losses) else False if self.keeps(losses) else None
-
     def breaks(self, losses: Float[Tensor, " few"]) -> bool:
         """Whether losses are above it, by two standard errors."""
         return self.above(losses, -2.0) > 0
 
-
-def default_tolerance(scorer: Scorer, intact: float) -> float:
-    """`tolerance_of` for a scorer's model, task and examples."""
-    model, task = scorer.model, scorer.task
-    if task.tolerance is not None:
-        return task.tolerance
-    uninformed = uninformed_loss(model, task, scorer.batch, scorer.each)
-    return tolerance_of(task, intact, uninformed.loss)
+    def side(self, losses: Float[Tensor, " few"]) -> bool | None:
+        """Whether losses are above it (True) or below (False); None where that is not clear."""
+        return True if self.breaks(losses) else False if self.keeps(losses) else None

@@ -66,7 +66,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     _check_options(options)
 
     with saying("loading PyTorch and the model"):
-        from retrieval_interp.circuits import Head, discover, score_circuit
+        from retrieval_interp.circuits import Head, SearchOptions, discover, score_circuit
         from retrieval_interp.circuits.flow.delivery import describe_flow
         from retrieval_interp.commands.search_line import search_line
         from retrieval_interp.storage.checkpoint import load_checkpoint
@@ -93,19 +93,16 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         )
     else:
         heads = None if options.heads is None else [Head.parse(head) for head in options.heads]
-        with search_line() as watch:
-            circuit = discover(
-                model,
-                task,
-                options.tolerance,
-                options.examples,
-                options.seed,
-                options.restarts,
-                not options.one_hot,
-                options.time,
-                heads,
-                watch,
-            )
+        search = SearchOptions(
+            options.tolerance,
+            options.examples,
+            options.seed,
+            options.restarts,
+            not options.one_hot,
+            options.time,
+            heads,
+        )
+        circuit = discover(model, task, options=search, progress=search_line)
     batch = task.sample(options.examples, options.seed, device, split="test")
     score = score_circuit(
         model, task, circuit, batch, options.tolerance, options.controls, progress_bar

@@ -152,8 +152,8 @@ def _last_readable(
 
 def _discovered(checkpoint: Checkpoint, tolerance: float, seed: int, progress: Progress) -> Circuit:
     model, task = checkpoint.model, checkpoint.task
-    with line_with(progress) as watch:
-        found = discover(model, task, tolerance, DISCOVERY_EXAMPLES, seed, watch=watch)
+    line = line_with(progress)
+    found = discover(model, task, tolerance, DISCOVERY_EXAMPLES, seed=seed, progress=line)
     if not any(found.paths()) and not found.enabling:
         raise InputError(
             f"{checkpoint.name}: expected a model in which a circuit can be found, found one that "

@@ -9,19 +9,26 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, RolePath
-from retrieval_interp.circuits.discovery.candidates import propose
-from retrieval_interp.circuits.discovery.watch import SearchState
+from retrieval_interp.circuits import (
+    Circuit,
+    Head,
+    HeadPath,
+    Mechanism,
+    RolePath,
+    SearchOptions,
+    discover,
+)
+from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import no_progress
-from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render, unescaped
@@ -192,25 +199,30 @@ def path_row(bench: "Workbench", path: HeadPath) -> Row:
 class SearchJob:
     """A search for a circuit, here or in another thread, that can be cancelled from any thread."""
 
-    def __init__(self, bench: "Workbench", options: dict[str, Any], tell: Callable[[str], None]):
-        self.bench, self.options, self.tell = bench, options, tell
-        self._told, self.cancelled = 0.0, threading.Event()
+    def __init__(self, task: Task, options: SearchOptions, tell: Callable[[str], None]):
+        self.task, self.options, self.tell = task, options, tell
+        self.cancelled = threading.Event()
 
     def run(self, model: Any) -> Circuit | None:
         """What is found; None if the search was cancelled before any circuit held."""
-        self.tell("searching")
         try:
-            return self.bench.search(model, self._watch, **self.options)
+            return discover(model, self.task, options=self.options, progress=self._followed)
         except KeyboardInterrupt:
             if not self.cancelled.is_set():
                 raise
             return None
 
-    def _watch(self, where: SearchState) -> bool:
-        if time.monotonic() - self._told > _TELLING:
-            self._told = time.monotonic()
-            self.tell(str(where))
-        return self.cancelled.is_set()
+    def _followed(self, search: Iterable[Any], text: str) -> Iterator[Any]:
+        """Say now and then where the search is, until it is cancelled."""
+        told = 0.0
+        self.tell(text)
+        for where in search:
+            if self.cancelled.is_set():
+                return
+            if time.monotonic() - told > _TELLING:
+                told = time.monotonic()
+                self.tell(str(where))
+            yield where
 
 
 class Exploring:
@@ -326,10 +338,11 @@ class Exploring:
             raise InputError("discover: expected no other search, found one under way; cancel it")
         kinds = {"time": float, "heads": list, "examples": int, "restarts": int, "one_hot": bool}
         options = {name: field(asked, name, kind) for name, kind in kinds.items() if name in asked}
-        job = SearchJob(
-            self.bench, options, lambda text: self._tell({"busy": text, "searching": True})
+        job = self.job = SearchJob(
+            self.bench.task,
+            self.bench.search_options(**options),
+            lambda text: self._tell({"busy": text, "searching": True}),
         )
-        self.job = job
         try:
             return job.run(model)
         finally:

@@ -103,10 +103,10 @@ class Trained:
             trained = f"{self.name} was trained on"
             sizes = checkpoint.config.layers, checkpoint.config.heads
             return read_circuit(self._circuit_file, checkpoint.task, *sizes, trained)
-        with line_with(self._progress) as watch:
-            found = discover_circuit(
-                checkpoint.model, checkpoint.task, examples=EXAMPLES, shared=False, watch=watch
-            )
+        line, model = line_with(self._progress), checkpoint.model
+        found = discover_circuit(
+            model, checkpoint.task, examples=EXAMPLES, shared=False, progress=line
+        )
         if found.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
         return found

@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from retrieval_interp.circuits.circuit import Head
-from retrieval_interp.circuits.scores.ablations import AblationSweep as Ablations
+from retrieval_interp.circuits.scores.ablations import Ablations
 from retrieval_interp.tasks import Task
 from retrieval_interp.views.page import View, render, unescaped
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath
-from retrieval_interp.circuits.scores.circuit_score import (
+from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.circuits.scores.score import (
     LivePathScore,
     PathScore,
     RedundantScore,
     control_summary,
 )
-from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.scorer import is_unlearned
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.tasks import Task, path_letters
