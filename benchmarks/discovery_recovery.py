@@ -2,9 +2,9 @@
 
     python benchmarks/discovery_recovery.py [--models 60] [--json FILE]
 
-Every model is compiled from random matching rules (`circuits.known.rules.random_rules`): D from 1
+Every model is compiled from random matching heads (`tests/random_models.py`): D from 1
 to 6, up to 12 layers, one or two heads per layer, some of them idle, halved or distracting. The
-rules tell what the output depends on. A row gives, over all models of one D, precision and recall
+heads tell what the output depends on. A row gives, over all models of one D, precision and recall
 of the carrying paths, of the paths that only enable, and of the idle heads, which have neither; how
 many circuits were found exactly; how many of the others are equivalent (they deliver every answer
 by information flow and keep the loss low on other examples); and seconds per model.
@@ -24,10 +24,10 @@ from tqdm import tqdm
 from retrieval_interp.circuits import Circuit, Head, discover
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.flow.delivery import delivered
-from retrieval_interp.circuits.known.rules import random_rules
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import RetrievalTask
+from tests.random_models import random_heads
 
 MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8
 TOLERANCE = 0.05 / DIM  # the paper's 0.05, for symbols of variance 1/dim instead of 1
@@ -41,12 +41,12 @@ def one_model(index: int, examples: int) -> dict[str, Any]:
     least = causal_depth(task.steps)
     layers = min(MAX_LAYERS, least + round_number % (MAX_LAYERS - least + 1))
     n_heads = 1 + round_number % 2
-    rules = random_rules(task, layers, seed=index, n_heads=n_heads)
-    built = compile_circuit(rules, task, n_layers=layers, n_heads=n_heads)
+    heads = random_heads(task, layers, seed=index, n_heads=n_heads)
+    built = compile_circuit(heads, task, n_layers=layers, n_heads=n_heads)
     start = time.perf_counter()
     found = discover(built.model, task, TOLERANCE, examples, seed=index)
     seconds = time.perf_counter() - start
-    heads = {Head(layer, head) for layer in range(layers) for head in range(n_heads)}
+    every = {Head(layer, head) for layer in range(layers) for head in range(n_heads)}
     paths = set(found.paths())
     enabling = set(found.every_path()) - paths
     only_enabling = set(built.enabling) - set(built.carrying)
@@ -59,11 +59,11 @@ def one_model(index: int, examples: int) -> dict[str, Any]:
         "carrying": counts(paths, set(built.carrying)),
         "enabling": counts(enabling, only_enabling),
         "idle": counts(
-            heads - {path.head for path in paths | enabling},
-            heads - {path.head for path in set(built.carrying) | set(built.enabling)},
+            every - {path.head for path in paths | enabling},
+            every - {path.head for path in set(built.carrying) | set(built.enabling)},
         ),
         "exact": paths == set(built.carrying),
-        "unique": not any(0.1 < rule.scale < 1 for rule in rules),
+        "unique": not any(0.1 < head.scale < 1 for head in heads),
     }
     row["equivalent"] = row["exact"] or equivalent(built.model, task, found, layers, index)
     return row

@@ -24,7 +24,7 @@ from measure import arguments, exponent, machine, prepare, report
 from tqdm import tqdm
 
 from retrieval_interp.circuits import ablations, discover
-from retrieval_interp.circuits.known.rules import doubling_rules
+from retrieval_interp.circuits.known.heads import doubling_heads
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.training.model import ModelConfig, build_model
@@ -68,7 +68,7 @@ def sweep(size: Size, device: torch.device) -> Run:
 def discovery(size: Size, device: torch.device) -> Run:
     """Discovery at a size, ready to run; says whether it has found the true paths."""
     task = RetrievalTask(steps=size.steps, chains=size.chains, dim=6, tokens="unit", base=100.0)
-    built = compile_circuit(doubling_rules(task), task, size.layers)
+    built = compile_circuit(doubling_heads(task), task, size.layers)
     built.model.to(device, print_details=False)
 
     def run() -> dict[str, Any]:

@@ -18,6 +18,8 @@ from typing import Any
 from retrieval_interp.storage.provenance import provenance
 from retrieval_interp.views.tables import text_table
 
+sys.path.append(str(Path(__file__).parent.parent))  # for tests.random_models
+
 # Loads nothing heavy, as a process starts with the peak memory of the one that started it, and this
 # module starts those whose memory is measured.
 

@@ -2,12 +2,12 @@
 
     python benchmarks/redundancy_recovery.py [--models 24] [--json FILE]
 
-Every model is compiled from random matching rules (`circuits.known.rules`) for D from 1 to 6. Two
-or three heads share the first rule, which tells each position where its token's next pair is. Half
-of that finds the same pair, so of the copies of each path any one suffices. (Of heads that join
-pairs all would be needed: half a key loses to a rival of full length.) A row gives, over all models
-of one D, precision and recall of these sets of paths and of the paths that are needed alone, and
-seconds per model.
+Every model is compiled from random matching heads (`tests/random_models.py`) for D from 1 to 6. Two
+or three heads share the work of the first, which tells each position where its token's next pair
+is. Half of that finds the same pair, so of the copies of each path any one suffices. (Of heads
+that join pairs all would be needed: half a key loses to a rival of full length.) A row gives, over
+all models of one D, precision and recall of these sets of paths and of the paths that are needed
+alone, and seconds per model.
 """
 
 import itertools
@@ -22,17 +22,18 @@ from tqdm import tqdm
 
 from retrieval_interp.circuits import Head, HeadPath, needed_paths
 from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.known.rules import TOKEN, Rule, random_rules, split
+from retrieval_interp.circuits.known.heads import TOKEN, MatchingHead, split
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.tasks import RetrievalTask
+from tests.random_models import random_heads
 
 
-def rules_that_point(task: RetrievalTask, n_layers: int, index: int) -> tuple[Rule, ...]:
-    """Random rules whose first one does not join pairs."""
+def heads_that_point(task: RetrievalTask, n_layers: int, index: int) -> tuple[MatchingHead, ...]:
+    """Random heads of which the first does not join pairs."""
     draws = (
-        random_rules(task, n_layers, seed, extras=False) for seed in itertools.count(1000 * index)
+        random_heads(task, n_layers, seed, extras=False) for seed in itertools.count(1000 * index)
     )
-    return next(rules for rules in draws if rules[0].query == TOKEN)
+    return next(heads for heads in draws if heads[0].query == TOKEN)
 
 
 def one_model(index: int, examples: int) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def one_model(index: int, examples: int) -> dict[str, Any]:
     steps = 1 + index % MAX_STEPS
     task = RetrievalTask(steps=steps, dim=DIM, tokens="unit")
     n_layers, copies = causal_depth(steps) + index % 3, 2 + index // MAX_STEPS % 2
-    first, *others = rules_that_point(task, n_layers, index)
+    first, *others = heads_that_point(task, n_layers, index)
     built = compile_circuit([*split(first, range(1, copies)), *others], task, n_layers=n_layers)
     copied = {path for path in built.enabling if path.head.layer == first.layer}
     sets = {

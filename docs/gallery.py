@@ -84,7 +84,11 @@ def growth(folder: Path) -> None:
 
 
 def plot(folder: Path, page: Any, name: str, figure: Any) -> None:
-    """A Plotly figure as docs/NAME.png."""
+    """A Plotly figure or an SVG as docs/NAME.png."""
+    if isinstance(figure, str):
+        page.set_content(figure)
+        page.locator("svg").screenshot(path=DOCS / f"{name}.png")
+        return
     write_whole(folder / f"{name}.html", figure.to_html(include_plotlyjs=True))
     page.goto((folder / f"{name}.html").as_uri())
     page.locator(".main-svg").first.wait_for()

@@ -4,17 +4,16 @@ import sys
 from pathlib import Path
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.draw.svg import draw_circuit
 
 name, out = [*sys.argv[1:], *["small", "circuit.svg"][len(sys.argv) - 1 :]]
 checkpoint = ri.load_checkpoint(name)
 model, task = checkpoint.model, checkpoint.task
 batch = task.sample(512, split="test")
 score = ri.score_circuit(model, task, ri.discover(model, task), batch)
-necessity = {row.path: row.ablated_loss for row in score.paths}
+losses = {row.path: row.ablated_loss for row in score.paths}
 enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
-layers = checkpoint.config.layers
-svg = draw_circuit(score.circuit, layers, necessity=necessity, task=task, enables=enables)
+layers, learned = checkpoint.config.layers, (score.baseline_loss, score.uninformed_loss)
+svg = ri.draw_circuit(score.circuit, layers, None, losses, task, enables, batch, *learned)
 # A picture of its own needs its own background.
 style = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
 Path(out).write_text(svg.replace("</title>", f"</title>{style}", 1) + "\n")

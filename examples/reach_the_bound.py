@@ -8,18 +8,18 @@ import sys
 import retrieval_interp as ri
 import torch
 from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.known.rules import doubling_rules
+from retrieval_interp.circuits.known.heads import doubling_heads
 
 print("  D  layers  d_model  examples      MSE  one layer fewer")
 for steps in map(int, sys.argv[1:] or [1, 2, 3, 4, 7, 8, 15, 16]):
     task = ri.RetrievalTask(steps=steps, dim=8, tokens="unit")
-    built = ri.compile_circuit(doubling_rules(task), task)
+    built = ri.compile_circuit(doubling_heads(task), task)
     batch = task.sample(256 if steps < 32 else 32, split="test")
     with torch.no_grad():
         mse = float(task.loss(built.model(batch.inputs), batch))
     assert built.model.cfg.n_layers == causal_depth(steps)
     try:
-        ri.compile_circuit(doubling_rules(task), task, n_layers=causal_depth(steps) - 1)
+        ri.compile_circuit(doubling_heads(task), task, n_layers=causal_depth(steps) - 1)
         fewer = "works"
     except ri.InputError:
         fewer = "refused"

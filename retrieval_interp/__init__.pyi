@@ -20,7 +20,7 @@ from retrieval_interp.circuits import needed_paths as needed_paths
 from retrieval_interp.circuits import parse_circuit as parse_circuit
 from retrieval_interp.circuits import parse_head_path as parse_head_path
 from retrieval_interp.circuits import score_circuit as score_circuit
-from retrieval_interp.circuits.draw.figure import circuit_figure as circuit_figure
+from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow.delivery import describe_flow as describe_flow
 from retrieval_interp.circuits.known.weights import compile_circuit as compile_circuit
 from retrieval_interp.circuits.notation import circuit_diff as circuit_diff

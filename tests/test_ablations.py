@@ -11,7 +11,7 @@ import torch
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.search import discover
 from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.known.rules import doubling_rules, random_rules
+from retrieval_interp.circuits.known.heads import doubling_heads
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
 from retrieval_interp.circuits.runs.mean_attention import mean_attention
@@ -21,6 +21,7 @@ from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.ablations_view import ablations_figure
+from tests.random_models import random_heads
 from tests.test_mechanisms import PATHS
 from tests.test_scoring import naive_mse
 
@@ -78,7 +79,7 @@ def test_what_a_path_enables_is_seen_from_both_sides(task, model):
 
 def test_an_induction_head_is_enabled_through_its_keys():
     task = RetrievalTask(steps=1, dim=8, tokens="unit")
-    built = compile_circuit(doubling_rules(task), task)
+    built = compile_circuit(doubling_heads(task), task)
     join, look = HeadPath(Head(0, 0), RolePath(2, 1)), HeadPath(Head(1, 0), RolePath(0, 2))
     assert set(built.carrying) == {look} and set(built.enabling) == {join}
     (row,) = enabled_by(built.model, task.sample(32), [join], [look])[join]
@@ -92,7 +93,7 @@ def test_an_induction_head_is_enabled_through_its_keys():
 def test_discovery_recovers_compiled_circuits(seed):
     """Precision and recall 1 on circuits that are known because they were built."""
     task = RetrievalTask(steps=1 + seed % 3, dim=8, tokens="unit")
-    rules = random_rules(task, 4, seed=seed, n_heads=1 + seed % 2, extras=False)
+    rules = random_heads(task, 4, seed=seed, n_heads=1 + seed % 2, extras=False)
     built = compile_circuit(rules, task, n_layers=4, n_heads=1 + seed % 2)
     found = discover(built.model, task, tolerance=0.05 / 8, examples=64, seed=seed)
     assert set(found.paths()) == set(built.carrying)

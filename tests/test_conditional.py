@@ -464,9 +464,9 @@ def test_circuits_are_found_and_scored_unchanged(tables):
 def test_figures_and_tables_name_the_nodes():
     task = ConditionalRetrievalTask()
     circuit = parse_circuit(["L0.H0 s7<-s5"], task)
-    figure = ri.circuit_figure(circuit, 1, range(8), task=task)
-    assert figure.data[0].text == "L0.H0 s7<-s5<br>z of x,y-&gt;z from x of x,y-&gt;z"
-    assert figure.layout.xaxis.ticktext[:3] == ("a?<br>s0", "a<br>s1", "x<br>s2")
+    drawing = ri.draw_circuit(circuit, 1, range(8), task=task)
+    assert "<title>L0.H0 s7&lt;-s5: z of x,y-&gt;z from x of x,y-&gt;z</title>" in drawing
+    assert ">a?</text>" in drawing
     assert task.path_label(7, 5) == "z <- x of x,y->z"
     assert task.path_label(0, 4) == "query a <- y of a->y"
     assert task.loss_meaning.startswith(

@@ -275,7 +275,7 @@ def test_the_notebook_on_depth(executed):
     assert ["4", "2", "3", "4", "3", "4"] in rows and WIDGET in shown["figure"][1]
     assert "MSE 0.0000" in shown["suppose"][0] and ", below 0.01" in shown["suppose"][0]
     assert "0 of 20 random circuits" in shown["score"][0]
-    assert "refused: compile: expected rules that bring x_4 to s0" in shown["refused"][0]
+    assert "refused: compile: expected heads that bring x_4 to s0" in shown["refused"][0]
 
 
 @pytest.mark.slow

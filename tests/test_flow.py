@@ -1,29 +1,33 @@
+"""How deep a model must be, and what a circuit delivers, by hand and against naive simulations."""
+
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
-from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.draw.layout import chain_order
 from retrieval_interp.circuits.flow import (
     causal_depth,
+    describe_flow,
     least_depth,
+    node_depths,
     paper_bound,
     simulate,
     unmasked_depth,
 )
-from retrieval_interp.circuits.flow.delivery import (
-    carrying_paths,
-    circuit_flow,
-    delivered,
-    describe_flow,
-    original_heads,
-)
-from retrieval_interp.circuits.flow.fetches import Fetch, fetches
-from retrieval_interp.circuits.flow.pieces import piece_names, tokens_held
-from retrieval_interp.circuits.flow.simulation import sequence_order
+from retrieval_interp.circuits.flow.bounds import piece_name
+from retrieval_interp.circuits.flow.delivery import delivered, held_nodes
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
-from retrieval_interp.circuits.notation import parse_head_path
-from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.circuits.notation import parse_circuit, parse_head_path
+from retrieval_interp.tasks import (
+    GRAPHS,
+    ConditionalRetrievalTask,
+    InputError,
+    RetrievalGraph,
+    path_graph,
+)
 
 CLOSED = {True: causal_depth, False: unmasked_depth}
 # Worked by hand: layer 0 joins the pairs, layer 1 reads a pair ahead, layer 2 fetches C and D.
@@ -39,55 +43,12 @@ def circuit_of(*texts, n_roles=7, idle=None):
     return Circuit(mechanisms, n_roles)
 
 
-def names(held):
-    return [" ".join(piece_names(pieces)) for pieces in held]
-
-
 # What the assumptions allow
-
-
-def reference(steps, layers, causal, chains=2):
-    """Assumptions 1 and 2 on a whole sequence with sets of strings; the first chain's roles."""
-    places, pieces = {}, []
-    for pair in range(steps, 0, -1):
-        for chain in range(chains):
-            for element in (1, 0):
-                places[chain, 2 * pair - element] = len(pieces)
-                pieces.append({f"{chain}{'ABCDEFGHI'[pair - element]}", f"{chain}p{pair}"})
-    for chain in range(chains):
-        places[chain, 0] = len(pieces)
-        pieces.append({f"{chain}A", f"{chain}p0"})
-    states = [pieces]
-    for _ in range(layers):
-        before = states[-1]
-        after = []
-        for place, held in enumerate(before):
-            visible = before[: place + 1] if causal else before
-            after.append(held.union(*(other for other in visible if other & held)))
-        states.append(after)
-    return [[state[places[0, role]] for role in range(2 * steps + 1)] for state in states]
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("steps", range(1, 9))
-def test_the_simulation_equals_sets_of_strings_over_a_sequence_of_two_chains(steps, causal):
-    layers = CLOSED[causal](steps) + 1
-    found = [
-        [{f"0{name}" for name in piece_names(pieces)} for pieces in held]
-        for held in simulate(steps, layers, causal)
-    ]
-    assert found == reference(steps, layers, causal)
-
-
-def test_the_simulated_order_is_the_order_of_the_task():
-    for steps in (1, 2, 5):
-        batch = RetrievalTask(chains=3, steps=steps).sample(4)
-        assert list(sequence_order(steps)) == role_order(batch)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_closed_forms_equal_the_simulation(causal):
-    for steps in range(1, 129):
+    for steps in (*range(1, 34), 63, 64, 127, 128):
         assert CLOSED[causal](steps) == least_depth(steps, causal), steps
 
 
@@ -103,85 +64,143 @@ def test_the_depths_follow_the_formulas_where_floating_logarithms_round():
     assert [unmasked_depth(steps) for steps in (quarter, quarter + 1)] == [40, 41]
 
 
-def test_the_exact_depths_are_above_the_paper_bound_by_the_mask_and_the_open_end():
-    for steps in range(1, 129):
-        assert paper_bound(steps) <= unmasked_depth(steps) <= paper_bound(steps) + 1
-        assert unmasked_depth(steps) <= causal_depth(steps)
+UNEVEN = RetrievalGraph.parse("a; b <- a; c <- b; d <- c; z <- a, d")
+TWICE = RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a")
+ALL = [*GRAPHS.values(), UNEVEN, TWICE, *map(path_graph, (1, 2, 3, 4, 7, 8))]
+
+
+def names(graph, held):
+    """What every role holds, in words."""
+    return [{piece_name(int(piece), graph) for piece in own.nonzero()} for own in held]
+
+
+# By hand
+
+# Before any layer: the query, (a, x), (a, y) and (x, y, z), an encoding each.
+START = ["p0 a", "a p1", "x p1", "a p2", "y p2", "x p3", "y p3", "z p3"]
+# Full tables, causal. In layer 1 every element takes what stands before it in its statement; a is
+# in (a, y) too, which stands before (a, x) and the query: s1 finds p2, s0 both p1 and p2. x and y
+# are in several statements of z's table, so neither tells which is meant.
+FIRST = ["p0 a p1 p2", "a p1 p2", "a x p1", "a p2", "a y p2", "x p3", "x y p3", "x y z p3"]
+# In layer 2 the query finds both pairs. (a, x) finds (a, y), now by its value, too.
+SECOND = ["p0 a x y p1 p2", "a y p1 p2", "a x y p1 p2", *FIRST[3:]]
+
+
+def test_the_papers_example_worked_by_hand():
+    graph = GRAPHS["triple"]
+    found = [names(graph, held) for held in simulate(graph, 3, causal=True)]
+    for layer, rows in enumerate((START, FIRST, SECOND)):
+        assert found[layer] == [set(row.split()) for row in rows]
+    assert {"x", "y", "z"} <= found[3][0]  # the query has the whole key of z
+
+
+@pytest.mark.parametrize(
+    ("graph", "tables", "causal", "depths"),
+    [
+        # One layer joins the pairs, one looks both up, one the value.
+        ("triple", "full", True, "a 0 x 2 y 2 z 3"),
+        ("triple", "chains", True, "a 0 x 2 y 2 z 3"),
+        ("triple", "full", False, "a 0 x 2 y 2 z 3"),
+        # By x alone (a, x) and (x, y, z) find each other in the first layer.
+        ("triple", "chains", False, "a 0 x 2 y 2 z 2"),
+        # The earlier symbol of the query shares its encoding.
+        ("functions", "full", True, "alias 1 letter 0 number 2 function 2 value 3"),
+        # person and job are a chain of two steps; then the relative, which has found its country.
+        ("relatives", "full", True, "person 0 job 2 relation 3 relative 4 country 4"),
+        # The shortcut: the person alone finds the relative, together with the job; and the
+        # relation that stands in its statement.
+        ("relatives", "chains", True, "person 0 job 2 relation 2 relative 2 country 3"),
+    ],
+)
+def test_depths_of_the_papers_graphs(graph, tables, causal, depths):
+    found = node_depths(GRAPHS[graph], causal, tables)
+    assert " ".join(f"{name} {depth}" for name, depth in found.items()) == depths
+
+
+def test_a_value_that_needs_its_whole_key_is_as_deep_as_the_deepest_of_it():
+    """d comes by a path of three steps (3 layers), then z by a and d; by a alone at once."""
+    assert node_depths(UNEVEN, True, "full") == {"a": 0, "b": 2, "c": 3, "d": 3, "z": 4}
+    assert least_depth(UNEVEN, True, "chains") == 2
+
+
+# A second simulation
+
+
+def reference(graph, layers, causal, tables):
+    """The assumptions on a whole sequence of three chains, with sets of strings."""
+    candidates, rows = {}, {}
+    for node in graph.nodes:
+        if not node.key:
+            candidates[node.name] = [f"{node.name}{c}" for c in range(3)]
+            continue
+        of_key = [candidates[name] for name in node.key]
+        rows[node.name] = list(product(*of_key) if tables == "full" else zip(*of_key))
+        candidates[node.name] = [f"{node.name}({'-'.join(row)})" for row in rows[node.name]]
+    positions = []  # table, line, element, pieces
+    for node in reversed([node for node in graph.nodes if node.key]):
+        for line, row in enumerate(rows[node.name]):
+            for element, piece in enumerate([*row, candidates[node.name][line]]):
+                positions.append((node.name, line, element, {piece, f"p-{node.name}{line}"}))
+    given = [node.name for node in graph.nodes if not node.key]
+    for chain in range(3):
+        for element, name in enumerate(given):
+            positions.append(("query", chain, element, {f"{name}{chain}", f"p{chain}"}))
+    order = [*reversed([node.name for node in graph.nodes if node.key]), "query"]
+    last = [(t, line, e) for t, line, e, _ in positions].index(("query", 0, len(given) - 1))
+    held = [[pieces for *_, pieces in positions]]
+    for _ in range(layers):
+        before, after = held[-1], []
+        for (table, line, element, _), pieces in zip(positions, before):
+            grown = set(pieces)
+            for (t, other, e, _), offered in zip(positions, before):
+                mine = (t, other) == (table, line)
+                if causal and not (e <= element if mine else order.index(t) < order.index(table)):
+                    continue
+                shared = pieces & offered
+                alike = [
+                    h for (t2, o, e2, _), h in zip(positions, before)
+                    if (t2, e2) == (t, e) and o != other and shared <= h
+                ]  # fmt: skip
+                if shared and not alike:
+                    grown |= offered
+            after.append(grown)
+        held.append(after)
+    own = {}
+    for node in graph.nodes:
+        row = "-".join(own[name] for name in node.key)
+        own[node.name] = f"{node.name}({row})" if node.key else f"{node.name}0"
+    return [{name for name in own if own[name] in state[last]} for state in held]
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("steps", [1, 2, 3, 6, 13, 20])
-def test_every_role_holds_neighbours_only_and_no_more_than_lemma_3_allows(steps, causal):
-    for layer, held in enumerate(simulate(steps, CLOSED[causal](steps), causal)):
-        for pieces in held:
-            assert "0" not in f"{pieces:b}".strip("0")  # lemma 2
-            assert pieces.bit_count() <= 3**layer + 1  # lemma 3
-
-
-def test_the_interval_recurrences_of_the_proof_hold():
-    for steps in (1, 4, 11):
-        for layer, held in enumerate(simulate(steps, 6, causal=False)):
-            reach = (3**layer - 1) // 2
-            for role, pieces in enumerate(held):
-                ends = (max(0, role - reach), min(2 * steps + 1, role + 1 + reach))
-                assert (min_bit(pieces), pieces.bit_length() - 1) == ends
-        for layer, held in enumerate(simulate(steps, 6, causal=True)):
-            for role in range(0, 2 * steps + 1, 2):
-                last = min(2 * steps, role + 2**layer - 1)  # the paper's e_last is bit last+1
-                assert held[role].bit_length() - 1 == last + 1
-            for role in range(1, 2 * steps + 1, 2):
-                assert held[role] == 0b11 << role
-
-
-def min_bit(pieces):
-    return (pieces & -pieces).bit_length() - 1
-
-
-def test_steps_and_layers_out_of_range_are_refused():
-    for function in (paper_bound, unmasked_depth, causal_depth, sequence_order):
-        for steps in (0, -3, True):
-            with pytest.raises(InputError, match=r"^steps: expected an integer of at least 1, fo"):
-                function(steps)
-    with pytest.raises(InputError, match="at least 1, found 0"):
-        least_depth(0, causal=True)
-    with pytest.raises(InputError, match="at least 1, found 0"):
-        simulate(0, 1, causal=True)
-    with pytest.raises(InputError, match="^layers: expected an integer of at least 0, found -1"):
-        simulate(2, -1, causal=True)
+@pytest.mark.parametrize("tables", ["full", "chains"])
+@pytest.mark.parametrize("graph", ALL, ids=str)
+def test_a_second_simulation_with_strings_and_three_chains_agrees(graph, tables, causal):
+    layers = least_depth(graph, causal, tables) + 1
+    tokens = {node.name for node in graph.nodes}
+    states = simulate(graph, layers, causal, tables)
+    found = [tokens & names(graph, held[:1])[0] for held in states]
+    assert found == reference(graph, layers, causal, tables)
 
 
 # What a circuit does
 
 
 def test_a_worked_circuit_holds_what_the_paper_and_pencil_say():
-    states = circuit_flow(circuit_of(*JOINED, *FETCHED), 3)
-    start = ["p0 A", "A p1", "p1 B", "B p2", "p2 C", "C p3", "p3 D"]
-    joined = ["p0 A", "A p1", "A p1 B", "B p2", "B p2 C", "C p3", "C p3 D"]
-    ahead = ["p0 A p1 B", "A p1", "A p1 B", "B p2", "B p2 C p3 D", "C p3", "C p3 D"]
-    assert names(states[0]) == start
-    assert names(states[1]) == joined
-    assert names(states[2]) == ahead
-    assert names(states[3]) == ["p0 A p1 B p2 C p3 D", *ahead[1:]]
+    states = held_nodes(circuit_of(*JOINED, *FETCHED), 3)
+    letters = ["".join("ABCD"[node] for node in sorted(held)) for held in states[-1]]
+    assert letters == ["ABCD", "A", "AB", "B", "BCD", "C", "CD"]
+    assert [sorted(state[0]) for state in states] == [[0], [0], [0, 1], [0, 1, 2, 3]]
 
 
 def test_a_circuit_delivers_what_its_paths_bring_to_the_query():
     circuit = circuit_of(*JOINED, *FETCHED)
     assert delivered(circuit, 3) == (1, 2, 3)
-    without = circuit.without(parse_head_path("L1.H0 s4<-s6", 7))
-    assert delivered(without, 3) == (1, 2)
+    assert delivered(circuit.without(parse_head_path("L1.H0 s4<-s6", 7)), 3) == (1, 2)
     assert delivered(circuit_of(), 3) == ()
-
-
-def test_sources_are_read_before_the_layer_and_heads_of_a_layer_unite():
+    # Sources are read before the layer, and heads of a layer unite.
     assert delivered(circuit_of("L0.H0 s4<-s6", "L0.H0 s0<-s4"), 1) == (2,)
     assert delivered(circuit_of("L0.H0 s0<-s2", "L0.H1 s0<-s6", "L0.H0 s0<-s4"), 1) == (1, 2, 3)
-
-
-def test_uniform_and_identity_heads_bring_nothing():
-    idle = {Head(0, 0): UNIFORM, Head(1, 0): IDENTITY}
-    circuit = circuit_of("L2.H0 s0<-s4", idle=idle)
-    assert circuit_flow(circuit, 3)[2] == circuit_flow(circuit, 3)[0]
-    assert delivered(circuit, 3) == (2,)
 
 
 def test_the_sentence_names_what_arrives_and_what_does_not():
@@ -196,78 +215,41 @@ def test_the_sentence_names_what_arrives_and_what_does_not():
     assert describe_flow(circuit_of(), 2, 1) == start + (
         "cannot deliver B, C or D; L0.H0 and L1.H0 are not reduced to paths and may bring more."
     )
+    idle = {Head(0, 0): UNIFORM, Head(1, 0): IDENTITY}
+    assert describe_flow(circuit_of("L2.H0 s0<-s4", idle=idle), 3, 1) == start + (
+        "can deliver C but not B or D."
+    )
     assert describe_flow(circuit_of(n_roles=3), 12, 2) == start + (
         "cannot deliver B; 24 of its heads are not reduced to paths and may bring more."
     )
 
 
-def test_heads_left_as_they_are_are_listed():
-    circuit = circuit_of("L1.H0 s0<-s2", idle={Head(0, 1): UNIFORM})
-    assert original_heads(circuit, 2, 2) == (Head(0, 0), Head(1, 1))
-
-
-def test_paths_that_bring_only_the_querys_own_symbol_or_lead_nowhere_do_not_carry():
-    nowhere = "L2.H0 s2<-s6"  # s2 is not read after layer 2
-    circuit = circuit_of(*JOINED, *FETCHED, nowhere)
-    expected = [*JOINED[1:], *FETCHED]  # s2<-s1 brings A, which is what lets s0 find s2
-    assert [str(path) for path in carrying_paths(circuit, 3)] == sorted(expected)
-
-
-# (layer, head, dest, src) of circuits with 3 layers, 2 heads and 5 roles
-some_paths = st.sets(
-    st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 4), st.integers(0, 4)),
-    max_size=14,
+@given(
+    st.sets(st.tuples(st.integers(0, 2), st.integers(0, 1), *[st.integers(0, 4)] * 2), max_size=14)
 )
-
-
-def shared_circuit(paths):
+def test_what_is_delivered_has_a_route_to_the_output(paths):
+    """Followed place by place: (layer, head, dest, src) in 3 layers, 2 heads and 5 roles."""
     mechanisms = {}
     for layer, head, *path in paths:
         mechanisms.setdefault(Head(layer, head), []).append(RolePath(*path))
-    return Circuit({head: Shared(tuple(p)) for head, p in mechanisms.items()}, 5)
-
-
-def has_a_route(circuit, wanted):
-    """Whether some x_k, k >= 1, gets through the wanted path to s_0, followed place by place."""
-    places = {(role, False) for role in range(2, 5)}  # where it is, and whether it came that way
-    for layer in range(3):
-        places |= {
-            (path.path.dest, through or path == wanted)
-            for path in circuit.paths()
-            for role, through in places
-            if path.head.layer == layer and path.path.src == role
-        }
-    return (0, True) in places
-
-
-@given(some_paths)
-def test_carrying_paths_are_those_with_a_route_from_an_asked_token_to_the_output(paths):
-    circuit = shared_circuit(paths)
-    expected = [path for path in circuit.paths() if has_a_route(circuit, path)]
-    assert list(carrying_paths(circuit, 3)) == expected
-
-
-@given(some_paths)
-def test_the_carrying_paths_alone_deliver_the_same(paths):
-    circuit = alone = shared_circuit(paths)
-    for path in set(circuit.paths()) - set(carrying_paths(circuit, 3)):
-        alone = alone.without(path)
-    assert delivered(alone, 3) == delivered(circuit, 3)
+    circuit = Circuit({head: Shared(tuple(own)) for head, own in mechanisms.items()}, 5)
+    expected = []
+    for node, places in ((1, {2, 3}), (2, {4})):
+        for layer in range(3):
+            places = places | {dest for at, _, dest, src in paths if at == layer and src in places}
+        expected += [node] if 0 in places else []
+    assert delivered(circuit, 3) == tuple(expected)
 
 
 def frontier_circuit(steps, layers):
     """docs/depth.md: layer 1 joins a pair, each later one fetches what the last token starts."""
     ahead = {role: role // 2 for role in range(0, 2 * steps + 1, 2)}  # the last token held
-    paths = [HeadPath(Head(0, 0), RolePath(2 * pair, 2 * pair - 1)) for pair in ahead.values()][1:]
+    heads = {Head(0, 0): OneHot(tuple(RolePath(role, role - 1) for role in ahead if role))}
     for layer in range(1, layers):
         srcs = {role: 2 * last + 2 for role, last in ahead.items() if last < steps}
-        paths += [HeadPath(Head(layer, 0), RolePath(*path)) for path in srcs.items()]
+        heads[Head(layer, 0)] = OneHot(tuple(RolePath(*path) for path in srcs.items()))
         ahead = {**ahead, **{role: ahead[src] for role, src in srcs.items()}}
-    mechanisms = {
-        head: OneHot(tuple(path.path for path in paths if path.head == head))
-        for head in {path.head for path in paths}
-    }
-    return Circuit(mechanisms, 2 * steps + 1)
+    return Circuit(heads, 2 * steps + 1)
 
 
 def test_one_head_a_layer_with_one_source_a_role_reaches_the_causal_depth():
@@ -276,52 +258,51 @@ def test_one_head_a_layer_with_one_source_a_role_reaches_the_causal_depth():
         circuit = frontier_circuit(steps, layers)
         assert delivered(circuit, layers) == tuple(range(1, steps + 1))
         assert steps not in delivered(frontier_circuit(steps, layers - 1), layers - 1)
-        order = sequence_order(steps)
-        states = circuit_flow(circuit, layers)
+        order, states = chain_order(2 * steps + 1), held_nodes(circuit, layers)
         for head, (dest, src) in circuit.paths():
             assert order.index(src) < order.index(dest)  # the mask allows it
-            assert states[head.layer][dest] & states[head.layer][src]  # assumption 1 does
+            held = states[head.layer]  # and assumption 1: tokens, or first of all the encodings
+            assert held[dest] & held[src] or (head.layer == 0 and dest - src == 1)
 
 
-def test_the_table_for_three_steps_in_the_documentation():
-    rows = zip(*circuit_flow(frontier_circuit(3, 3), 3))
-    letters = [["".join("ABCD"[k] for k in tokens_held(p)) for p in row] for row in rows]
-    assert {role: row for role, row in enumerate(letters) if role % 2 == 0} == {
-        6: ["D", "CD", "CD", "CD"],
-        4: ["C", "BC", "BCD", "BCD"],
-        2: ["B", "AB", "ABC", "ABCD"],
-        0: ["A", "A", "AB", "ABCD"],
-    }
+# What a circuit of a graph does
+
+TASK = ConditionalRetrievalTask()
+# s1 s2 are a and x, s3 s4 a and y, s5 s6 s7 x, y and z: join, look up both, look up z.
+LINES = ["L0.H0 s2<-s1 s4<-s3 s7<-s6", "L1.H0 s0<-s2", "L1.H1 s0<-s4", "L2.H0 s0<-s7"]
 
 
-def test_circuits_that_do_not_fit_are_refused():
-    circuit = circuit_of("L3.H0 s0<-s2")
-    for function in (circuit_flow, delivered, carrying_paths):
-        with pytest.raises(
-            InputError, match="expected heads of the model's 3 layers, L0 on, found"
-        ):
-            function(circuit, 3)
-    with pytest.raises(InputError, match=r"expected heads from L0\.H0 to L2\.H0"):
-        describe_flow(circuit, 3, 1)
-    with pytest.raises(InputError, match="expected 2 \\* steps \\+ 1 roles, at least 3, found 4"):
-        delivered(Circuit({}, 4), 1)
-    too_far = Circuit({Head(0, 0): OneHot((RolePath(0, 9),))}, 5)
-    with pytest.raises(InputError, match=r"roles from s0 to s4, found L0\.H0 s0<-s9"):
-        delivered(too_far, 1)
-    with pytest.raises(InputError, match="layers: expected an integer of at least 0"):
-        circuit_flow(circuit, -1)
+def test_a_circuit_of_a_graph_delivers_its_nodes():
+    circuit = parse_circuit(LINES, TASK)
+    assert held_nodes(circuit, 3)[-1][0] == {0, 1, 2, 3}
+    said = "By information flow along its paths, this circuit can deliver x, y and z."
+    assert describe_flow(circuit, 3, 2) == said
+    assert delivered(parse_circuit([LINES[0], LINES[1], LINES[3]], TASK), 3) == (
+        1,
+        2,
+        3,
+    )  # y with z
+    assert delivered(parse_circuit([LINES[1], LINES[3]], TASK), 3) == (1, 3)
 
 
-def test_who_fetches_what_and_who_had_brought_it_there():
-    first, second, last = Head(0, 0), Head(1, 0), Head(2, 0)
-    assert fetches(circuit_of(*JOINED, *FETCHED), 3) == (
-        Fetch(second, 2, (1,), ()),  # B, the source's own symbol
-        Fetch(last, 4, (2, 3), ((3, second),)),  # C is the source's own, D was brought
-    )
-    # Read one layer after the other, B comes along with C, and the joining head had brought it.
-    assert fetches(circuit_of(*JOINED, "L1.H0 s0<-s4"), 2) == (
-        Fetch(second, 4, (1, 2), ((1, first),)),
-    )
-    assert fetches(circuit_of(*JOINED), 3) == ()
-    # The source is read as it was before the layer: in one layer nothing passes on.
-    assert fetches(circuit_of("L0.H0 s4<-s6", "L0.H0 s0<-s4"), 1) == (Fetch(first, 4, (2,), ()),)
+# What is refused
+
+MANY = RetrievalGraph.parse(f"{'; '.join('abcdefgh')}; z <- {', '.join('abcdefgh')}")
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: paper_bound(0), "steps"),
+        (lambda: causal_depth(True), "steps"),
+        (lambda: least_depth(0, causal=True), "steps"),
+        (lambda: least_depth(MANY, causal=True), "at most 2100 positions, found 2320"),
+        (lambda: describe_flow(circuit_of("L3.H0 s0<-s2"), 3, 1), r"from L0\.H0 to L2\.H0"),
+        (lambda: describe_flow(Circuit({}, 4), 1, 1), "roles"),
+        (lambda: delivered(Circuit({}, 7, task=TASK.to_dict()), 1), "8 roles .*, found 7"),
+    ],
+)
+def test_what_does_not_fit_is_refused(refused, message):
+    with pytest.raises(InputError, match=message):
+        refused()
+    assert least_depth(MANY, causal=True, tables="chains") == 2

@@ -13,7 +13,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, RolePath, ablated, score_circuit
-from retrieval_interp.circuits.known.rules import Jump, plan_rules
+from retrieval_interp.circuits.known.heads import jump_head, pair_head
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Cut, OneHot, Shared
 from retrieval_interp.circuits.scores.scorer import Scorer
@@ -130,8 +130,8 @@ def test_heads_left_as_they_are_change_nothing(name, mechanism):
 
 def test_idle_heads_can_be_replaced_by_anything():
     task = RetrievalTask(chains=4, steps=2, dim=4, tokens="unit")
-    rules = plan_rules([[Jump(1, (1,))], [Jump(2, (2,))]], layers=(1, 2, 4))
-    compiled = compile_circuit(rules, task, n_layers=5, n_heads=2)
+    heads = pair_head(1), jump_head(2, 1, (1,)), jump_head(4, 2, (2,))
+    compiled = compile_circuit(heads, task, n_layers=5, n_heads=2)
     batch = task.sample(32, split="test")
     scorer = Scorer(compiled.model, task, batch)
     assert len(compiled.idle) == 7

@@ -11,7 +11,7 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.redundancy import minimal_sets
 from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.known.rules import doubling_rules, split
+from retrieval_interp.circuits.known.heads import doubling_heads, split
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.notation import circuit_diff
 from retrieval_interp.tasks import InputError, RetrievalTask
@@ -44,7 +44,7 @@ def duplicated(copies, pairing="point"):
     key. If they join pairs instead, half a key loses to a rival of full length.
     """
     task = RetrievalTask(steps=3, dim=8, tokens="unit")
-    first, *others = doubling_rules(task, pairing)
+    first, *others = doubling_heads(task, pairing)
     return compile_circuit([*split(first, range(1, copies)), *others], task)
 
 

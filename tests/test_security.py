@@ -141,6 +141,7 @@ def bench_pages(text, folder, capsys):
     yield "report", bench.report(folder / "report.html").read_text()
     yield "bench", bench._repr_html_()
     yield "explorer", bench.explore().page
+    yield "drawing", ri.draw_circuit(bench.circuit, 2, [1, 2, 0], task=task)
     yield "circuit", circuit_html(bench.circuit)
 
 

@@ -13,7 +13,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.hooks.points import is_hooked_transformer
-from retrieval_interp.circuits.known.rules import doubling_rules
+from retrieval_interp.circuits.known.heads import doubling_heads
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.parted_runs import make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
@@ -148,7 +148,7 @@ def test_what_needs_a_hooked_transformer_says_so(version_4, tmp_path, run_comman
 def test_compiled_circuits_say_so(version_4):
     task = RetrievalTask(tokens="unit")
     with pytest.raises(InputError, match=NEEDED):
-        ri.compile_circuit(doubling_rules(task), task)
+        ri.compile_circuit(doubling_heads(task), task)
 
 
 @pytest.mark.parametrize("task", [SMALL, EquationsTask(chains=2, steps=2)])

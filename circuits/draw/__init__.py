@@ -1,4 +1,1 @@
-"""Pictures of circuits: SVG for pages, Plotly figures for notebooks.
-
-Both share one layout and one way to name roles.
-"""
+"""Pictures of circuits, as SVG for pages and notebooks."""

@@ -1,40 +1,38 @@
-"""What the roles and heads of a circuit are called in pictures."""
+"""What the roles, heads and layers of a circuit are called in pictures."""
 
-from collections.abc import Collection
+import textwrap
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxtyping import Bool
-from torch import Tensor
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.tasks import Batch, RetrievalTask, Task, role_letters, role_name
+from retrieval_interp.tasks.roles import symbol_letter
 
-from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath
-from retrieval_interp.tasks import (
-    Batch,
-    RetrievalTask,
-    Task,
-    role_letters,
-    role_name,
-    symbol_letter,
-)
+Enabling = Mapping[HeadPath, Sequence[Enabled]]  # later paths that need a path
+_LONG = 30  # most characters of a line that adds to a label
 
 
-class RoleNames(NamedTuple):
-    """Names of every role for people: in words, and shorter."""
+class Label(NamedTuple):
+    """A line of text next to a layer, in an arrow's colour, or faint below another line."""
 
-    labels: tuple[str, ...]
-    symbols: tuple[str, ...]
+    text: str
+    color: str | None = None
+    faint: bool = False
 
 
-def names_for(circuit: Circuit, task: Task | None) -> RoleNames:
-    """As the task says; without one in a chain's letters, or s0, s1, ... for other tasks."""
+def role_words(circuit: Circuit, task: Task | None) -> tuple[Sequence[str], Sequence[str]]:
+    """Every role in words, and shorter: the task's, or a chain's letters, or s0, s1, ..."""
     if task is not None:
         own = tuple(task.role_symbols) != tuple(task.role_names)
-        return RoleNames(task.role_labels, task.role_symbols if own else task.role_labels)
+        return task.role_labels, task.role_symbols if own else task.role_labels
     roles = range(circuit.n_roles)
     if circuit.task.get("name", RetrievalTask.name) == RetrievalTask.name:
-        symbols = (symbol_letter(role // 2) + ("" if role else "?") for role in roles)
-        return RoleNames(tuple(map(role_letters, roles)), tuple(symbols))
-    names = tuple(map(role_name, roles))
-    return RoleNames(names, names)
+        symbols = [symbol_letter(role // 2) + ("" if role else "?") for role in roles]
+        return [role_letters(role) for role in roles], symbols
+    names = [role_name(role, circuit.role_names) for role in roles]
+    return names, names
 
 
 def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
@@ -49,21 +47,82 @@ def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
 
 
 def _path_kind(path: RolePath, batch: Batch) -> str:
-    dest, src = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
-    there = (dest >= 0) & (src >= 0)
-
-    def always(holds: Bool[Tensor, "batch chain"]) -> bool:
-        return bool(holds[there].all())
-
-    if not there.any() or not always(src < dest):
+    both = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
+    there = (both[0] >= 0) & (both[1] >= 0)
+    example, (dest, src) = there.nonzero()[:, 0], (place[there] for place in both)
+    if not len(dest) or bool((src >= dest).any()):
         return ""
-    if always(dest - src == 1):
+    if bool((dest - src == 1).all()):
         return "previous-token head"
     if batch.tokens is None:
         return ""
-    asked, found, before = (
-        batch.tokens.gather(1, place.clamp(min=0)) for place in (dest, src, src - 1)
-    )
-    if always(asked == found):
+    asked, found, before = (batch.tokens[example, place] for place in (dest, src, src - 1))
+    if bool((asked == found).all()):
         return "duplicate-token head"
-    return "induction head" if always((src > 0) & (asked == before)) else ""
+    return "induction head" if bool(((src > 0) & (asked == before)).all()) else ""
+
+
+def row_labels(
+    circuit: Circuit,
+    layers: range,
+    colors: Mapping[HeadPath, str],
+    batch: Batch | None,
+    enables: Enabling,
+) -> Iterator[Label]:
+    """The lines next to a row: heads with arrows by name, in their colours, others counted."""
+    by_head: dict[Head, list[HeadPath]] = {}
+    for path in sorted(colors):
+        if path.head.layer in layers:
+            by_head.setdefault(path.head, []).append(path)
+    for head, paths in by_head.items():
+        own = {colors[path] for path in paths}
+        first, *more = _head_lines(circuit, head, paths, batch, enables)
+        yield Label(first, own.pop() if len(own) == 1 else None)
+        yield from (Label(text, faint=True) for text in more)
+    span = "-".join(dict.fromkeys(f"L{layer}" for layer in (layers[0], layers[-1])))
+    replaced = replaced_heads(circuit, layers[0])
+    idle = {head: what for head, what in replaced.items() if (layers[0], head) not in by_head}
+    if len(idle) == 1:
+        yield from (Label(f"{span}.H{head} {what}") for head, what in idle.items())
+    elif idle:
+        counts = ", ".join(f"{n} {what}" for what, n in Counter(idle.values()).items())
+        yield Label(f"{span}: {counts}{' each' if len(layers) > 1 else ''}")
+    elif not by_head:
+        yield Label(f"{span} original")
+
+
+def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
+    """What replaces the heads of a layer, by head and without their paths."""
+    return {
+        head.head: mechanism.label
+        for head, mechanism in circuit.mechanisms.items()
+        if head.layer == layer
+    }
+
+
+def _head_lines(
+    circuit: Circuit,
+    head: Head,
+    paths: Sequence[HeadPath],
+    batch: Batch | None,
+    enables: Enabling,
+) -> list[str]:
+    """What a head is, and below it which heads it enables and what replaces it."""
+    mechanism = circuit[head]
+    needed: dict[str, set[Head]] = {}
+    for path in paths:
+        for later in enables.get(path, ()):
+            needed.setdefault(later.side, set()).add(later.path.head)
+    sides = [f"({side}) {', '.join(map(str, sorted(needed[side])))}" for side in sorted(needed)]
+    kind = head_kind(paths, batch) if batch is not None else ""
+    if mechanism.paths:
+        role = mechanism.kind
+    elif any(path in circuit.enabling for path in paths):
+        role = "" if sides else "only enables"
+    else:
+        role = "one of several"
+    below = [f"enables {', '.join(sides)}"] if sides else []
+    if not mechanism.paths and mechanism.kind != "original":
+        below.append(f"replaced by {mechanism}")
+    first = f"{head} {', '.join(filter(None, (kind, role)))}".strip()
+    return [first, *textwrap.wrap("; ".join(below), _LONG)]

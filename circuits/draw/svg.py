@@ -1,84 +1,150 @@
-"""A circuit as SVG, for pages: in the page's own colours, and in need of nothing else."""
+"""A circuit as SVG, in the colours of the page that shows it."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise, product
+from statistics import fmean
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-from retrieval_interp.circuits.circuit import Circuit, HeadPath
-from retrieval_interp.circuits.draw.labels import Enabling, Label
-from retrieval_interp.circuits.draw.layout import Arrow, Bundle, Column, lay_out
-from retrieval_interp.circuits.draw.placing import Box, Curve, place_text
-from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
+from retrieval_interp.circuits.draw import layout
+from retrieval_interp.circuits.draw.names import Enabling, Label, role_words, row_labels
+from retrieval_interp.tasks import Batch, Task, role_name
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.
 _COLUMN, _ROW, _IDLE_ROW, _LINE = 74, 96, 30, 17
 _LEFT, _RIGHT, _TOP, _FOOT = 150, 56, 26, 45
 _BESIDE = 9  # between equal paths of two heads
 _SYMBOL = 13  # characters of a line below a column
+_CHARACTER, _TALL = 6.4, 12  # of 11-pixel text
 
 
 def draw_circuit(
     circuit: Circuit,
     n_layers: int | None = None,
     order: Sequence[int] | None = None,
-    necessity: Mapping[HeadPath, float] | None = None,
+    losses: Mapping[HeadPath, float] | None = None,
     task: Task | None = None,
     enables: Enabling | None = None,
     batch: Batch | None = None,
+    intact: float = 0.0,
+    uninformed: float = 1.0,
+    when: str = "removed from the circuit",
+    colors: Mapping[HeadPath, str] | None = None,
+    notes: Mapping[HeadPath, str] | None = None,
 ) -> str:
-    """Draw a circuit as SVG: roles across, layers upwards, an arrow for each path.
+    """A circuit as an `<svg>` element: roles across, layers upwards, an arrow for each path.
+
+    Arrows are dashed where a path only enables, and joined by a band where any one of them
+    suffices. They are 1.5 to 6 pixels wide, by the share of what the model has learned that is lost
+    without the path, (loss - intact) / (uninformed - intact).
 
     Args:
-        circuit: what to draw; heads without paths are written beside their layer, and paths
-            that only enable are dashed; a band joins those of which any one suffices.
+        circuit: what to draw; heads without paths are written next to their layer.
         n_layers: layers of the model; by default as many as the circuit needs.
-        order: roles from left to right; by default as they stand in the task's sequence, without a
-            task as in a chain's.
-        necessity: loss when each path is ablated; wider arrows are needed more.
-        task: names the roles, the loss and heads of a common kind; without it
-            `circuits.draw.names` names the roles.
-        enables: what is known to need each path, to be said beside its head.
-        batch: examples that tell the order of the roles and what heads do; by default a few of
-            the task's.
-
-    Returns:
-        An `<svg>` element that takes its text colour from the page and needs nothing else.
-
-    Raises:
-        InputError: a head above the layers, or a path whose role is not in the order.
+        order: roles from left to right; by default their order in the examples, or a chain's.
+        losses: the loss without each path.
+        task: names the roles, the loss and heads of a common kind.
+        enables: which later heads are known to need each path.
+        batch: examples that tell what heads do; by default a few of the task's.
+        intact: the intact model's loss.
+        uninformed: the loss of a model that knows nothing.
+        when: what was done to a path, in words: "removed from the circuit", "cut in the model".
+        colors: CSS colour of an arrow; by default one per head of a layer.
+        notes: short text next to an arrow; by default its loss.
     """
-    layout = lay_out(circuit, n_layers, order, necessity, task=task, enables=enables, batch=batch)
-    labels = [label for lines in layout.labels for label in lines]
-    left = max(
-        _LEFT, 60 + max(round((6 if label.faint else 7) * len(label.text)) for label in labels)
-    )
-    widest = max((len(line) for column in layout.columns for line in _lines(column)), default=0)
-    step = max(_COLUMN, 8 * widest, *(7 * len(column.name) + 8 for column in layout.columns))
-    xs = [left + step * place for place in range(len(layout.columns))]
-    busy = {arrow.row for arrow in layout.arrows}
-    heights = [
-        max(_ROW if row in busy else _IDLE_ROW, 8 + _LINE * len(lines))
-        for row, lines in enumerate(layout.labels)
+    if batch is None and task is not None:
+        batch = task.sample(8)
+    if order is None:
+        order = layout.chain_order(circuit.n_roles) if batch is None else layout.role_order(batch)
+    names = [role_name(role, circuit.role_names) for role in range(circuit.n_roles)]
+    words, symbols = role_words(circuit, task)
+    below = [
+        [] if symbol == name else textwrap.wrap(symbol, _SYMBOL, break_on_hyphens=False)
+        for symbol, name in zip(symbols, names)
     ]
-    foot = _FOOT + 15 * max(len(_lines(column)) for column in layout.columns)
-    width, height = xs[-1] + max(_RIGHT, step // 2), _TOP + sum(heights) + foot
-    floors = [height - foot - sum(heights[:row]) for row in range(len(heights) + 1)]
-    svg = _canvas(width, height)
-    for x, column in zip(xs, layout.columns):
-        line = {"x1": x, "y1": floors[0], "x2": x, "y2": floors[-1]}
-        _add(svg, "line", **line, stroke="currentColor", stroke_opacity=0.18)
-        _add_column(svg, column, x, floors[0])
-    for row, lines in enumerate(layout.labels):
-        bottom, top = floors[row], floors[row + 1]
-        _add_labels(svg, lines, (bottom + top) / 2, faint=row not in busy)
-        arrows = [arrow for arrow in layout.arrows if arrow.row == row]
-        bundles = [bundle for bundle in layout.bundles if bundle.arrows[0].row == row]
-        _add_row(svg, arrows, bundles, xs, bottom, top)
-    for y in floors:
-        for x in xs:
-            _add(svg, "circle", cx=x, cy=y, r=3.5, fill="currentColor", fill_opacity=0.6)
+    given, own = colors or {}, layout.head_colors(circuit)
+    colors = {path: given.get(path, own[path.head]) for path in circuit.every_path()}
+    rows = layout.layer_rows(circuit, max(n_layers or 0, layout.depth(circuit)))
+    labels = [list(row_labels(circuit, layers, colors, batch, enables or {})) for layers in rows]
+    in_row = [[path for path in colors if path.head.layer in layers] for layers in rows]
+
+    widths = (60 + (6 if label.faint else 7) * len(label.text) for of in labels for label in of)
+    left = max(_LEFT, *widths)
+    step = max(
+        _COLUMN,
+        *(8 * len(line) for symbol in below for line in symbol),
+        *(7 * len(name) + 8 for name in names),
+    )
+    xs = {role: left + step * place for place, role in enumerate(order)}
+    foot = _FOOT + 15 * max(map(len, below))
+    heights = [
+        max(_ROW if paths else _IDLE_ROW, 8 + _LINE * len(lines))
+        for paths, lines in zip(in_row, labels)
+    ]
+    height = _TOP + sum(heights) + foot
+    floors = [height - foot - up for up in accumulate(heights, initial=0)]
+    svg = _canvas(xs[order[-1]] + max(_RIGHT, step // 2), height)
+    for role, x in xs.items():
+        _add_column(svg, x, floors, names[role], below[role])
+    losses, notes, learned = losses or {}, notes or {}, uninformed - intact
+    loss_name = task.loss_name if task else "loss"
+    for paths, lines, (bottom, top) in zip(in_row, labels, pairwise(floors)):
+        _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
+        curves = _curves(paths, xs, bottom, top)
+        texts = _add_bands(svg, circuit, curves)
+        for path, curve in curves.items():
+            dest, src = path.path
+            about, note, share = [f"{words[dest]} from {words[src]}"], "", 0.0
+            if path in losses:
+                about.append(f"{loss_name} {losses[path]:.3f} when {when}")
+                note = f"{losses[path]:.2f}"
+                share = (losses[path] - intact) / learned if learned > 0 else 0.0
+            width = 1.5 + 4.5 * max(0.0, min(1.0, share))
+            group = _add_arrow(svg, circuit, path, curve, colors[path], width, about)
+            if note := notes.get(path, note):
+                texts.append((group, note, curve))
+        _add_texts(texts, list(curves.values()))
+    for y, x in product(floors, xs.values()):
+        _add(svg, "circle", cx=x, cy=y, r=3.5, fill="currentColor", fill_opacity=0.6)
     ET.indent(svg, "")
     return ET.tostring(svg, encoding="unicode")
+
+
+class _Curve(NamedTuple):
+    """From the bottom of a layer to the top: a Bezier curve that ends upright."""
+
+    start: float
+    end: float
+    bottom: float
+    top: float
+
+    def at(self, t: float) -> tuple[float, float]:
+        """The point at t, from 0 at the start to 1 at the tip."""
+        late, low, high = t**2 * (3 - 2 * t), (1 - t) ** 3, t**3
+        y = low * self.bottom + (1 - low - high) * (self.bottom + self.top) / 2 + high * self.top
+        return self.start + late * (self.end - self.start), y
+
+    def __str__(self) -> str:
+        """As the `d` of a path."""
+        start, end, bottom, top = self
+        middle = (bottom + top) / 2
+        return f"M{start:g} {bottom:g} C{start:g} {middle:g} {end:g} {middle:g} {end:g} {top:g}"
+
+
+def _curves(
+    paths: Sequence[HeadPath], xs: Mapping[int, int], bottom: int, top: int
+) -> dict[HeadPath, _Curve]:
+    """The arrows of a row; equal paths of several heads run side by side."""
+    beside: Counter[RolePath] = Counter()
+    curves = {}
+    for path in paths:
+        start, end = (xs[role] + _BESIDE * beside[path.path] for role in reversed(path.path))
+        curves[path] = _Curve(start, end, bottom - 5, top + 5)
+        beside[path.path] += 1
+    return curves
 
 
 def _canvas(width: int, height: int) -> ET.Element:
@@ -102,6 +168,18 @@ def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) 
     return child
 
 
+def _add_column(
+    svg: ET.Element, x: int, floors: Sequence[int], name: str, symbol: Sequence[str]
+) -> None:
+    line = {"x1": x, "y1": floors[0], "x2": x, "y2": floors[-1]}
+    _add(svg, "line", **line, stroke="currentColor", stroke_opacity=0.18)
+    text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}
+    for place, word in enumerate(symbol):
+        _add(svg, "text", word, **text, y=floors[0] + 24 + 15 * place, font_weight=600)
+    below = floors[0] + 24 + 15 * len(symbol) + (3 if symbol else 0)
+    _add(svg, "text", name, **text, y=below, font_size=11, fill_opacity=0.65)
+
+
 def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: bool) -> None:
     first = middle + 4 - _LINE * (len(labels) - 1) / 2
     for place, label in enumerate(labels):
@@ -114,61 +192,63 @@ def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: 
         _add(svg, "text", label.text, x=26, y=y, fill="currentColor", **style)
 
 
-def _add_column(svg: ET.Element, column: Column, x: int, floor: int) -> None:
-    """A role below the drawing: its symbol on one or more lines, then its name."""
-    text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}
-    lines = _lines(column)
-    for place, line in enumerate(lines):
-        _add(svg, "text", line, **text, y=floor + 24 + 15 * place, font_weight=600)
-    below = floor + 24 + 15 * len(lines) + (3 if lines else 0)
-    _add(svg, "text", column.name, **text, y=below, font_size=11, fill_opacity=0.65)
-
-
-def _lines(column: Column) -> list[str]:
-    return textwrap.wrap(column.symbol, _SYMBOL, break_on_hyphens=False)
-
-
-def _curve(arrow: Arrow, beside: int | float, xs: Sequence[int], bottom: int, top: int) -> Curve:
-    # Equal paths of several heads run side by side.
-    start, end = (xs[place] + _BESIDE * beside for place in (arrow.start, arrow.end))
-    return Curve(start, end, bottom - 5, top + 5)
-
-
-def _add_row(
-    svg: ET.Element,
-    arrows: Sequence[Arrow],
-    bundles: Sequence[Bundle],
-    xs: Sequence[int],
-    bottom: int,
-    top: int,
-) -> None:
-    """Bands, arrows before them, and texts where they cover least."""
-    curves = {arrow.path: _curve(arrow, arrow.beside, xs, bottom, top) for arrow in arrows}
+def _add_bands(
+    svg: ET.Element, circuit: Circuit, curves: Mapping[HeadPath, _Curve]
+) -> list[tuple[ET.Element, str, _Curve]]:
+    """A band behind arrows of which any one suffices; returns what is to be written there."""
     texts = []
-    for bundle in bundles:
-        beside = [arrow.beside for arrow in bundle.arrows]
-        band = _curve(bundle.arrows[0], (min(beside) + max(beside)) / 2, xs, bottom, top)
-        width = _BESIDE * (max(beside) - min(beside)) + bundle.arrows[0].width + 8
-        style = {"stroke": "currentColor", "stroke_opacity": 0.14, "fill": "none"}
-        group = _add(svg, "g")
-        _add(group, "title", bundle.about)
-        _add(group, "path", d=band.svg(), stroke_width=f"{width:.1f}", **style)
-        texts.append((group, bundle.label, curves[bundle.arrows[-1].path]))
-    for arrow in arrows:
-        name, *about = arrow.about
-        group = _add(svg, "g", data_path=name, **{"class": "arrow"})
-        _add(group, "title", f"{name}: {', '.join(about)}")
-        dashes = {"stroke_dasharray": "5 4", "stroke_opacity": 0.75} if arrow.dashed else {}
-        line = {"d": curves[arrow.path].svg(), "fill": "none"}
-        # A wider, invisible line is easier to click.
-        _add(group, "path", **line, stroke="transparent", stroke_width=_BESIDE)
-        style = {"stroke": arrow.color, "stroke_width": f"{arrow.width:.1f}"}
-        _add(group, "path", **line, **style, **dashes, marker_end="url(#tip)")
-        if arrow.loss is not None:
-            texts.append((group, f"{arrow.loss:.2f}", curves[arrow.path]))
-    taken: list[Box] = []
+    for paths in circuit.redundant:
+        if band := [curves[path] for path in paths if path in curves]:
+            group, first, last = _add(svg, "g"), band[0], band[-1]
+            _add(group, "title", one_suffices(paths, circuit.role_names))
+            middle = _Curve(*map(fmean, zip(first, last)))
+            style = {"stroke": "currentColor", "stroke_opacity": 0.14, "fill": "none"}
+            _add(group, "path", d=middle, stroke_width=last.start - first.start + 10, **style)
+            texts.append((group, f"1 of {len(paths)}", last))
+    return texts
+
+
+def _add_arrow(
+    svg: ET.Element,
+    circuit: Circuit,
+    path: HeadPath,
+    curve: _Curve,
+    color: str,
+    width: float,
+    about: list[str],
+) -> ET.Element:
+    name, dashed = path.text(circuit.role_names), path not in circuit.paths()
+    about += ["only enables"] if dashed else []
+    about += [one_suffices(s, circuit.role_names) for s in circuit.redundant if path in s]
+    group = _add(svg, "g", data_path=name, **{"class": "arrow"})
+    _add(group, "title", f"{name}: {', '.join(about)}")
+    # A wider, invisible line is easier to click.
+    _add(group, "path", d=curve, fill="none", stroke="transparent", stroke_width=_BESIDE)
+    style = {"fill": "none", "stroke": color, "stroke_width": f"{width:.1f}"}
+    style |= {"stroke_dasharray": "5 4", "stroke_opacity": "0.75"} if dashed else {}
+    _add(group, "path", d=curve, **style, marker_end="url(#tip)")
+    return group
+
+
+def _add_texts(texts: Sequence[tuple[ET.Element, str, _Curve]], curves: Sequence[_Curve]) -> None:
+    """Write next to arrows, where texts cover no other and fewest dots of arrows."""
+    dots = [curve.at(t / 60) for curve in curves for t in range(61)]
+    taken: list[tuple[float, float, float]] = []  # left end, middle and width
     for group, text, curve in texts:
-        box = place_text(text, curve, taken, list(curves.values()))
-        taken.append(box)
-        where = {"x": f"{box.left:.0f}", "y": f"{box.bottom - 3:.0f}"}
+        width = _CHARACTER * len(text)
+
+        def cost(spot: tuple[float, float], width: float = width) -> int:
+            x, y = spot
+            covered = sum(x < a + w and a < x + width and abs(b - y) < _TALL for a, b, w in taken)
+            crossed = sum(x - 3 < a < x + width + 3 and abs(b - y) < _TALL / 2 + 3 for a, b in dots)
+            return 1000 * covered + crossed
+
+        spots = [
+            (x + across, y + down)
+            for x, y in map(curve.at, (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8))
+            for across, down in ((7, 0), (-7 - width, 0), (-width / 2, -13), (-width / 2, 13))
+        ]
+        left, middle = min(spots, key=cost)
+        taken.append((left, middle, width))
+        where = {"x": f"{left:.0f}", "y": f"{middle + 3:.0f}"}
         _add(group, "text", text, **where, font_size=11, fill="currentColor")

@@ -1,40 +1,50 @@
-"""Least depths in closed form; docs/depth.md proves them (paper, section 5, appendix B).
+"""How many layers retrieval needs (paper, sections 3.1 and 5, appendix B).
 
-The paper's bound ignores the causal mask and lets every position grow in both directions, even
-s_0, which is at the end of the chain. The exact depths here do neither.
+In closed form, proved in docs/depth.md, and by simulation:
+
+1. A position starts with its symbol's token and its statement's encoding (equation 1).
+2. In each layer every position attends to all positions that it can identify by what it holds
+   (assumption 1) and takes everything they hold (assumption 2): depths are lower bounds.
+3. A position identifies another if they share pieces that no other statement of its table has in
+   the same place. Under a causal mask a position sees its own statement up to itself, and all
+   later steps; where other statements of its own table are is chance, and not relied on.
+
+A chain of D steps is a path graph. Two are simulated, so that one can be mistaken for the other.
 """
 
-from retrieval_interp.circuits.flow.pieces import check_steps
+from collections.abc import Iterator, Sequence
+from itertools import islice, zip_longest
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from retrieval_interp.tasks import InputError, RetrievalGraph, path_graph, symbol_letter
+from retrieval_interp.tasks.vectors.arrangement import Arrangement, Tables, arrange, sequence_length
+
+_CHAINS = 2
+_MAX_POSITIONS = 2100  # of 512 steps
 
 
 def paper_bound(steps: int) -> int:
-    """The lower bound of theorem 1, ceil(log3(2D)).
-
-    Raises:
-        InputError: steps is below 1.
-    """
-    check_steps(steps)
-    return _ceil_log3(2 * steps)
+    """The lower bound of theorem 1, ceil(log3(2D)), which ignores the mask and the chain's end."""
+    return _ceil_log3(2 * _checked(steps))
 
 
 def unmasked_depth(steps: int) -> int:
-    """ceil(log3(4D + 1)): the least depth under assumptions 1 and 2 without a mask.
-
-    Raises:
-        InputError: steps is below 1.
-    """
-    check_steps(steps)
-    return _ceil_log3(4 * steps + 1)
+    """ceil(log3(4D + 1)): the least depth under assumptions 1 and 2 without a mask."""
+    return _ceil_log3(4 * _checked(steps) + 1)
 
 
 def causal_depth(steps: int) -> int:
-    """floor(log2 D) + 2: the least depth under assumptions 1 and 2 with the causal mask.
+    """floor(log2 D) + 2: the least depth under assumptions 1 and 2 with the causal mask."""
+    return _checked(steps).bit_length() + 1
 
-    Raises:
-        InputError: steps is below 1.
-    """
-    check_steps(steps)
-    return steps.bit_length() + 1
+
+def _checked(steps: int) -> int:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps: expected an integer of at least 1, found {steps!r}")
+    return steps
 
 
 def _ceil_log3(number: int) -> int:
@@ -42,3 +52,107 @@ def _ceil_log3(number: int) -> int:
     while power < number:
         power, exponent = 3 * power, exponent + 1
     return exponent
+
+
+# By simulation
+
+
+def simulate(
+    graph: RetrievalGraph | int, layers: int, causal: bool, tables: Tables = "full"
+) -> Bool[Tensor, "layers_and_start role piece"]:
+    """Which pieces of its chain every role of a chain can hold.
+
+    Piece 2n is the encoding of statement n (0 for the query), piece 2n+1 the token of node n: on a
+    path p_0 x_0 p_1 x_1 ... p_D x_D, where the paper's e_j is piece j+1.
+
+    A graph may be given as the number of steps of a chain. The first entry is before any layer.
+    """
+    return torch.stack(list(islice(_after_each_layer(_graph(graph), causal, tables), layers + 1)))
+
+
+def node_depths(
+    graph: RetrievalGraph | int, causal: bool, tables: Tables = "full"
+) -> dict[str, int]:
+    """For each node, the number of layers after which s_0 first holds its token, in node order."""
+    depths = {node.name: -1 for node in _graph(graph).nodes}
+    for depth, held in enumerate(_after_each_layer(_graph(graph), causal, tables)):
+        for name, there in zip(depths, held[0, 1::2]):
+            if there and depths[name] < 0:
+                depths[name] = depth
+        if min(depths.values()) >= 0:
+            break
+    return depths
+
+
+def least_depth(graph: RetrievalGraph | int, causal: bool, tables: Tables = "full") -> int:
+    """The number of layers after which s_0 first holds the answer (x_D on a chain)."""
+    *_, answer = node_depths(graph, causal, tables).values()
+    return answer
+
+
+def piece_name(piece: int, graph: RetrievalGraph | None = None) -> str:
+    """`p1` for an encoding; a token's node name, or without a graph its letter, `B`."""
+    if piece % 2 == 0:
+        return f"p{piece // 2}"
+    return graph.nodes[piece // 2].name if graph else symbol_letter(piece // 2)
+
+
+def _graph(graph: RetrievalGraph | int) -> RetrievalGraph:
+    return graph if isinstance(graph, RetrievalGraph) else path_graph(graph)
+
+
+def _after_each_layer(
+    graph: RetrievalGraph, causal: bool, tables: Tables
+) -> Iterator[Bool[Tensor, "role piece"]]:
+    length = sequence_length(graph, _CHAINS, tables)
+    if length > _MAX_POSITIONS:
+        raise InputError(
+            f"flow: expected at most {_MAX_POSITIONS} positions, found {length}; use a smaller "
+            "graph or tables 'chains'"
+        )
+    order = arrange(graph, _CHAINS, tables)
+    held, rivals = _start(graph, order), _rivals(order)
+    visible = _visible(order) if causal else torch.ones(length, length, dtype=torch.bool)
+    while True:
+        yield held[list(order.roles[0]), : 2 * len(graph.nodes)]
+        found, with_none = visible, torch.cat([held, torch.zeros_like(held[:1])])
+        for rival in rivals:
+            found = found & _share(held, held & ~with_none[list(rival)])
+        held = held | _share(found, held.T)
+
+
+def _start(graph: RetrievalGraph, order: Arrangement) -> Bool[Tensor, "pos piece"]:
+    """The pieces of every position; those of the chain that is followed come first."""
+    piece: dict[tuple[str, int], int] = {}
+    for role, place in zip(graph.roles, order.roles[0]):
+        piece["line", order.elements[place].line] = 2 * role.statement
+        piece["symbol", order.elements[place].symbol] = 2 * role.node + 1
+    first = 2 * len(graph.nodes)
+    rows = [
+        [piece.setdefault(own, first + len(piece)) for own in (("line", line), ("symbol", symbol))]
+        for symbol, _, line, _, _ in order.elements
+    ]
+    held = torch.zeros(len(rows), first + len(piece), dtype=torch.bool)
+    return held.scatter(1, torch.tensor(rows), True)
+
+
+def _rivals(order: Arrangement) -> list[Sequence[int]]:
+    """For every position its k-th rival, the same element of another line, or -1 for none."""
+    starts = [element.start for element in order.elements]
+    same = {start: [i for i, other in enumerate(starts) if other == start] for start in set(starts)}
+    rivals = ([other for other in same[s] if other != place] for place, s in enumerate(starts))
+    return list(zip_longest(*rivals, fillvalue=-1))
+
+
+def _visible(order: Arrangement) -> Bool[Tensor, "dest src"]:
+    table = {line: number for number, span in enumerate(order.tables) for line in span}
+    lines = torch.tensor([element.line for element in order.elements])
+    # Tables of later steps come first; the queries, which are in no table, last.
+    block = torch.tensor([-table.get(element.line, -1) for element in order.elements])
+    own_line = (lines[:, None] == lines).tril()
+    return own_line | (block < block[:, None])
+
+
+def _share(one: Bool[Tensor, "a x"], other: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:
+    """Which rows have something in common."""
+    return one.float() @ other.float().T > 0

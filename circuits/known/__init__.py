@@ -1,4 +1,1 @@
-"""Models whose circuit is known, built from rules: the ground truth for discovery.
-
-Rules are traced by role, then written into weights.
-"""
+"""Models whose circuit is known, built from matching heads: the ground truth for discovery."""

@@ -1,98 +1,105 @@
-"""Tracing symbols through rules: which role attends to which, and which paths matter.
+"""Tracing symbols through matching heads: which role attends to which, and which paths matter.
 
-1. Rules are traced by role: which symbol is in which slot, and which role attends to which. A role
-   whose match is not unique (the end of the chain has no successor) attends to whatever happens to
-   be similar; what it copies is undetermined, and nothing may depend on it.
-2. Working back from the read-out, a path carries if what it copies arrives there, and enables if
-   what it copies is compared by a path that carries or enables.
+A role whose match is not unique (the end of the chain has no successor) attends to something that
+happens to be similar; what it copies is unknown, and nothing may depend on it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from itertools import product
 from typing import NamedTuple
 
-from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath
-from retrieval_interp.circuits.known.rules import PAIR, TOKEN, Kind, Rule, Slot
+from retrieval_interp.circuits.circuit import HeadPath, RolePath
+from retrieval_interp.circuits.known.heads import PAIR, TOKEN, MatchingHead, Slot
 from retrieval_interp.tasks import RetrievalTask
-
-ADMIXTURE = 0.1  # how much of other symbols a slot may hold beside its main one
 
 
 class Symbol(NamedTuple):
     """Token x_step of a chain, or the encoding of its pair of that step (0 for the query)."""
 
-    kind: Kind
+    vector: str
     step: int
 
     def __str__(self) -> str:
-        return f"{self.kind}_{self.step}"
+        return f"{self.vector}_{self.step}"
 
 
-Content = dict[Symbol, float] | None  # None: undetermined
+UNKNOWN = Symbol("unknown", 0)
+
+
+class Held(NamedTuple):
+    """How a slot holds a symbol.
+
+    Attributes:
+        weight: how much of it.
+        carrying: the paths that brought it.
+        enabling: the paths that brought what the matches of any of these paths compare.
+    """
+
+    weight: float
+    carrying: frozenset[HeadPath] = frozenset()
+    enabling: frozenset[HeadPath] = frozenset()
+
+
+Content = dict[Symbol, Held]
 State = list[dict[Slot, Content]]  # by role
 
 
-class Target(NamedTuple):
-    """Which role a role attends to, and whether only `avoid` decided between several."""
-
-    src: int
-    contested: bool
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What the rules do, by role.
-
-    Attributes:
-        states: what each role holds before each layer, and after the last.
-        targets: by rule and role, for roles that find exactly one target.
-    """
-
-    states: tuple[State, ...]
-    targets: dict[Rule, dict[int, Target]]
-
-
-def trace_rules(rules: Sequence[Rule], task: RetrievalTask, n_layers: int) -> Trace:
-    """Trace the symbols through the slots of every role."""
-    n_roles = len(task.role_names)
-    state: State = [
-        {TOKEN: {Symbol("x", role // 2): 1.0}, PAIR: {Symbol("p", (role + 1) // 2): 1.0}}
-        for role in range(n_roles)
+def trace_heads(
+    heads: Sequence[MatchingHead], task: RetrievalTask
+) -> tuple[State, dict[MatchingHead, list[RolePath]]]:
+    """What every role holds in the end, and the paths of each head, of roles with a target."""
+    before: State = [
+        {TOKEN: {Symbol("x", role // 2): Held(1)}, PAIR: {Symbol("p", _pair(role)): Held(1)}}
+        for role in range(len(task.role_names))
     ]
-    states, targets = [state], {}
-    for layer in range(n_layers):
-        after = [dict(held) for held in state]
-        for rule in (rule for rule in rules if rule.layer == layer):
-            found = {role: _target(rule, state, role) for role in range(n_roles)}
-            targets[rule] = {role: target for role, target in found.items() if target is not None}
-            for role, target in found.items():
-                for source, own in rule.copy:
-                    brought = None if target is None else state[target.src].get(source, {})
-                    after[role][own] = _sum(after[role].get(own, {}), brought, rule.scale)
-        states.append(state := after)
-    return Trace(tuple(states), targets)
+    after, paths = before, {}
+    for place, head in enumerate(heads):
+        if place == 0 or head.layer > heads[place - 1].layer:
+            before, after = after, deepcopy(after)
+        paths[head] = own = _paths(head, before)
+        for role, (source, slot) in product(range(len(after)), head.copy):
+            path, enabling = own.get(role, (None, frozenset()))
+            carrying = frozenset({HeadPath(head.place, path)} if path else ())
+            brought = before[path.src].get(source, {}) if path else {UNKNOWN: Held(1)}
+            content = after[role].setdefault(slot, {})
+            for symbol, held in brought.items():
+                old = content.get(symbol, Held(0))
+                content[symbol] = Held(
+                    old.weight + head.scale * held.weight,
+                    old.carrying | held.carrying | carrying,
+                    old.enabling | held.enabling | enabling,
+                )
+    return after, {head: [path for path, _ in own.values()] for head, own in paths.items()}
 
 
-def _target(rule: Rule, state: State, role: int) -> Target | None:
-    wanted = symbol_of(state[role].get(rule.query, {}))
-    # Positions of other chains are visible too: pairs of a step are in random order.
-    seen = [key for key in range(len(state)) if _pair(key) >= _pair(role)]
-    held = {key: state[key].get(rule.key, {}) for key in seen}
-    keys = {key: symbol_of(content, 0.0) for key, content in held.items() if content != {}}
-    if wanted is None or None in keys.values():
-        return None
-    found = [
-        key
-        for key, symbol in keys.items()
-        if symbol == wanted and (_pair(key) > _pair(role) or key <= role)
-    ]
-    contested = len(found) > 1
-    if contested and rule.avoid is not None:
-        avoided = symbol_of(state[role].get(rule.avoid, {}))
-        own = TOKEN if rule.avoid.kind == "x" else PAIR
-        if avoided is not None:
-            found = [key for key in found if state[key][own] != {avoided: 1.0}]
-    return Target(found[0], contested) if len(found) == 1 else None
+def _paths(head: MatchingHead, state: State) -> dict[int, tuple[RolePath, frozenset[HeadPath]]]:
+    """The path of every role that finds one target, and the paths that let it be found."""
+    paths = {}
+    for role, slots in enumerate(state):
+        query, avoid = slots.get(head.query, {}), slots.get(head.avoid or head.query, {})
+        wanted, avoided = symbol_of(query), symbol_of(avoid)
+        # Positions of other chains are visible too: pairs of a step are in random order.
+        seen = [key for key in range(len(state)) if _pair(key) >= _pair(role)]
+        keys = {
+            key: symbol_of(state[key][head.key], 0.0) for key in seen if state[key].get(head.key)
+        }
+        if wanted is None or None in keys.values():
+            continue
+        found = [
+            key
+            for key, symbol in keys.items()
+            if symbol == wanted and (_pair(key) > _pair(role) or key <= role)
+        ]
+        compared = [query[wanted]]
+        if len(found) > 1 and head.avoid is not None and avoided is not None:
+            found = [key for key in found if avoided not in state[key][head.avoided]]
+            compared.append(avoid[avoided])
+        if len(found) == 1:
+            compared.append(state[found[0]][head.key][wanted])
+            enabling = (held.carrying | held.enabling for held in compared)
+            paths[role] = RolePath(role, found[0]), frozenset[HeadPath]().union(*enabling)
+    return paths
 
 
 def _pair(role: int) -> int:
@@ -100,62 +107,8 @@ def _pair(role: int) -> int:
     return (role + 1) // 2
 
 
-def symbol_of(content: Content, admixture: float = ADMIXTURE) -> Symbol | None:
+def symbol_of(content: Content, admixture: float = 0.1) -> Symbol | None:
     """The symbol that a slot holds, ignoring a small admixture of others."""
-    if not content:
-        return None
-    symbol, weight = max(content.items(), key=lambda item: item[1])
-    rest = abs(1 - weight) + sum(abs(other) for other in content.values()) - abs(weight)
-    return symbol if rest <= admixture + 1e-9 else None
-
-
-def _sum(held: Content, brought: Content, scale: float) -> Content:
-    if held is None or brought is None:
-        return None
-    symbols = {**held, **brought}
-    return {s: held.get(s, 0.0) + scale * brought.get(s, 0.0) for s in symbols}
-
-
-def asked_steps(task: RetrievalTask) -> range:
-    return range(1 if task.curriculum else task.steps, task.steps + 1)
-
-
-def useful_paths(
-    trace: Trace, rules: Sequence[Rule], task: RetrievalTask
-) -> tuple[frozenset[HeadPath], frozenset[HeadPath]]:
-    """Carrying and enabling paths: those that bring what is read out, and what is compared."""
-    read = {(0, Slot("x", i), Symbol("x", i)) for i in asked_steps(task)}
-    compared: set[tuple[int, Slot, Symbol]] = set()
-    carrying: set[HeadPath] = set()
-    enabling: set[HeadPath] = set()
-    for layer in reversed(range(len(trace.states) - 1)):
-        state = trace.states[layer]
-        before: list[set[tuple[int, Slot, Symbol]]] = [set(), set()]
-        for rule in (rule for rule in rules if rule.layer == layer):
-            for dest, target in trace.targets[rule].items():
-                path = HeadPath(Head(rule.layer, rule.head), RolePath(dest, target.src))
-                for needed, paths, earlier in zip((read, compared), (carrying, enabling), before):
-                    brought = {
-                        (target.src, source, symbol)
-                        for source, own in rule.copy
-                        for symbol in state[target.src].get(source) or {}
-                        if (dest, own, symbol) in needed
-                    }
-                    if brought:
-                        paths.add(path)
-                    earlier |= brought
-                if path in carrying or path in enabling:
-                    before[1] |= _comparison(rule, state, dest, target)
-        read, compared = read | before[0], compared | before[1]
-    return frozenset(carrying), frozenset(enabling)
-
-
-def _comparison(
-    rule: Rule, state: State, dest: int, target: Target
-) -> set[tuple[int, Slot, Symbol]]:
-    """What a match depends on. Keys of other positions do not count: losing a rival is harmless."""
-    places = [(dest, rule.query), (target.src, rule.key)]
-    if target.contested and rule.avoid is not None:
-        places.append((dest, rule.avoid))
-    symbols = [(role, slot, symbol_of(state[role].get(slot))) for role, slot in places]
-    return {(role, slot, symbol) for role, slot, symbol in symbols if symbol is not None}
+    main = max(content, key=lambda symbol: content[symbol].weight, default=UNKNOWN)
+    rest = sum(abs(held.weight - (symbol == main)) for symbol, held in content.items())
+    return None if UNKNOWN in (main, *content) or rest > admixture + 1e-9 else main

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
-from retrieval_interp.circuits.draw.figure import circuit_figure
+from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.emergence.crossing import THRESHOLD
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import step_text
@@ -111,8 +111,8 @@ def loss_figure(series: Series) -> go.Figure:
     return _styled(figure, 620)
 
 
-def crossing_figure(series: Series) -> go.Figure:
-    """The circuit, each path coloured by when its attention goes above 0.5 (figure 7).
+def crossing_figure(series: Series) -> str:
+    """The circuit as SVG, each path coloured by when its attention goes above 0.5 (figure 7).
 
     Grey paths never do. The wider an arrow, the higher the loss when it is cut in the intact model
     at the last step.
@@ -125,30 +125,17 @@ def crossing_figure(series: Series) -> go.Figure:
         share = (step - first) / max(1.0, last - first)
         (colors[path],) = sample_colorscale(_EARLY_TO_LATE, [share])
     final = series.snapshots[-1].paths
-    figure = circuit_figure(
+    return draw_circuit(
         series.circuit,
         series.recipe.model.layers,
-        necessity={path: final[path].live_loss for path in series.paths},
+        losses={path: final[path].live_loss for path in series.paths},
+        intact=series.snapshots[-1].baseline_loss,
+        uninformed=series.plateau,
+        when="cut in the model",
         colors=colors,
         notes={row.path: step_text(row.above) for row in rows},
         task=series.recipe.task,
     )
-    figure.add_scatter(  # nothing but the colour bar
-        x=[None],
-        y=[None],
-        mode="markers",
-        marker={
-            "colorscale": _EARLY_TO_LATE,
-            "cmin": first,
-            "cmax": max(last, first + 1.0),
-            "color": [first],
-            "showscale": True,
-            "colorbar": {"title": {"text": "step"}, "thickness": 12},
-        },
-        hoverinfo="skip",
-        showlegend=False,
-    )
-    return figure.update_layout(width=figure.layout.width + 90)
 
 
 def necessity_figure(series: Series) -> go.Figure:

@@ -25,7 +25,7 @@ from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.page import render, unescaped
 from retrieval_interp.views.score_text import describe_config
 
-_FIGURES: tuple[tuple[str, Callable[[Series], go.Figure], str], ...] = (
+_FIGURES: tuple[tuple[str, Callable[[Series], go.Figure | str], str], ...] = (
     (
         "Attention of each path (the paper's appendix D)",
         attention_figure,
@@ -61,12 +61,14 @@ def render_emergence(series: Series, command: str, examples: int, seed: int) -> 
     """
     recipe, figures = series.recipe, []
     for number, (heading, draw, caption) in enumerate(_FIGURES):
-        html = draw(series).to_html(
-            full_html=False,
-            include_plotlyjs=False,
-            div_id=f"figure-{number}",
-            config={"responsive": True, "displayModeBar": False},
-        )
+        html = draw(series)
+        if not isinstance(html, str):
+            html = html.to_html(
+                full_html=False,
+                include_plotlyjs=False,
+                div_id=f"figure-{number}",
+                config={"responsive": True, "displayModeBar": False},
+            )
         figures.append({"heading": heading, "html": unescaped(html), "caption": caption})
     page = render(
         "emergence.html",

@@ -11,7 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from retrieval_interp.circuits.draw.figure import circuit_figure
+from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.emergence.curves import attention_figure, crossing_figure, loss_figure
 from retrieval_interp.reproduce.evidence import Evidence
 from retrieval_interp.reproduce.paper import UNLEARNED
@@ -65,8 +65,8 @@ def _plain(text: str) -> str:
     return escape(text, quote=False)
 
 
-def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:
-    """Name and figure, for all that there are numbers for."""
+def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure | str]]:
+    """Name and figure, circuits as SVG, for all that there are numbers for."""
     grids = {name: evidence.grid(name) for name in ("section7-ic", "section7-nonic")}
     known = {name: summary for name, summary in grids.items() if summary is not None}
     if known:
@@ -78,10 +78,12 @@ def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:
         if trained is not None:
             yield (
                 f"figure-5-{name}",
-                circuit_figure(
+                draw_circuit(
                     trained.circuit,
                     trained.checkpoint.config.layers,
-                    necessity=trained.worth.ablated,
+                    losses=trained.worth.ablated,
+                    intact=trained.worth.combined_loss,
+                    uninformed=trained.checkpoint.task.plateau or 1.0,
                     task=trained.checkpoint.task,
                 ),
             )
@@ -94,7 +96,7 @@ def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure]]:
 
 
 def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
-    """Write every figure as a page that works offline and as Plotly's JSON.
+    """Write every figure: circuits as SVG, others as a page that works offline and Plotly's JSON.
 
     Args:
         evidence: where the numbers come from.
@@ -109,10 +111,14 @@ def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, figure in figures(evidence):
-        page, data = folder / f"{name}.html", folder / f"{name}.json"
-        write_whole(page, figure.to_html(include_plotlyjs=True))
-        write_whole(data, figure.to_json())
-        written += [page, data]
+        texts = (
+            {"svg": figure}
+            if isinstance(figure, str)
+            else {"html": figure.to_html(include_plotlyjs=True), "json": figure.to_json()}
+        )
+        for kind, text in texts.items():
+            written.append(folder / f"{name}.{kind}")
+            write_whole(written[-1], text)
     for name in _TRANSFORMERS:
         trained = evidence.trained(name)
         if trained is not None:

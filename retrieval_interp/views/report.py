@@ -92,7 +92,8 @@ def score_drawing(
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
     losses = {row.path: row.ablated_loss for row in score.paths}
     enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
-    return draw_circuit(score.circuit, n_layers, order, losses, task, enables, batch)
+    learned = score.baseline_loss, score.uninformed_loss
+    return draw_circuit(score.circuit, n_layers, order, losses, task, enables, batch, *learned)
 
 
 def score_parts(
