@@ -475,9 +475,8 @@ class Workbench:
         """
         score, task = self._scored(controls, progress), self.task
         width, reported = own_terminal_width(), paper_reports(task)
-        note = "Nothing is supposed yet: these are the intact model's numbers."
-        if self.circuit.mechanisms:
-            note = ""
+        nothing = "Nothing is supposed yet: these are the intact model's numbers."
+        note = "" if self.circuit.mechanisms else nothing
         said = note or verdict(score, task, reported)
         text = "\n".join([score_table(score, task, width), *wrapped(said, width or 100)])
         parts = score_parts(score, self.model, task, self.order, self.batch, reported)
@@ -491,15 +490,8 @@ class Workbench:
         self._check_unchanged()
         score, controls = self.scored, self._controls if controls is None else controls
         if score is None or controls != self._controls:
-            score = self._score = score_circuit(
-                self.model,
-                self.task,
-                self.circuit,
-                self.batch,
-                self._stated,
-                controls,
-                progress or self.progress,
-            )
+            measured = self.model, self.task, self.circuit, self.batch, self._stated
+            score = self._score = score_circuit(*measured, controls, progress or self.progress)
             self._controls = controls
             self._tell_listeners()
         return score

@@ -79,16 +79,10 @@ def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]
     if row and bench.scored:
         row = row | next((each for each in rows if each["name"] == row["name"]), {})
     return {
-        "name": bench.name,
         "description": describe(bench.model, task),
-        "loss_name": task.loss_name,
-        "loss_meaning": task.loss_meaning,
         "loss": finite(bench.loss),
-        "intact": bench.intact_loss,
-        "tolerance": bench.tolerance,
         "replaced": len(circuit.mechanisms),
         "heads": counted(len(bench.heads), "head"),
-        "across": bench.model.cfg.n_heads,
         "maps": [one | {"kind": circuit[each].kind} for one, each in zip(maps, bench.heads)],
         "map": maps[bench.heads.index(head)],
         "roles": role_names(task, bench.order),
@@ -100,7 +94,6 @@ def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]
         "inside": path in framed,
         "row": row,
         "choices": known.get((circuit, head)),
-        "last_example": len(bench.batch) - 1,
         "look": example_state(bench, selected, framed),
         **vars(selected),
     }
@@ -251,7 +244,7 @@ class Exploring:
     @property
     def html(self) -> str:
         """The page as it is."""
-        return str(render("explorer.html", **self.page))
+        return str(render("explorer.html", bench=self.bench, **self.page))
 
     def answer(self, asked: dict[str, Any]) -> None:
         """Do what a message asks, and show the result or what went wrong."""

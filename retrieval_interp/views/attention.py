@@ -1,8 +1,4 @@
-"""Attention to look at: on examples in circuitsvis, and by role as heat maps.
-
-Circuitsvis's script is put into the page once, for any number of examples, so that nothing is
-fetched from the network.
-"""
+"""Attention to look at: on examples in circuitsvis, and by role as heat maps."""
 
 import uuid
 from collections.abc import Collection, Sequence

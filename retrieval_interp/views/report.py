@@ -104,7 +104,7 @@ def score_parts(
     batch: Batch,
     reported: Reported = NOTHING_REPORTED,
 ) -> dict[str, Any]:
-    """What the macros of `score.html` show; the batch tells what heads are commonly called."""
+    """What the macros of `score.html` show."""
     n_layers, said = model.cfg.n_layers, [verdict(score, task)]
     if task.graph is not None and score.circuit.mechanisms:
         said.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))

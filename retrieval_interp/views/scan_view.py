@@ -111,31 +111,27 @@ def scan_verdict(scan: Scan) -> str:
             f"nothing gives {nothing}. There is nothing that heads could keep."
         )
     known = f"intact {scan.intact_loss:.4f}, knowing nothing {nothing}"
+    limit = f"(limit {scan.tolerance:.4f})"
+    replaced = [row.replaced for row in scan.heads if row.replaced is not None]
+    kinds = Counter("with paths" if each.follows_paths else each.label for each in replaced)
     if count:
-        kinds = Counter(
-            "with paths" if row.replaced.follows_paths else row.replaced.label
-            for row in scan.heads
-            if row.replaced is not None
-        )
         said = [
             f"{count} of {counted(heads, 'head')} can be replaced together "
             f"({', '.join(f'{number} {name}' for name, number in kinds.most_common(6))}): "
             f"{loss} {scan.joint_loss:.4f}, {known}; {scan.kept:.1%} of what the model knows is "
-            f"kept (limit {scan.tolerance:.4f})."
+            f"kept {limit}."
         ]
     elif scan.tried:
         tried = counted(len(scan.tried), "head")
-        said = [f"No head of {tried} tried can be replaced: {known} (limit {scan.tolerance:.4f})."]
+        said = [f"No head of {tried} tried can be replaced: {known} {limit}."]
     else:
-        said = [f"No head was tried: {known} (limit {scan.tolerance:.4f})."]
+        said = [f"No head was tried: {known} {limit}."]
     if not math.isnan(scan.random_loss):
         said.append(f"The same in as many other heads, drawn at random: {scan.random_loss:.4f}.")
     elif count == heads:
         said.append("There is no control, as all heads are replaced alike.")
     if scan.joint_loss + 2 * scan.joint_se < scan.intact_loss:
         said.append("The joint circuit does better than the intact model: it is not what it does.")
-    if scan.tolerance <= scan.intact_loss:
-        said.append("The limit is not above the intact model's own loss.")
     if not scan.finished:
         untried = counted(heads - len(scan.tried), "head")
         said.append(f"The time was over before {untried} could be tried.")
@@ -143,7 +139,7 @@ def scan_verdict(scan: Scan) -> str:
         said.append(f"{counted(measured, 'head')} were replaced alone.")
     if not math.isnan(scan.rank_correlation):
         said.append(
-            f"Rank correlation of estimates and exact changes: {scan.rank_correlation:.2f}."
+            f"Estimates and exact changes correlate in rank by {scan.rank_correlation:.2f}."
         )
     return " ".join(said)
 

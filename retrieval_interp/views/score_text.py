@@ -53,16 +53,11 @@ def _fields(row: Any, keys: str) -> Row:
 def score_rows(score: CircuitScore, task: Task | None = None) -> dict[str, list[Row]]:
     """Everything that was measured, a row for each head, path, enabling path and redundant set."""
     names = score.circuit.role_names
-    heads = [
-        {
-            **row.head._asdict(),
-            "mechanism": row.mechanism.kind,
-            "text": row.mechanism.text(names),
-            "paths": [list(path.ends(names)) for path in row.mechanism.paths],
-            **_fields(row, "loss se"),
-        }
-        for row in score.heads
-    ]
+    heads = []
+    for row in score.heads:
+        paths = [list(path.ends(names)) for path in row.mechanism.paths]
+        does = {"mechanism": row.mechanism.kind, "paths": paths}
+        heads.append({**row.head._asdict(), **does, **_fields(row, "loss se")})
     return {
         "heads": heads,
         "paths": [_path_row(row, score, task) for row in score.paths],
