@@ -100,8 +100,8 @@ def open(
         name, task, training, what = what.name, what.task, what.training, what.model
     if not hasattr(what, "run_with_hooks") or not isinstance(task, Task):
         raise InputError(
-            "expected a checkpoint, or a hooked model and its task, as in ri.open(model, task); "
-            f"found {type(what).__name__} and {task!r:.60}"
+            "expected a hooked model and a task with what is no checkpoint "
+            f"({type(what).__name__}): ri.open(model, task); found the task {task!r:.60}"
         )
     if not name:
         given = getattr(what.cfg, "model_name", None)
@@ -114,6 +114,7 @@ class _Step(NamedTuple):
     circuit: Circuit
     loss: float
     se: float  # standard error of the loss
+    better: bool  # than the intact model, by two standard errors
 
 
 class Workbench:
@@ -150,6 +151,7 @@ class Workbench:
         self.batch = draw_batch(task, examples, seed, device, "test")
         self.order = role_order(self.batch)
         self.scorer = Scorer(model, task, self.batch)
+        self._intact = self.scorer.base_losses.mean(dim=1)
         self._steps = [self._measured(self.scorer.empty_circuit)]
         self._stated = tolerance  # by the caller; None where each set of examples has its own
         self._model_as_opened = self._fingerprint()
@@ -226,13 +228,14 @@ class Workbench:
         return render("bench.html", lines=lines, drawing=unescaped(self.drawing()))
 
     def _state(self) -> str:
-        _, loss, se = self._steps[-1]
+        _, loss, se, better = self._steps[-1]
         if not self.circuit.mechanisms:
             return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
         below = "below" if loss < self.tolerance else "not below"
         return (
             f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
             f"{counted(len(self.heads), 'head')} replaced, {below} {self.tolerance:g}"
+            f"{', better than the intact model' if better else ''}"
         )
 
     def drawing(self) -> str:
@@ -310,7 +313,9 @@ class Workbench:
     def _measured(self, circuit: Circuit) -> _Step:
         loss = self.scorer.rebase(circuit)
         each = self.scorer.base_losses.mean(dim=1)
-        return _Step(circuit, loss, standard_error(each))
+        gain = self._intact - each
+        better = float(gain.mean()) > 2 * standard_error(gain)
+        return _Step(circuit, loss, standard_error(each), better)
 
     def _check_unchanged(self) -> None:
         if self._fingerprint() != self._model_as_opened:
@@ -396,9 +401,10 @@ class Workbench:
         if is_unlearned(self.intact_loss, self.task):
             said = unlearned_text(self.intact_loss, self.task)
         elif not found.mechanisms and not said:
-            said = (
-                f"The search has ended: no head can be replaced at a loss below {self.tolerance:g}."
-            )
+            why = "no head can be replaced at a loss"
+            if self.intact_loss >= self.tolerance:
+                why = "the intact model itself is not"
+            said = f"The search has ended: {why} below {self.tolerance:.4g}."
         return self._change(found, said)
 
     # Looking

@@ -45,12 +45,12 @@ def done(tmp_path_factory):
 
 def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done):
     data = json.loads((done[0] / "out.json").read_text())
-    assert data["baseline_mse"] == data["baseline_loss"] < 0.01 and data["loss_name"] == "MSE"
-    assert data["combined_mse"] < 0.05 and data["sufficient"]
-    assert data["minimal"] and min(row["ablated_mse"] for row in data["paths"]) > 0.05
+    assert data["baseline_loss"] < 0.01 and data["loss_name"] == "MSE"
+    assert data["combined_loss"] < 0.05 and data["sufficient"]
+    assert data["minimal"] and min(row["ablated_loss"] for row in data["paths"]) > 0.05
     assert len(data["heads"]) == 5
-    assert len(data["control"]) == 20 and data["control"][0] > 10 * data["combined_mse"]
-    assert 0 < data["combined_se"] < data["combined_mse"] / 10
+    assert len(data["control"]) == 20 and data["control"][0] > 10 * data["combined_loss"]
+    assert 0 < data["combined_se"] < data["combined_loss"] / 10
     assert (data["checkpoint"], data["examples"], data["seed"]) == ("small", 512, 0)
     assert data["task"]["steps"] == 3
 
@@ -63,17 +63,17 @@ def test_the_table_says_what_the_json_says(done):
             line for line in result.stdout.splitlines()
             if line.startswith(f"L{row['layer']}.H{row['head']} ")
         )  # fmt: skip
-        assert row["mechanism"] in line and line.endswith(f"{row['mse']:.4f}")
+        assert row["mechanism"] in line and line.endswith(f"{row['loss']:.4f}")
     for row in data["paths"]:
         name = f"L{row['layer']}.H{row['head']} {row['dest']}<-{row['src']} "
         line = next(line for line in result.stdout.splitlines() if line.startswith(name))
-        assert f" {row['ablated_mse']:.4f} " in line and f" {row['live_mse']:.4f} " in line
+        assert f" {row['ablated_loss']:.4f} " in line and f" {row['live_loss']:.4f} " in line
         assert line.count("enables") == bool(row["enables"]) and "carries" in line
     for row in data["enabling"]:
         name = f"L{row['layer']}.H{row['head']} {row['dest']}<-{row['src']} "
         line = next(line for line in result.stdout.splitlines() if line.startswith(name))
-        assert f" {row['live_mse']:.4f} " in line and "carries" not in line
-    assert f"{data['combined_mse']:.4f}" in result.stdout
+        assert f" {row['live_loss']:.4f} " in line and "carries" not in line
+    assert f"{data['combined_loss']:.4f}" in result.stdout
     assert "Sufficient" in result.stdout and "Minimal" in result.stdout
     assert result.stderr == ""
 
@@ -98,7 +98,7 @@ def test_the_report_needs_no_network(done):
     assert "http" not in own.replace("http://www.w3.org/2000/svg", "")
     assert len(page) < 6_000_000
     data = json.loads((folder / "out.json").read_text())
-    assert f"{data['combined_mse']:.4f}" in own and "<svg" in own
+    assert f"{data['combined_loss']:.4f}" in own and "<svg" in own
     assert own.count("<figure>") == 5  # a heat map a head
 
 
@@ -119,7 +119,7 @@ def test_an_edited_circuit_is_scored_as_it_is(done, capsys):
     capsys.readouterr()
     first = json.loads((folder / "out.json").read_text())["paths"][0]
     found = json.loads((folder / "worse_out.json").read_text())
-    assert found["combined_mse"] == pytest.approx(first["ablated_mse"], abs=1e-5)
+    assert found["combined_loss"] == pytest.approx(first["ablated_loss"], abs=1e-5)
 
 
 def errors_of(main, arguments, capsys):

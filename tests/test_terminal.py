@@ -7,7 +7,7 @@ import pytest
 
 from retrieval_interp import __main__ as cli
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
-from retrieval_interp.views.tables import text_table, wrapped
+from retrieval_interp.views.tables import wrapped
 from tests import tiny_run
 from tests.terminal import COLUMNS, lines_of, on_terminal, run
 
@@ -109,14 +109,3 @@ def test_prose_is_broken_at_spaces_alone():
     ]  # fmt: skip
     assert wrapped(text, None) == text.splitlines()
     assert wrapped("one two three", 8, 2) == ["one two", "  three"]
-
-
-def test_a_table_takes_space_first_from_headers_then_from_the_longest_cells():
-    header = ["path", "loss, cut live", "what it does"]
-    rows = [["L0.H0 s2<-s1", "1.7", "enables L2.H0 s0<-s2 and L4.H0 s0<-s4"]]
-    natural = text_table(header, rows)
-    assert len(natural) == 3 and max(map(len, natural)) == 12 + 2 + 14 + 2 + 37
-    just = text_table(header, rows, width=60)
-    assert just[0].split("  ")[0] == "path" and len(just) == 5  # one more of each
-    assert max(map(len, text_table(header, rows, width=30))) <= 30
-    assert max(map(len, text_table(header, rows, width=1))) == 6 + 2 + 5 + 2 + 7  # whole words

@@ -89,7 +89,7 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
         (lambda bench: bench.save("missing/folder/c.json"), "existing folder"),
         (lambda bench: bench.report("missing/folder/r.html"), "existing folder"),
         (lambda bench: bench.roles().save_html("missing/folder/r.html"), "existing folder"),
-        (lambda bench: ri.open(bench.model), "a hooked model and its task"),
+        (lambda bench: ri.open(bench.model), "a hooked model and a task"),
         (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
         (lambda bench: ri.open("nothing-of-this-name"), "nothing-of-this-name"),
         (lambda bench: ri.open(bench.model, bench.task, examples=1), "examples"),

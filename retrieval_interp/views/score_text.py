@@ -13,6 +13,7 @@ from retrieval_interp.circuits.scores.score import (
     control_summary,
 )
 from retrieval_interp.circuits.scores.scorer import is_unlearned
+from retrieval_interp.circuits.scores.tolerance import KEPT, tolerance_of
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.tasks import Task, path_letters
 from retrieval_interp.tasks.training_task import counted
@@ -248,11 +249,19 @@ def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORT
         said.append(
             "The tolerance is out of reach on these examples: the intact model's own "
             f"{score.loss_name} of {score.baseline_loss:.4g} +- {score.baseline_se:.2g} is not "
-            f"below {score.limit:.4g}, so it cannot be told what it needs. Try a larger one."
+            f"below {score.limit:.4g}, so it cannot be told what it needs. Try a tolerance of "
+            f"{_within_reach(score, task):.3g}."
         )
     if score.circuit.unfinished:
         said.append(f"Unfinished: {score.circuit.unfinished}.")
     return " ".join(said)
+
+
+def _within_reach(score: CircuitScore, task: Task) -> float:
+    """The task's own tolerance or, where the model misses that too, what keeps 95%."""
+    intact, uninformed = score.baseline_loss, score.uninformed_loss
+    own = tolerance_of(task, intact, uninformed)
+    return own if own > intact else uninformed - KEPT * (uninformed - intact)
 
 
 def _sufficiency(score: CircuitScore, reported: Reported) -> str:
