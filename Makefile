@@ -44,14 +44,12 @@ $(DOCS): $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/training_step.py --stock
-	$(RUN) benchmarks/freed_memory.py --precision float32 bfloat16 --rounds 5 --steps 2
-	$(RUN) benchmarks/seeds.py --threads 1
-	$(RUN) benchmarks/ablation_sweep.py
+	$(RUN) benchmarks/ablations.py
 	$(RUN) benchmarks/attribution.py --threads 1 --few 8
-	$(RUN) benchmarks/discovery_recovery.py --models 66
-	$(RUN) benchmarks/redundancy_recovery.py
+	$(RUN) benchmarks/recovery.py --models 66
+	$(RUN) benchmarks/recovery.py --models 24 --redundant
 	$(RUN) benchmarks/head_detector.py
-	$(RUN) benchmarks/growth.py --out growth.html
+	$(RUN) benchmarks/growth.py --threads 1
 	$(RUN) benchmarks/whole_process.py
 	$(RUN) benchmarks/memory.py
 
@@ -64,4 +62,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info report.html growth.html site
+	rm -rf $(VENV) build dist *.egg-info report.html site

@@ -7,12 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer
 
-from retrieval_interp.tasks import RetrievalTask
-from retrieval_interp.training.model import ModelConfig
+import retrieval_interp as ri
 
 
 class PlainBlock(nn.Module):
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ri.ModelConfig):
         super().__init__()
         self.heads, width = config.heads, config.heads * config.head_width
         self.ln1 = nn.LayerNorm(config.d_model)
@@ -40,12 +39,9 @@ class PlainBlock(nn.Module):
 
 
 class PlainTransformer(nn.Module):
-    """Plain PyTorch written by hand, nanoGPT style: fused attention, no hook points.
+    """Plain PyTorch written by hand, nanoGPT style: fused attention, no hook points."""
 
-    The same sizes and blocks as `retrieval_interp.training.model`.
-    """
-
-    def __init__(self, config: ModelConfig, task: RetrievalTask):
+    def __init__(self, config: ri.ModelConfig, task: ri.RetrievalTask):
         super().__init__()
         self.read = nn.Linear(task.d_in, config.d_model, bias=False)
         self.blocks = nn.Sequential(*(PlainBlock(config) for _ in range(config.layers)))
@@ -54,17 +50,11 @@ class PlainTransformer(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.write(self.blocks(self.read(inputs)))  # type: ignore[no-any-return]
+        return self.write(self.blocks(self.read(inputs)))
 
 
 class StockTransformer(nn.Module):
-    """TransformerLens's own HookedTransformer, with another model's weights.
-
-    It reads vectors through `W_E`; blocks and GELU are TransformerLens's for GPT-2.
-
-    Args:
-        model: gives sizes and weights; must be of a task in vectors.
-    """
+    """TransformerLens's own HookedTransformer, with the weights of another on vectors."""
 
     def __init__(self, model: HookedTransformer):
         super().__init__()

@@ -1,51 +1,39 @@
-"""Heads by similarity (TransformerLens's head_detector) beside what replacing them shows.
+"""Heads by similarity (TransformerLens's head_detector), and what replacing them shows.
 
     python benchmarks/head_detector.py --model equations
     python benchmarks/head_detector.py --model smollm2 [--text FILE]    or a Hugging Face folder
 
 head_detector multiplies a head's pattern by one for previous-token, duplicate-token and induction
 heads, and divides by all attention. `ri.scan` replaces the head by its rule and measures the loss.
-The two disagree on heads that look like a pattern and are not needed, and on heads that are needed
-and look like none. Without a text the model reads random tokens, twice.
+Without a text the model reads random tokens, twice.
 """
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import arguments, machine, prepare, report
-from transformer_lens.head_detector import (
-    compute_head_attention_similarity_score,
-    get_duplicate_token_head_detection_pattern,
-    get_induction_head_detection_pattern,
-    get_previous_token_head_detection_pattern,
-)
+from measure import Rows, benchmark
+from transformer_lens import head_detector
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.attribution.estimates import rank_correlation
-from retrieval_interp.circuits.circuit import Head
-from retrieval_interp.circuits.hooks.points import pattern_hook_name
-from retrieval_interp.circuits.scan.scan import Scan, scan
-from retrieval_interp.tasks import Batch
-from retrieval_interp.views.scan_view import rule_name
 
-DETECTED = {
-    "previous": get_previous_token_head_detection_pattern,
-    "duplicate": get_duplicate_token_head_detection_pattern,
-    "induction": get_induction_head_detection_pattern,
+DETECTED: dict[str, Callable[..., Any]] = {
+    "previous": head_detector.get_previous_token_head_detection_pattern,
+    "duplicate": head_detector.get_duplicate_token_head_detection_pattern,
+    "induction": head_detector.get_induction_head_detection_pattern,
 }
-SIMILAR = 0.4
-SHOWN = 12
+SIMILAR, SHOWN = 0.4, 12
 
 
-def detected(model: Any, batch: Batch) -> dict[Head, dict[str, float]]:
-    """TransformerLens's similarity scores of every head, the mean over sequences."""
-    names = [pattern_hook_name(layer) for layer in range(model.cfg.n_layers)]
-    scores: dict[Head, dict[str, float]] = {}
+def detected(model: Any, batch: ri.Batch) -> dict[ri.Head, dict[str, float]]:
+    """TransformerLens's similarity scores of every head, averaged over sequences."""
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+    scores: dict[ri.Head, dict[str, float]] = {}
     for tokens, end in zip(batch.inputs, batch.roles.flatten(1).amax(1).tolist()):
         tokens = tokens[: end + 1]  # what follows is padding
         with torch.no_grad():
@@ -54,20 +42,20 @@ def detected(model: Any, batch: Batch) -> dict[Head, dict[str, float]]:
             wanted = make(tokens[None].cpu())
             for layer, name in enumerate(names):
                 for number, pattern in enumerate(cache[name][0].float().cpu()):
-                    score = compute_head_attention_similarity_score(
+                    score = head_detector.compute_head_attention_similarity_score(
                         pattern, wanted, exclude_bos=False, exclude_current_token=False,
                         error_measure="mul",
                     )  # fmt: skip
-                    of_head = scores.setdefault(Head(layer, number), dict.fromkeys(DETECTED, 0.0))
+                    head = ri.Head(layer, number)
+                    of_head = scores.setdefault(head, dict.fromkeys(DETECTED, 0.0))
                     of_head[kind] += score / len(batch)
     return scores
 
 
 def twice(model: Any, sequences: int, most: int) -> list[list[int]]:
-    """Random tokens after a beginning-of-sequence token, twice.
+    """Random tokens after a beginning-of-sequence token, twice, of different numbers.
 
-    Their number, up to `most`, differs from sequence to sequence: at one distance, a mean pattern
-    by position would hold all of an induction head's attention.
+    At one distance, a mean pattern by position would hold all of an induction head's attention.
     """
     draw = torch.Generator().manual_seed(0)
     bos = getattr(getattr(model, "tokenizer", None), "bos_token_id", None) or 0
@@ -77,58 +65,6 @@ def twice(model: Any, sequences: int, most: int) -> list[list[int]]:
         for length in lengths
     ]
     return [[bos, *half, *half] for half in halves]
-
-
-def rows(found: Scan, scores: dict[Head, dict[str, float]]) -> list[dict[str, Any]]:
-    """One row per head, those that cost most alone first."""
-    knowledge = found.uninformed_loss - found.intact_loss
-    made = []
-    for row in found.heads:
-        kind, score = max(scores[row.head].items(), key=lambda pair: pair[1])
-        cost = row.loss - found.alone_intact_loss
-        made.append(
-            {
-                "head": str(row.head), "detected": kind, "score": score,
-                "rule": rule_name(row.rule), "share": row.share, "change": cost,
-                "of_knowledge": cost / knowledge,
-            }
-        )  # fmt: skip
-    return sorted(made, key=lambda row: -row["change"])
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--model", default="equations", help="a checkpoint that reads tokens")
-    parser.add_argument("--text", type=Path, help="a file of text, for the folder of a model")
-    parser.add_argument("--by", choices=("rule", "mean"), default="rule")
-    options = parser.parse_args(argv)
-    device = prepare(options)
-    model, given = load(options)
-    examples = 8 if options.quick else 64
-    # No joint circuit keeps this, and it is not looked at here.
-    found = scan(
-        model, given, by=options.by, examples=examples, tolerance=1e-9, progress=ri.progress_bar
-    )
-    few = found.batch[: 1 if options.quick else 4]
-    scores = detected(model, few)
-    table = rows(found, scores)
-    for title, some in (
-        ("similar (score of 0.4 and more), not needed (below 1% of what is known)", [
-            row for row in table if row["score"] >= SIMILAR and row["of_knowledge"] < 0.01]),
-        ("needed (5% and more), not similar", [
-            row for row in table if row["score"] < SIMILAR and row["of_knowledge"] >= 0.05]),
-    ):  # fmt: skip
-        best = sorted(some, key=lambda row: -row["score"])[:SHOWN]
-        names = ", ".join(f"{row['head']} ({row['detected']} {row['score']:.2f})" for row in best)
-        print(f"{title}: {len(some)} of {len(table)} heads; {names or 'none'}")
-    print(f"rank correlation of score and change: {_correlation(table):.2f}")
-    print(f"{found.task.loss_name} intact {found.alone_intact_loss:.4f}")
-    report(table, options, argv, shown=table[:SHOWN], machine=machine(device))
-
-
-def _correlation(table: list[dict[str, Any]]) -> float:
-    known = [row for row in table if not math.isnan(row["change"])]
-    return rank_correlation([row["score"] for row in known], [row["change"] for row in known])
 
 
 def load(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -144,6 +80,56 @@ def load(options: argparse.Namespace) -> tuple[Any, Any]:
         return model, twice(model, sequences=16, most=40)
     return model, options.text.read_text(encoding="utf-8")
 
+
+def rows(options: argparse.Namespace) -> Rows:
+    """One row per head, those whose replacement costs most first."""
+    model, given = load(options)
+    # No joint circuit keeps this, and it is not looked at here.
+    found = ri.scan(
+        model,
+        given,
+        by=options.by,
+        examples=8 if options.quick else 64,
+        tolerance=1e-9,
+        progress=ri.progress_bar,
+    )
+    scores = detected(model, found.batch[: 1 if options.quick else 4])
+    knowledge = found.uninformed_loss - found.intact_loss
+    table: Rows = []
+    for row in found.heads:
+        kind, score = max(scores[row.head].items(), key=lambda pair: pair[1])
+        change = row.loss - found.alone_intact_loss
+        table.append(
+            {
+                "head": str(row.head), "detected": kind, "score": score, "rule": str(row.rule),
+                "share": row.share, "change": change, "of_knowledge": change / knowledge,
+            }
+        )  # fmt: skip
+    table.sort(key=lambda row: -row["change"])
+    similar = [row for row in table if row["score"] >= SIMILAR and row["of_knowledge"] < 0.01]
+    needed = [row for row in table if row["score"] < SIMILAR and row["of_knowledge"] >= 0.05]
+    for title, some in (
+        ("similar (score of 0.4 and more), not needed (below 1% of what is known)", similar),
+        ("needed (5% and more), not similar", needed),
+    ):
+        best = sorted(some, key=lambda row: -row["score"])[:SHOWN]
+        names = ", ".join(f"{row['head']} ({row['detected']} {row['score']:.2f})" for row in best)
+        print(f"{title}: {len(some)} of {len(table)} heads; {names or 'none'}")
+    known = [row for row in table if not math.isnan(row["change"])]
+    correlation = rank_correlation(
+        [row["score"] for row in known], [row["change"] for row in known]
+    )
+    print(f"rank correlation of score and change: {correlation:.2f}")
+    return table
+
+
+main = benchmark(
+    __doc__,
+    rows,
+    {"model": "equations", "text": Path, "by": "rule"},
+    quick={},
+    shown=lambda rows: rows[:SHOWN],
+)
 
 if __name__ == "__main__":
     main()

@@ -18,10 +18,12 @@ from typing import Any
 from retrieval_interp.storage.provenance import provenance
 from retrieval_interp.views.tables import text_table
 
-sys.path.append(str(Path(__file__).parent.parent))  # for tests.random_models
-
 # Loads nothing heavy, as a process starts with the peak memory of the one that started it, and this
 # module starts those whose memory is measured.
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT))  # for tests.random_models
+Rows = list[dict[str, Any]]
 
 
 def arguments(description: str | None, device: bool = True) -> argparse.ArgumentParser:
@@ -33,6 +35,59 @@ def arguments(description: str | None, device: bool = True) -> argparse.Argument
         parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
         parser.add_argument("--threads", type=int, help="CPU threads; default all")
     return parser
+
+
+def benchmark(
+    description: str | None,
+    rows: Callable[[argparse.Namespace], Rows],
+    asked: Mapping[str, Any],
+    quick: Mapping[str, Any],
+    *,
+    shown: Callable[[Rows], Rows] | None = None,
+    device: bool = True,
+) -> Callable[..., None]:
+    """The `main` of a benchmark: reads its options, makes its rows and reports them.
+
+    Args:
+        description: the script's docstring.
+        rows: makes the rows; `options.device` is a torch.device.
+        asked: its own options with their defaults: a list takes several words, False is a flag, and
+            a type has no default; `path` is an argument without a flag.
+        quick: what takes the place of these options with --quick.
+        shown: the table to print, made from the rows; by default the rows.
+        device: whether it uses tensors in this process.
+    """
+
+    def main(argv: Sequence[str] | None = None) -> None:
+        parser = arguments(description, device)
+        for name, default in asked.items():
+            _add(parser, name, default)
+        options = parser.parse_args(argv)
+        if options.quick:
+            vars(options).update(quick)
+        options.argv = sys.argv[1:] if argv is None else list(argv)
+        more = {}
+        if device:
+            options.device = prepare(options)
+            more["machine"] = machine(options.device)
+        made = rows(options)
+        report(made, options, options.argv, shown(made) if shown else None, **more)
+
+    return main
+
+
+def _add(parser: argparse.ArgumentParser, name: str, default: Any) -> None:
+    flag = f"--{name.replace('_', '-')}"
+    if name == "path":
+        parser.add_argument(name, type=default)
+    elif default is False:
+        parser.add_argument(flag, action="store_true")
+    elif isinstance(default, (list, tuple)):
+        parser.add_argument(flag, nargs="+", default=default)
+    elif isinstance(default, type):
+        parser.add_argument(flag, type=default)
+    else:
+        parser.add_argument(flag, type=type(default), default=default)
 
 
 def prepare(options: argparse.Namespace) -> Any:
@@ -50,7 +105,7 @@ def prepare(options: argparse.Namespace) -> Any:
 
 
 def machine(device: Any) -> str:
-    """What a table was measured on, in one line."""
+    """What a table was measured on."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
@@ -60,11 +115,15 @@ def machine(device: Any) -> str:
 def seconds(function: Callable[[], object], times: int, device: Any = None) -> float:
     """Seconds per call, including all that it queued on a CUDA device."""
     synchronize(device)
+    took, _ = timed(lambda: ([function() for _ in range(times)], synchronize(device)))
+    return took / times
+
+
+def timed(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds and result of one call whose result is on the CPU."""
     start = time.perf_counter()
-    for _ in range(times):
-        function()
-    synchronize(device)
-    return (time.perf_counter() - start) / times
+    result = function()
+    return time.perf_counter() - start, result
 
 
 def synchronize(device: Any) -> None:
@@ -77,11 +136,7 @@ def synchronize(device: Any) -> None:
 def in_turns(
     contenders: Mapping[str, Callable[[], object]], rounds: int, times: int, device: Any = None
 ) -> dict[str, list[float]]:
-    """Seconds per call of every contender in every round.
-
-    They take turns, so that changes of the machine's speed affect all alike, and the order is
-    reversed after each round.
-    """
+    """Seconds per call of every contender in every round, taking turns in alternating order."""
     order = list(contenders)
     found: dict[str, list[float]] = {name: [] for name in order}
     for _ in range(rounds):
@@ -94,8 +149,8 @@ def in_turns(
 def ratios(times: Sequence[float], to: Sequence[float]) -> tuple[float, float, float]:
     """The median and the quartiles of the ratios over the rounds."""
     each = [a / b for a, b in zip(times, to)]
-    alone = len(each) == 1
-    low, middle, high = 3 * each if alone else statistics.quantiles(each, method="inclusive")
+    single = len(each) == 1
+    low, middle, high = 3 * each if single else statistics.quantiles(each, method="inclusive")
     return middle, low, high
 
 
@@ -108,7 +163,7 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 def report(
     rows: Sequence[Mapping[str, Any]],
     options: argparse.Namespace,
-    argv: Sequence[str] | None,
+    argv: Sequence[str],
     shown: Sequence[Mapping[str, Any]] | None = None,
     **more: Any,
 ) -> None:
@@ -118,8 +173,8 @@ def report(
     cells = [[_cell(value) for value in row.values()] for row in printed]
     print("\n".join(text_table(list(printed[0]), cells, right=numbers)))
     if options.json is not None:
-        given = sys.argv[1:] if argv is None else argv
-        command = f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(given)}".strip()
+        script = os.path.relpath(sys.argv[0], ROOT / "benchmarks")
+        command = f"python benchmarks/{script} {shlex.join(argv)}".strip()
         data = {**provenance(command), **more, "rows": list(rows)}
         options.json.write_text(json.dumps(data, indent=1) + "\n")
 
@@ -141,16 +196,10 @@ class Finished:
     output: str  # standard output and error
 
 
-def run_process(command: Sequence[str], cwd: Path, **environment: str) -> Finished:
+def run_process(command: Sequence[str], cwd: Path = ROOT) -> Finished:
     """Run a command and measure it from outside."""
     start = time.perf_counter()
-    process = subprocess.Popen(
-        command,
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **environment},
-    )
+    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     with process.stdout as stream:
         output = stream.read(1)

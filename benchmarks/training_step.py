@@ -5,40 +5,40 @@
 Both are compiled and take steps in turn, round after round, so that changes of the machine's speed
 affect both alike. A step is what training does: forward in the preset's precision, loss, backward,
 AdamW. The table gives median times; the ratio, with quartiles over the rounds; the speedup over
-TransformerLens's own HookedTransformer, which runs uncompiled; the share of a step that drawing a
-batch would take; and the share of the device's limit, that is the FLOPs per second of a step, as
-torch counts them, over those of a large matrix product measured in the same call. The process keeps
-freed memory, as `retrieval_interp.commands.train` does.
+TransformerLens's own HookedTransformer (--stock), which runs uncompiled; and the share of the
+device's limit: the FLOPs per second of a step, as torch counts them, over those of a large matrix
+product measured in the same call. The process keeps freed memory, as training does.
 """
 
 import argparse
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 from contenders import PlainTransformer, StockTransformer
-from measure import arguments, in_turns, machine, prepare, ratios, report, seconds
+from measure import Rows, benchmark, in_turns, ratios, seconds
 from torch.utils.flop_counter import FlopCounterMode
-from tqdm import tqdm
 
-from retrieval_interp.config.presets import PRESETS
-from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.tasks import VectorTask
+import retrieval_interp as ri
 from retrieval_interp.training.compiled import compiled
 from retrieval_interp.training.freed_memory import keep_freed_memory
-from retrieval_interp.training.model import build_model
 
-KNOWN = sorted(name for name in PRESETS if isinstance(PRESETS[name].task, VectorTask))
-DEFAULT = (
-    *("small", "transformer-a", "transformer-d"),
-    *("section7-ic-1", "section7-ic-4", "section7-ic-8"),
-)
+
+def recipes(options: argparse.Namespace) -> Iterator[tuple[str, ri.Recipe]]:
+    """Every preset in every precision asked for, by default its own; tiny if quick."""
+    for name in ri.progress_bar(options.presets, "presets"):
+        preset = ri.PRESETS[name]
+        for precision in options.precision or [preset.precision]:
+            recipe = replace(preset, precision=precision)
+            if options.quick:
+                recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
+            yield name, recipe
 
 
 def stepper(
-    recipe: Recipe, model: torch.nn.Module, device: torch.device, compile: bool
+    recipe: ri.Recipe, model: torch.nn.Module, device: torch.device, compile: bool
 ) -> Callable[[], None]:
     """A function that takes one training step."""
     task = recipe.task
@@ -60,9 +60,9 @@ def stepper(
     return step
 
 
-def step_flops(recipe: Recipe, device: torch.device) -> int:
+def step_flops(recipe: ri.Recipe, device: torch.device) -> int:
     """FLOPs of the forward and backward pass of one uncompiled step."""
-    model = build_model(recipe.model, recipe.task, 0, device)
+    model = ri.build_model(recipe.model, recipe.task, 0, device)
     batch = recipe.task.sample(1, 0, device)
     with FlopCounterMode(display=False) as counter:
         recipe.task.loss(model(batch.inputs), batch).backward()
@@ -81,26 +81,22 @@ def matmul_rate(device: torch.device, precision: str) -> float:
     return 2 * size**3 / min(seconds(lambda: torch.mm(left, right), 3, device) for _ in range(10))
 
 
-def compare(
-    name: str, recipe: Recipe, options: argparse.Namespace, device: torch.device
-) -> dict[str, Any]:
+def compare(name: str, recipe: ri.Recipe, options: argparse.Namespace) -> dict[str, Any]:
     """A row of the table."""
-    task = recipe.task
+    task, device, compile = recipe.task, options.device, not options.no_compile
     models: dict[str, Any] = {
-        "hooked": build_model(recipe.model, task, 0, device),
+        "hooked": ri.build_model(recipe.model, task, 0, device),
         "plain": PlainTransformer(recipe.model, task).to(device),
     }
-    compile = not options.no_compile
     contenders = {key: stepper(recipe, model, device, compile) for key, model in models.items()}
     if options.stock:
-        model = StockTransformer(build_model(recipe.model, task, 0, device))
+        model = StockTransformer(ri.build_model(recipe.model, task, 0, device))
         contenders["stock"] = stepper(recipe, model, device, False)
     for contender in contenders.values():
         seconds(contender, 3, device)  # compiles, and records CUDA graphs
     times = in_turns(contenders, options.rounds, options.steps, device)
     hooked = statistics.median(times["hooked"])
     ratio, low, high = ratios(times["hooked"], times["plain"])
-    sampling = seconds(lambda: task.sample(recipe.batch, 0, device), 20, device)
     speed = step_flops(recipe, device) / hooked
     return {
         "preset": name,
@@ -111,36 +107,32 @@ def compare(
         "25%": low,
         "75%": high,
         "times stock": ratios(times["stock"], times["hooked"])[0] if options.stock else None,
-        "sampler %": 100 * sampling / hooked,
-        "examples/s": recipe.batch / hooked,
         "GFLOP/s": speed / 1e9,
         "limit %": 100 * speed / matmul_rate(device, recipe.precision),
     }
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--presets", nargs="+", default=DEFAULT, choices=KNOWN)
-    parser.add_argument(
-        "--precision", nargs="+", choices=("float32", "bfloat16"), help="default: the preset's"
-    )
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--steps", type=int, default=1, help="in turn")
-    parser.add_argument("--stock", action="store_true", help="time the stock model too")
-    parser.add_argument("--no-compile", action="store_true", help="time all three uncompiled")
-    options = parser.parse_args(argv)
+def rows(options: argparse.Namespace) -> Rows:
     keep_freed_memory()
-    device = prepare(options)
-    print(machine(device))
-    rows = []
-    for name in tqdm(options.presets, leave=False, disable=None):
-        for precision in options.precision or (PRESETS[name].precision,):
-            recipe = replace(PRESETS[name], precision=precision)
-            if options.quick:
-                recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
-            rows.append(compare(name, recipe, options, device))
-    report(rows, options, argv, machine=machine(device))
+    return [compare(name, recipe, options) for name, recipe in recipes(options)]
 
+
+main = benchmark(
+    __doc__,
+    rows,
+    {
+        "presets": [
+            *("small", "transformer-a", "transformer-d"),
+            *("section7-ic-1", "section7-ic-4", "section7-ic-8"),
+        ],
+        "precision": [],
+        "rounds": 21,
+        "steps": 1,  # in turn
+        "stock": False,
+        "no_compile": False,
+    },
+    quick={},
+)
 
 if __name__ == "__main__":
     main()

@@ -16,7 +16,8 @@ import nbformat
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS.parent / "benchmarks")]
 
-from growth import figure as growth_figure  # noqa: E402
+import plotly.express as px  # noqa: E402
+from growth import LABELS  # noqa: E402
 
 import retrieval_interp as ri  # noqa: E402
 from retrieval_interp.reproduce.evidence import Evidence  # noqa: E402
@@ -79,8 +80,13 @@ def figures(folder: Path) -> None:
 def growth(folder: Path) -> None:
     """How the costs grow."""
     rows = json.loads((DOCS.parent / "benchmarks/results/growth.json").read_text())["rows"]
+    plot_of_all = px.line(
+        [{**row, "varied": LABELS[row["varied"]]} for row in rows],
+        x="size", y="seconds", color="cost of", symbol="cost of", facet_col="varied",
+        markers=True, log_x=True, log_y=True, template="plotly_white",
+    ).update_xaxes(matches=None)  # fmt: skip
     with page_in_chromium(viewport={"width": 1000, "height": 480}) as (page, _):
-        plot(folder, page, "growth", growth_figure(rows))
+        plot(folder, page, "growth", plot_of_all)
 
 
 def plot(folder: Path, page: Any, name: str, figure: Any) -> None:

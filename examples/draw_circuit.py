@@ -12,8 +12,16 @@ batch = task.sample(512, split="test")
 score = ri.score_circuit(model, task, ri.discover(model, task), batch)
 losses = {row.path: row.ablated_loss for row in score.paths}
 enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
-layers, learned = checkpoint.config.layers, (score.baseline_loss, score.uninformed_loss)
-svg = ri.draw_circuit(score.circuit, layers, None, losses, task, enables, batch, *learned)
+svg = ri.draw_circuit(
+    score.circuit,
+    checkpoint.config.layers,
+    losses=losses,
+    task=task,
+    enables=enables,
+    batch=batch,
+    intact=score.baseline_loss,
+    uninformed=score.uninformed_loss,
+)
 # A picture of its own needs its own background.
 style = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
 Path(out).write_text(svg.replace("</title>", f"</title>{style}", 1) + "\n")

@@ -1,6 +1,6 @@
 """A task and a model of your own: python examples/own_task.py
 
-The task: at every place, say the word that stood three places before. One head is enough.
+The task: at every place, say the word three places before. One head is enough.
 """
 
 import warnings

@@ -1,7 +1,7 @@
-"""What a real language model attends to, to find an indirect object: python examples/real_model.py
+"""Which heads of a real language model find an indirect object: python examples/real_model.py
 
-It runs SmolLM2-135M-Instruct, which comes as two Python packages; docs/language-models.md says how
-to install them. Nothing is downloaded here.
+It runs SmolLM2-135M-Instruct; docs/language-models.md says how to install it. Nothing is downloaded
+here.
 """
 
 import sys

@@ -55,7 +55,6 @@ from retrieval_interp.tasks import IndirectObjectTask as IndirectObjectTask
 from retrieval_interp.tasks import InputError as InputError
 from retrieval_interp.tasks import KHopTask as KHopTask
 from retrieval_interp.tasks import PromptTask as PromptTask
-from retrieval_interp.tasks import RecallTask as RecallTask
 from retrieval_interp.tasks import RepeatedTokensTask as RepeatedTokensTask
 from retrieval_interp.tasks import RetrievalGraph as RetrievalGraph
 from retrieval_interp.tasks import RetrievalTask as RetrievalTask

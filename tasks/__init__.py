@@ -4,10 +4,13 @@ All are forms of the retrieval problem of https://arxiv.org/abs/2411.12118, sect
 imported on first use; `__init__.pyi` lists them.
 """
 
-from retrieval_interp.tasks.lazy_names import lazy_names
-from retrieval_interp.tasks.threads import wait_asleep
+import os
 
-wait_asleep()  # every package here imports this one before PyTorch
+from retrieval_interp.tasks.lazy_names import lazy_names
+
+# OpenMP's threads spin while they wait, which slows every process that shares the cores. OpenMP
+# reads this once, when PyTorch is loaded, and every package here imports this one before PyTorch.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __getattr__, __all__ = lazy_names(__name__, __file__)
 

@@ -7,19 +7,18 @@ from retrieval_interp.tasks.roles import role_name as role_name
 from retrieval_interp.tasks.roles import symbol_letter as symbol_letter
 from retrieval_interp.tasks.split import Split as Split
 from retrieval_interp.tasks.task import Task as Task
-from retrieval_interp.tasks.token_task import TokenTask as TokenTask
-from retrieval_interp.tasks.tokens.k_hop import KHopTask as KHopTask
-from retrieval_interp.tasks.tokens.recall import RecallTask as RecallTask
-from retrieval_interp.tasks.tokens.repeated import RepeatedTokensTask as RepeatedTokensTask
+from retrieval_interp.tasks.tokens import KHopTask as KHopTask
+from retrieval_interp.tasks.tokens import RepeatedTokensTask as RepeatedTokensTask
+from retrieval_interp.tasks.training_task import TokenTask as TokenTask
 from retrieval_interp.tasks.training_task import TrainingTask as TrainingTask
-from retrieval_interp.tasks.vectors.conditional import (
-    ConditionalRetrievalTask as ConditionalRetrievalTask,
-)
 from retrieval_interp.tasks.vectors.graph import GRAPHS as GRAPHS
 from retrieval_interp.tasks.vectors.graph import RetrievalGraph as RetrievalGraph
 from retrieval_interp.tasks.vectors.graph import path_graph as path_graph
+from retrieval_interp.tasks.vectors.retrieval import (
+    ConditionalRetrievalTask as ConditionalRetrievalTask,
+)
 from retrieval_interp.tasks.vectors.retrieval import RetrievalTask as RetrievalTask
-from retrieval_interp.tasks.vectors.vector_task import VectorTask as VectorTask
+from retrieval_interp.tasks.vectors.retrieval import VectorTask as VectorTask
 from retrieval_interp.tasks.words.equations_task import EquationsTask as EquationsTask
 from retrieval_interp.tasks.words.indirect_object_task import (
     IndirectObjectTask as IndirectObjectTask,

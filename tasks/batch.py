@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+Device = str | torch.device
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -14,13 +16,11 @@ class Batch:
 
     Attributes:
         inputs: what the model reads: vectors [batch pos d_in], or token ids [batch pos].
-        targets: one vector per query, [batch query d_out], or one token id per query,
-            [batch query]; the c-th query belongs to chain c.
+        targets: one vector or token id per query; the c-th query belongs to chain c.
         roles: the position of every role of every chain, [batch chain role]; -1 where an example
             lacks the role.
-        attention_mask: True (or 1, as tokenizers give it) at real positions and False at padding,
-            [batch pos]; None where all are real. Padding stands before or after an example, not
-            within it.
+        attention_mask: True (or 1) at real positions and False at padding, which is before or after
+            an example, [batch pos]; None where all are real.
     """
 
     inputs: Shaped[Tensor, "batch pos *d_in"]
@@ -53,14 +53,9 @@ class Batch:
         chosen = list(examples)
         return self._each(lambda tensor: tensor[chosen])
 
-    def to(self, device: str | torch.device) -> "Batch":
+    def to(self, device: Device) -> "Batch":
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        mask = self.attention_mask
-        return Batch(
-            change(self.inputs),
-            change(self.targets),
-            change(self.roles),
-            None if mask is None else change(mask),
-        )
+        mask = None if self.attention_mask is None else change(self.attention_mask)
+        return Batch(change(self.inputs), change(self.targets), change(self.roles), mask)

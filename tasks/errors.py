@@ -1,22 +1,15 @@
 """The exception for invalid user input."""
 
-LONGEST = 1000  # characters per message
-
 
 class InputError(ValueError):
     """Invalid user input: one line with the rule, what was found and how to fix it.
 
     Commands print the line and exit with status 2; any other exception is a bug in this project.
-    The text may quote arbitrary input, so runs of whitespace become single spaces, unprintable
-    characters become escapes, and the middle of a long text is left out.
+    The text may quote any input, so white space and unprintable characters are made harmless.
     """
 
     def __init__(self, text: str):
-        line = printable(" ".join(text.split()))
-        if len(line) > LONGEST:
-            half = LONGEST // 2
-            line = f"{line[: half - 3]} ... {line[2 - half :]}"
-        super().__init__(line)
+        super().__init__(printable(" ".join(text.split())))
 
 
 def printable(text: str) -> str:

@@ -1,8 +1,7 @@
 """Package names that are imported on first use, so that commands start without torch.
 
-A package lists its names once, in `__init__.pyi`, where type checkers also find them. The library
-lazy_loader does the same, but rejects names from other packages, which `retrieval_interp`
-re-exports.
+The library lazy_loader does the same, but rejects names from other packages, which
+`retrieval_interp` re-exports.
 """
 
 import ast
@@ -13,19 +12,10 @@ from typing import Any
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """Build the `__getattr__` and `__all__` of a package (PEP 562).
-
-    Args:
-        package: its name, for messages.
-        file: its `__init__.py`; the stub is next to it.
-    """
+    """The `__getattr__` and `__all__` of a package with names in `__init__.pyi` (PEP 562)."""
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
-    homes = {
-        name.name: node.module
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom) and node.module
-        for name in node.names
-    }
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    homes = {name.name: node.module or "" for node in imports for name in node.names}
 
     def get(name: str) -> Any:
         if name not in homes:

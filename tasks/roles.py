@@ -20,11 +20,7 @@ def role_name(role: int, names: Sequence[str] = ()) -> str:
 
 
 def parse_role(name: object, roles: Roles) -> int:
-    """The number of a role, from its name or as `s<number>`.
-
-    Raises:
-        InputError: there is no such role.
-    """
+    """The number of a role, from its name or as `s<number>`."""
     names, count = ((), roles) if isinstance(roles, int) else (tuple(roles), len(roles))
     text = name.strip() if isinstance(name, str) else ""
     if text in names:
@@ -37,19 +33,14 @@ def parse_role(name: object, roles: Roles) -> int:
 
 
 def check_role_names(names: Sequence[str], where: str = "task") -> None:
-    """Check that roles can be told apart where paths are written; errors start with `where`.
-
-    Raises:
-        InputError: naming the first that cannot.
-    """
+    """Check that roles can be told apart in written paths; errors start with `where`."""
     for number, name in enumerate(names):
-        wrong = (
+        if (
             not isinstance(name, str)
             or not re.fullmatch(r"[^\s~,;<>]+", name)
             or (_NUMBERED.fullmatch(name) and name != role_name(number))
             or name in names[:number]
-        )
-        if wrong:
+        ):
             raise InputError(
                 f"{where}: expected role_names that are different words without ~ , ; < >, and s0, "
                 f"s1, ... only for the roles of these numbers, found {name!r:.40} for s{number}"
@@ -61,20 +52,30 @@ def symbol_letter(step: int) -> str:
     return string.ascii_uppercase[step] if step < 26 else f"x{step}"
 
 
-def pair_letters(pair: int) -> str:
-    """`A->B` for pair 1."""
-    return f"{symbol_letter(pair - 1)}->{symbol_letter(pair)}"
-
-
 def role_letters(role: int) -> str:
     """`query A` for s0, `A of A->B` for s1, `B of A->B` for s2, and so on."""
     if role == 0:
         return "query A"
-    return f"{symbol_letter(role // 2)} of {pair_letters((role + 1) // 2)}"
+    pair = (role + 1) // 2
+    return f"{symbol_letter(role // 2)} of {symbol_letter(pair - 1)}->{symbol_letter(pair)}"
+
+
+def chain_labels(steps: int) -> tuple[str, ...]:
+    """The roles of a chain: `query A`, `A of A->B`, `B of A->B`, `B of B->C`, ..."""
+    return tuple(map(role_letters, range(2 * steps + 1)))
+
+
+def chain_symbols(steps: int) -> tuple[str, ...]:
+    """The symbols at the roles of a chain: `A?`, `A`, `B`, `B`, ..."""
+    return ("A?", *(symbol_letter(role // 2) for role in range(1, 2 * steps + 1)))
+
+
+def join_labels(dest: str, src: str) -> str:
+    """The label of a path, shortened if both ends are of one pair: `B <- A of A->B`."""
+    symbol, _, pair = dest.partition(" of ")
+    return f"{symbol if pair and pair == src.partition(' of ')[2] else dest} <- {src}"
 
 
 def path_letters(dest: int, src: int) -> str:
-    """A path in letters, shortened if both ends are in the same pair: `B <- A of A->B`."""
-    same_pair = dest != 0 and src != 0 and (dest + 1) // 2 == (src + 1) // 2
-    left = symbol_letter(dest // 2) if same_pair else role_letters(dest)
-    return f"{left} <- {role_letters(src)}"
+    """A path in letters."""
+    return join_labels(role_letters(dest), role_letters(src))

@@ -1,17 +1,18 @@
-"""Counter-based random numbers: Philox4x32-10 on torch tensors.
+"""What examples in tensors are made of: random numbers and position codes.
 
-A counter-based generator is a pure function of (key, counter), so example i of a seed can be drawn
-on its own, in any batch and on any device, and is always the same (J. Salmon et al., "Parallel
-random numbers: as easy as 1, 2, 3", SC 2011). PyTorch has no per-example seeding. The output is
-tested against the published known answers.
+Random numbers are counter-based (Philox4x32-10), a pure function of (key, counter). So example i of
+a seed can be drawn on its own, in any batch and on any device, and is always the same (J. Salmon et
+al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 """
 
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+Position = Literal["pair", "token"]
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -21,15 +22,7 @@ _ROUNDS = 10
 def philox(
     counter: tuple[Int[Tensor, "*shape"], ...], key: tuple[int, int]
 ) -> tuple[Int[Tensor, "*shape"], ...]:
-    """Four 32-bit words per counter.
-
-    Args:
-        counter: four int64 tensors of the same shape, with values in [0, 2^32).
-        key: two integers in [0, 2^32).
-
-    Returns:
-        Four int64 tensors of that shape, with values in [0, 2^32).
-    """
+    """Four 32-bit words per counter and key; all are int64 numbers in [0, 2^32)."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -50,11 +43,7 @@ def random_words(
 ) -> Int[Tensor, "batch {count}"]:
     """The first `count` 32-bit words of each indexed example.
 
-    Args:
-        indices: example numbers, each in [0, 2^63).
-        count: words per example.
-        seed: in [0, 2^64).
-        stream: in [0, 2^32); each split of a seed has its own.
+    Indices are below 2^63, the seed is below 2^64; each split of a seed has a stream of its own.
     """
     blocks = -(-count // 4)
     index = indices.to(torch.int64)[:, None]
@@ -81,3 +70,10 @@ def normals(words: Int[Tensor, "batch even"]) -> Float[Tensor, "batch even"]:
     u1, u2 = ((words.double() + 0.5) / 2**32).unflatten(-1, (2, -1)).unbind(-2)
     radius, angle = torch.sqrt(-2 * torch.log(u1)), 2 * math.pi * u2
     return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1).float()
+
+
+def rotary_encoding(count: int, dim: int, base: float) -> Float[Tensor, "{count} {dim}"]:
+    """Codes of the positions 0..count-1: (cos, sin) of position * base^(-2i/dim) (section 6)."""
+    frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = torch.arange(count, dtype=torch.float64)[:, None] * frequencies
+    return torch.stack([torch.cos(angles), torch.sin(angles)], dim=-1).flatten(1).float()

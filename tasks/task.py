@@ -4,18 +4,18 @@ A task of your own needs three things: names for its roles, examples, and a loss
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.batch import Batch, Device
+from retrieval_interp.tasks.roles import join_labels
 from retrieval_interp.tasks.split import Split
-
-if TYPE_CHECKING:
-    from retrieval_interp.tasks.vectors.graph import RetrievalGraph
+from retrieval_interp.tasks.vectors.graph import RetrievalGraph
 
 
 class Task:
@@ -37,26 +37,28 @@ class Task:
             the loss at which 95% of what the model has learned is kept.
         answer_roles: the roles at which the loss reads the outputs, if it reads no others; scores
             are then computed at these positions only (see `answers`).
-        answer_role: the role at which the answer itself stands in the prompt, if there is one; a
-            circuit with paths to it is told what a model has to find, and its score says so.
+        answer_role: the role that holds the answer itself in the prompt, if there is one; a circuit
+            with paths to it is told what a model has to find, and its score says so.
         position_note: how to read `position_labels`, in a sentence; empty where that is plain.
         graph: what each symbol of a chain depends on; None where the task does not say.
     """
 
     loss_name: ClassVar[str] = "loss"
     fixed: ClassVar[bool] = False
+    answer_roles: tuple[int, ...] = ()
+    answer_role: int | None = None
+    plateau: float | None = None
+    tolerance: float | None = None
+    vocabulary: Sequence[str] = ()
+    position_note: str = ""
+    graph: RetrievalGraph | None = None
 
-    @property
+    @cached_property
     def role_names(self) -> tuple[str, ...]:
         raise NotImplementedError
 
     def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        split: Split = "train",
-        start: int = 0,
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
         """Draw n examples of a seed; `train`, `validation`, `discovery` and `test` share none."""
         raise NotImplementedError
@@ -66,14 +68,6 @@ class Task:
     ) -> Float[Tensor, "batch target"]:
         """The loss of each example and asked symbol; one column if only one thing is asked."""
         raise NotImplementedError
-
-    @property
-    def answer_roles(self) -> tuple[int, ...]:
-        return ()
-
-    @property
-    def answer_role(self) -> int | None:
-        return None
 
     def answers(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
@@ -93,63 +87,40 @@ class Task:
             outputs, "batch (chain role) d_out -> batch chain role d_out", role=roles.shape[-1]
         )
 
-    @property
-    def plateau(self) -> float | None:
-        return None
-
-    @property
-    def tolerance(self) -> float | None:
-        return None
-
-    @property
+    @cached_property
     def loss_meaning(self) -> str:
-        plateau = (
-            "lower is better"
-            if self.plateau is None
-            else f"{self.plateau:.3g} is the plateau before anything is learned"
-        )
+        plateau = "lower is better"
+        if self.plateau is not None:
+            plateau = f"{self.plateau:.3g} is the plateau before anything is learned"
         return (
             f"{self.loss_name} as the task defines it, where {plateau}; +- is the standard error "
             "over examples"
         )
 
-    @property
-    def vocabulary(self) -> Sequence[str]:
-        return ()
-
-    @property
+    @cached_property
     def role_labels(self) -> tuple[str, ...]:
         return self.role_names
 
-    @property
+    @cached_property
     def role_symbols(self) -> tuple[str, ...]:
         return self.role_names
 
-    @property
+    @cached_property
     def description(self) -> str:
         """The task in a few words."""
         return f"{type(self).__name__} with roles {', '.join(self.role_names)}"
 
     def path_label(self, dest: int, src: int) -> str:
         """A readable name of a path."""
-        return f"{self.role_labels[dest]} <- {self.role_labels[src]}"
+        return join_labels(self.role_labels[dest], self.role_labels[src])
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
         """A short name per position of an example.
 
         Its word, if the task has a vocabulary, and its role and chain; or else its number.
         """
-        return named_positions(
-            self, batch, example, self.vocabulary.__getitem__ if self.vocabulary else None
-        )
-
-    @property
-    def position_note(self) -> str:
-        return ""
-
-    @property
-    def graph(self) -> "RetrievalGraph | None":
-        return None
+        word = self.vocabulary.__getitem__ if self.vocabulary else None
+        return named_positions(self, batch, example, word)
 
     def to_dict(self) -> dict[str, Any]:
         """How a circuit file identifies its task."""
@@ -161,12 +132,7 @@ def named_positions(
 ) -> list[str]:
     """Names of an example's positions: words, with their roles and chains behind them.
 
-    Args:
-        task: names the roles.
-        batch: holds the example.
-        example: which one.
-        word: gives the word of a token id; without it, or without tokens, roles stand alone, and
-            positions without a role have their number.
+    Without `word`, which gives the word of a token id, or without tokens: roles, or else numbers.
     """
     roles_at: dict[int, list[str]] = {}
     chains = batch.roles[example].tolist()

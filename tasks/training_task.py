@@ -1,22 +1,36 @@
 """What a training loop needs of a task: sizes, indexed examples, and partial losses."""
 
 import itertools
+import math
+import pkgutil
+from functools import cached_property
+from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch
+import retrieval_interp.tasks as tasks
+from retrieval_interp.tasks.batch import Batch, Device
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.sampling import rotary_encoding
+from retrieval_interp.tasks.split import SPLITS, Split, check_draw
+from retrieval_interp.tasks.structured import check_fields, to_data
 from retrieval_interp.tasks.task import Task
 
-_STREAMS: dict[str, int] = {"train": 0, "validation": 1, "discovery": 2, "test": 3}
+BEGIN = "<s>"  # before every sequence
+MAX_POSITIONS, MAX_WORDS = 8192, 65536
+BASE = 100.0  # of the rotary frequencies of positions
+_KINDS: dict[str, type["TrainingTask"]] = {}
 
 
 class TrainingTask(Task):
-    """A task that models are built and trained for. Subclasses are frozen dataclasses.
+    """A task that models are built and trained for: a frozen dataclass whose fields are its sizes.
+
+    Subclasses define `facts`, which gives the attributes below and those of `Task`, and `draw`.
+    Files find a subclass by its `name`: in this package, or anywhere that is imported before.
 
     Attributes:
         name: the task's name in files.
@@ -24,34 +38,51 @@ class TrainingTask(Task):
         d_in: components of an input vector, or the size of the vocabulary.
         d_out: components of an output vector.
         asked: names of what is asked, one per column of `example_losses`.
-        steps_between: pairs of these names; the second is retrieved by way of the first.
         loss_scale: the loss of an uninformative answer.
+        tolerance: 0.05 as in the paper (appendix E), times `loss_scale`.
     """
 
     name: ClassVar[str]
+    n_positions: int
+    d_in: int
+    d_out: int
+    asked: tuple[str, ...]
+    loss_scale: float
+    tolerance: float
 
-    @property
-    def n_positions(self) -> int:
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            _KINDS[cls.name] = cls
+
+    @classmethod
+    def named(cls, name: str | None) -> type["TrainingTask"]:
+        """The task with a name in files; those of retrieval have none in old ones."""
+        name = "retrieval" if name is None else name
+        if name not in _KINDS:
+            for module in pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}."):
+                import_module(module.name)
+        if name not in _KINDS:
+            known = " or ".join(map(repr, sorted(_KINDS)))
+            raise InputError(f"expected the name {known}, found {name!r:.60}")
+        return _KINDS[name]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "task")
+        for name, fact in self.complete(self.facts()).items():
+            # Unless a subclass says otherwise in its body.
+            if getattr(type(self), name, None) is getattr(TrainingTask, name, None):
+                vars(self)[name] = fact
+
+    def facts(self) -> dict[str, Any]:
+        """The attributes that follow from the fields; refuses fields that do not fit together."""
         raise NotImplementedError
 
-    @property
-    def d_in(self) -> int:
-        raise NotImplementedError
+    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """The facts, and what follows from them in every task of this kind."""
+        return {"tolerance": 0.05 * facts["loss_scale"], **facts}
 
-    @property
-    def d_out(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    @property
-    def steps_between(self) -> tuple[tuple[str, str], ...]:
-        return tuple(itertools.pairwise(self.asked))
-
-    @property
-    def loss_scale(self) -> float:
+    def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
+        """Generate examples from the random words of a stream (`tasks.sampling`)."""
         raise NotImplementedError
 
     @property
@@ -59,29 +90,17 @@ class TrainingTask(Task):
         """How many things are asked."""
         return len(self.asked)
 
-    @property
-    def tolerance(self) -> float:
-        """0.05 as in the paper (appendix E), times `loss_scale`."""
-        return 0.05 * self.loss_scale
-
-    # Examples
+    @cached_property
+    def steps_between(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of what is asked; the second is retrieved by way of the first."""
+        return tuple(itertools.pairwise(self.asked))
 
     def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        split: Split = "train",
-        start: int = 0,
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """Draw the examples start .. start+n-1 of a seed.
+        """Draw the examples start .. start+n-1 of a seed, the same for any n and device.
 
-        Args:
-            n: how many, at least 1.
-            seed: in [0, 2^64); the same seed gives the same examples for any n and device.
-            device: where to create the tensors.
-            split: `train`, `validation`, `discovery` and `test` never share an example.
-            start: index of the first example.
+        The splits `train`, `validation`, `discovery` and `test` never share an example.
         """
         if n < 1:
             raise InputError(f"sample: expected n of at least 1, found {n}")
@@ -94,17 +113,8 @@ class TrainingTask(Task):
 
         A training set of n examples is the indices 0 .. n-1; nothing is stored.
         """
-        if not 0 <= seed < 2**64:
-            raise InputError(f"sample: expected a seed from 0 to 2^64 - 1, found {seed}")
-        if split not in _STREAMS:
-            raise InputError(f"sample: expected a split of {sorted(_STREAMS)}, found {split!r}")
-        return self._generate(indices, seed, _STREAMS[split])
-
-    def _generate(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
-        """Generate examples from the random words of a stream (`tasks.sampling`)."""
-        raise NotImplementedError
-
-    # Losses
+        check_draw(seed, split)
+        return self.draw(indices, seed, SPLITS.index(split))
 
     def partial_losses(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
@@ -116,29 +126,96 @@ class TrainingTask(Task):
         """The mean over examples and everything asked."""
         return self.partial_losses(outputs, batch).mean()
 
-    # Parameters
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, **to_data(self)}
 
-    def _check_counts(self, *counts: tuple[str, int]) -> None:
-        """Check that fields are integers in range.
 
-        Raises:
-            InputError: naming the field.
-        """
-        for name, least in counts:
-            value: Any = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(
-                    f"task: expected {name} to be an integer of at least {least}, found {value!r}"
-                )
-            if value >= 2**31:
-                raise InputError(f"task: expected {name} to be below 2^31, found {value}")
+class TokenTask(TrainingTask):
+    """A training task whose models read token ids, with a cross entropy as loss.
 
-    def _check_curriculum(self) -> None:
-        value: Any = getattr(self, "curriculum")  # noqa: B009
-        if not isinstance(value, bool):
-            raise InputError(f"task: expected curriculum to be true or false, found {value!r}")
+    Every asked thing has the same number of candidates; the model's outputs after an answer role
+    are the logits of the candidates of the first thing asked, then of the second, and so on. The
+    plateau is the cross entropy, in nats, of guessing among the candidates.
+
+    Attributes:
+        vocabulary: every word by its token id; one of them is `BEGIN`.
+        candidates: how many answers there are to choose from.
+    """
+
+    loss_name: ClassVar[str] = "cross entropy"
+    vocabulary: tuple[str, ...]
+    candidates: int
+    plateau: float
+
+    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
+        guessing = math.log(facts["candidates"])
+        own = {
+            "d_in": len(facts["vocabulary"]),
+            "d_out": len(facts["asked"]) * facts["candidates"],
+            "plateau": guessing,
+            "loss_scale": guessing,
+            "answer_roles": (0,),
+        }
+        return super().complete({**own, **facts})
+
+    def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
+        """What a model's positional embedding starts from: sinusoids of the position."""
+        code = rotary_encoding(self.n_positions, width & ~1, BASE)
+        return F.pad(code, (0, width - code.shape[1]))
+
+    def position_labels(self, batch: Batch, example: int) -> list[str]:
+        """The words."""
+        return [self.vocabulary[token] for token in batch.inputs[example].tolist()]
+
+    def logits(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch chain target name"]:
+        """Logits of the candidates for everything asked."""
+        after = self.answers(outputs, batch)[:, :, 0]
+        return after.unflatten(-1, (self.n_targets, self.candidates))  # type: ignore[no-any-return]
+
+    def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
+        """Which candidate is the answer to everything asked."""
+        return batch.targets.reshape(*batch.roles.shape[:2], -1)
+
+    def example_losses(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch target"]:
+        """Cross entropy among the candidates, in nats, of each example and thing asked."""
+        logits, targets = self.logits(outputs, batch), self.right(batch)
+        losses = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
+        return losses.view(targets.shape).mean(dim=1)
+
+    def accuracies(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, " target"]:
+        """How often the answer has the highest logit of its candidates, for each thing asked."""
+        right = self.logits(outputs, batch).argmax(-1) == self.right(batch)
+        return right.float().mean(dim=(0, 1))
+
+    def logit_differences(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch target"]:
+        """The answer's logit minus the mean of the others', per example and thing asked."""
+        logits = self.logits(outputs, batch)
+        right = logits.gather(-1, self.right(batch)[..., None])[..., 0]
+        others = (logits.sum(-1) - right) / (self.candidates - 1)
+        return torch.mean(right - others, dim=1)
+
+
+def check_size(positions: int, words: int) -> None:
+    """Check the length of sequences and the size of the vocabulary."""
+    if positions > MAX_POSITIONS or words > MAX_WORDS:
+        raise InputError(
+            f"task: expected at most {MAX_POSITIONS} tokens and {MAX_WORDS} words, found "
+            f"{positions} and {words}; use a smaller task"
+        )
 
 
 def counted(number: int, noun: str) -> str:
     """`1 chain`, `2 chains`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def curriculum_text(curriculum: bool) -> str:
+    return f"{'with' if curriculum else 'without'} implicit curriculum"

@@ -4,7 +4,6 @@ import argparse
 import importlib
 import json
 import math
-import platform
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -13,12 +12,7 @@ import pytest
 import torch
 from transformer_lens import HookedTransformer
 
-from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.reproduce.claims import useful_heads
-from retrieval_interp.reproduce.evidence import Evidence
-from retrieval_interp.storage.find_checkpoint import find_checkpoint
-from retrieval_interp.tasks import RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
+import retrieval_interp as ri
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -30,37 +24,39 @@ def benchmark(monkeypatch):
     return importlib.import_module
 
 
-def run(benchmark, name, tmp_path, capsys, *arguments):
-    """Its rows, which are what its table shows."""
-    script = benchmark(name)
-    file = tmp_path / f"{name}.json"
-    script.main(["--quick", "--json", str(file), *arguments])
-    data = json.loads(file.read_text())
-    printed = capsys.readouterr().out.splitlines()
-    (rule,) = [place for place, line in enumerate(printed) if line and not line.strip("- ")]
-    assert data["versions"]["torch"] == version("torch")
-    assert data["command"].startswith("python benchmarks/")
-    return data, printed[rule - 1], printed[rule + 1 :]
+@pytest.fixture
+def rows(benchmark, tmp_path, capsys):
+    """Runs a script; gives its rows, which are what its table shows, and the table's lines."""
+
+    def run(name, *arguments):
+        file = tmp_path / f"{name}.json"
+        benchmark(name).main(["--quick", "--json", str(file), *arguments])
+        data = json.loads(file.read_text())
+        assert data["versions"]["torch"] == version("torch")
+        assert data["command"].startswith("python benchmarks/")
+        printed = capsys.readouterr().out.splitlines()
+        (rule,) = [place for place, line in enumerate(printed) if line and not line.strip("- ")]
+        return data["rows"], printed[rule + 1 :]
+
+    return run
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_training_step(benchmark, tmp_path, capsys, precision):
+def test_training_step(rows, precision):
     presets = ["small", "transformer-d"]
-    arguments = ["--presets", *presets, "--precision", precision, "--no-compile"]
-    arguments += ["--rounds", "2", "--steps", "1", "--stock", "--device", "cpu"]
-    data, header, lines = run(benchmark, "training_step", tmp_path, capsys, *arguments)
-    assert header.split()[:2] == ["preset", "precision"]
+    options = ["--no-compile", "--rounds", "2", "--steps", "1", "--stock", "--device", "cpu"]
+    found, lines = rows("training_step", "--presets", *presets, "--precision", precision, *options)
     assert [line.split()[:2] for line in lines] == [[name, precision] for name in presets]
-    for row in data["rows"]:
+    for row in found:
         assert 0 < row["25%"] <= row["ratio"] <= row["75%"]
         assert row["GFLOP/s"] > 0 and row["limit %"] > 0
 
 
 @pytest.mark.parametrize("mlp", [True, False])
 def test_the_contenders_of_a_training_step_are_alike(benchmark, mlp):
-    task = RetrievalTask(steps=2)
-    config = ModelConfig(layers=2, heads=2, d_model=16, mlp=mlp)
-    model = build_model(config, task)
+    task = ri.RetrievalTask(steps=2)
+    config = ri.ModelConfig(layers=2, heads=2, d_model=16, mlp=mlp)
+    model = ri.build_model(config, task)
     contenders = benchmark("contenders")
     stock = contenders.StockTransformer(model)
     plain = contenders.PlainTransformer(config, task)
@@ -68,129 +64,133 @@ def test_the_contenders_of_a_training_step_are_alike(benchmark, mlp):
     assert type(stock.hooked) is HookedTransformer
     assert torch.allclose(stock(inputs), model(inputs), atol=1e-5)
     assert plain(inputs).shape == model(inputs).shape
-    of_each = [
+    sizes = {
         sum(p.numel() for p in each.parameters() if p.requires_grad)
         for each in (model, stock, plain)
-    ]
-    assert len(set(of_each)) == 1
+    }
+    assert len(sizes) == 1
 
 
-def test_seeds(benchmark, tmp_path, capsys):
-    data, header, _ = run(benchmark, "seeds", tmp_path, capsys, "--device", "cpu")
-    (row,) = data["rows"]
-    assert header.split()[0] == "size" and row["seeds"] == 2
-    assert 0 < row["25%"] <= row["ratio"] <= row["75%"]
-
-
-def test_ablation_sweep(benchmark, tmp_path, capsys):
-    data, header, _ = run(benchmark, "ablation_sweep", tmp_path, capsys, "--device", "cpu")
-    (row,) = data["rows"]
-    assert header.split()[0] == "model" and row["hypotheses"] == 150
-    assert row["difference"] < 1e-5 and min(row["naive/ours"], row["patch/ours"]) > 0
+def test_ablations(rows):
+    (row,), _ = rows("ablations", "--device", "cpu")
+    assert row["hypotheses"] == 150 and row["difference"] < 1e-5
+    assert min(row["naive/ours"], row["patch/ours"], row["naive/in circuit"]) > 0
 
 
 @pytest.mark.slow
-def test_attribution(benchmark, tmp_path, capsys):
-    data, _, lines = run(benchmark, "attribution", tmp_path, capsys, "--device", "cpu")
+def test_attribution(rows):
+    found, _ = rows("attribution", "--device", "cpu")
     names = ["exact", "first order", "logits", "integrated, 5", "integrated, 16"]
-    assert [row["estimate"] for row in data["rows"]] == names and len(lines) == 5
-    assert all(-1 <= row["rank correlation"] <= 1 for row in data["rows"][1:])
+    assert [row["estimate"] for row in found] == names
+    assert all(-1 <= row["rank correlation"] <= 1 for row in found[1:])
 
 
 @pytest.mark.slow
-def test_growth(benchmark, tmp_path, capsys):
-    page = tmp_path / "growth.html"
-    data, _, lines = run(benchmark, "growth", tmp_path, capsys, "--out", str(page))
-    expected = [
-        (kind, against)
-        for kind in ("sweep", "discovery")
-        for against in ("layers", "steps D", "chains N", "examples")
-    ]
-    assert [tuple(line.split("  ")[0].split()) for line in lines] == [(k,) for k, _ in expected]
-    assert all(against in line for (_, against), line in zip(expected, lines))
-    assert all(row["exact"] for row in data["rows"] if row["cost of"] == "discovery")
+def test_growth(rows):
+    found, lines = rows("growth")
+    assert [line.split()[0] for line in lines] == 4 * ["ablations"] + 4 * ["discovery"]
+    assert all(row["exact"] for row in found if row["cost of"] == "discovery")
     # 3 layers of one head, D = 2: each head uniform and identity, and from each of 5 roles to
     # itself and to those before it: 1 + 2 + 3 + 4 + 5 paths.
-    (questions,) = {
-        row["questions"]
-        for row in data["rows"]
-        if row["cost of"] == "sweep" and row["varied"] == "chains"
+    assert {row.get("questions") for row in found if row["varied"] == "chains"} == {
+        3 * (2 + 15),
+        None,
     }
-    assert questions == 3 * (2 + 15)
-    assert "exponent" in page.read_text()
 
 
-def test_discovery_recovery(benchmark, tmp_path, capsys):
-    data, header, lines = run(benchmark, "discovery_recovery", tmp_path, capsys, "--examples", "32")
-    assert [row["steps"] for row in data["rows"]] == [1, 2]
-    assert all(row["exact"] and row["unique"] for row in data["rows"])
-    assert [line.split()[:3] for line in lines[:2]] == [["D", "=", "1"], ["D", "=", "2"]]
-    assert lines[2].split()[:3] == ["truth", "unique", "2"] and "enabling recall" in header
+def test_recovery(rows):
+    found, lines = rows("recovery")
+    assert [row["steps"] for row in found] == [1, 2]
+    assert all(row["exact"] and row["unique"] for row in found)
+    assert lines[2].split()[:3] == ["truth", "unique", "2"]
 
 
-def test_redundancy_recovery(benchmark, tmp_path, capsys):
-    options = ["--examples", "32", "--models", "2"]
-    data, header, lines = run(benchmark, "redundancy_recovery", tmp_path, capsys, *options)
-    assert [(row["sets"], row["alone"]) for row in data["rows"]] == [
-        ([1] * 3, [1] * 3),
-        ([2] * 3, [3] * 3),
-    ]
-    assert lines[-1].split()[:3] == ["all", "2", "3"] and "sets recall" in header
+def test_recovery_of_copies(rows):
+    found, _ = rows("recovery", "--redundant")
+    kinds = [(row["sets"], row["single"]) for row in found]
+    assert kinds == [([1] * 3, [1] * 3), ([2] * 3, [3] * 3)]
 
 
-def test_whole_process(benchmark, tmp_path, capsys):
-    asked = ["ablate --help"]
-    data, _, lines = run(benchmark, "whole_process", tmp_path, capsys, "--commands", *asked)
-    (row,) = data["rows"]
-    assert lines[0].startswith(asked[0]) and row["status"] == 0
+def test_whole_process(rows):
+    ((row,), _) = rows("whole_process", "--commands", "ablate --help")
+    assert row["status"] == 0 and not row["torch"]
     assert 0 < row["first output s"] <= row["total s"] and row["peak MB"] > 1
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
-def test_freed_memory(benchmark, tmp_path, capsys):
-    arguments = ["--presets", "small", "--rounds", "2", "--steps", "1", "--device", "cpu"]
-    data, _, lines = run(benchmark, "freed_memory", tmp_path, capsys, *arguments)
-    (row,) = data["rows"]
-    assert lines[0].split()[:2] == ["small", "float32"]
-    assert 0 < row["25%"] <= row["ratio"] <= row["75%"]
-
-
 @pytest.mark.slow
-def test_memory(benchmark, tmp_path, capsys):
-    arguments = ["--cases", "score", "--device", "cpu", "--threads", "1"]
-    data, _, lines = run(benchmark, "memory", tmp_path, capsys, *arguments)
-    (row,) = data["rows"]
-    assert lines[0].startswith("score  small, 16 examples") and row["case"] == "score"
-    assert row["peak GB"] >= row["loaded GB"] > 0.05
+def test_memory(rows):
+    (row,), _ = rows("memory", "--cases", "score")
+    assert row["size"] == "small, 16 examples" and row["peak GB"] > 0.05
 
 
-def test_a_process_is_measured_alone(benchmark):
-    """Its memory, its output and its status, whatever this process is like."""
+def test_walking_and_doubling(rows):
+    """With 12 layers only the query moves, with a layer to spare hops are handed on, at the least
+    depth they double.
+    """
+    found, _ = rows("walk_or_double", "--models", "transformer-a", "k-hop", "k-hop-7")
+    kept = [(row["query alone, kept"] > 0.5, row["single hops, kept"] > 0.5) for row in found]
+    assert kept == [(True, False), (False, True), (False, False)]
+    assert (found[2]["least"], found[2]["layers"], found[2]["D"]) == (4, 4, 7)
+
+
+def test_the_hops_that_are_cut(benchmark):
+    script = benchmark("walk_or_double")
+    cut = {
+        kind: {str(path) for path in script.hops(5, rule)} for kind, rule in script.KINDS.items()
+    }
+    assert cut["single hops"] == {"s0<-s4", "s1<-s4"}
+    assert cut["query alone"] == {"s1<-s2", "s1<-s3", "s1<-s4", "s2<-s4", "s3<-s4"}
+
+
+def test_hops_by_depth(rows):
+    found, _ = rows("k_hop_depth", "--models", "k-hop", "k-hop-7")
+    assert [row["hops by bound"] for row in found] == [3, 7]
+    for row in found:
+        assert min(share for key, share in row.items() if key.startswith("k=")) > 0.99
+
+
+def test_head_detector_scores_and_what_replacing_shows(benchmark, rows):
+    found, _ = rows("head_detector")
+    assert [row["change"] for row in found] == sorted(row["change"] for row in found)[::-1]
+    script = benchmark("head_detector")
+    model, task = script.load(argparse.Namespace(model="equations", text=None))
+    batch = task.sample(8, split="test")[:1]
+    _, cache = model.run_with_cache(batch.inputs)
+    for head, of_head in script.detected(model, batch).items():
+        pattern = cache["pattern", head.layer][0, head.head]
+        assert of_head["previous"] == pytest.approx(
+            float(pattern.diagonal(-1).sum() / len(pattern))
+        )
+
+
+def test_a_process_is_measured_from_outside(benchmark):
+    """Its memory, its output and its status, independent of this process."""
     code = "import sys; x = bytearray(b'x') * 300_000_000; print('out'); sys.exit(3)"
-    done = benchmark("measure").run_process([sys.executable, "-c", code], FOLDER)
+    done = benchmark("measure").run_process([sys.executable, "-c", code])
     assert done.status == 3 and done.output == "out\n"
     assert done.peak > 300_000_000 and done.first <= done.seconds
 
 
 @pytest.mark.parametrize(
-    "config",
+    "sizes",
     [
-        ModelConfig(layers=2, heads=1, d_model=32),
-        ModelConfig(layers=3, heads=4, d_model=16),
-        ModelConfig(layers=2, heads=1, d_model=48, d_head=5, mlp=False),
+        {"layers": 2, "heads": 1, "d_model": 32},
+        {"layers": 3, "heads": 4, "d_model": 16},
+        {"layers": 2, "heads": 1, "d_model": 48, "d_head": 5, "mlp": False},
     ],
 )
-def test_flops_of_a_step_are_those_that_products_of_its_sizes_take(benchmark, config):
+def test_flops_of_a_step_are_those_that_products_of_its_sizes_take(benchmark, sizes):
     """A product of [m, k] and [k, n] takes 2 m k n; the way back takes twice as many.
 
-    Nobody asks for the gradient of the inputs. The causal mask spares no product.
+    Nothing needs the gradient of the inputs. The causal mask spares no product.
     """
-    recipe = Recipe(task=RetrievalTask(steps=2, chains=3), model=config, batch=7)
+    config = ri.ModelConfig(**sizes)
+    recipe = ri.Recipe(task=ri.RetrievalTask(steps=2, chains=3), model=config, batch=7)
     positions, width = recipe.task.n_positions, config.heads * config.head_width
-    rows, mlp = 2 * 7 * positions, 8 * config.d_model**2 if config.mlp else 0
-    read, write = (n * config.d_model for n in (recipe.task.d_in, recipe.task.d_out))
+    n, mlp = 2 * 7 * positions, 8 * config.d_model**2 if config.mlp else 0
+    read, write = (size * config.d_model for size in (recipe.task.d_in, recipe.task.d_out))
     layer = 4 * config.d_model * width + 2 * positions * width + mlp
-    expected = rows * (3 * (read + config.layers * layer + write) - read)
+    expected = n * (3 * (read + config.layers * layer + write) - read)
     assert benchmark("training_step").step_flops(recipe, torch.device("cpu")) == expected
 
 
@@ -203,16 +203,8 @@ def test_exponent_of_made_up_costs(benchmark):
     assert exponent([1, 2, 4], [1, 4, 4]) == pytest.approx(1)
 
 
-def test_tables_and_turns(benchmark, capsys):
+def test_turns_and_ratios(benchmark):
     measure = benchmark("measure")
-    rows = [{"name": "a", "s": 0.12345, "n": None}, {"name": "long", "s": 12345.6, "n": 2}]
-    measure.report(rows, measure.arguments("x").parse_args([]), [])
-    assert capsys.readouterr().out == (
-        "name      s  n\n"
-        "----  -----  -\n"
-        "a     0.123\n"
-        "long  12346  2\n"
-    )  # fmt: skip
     assert measure.ratios([2, 3, 8], [1, 2, 2]) == (2, 1.75, 3)
     assert measure.ratios([2], [1]) == (2, 2, 2)
     called = []
@@ -220,84 +212,3 @@ def test_tables_and_turns(benchmark, capsys):
     times = measure.in_turns(contenders, rounds=2, times=2)
     assert "".join(called) == "aabbbbaa"
     assert all(len(each) == 2 and math.isfinite(sum(each)) for each in times.values())
-
-
-def test_head_detector_scores_stand_beside_what_replacing_shows(benchmark, tmp_path, capsys):
-    script = benchmark("head_detector")
-    file = tmp_path / "rows.json"
-    script.main(["--quick", "--json", str(file)])
-    rows = json.loads(file.read_text())["rows"]
-    printed = capsys.readouterr().out
-    assert [row["change"] for row in rows] == sorted((row["change"] for row in rows), reverse=True)
-    model, task = script.load(argparse.Namespace(model="equations", text=None))
-    batch = task.sample(8, split="test")[:1]
-    _, cache = model.run_with_cache(batch.inputs)
-    scores = script.detected(model, batch)
-    for head, of_head in scores.items():
-        pattern = cache["pattern", head.layer][0, head.head]
-        assert of_head["previous"] == pytest.approx(
-            float(pattern.diagonal(-1).sum() / len(pattern))
-        )
-    needed = [row for row in rows if row["score"] < 0.4 and row["of_knowledge"] >= 0.05]
-    assert f"not similar: {len(needed)} of 6 heads" in printed and needed
-
-
-def test_what_two_versions_write_is_compared_to_the_last_word(benchmark):
-    differences = benchmark("versions").differences
-    ours = {"losses": [1.0, 2], "path": "s0<-s2", "none": None}
-    assert differences(ours, {**ours, "losses": [1.5, 2]}) == [0.5, 0]
-    for other in ({**ours, "path": "s0<-s1"}, {**ours, "losses": [1.0]}, {"path": "s0<-s2"}):
-        assert math.inf in differences(ours, other)
-
-
-def test_walking_and_doubling(benchmark, tmp_path, capsys):
-    """With 12 layers the query walks alone, with a layer to spare hops are handed on, at the least
-    depth they double.
-    """
-    models = ["transformer-a", "k-hop", "k-hop-7"]
-    data, _, lines = run(benchmark, "walk_or_double", tmp_path, capsys, "--models", *models)
-    assert [line.split()[0] for line in lines] == models
-    walking, handing, doubling = data["rows"]
-    assert walking["query alone, kept"] > 0.95 and walking["single hops, kept"] < 0.5
-    assert handing["query alone, kept"] < 0.5 and handing["single hops, kept"] > 0.95
-    assert doubling["query alone, kept"] < 0.5 and doubling["single hops, kept"] < 0.5
-    assert (doubling["least"], doubling["layers"], doubling["D"]) == (4, 4, 7)
-
-
-def test_the_hops_that_are_cut(benchmark):
-    script = benchmark("walk_or_double")
-    cut = {
-        kind: {str(path) for path in script.hops(5, rule)} for kind, rule in script.KINDS.items()
-    }
-    assert cut["single hops"] == {"s0<-s4", "s1<-s4"}
-    assert cut["query alone"] == {"s1<-s2", "s1<-s3", "s1<-s4", "s2<-s4", "s3<-s4"}
-
-
-def test_hops_by_depth(benchmark, tmp_path, capsys):
-    data, _, _ = run(benchmark, "k_hop_depth", tmp_path, capsys, "--models", "k-hop", "k-hop-7")
-    assert [row["hops by bound"] for row in data["rows"]] == [3, 7]
-    for row in data["rows"]:
-        assert min(share for key, share in row.items() if key.startswith("k=")) > 0.99
-
-
-@pytest.mark.slow
-def test_the_circuit_of_every_checkpoint(benchmark, tmp_path, capsys, monkeypatch):
-    """Of a folder that holds `small` twice; rows that are there are not made again."""
-    script = benchmark("circuit_by_step")
-    folder = tmp_path / "run" / "checkpoints"
-    folder.mkdir(parents=True)
-    for step in (2, 3, 4):
-        (folder / f"step-{step:06d}.safetensors").symlink_to(find_checkpoint("small"))
-    options = ("--run", str(tmp_path / "run"))
-    data, _, _ = run(benchmark, "circuit_by_step", tmp_path, capsys, *options, "--every", "4")
-    (only,) = data["rows"]
-    shipped = Evidence().trained("small")
-    assert only["step"] == 4 and only["with circuit"] < 0.05
-    assert only["loss"] == pytest.approx(shipped.fresh_loss[0])
-    assert only["heads"] == useful_heads(shipped.circuit)
-    assert only["paths"] == sum(only[place] for place in ("inside", "below", "above"))
-    assert only["circuit"].count("\n") == 4
-    made = []
-    monkeypatch.setattr(script, "row", lambda step, file: made.append(step) or {**only, "step": 2})
-    script.main([*options, "--every", "2", "--json", str(tmp_path / "circuit_by_step.json")])
-    assert made == [2]

@@ -148,7 +148,7 @@ def unknown_key(model, task, config):
     [
         (
             other_task,
-            "task: expected the name 'retrieval' or 'conditional' or .* or 'recall', found 'w",
+            "task: expected the name 'conditional' or .* or 'retrieval', found 'w",
         ),
         (wrong_steps, r"expected pos_embed.W_pos as floats of shape \[21, 16\]|unembed"),
         (missing, "exactly the model's 54 weights, found 1 missing: blocks.1.attn.W_K"),

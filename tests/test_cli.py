@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from importlib import import_module
-from typing import get_args
 
 import pytest
 
@@ -15,7 +14,7 @@ from retrieval_interp.commands import list as listing
 from retrieval_interp.commands.diff import main as diff
 from retrieval_interp.commands.list import main as list_
 from retrieval_interp.config.presets import PRESETS
-from retrieval_interp.storage.checkpoint import TrainedTask, load_checkpoint, shipped_checkpoints
+from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.sweep.grid import GRIDS, SCALES, make_grid
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.tables import text_table
@@ -169,8 +168,8 @@ def test_presets_grids_and_tasks_are_listed_as_they_are(capsys):
     for name, said in GRIDS.items():
         assert f"D = {make_grid(name, 'full').recipe.task.steps}," in said
     names = [row[0] for row in rows(capsys, "tasks")[2:]]
-    words = ["PromptTask", "TemplateTask", "IndirectObjectTask"]
-    assert names == [*(task.__name__ for task in get_args(TrainedTask)), *words]
+    trained = {type(recipe.task).__name__ for recipe in PRESETS.values()}
+    assert set(names) == trained | {"PromptTask", "TemplateTask", "IndirectObjectTask"}
 
 
 def test_all_of_them_are_listed_without_an_argument(capsys):
@@ -231,10 +230,6 @@ def test_circuits_of_other_tasks_say_so(files, capsys):
     ("text", "expected"),
     [
         ("{", "bad.json: circuit: expected JSON, found"),
-        (
-            '{"heads": [], "heads": []}',
-            "bad.json: circuit: expected JSON, found the key 'heads' twice",
-        ),
         ('{"heads": [{"layer": 0}]}', r"bad.json: circuit: heads\[0\]: expected the key"),
         (None, "bad.json: expected a circuit, found: No such file"),
     ],

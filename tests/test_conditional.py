@@ -1,6 +1,4 @@
-import json
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -12,11 +10,7 @@ from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.parted_runs import make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.commands.train_options import train_options
-from retrieval_interp.config.presets import PRESETS
-from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
 from retrieval_interp.storage.circuit_file import read_circuit
-from retrieval_interp.storage.run_folder import RunFolder, read_recipe
 from retrieval_interp.tasks import (
     GRAPHS,
     ConditionalRetrievalTask,
@@ -25,7 +19,6 @@ from retrieval_interp.tasks import (
     RetrievalTask,
     path_graph,
 )
-from retrieval_interp.tasks.structured import from_data, to_data
 from retrieval_interp.training.model import ModelConfig, build_model
 from tests.test_model import randomize
 
@@ -36,9 +29,6 @@ ALL = [
     + [(RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a; w <- z, x"), 2)]
     for tables in ("full", "chains")
 ]
-FIBONACCI = RetrievalGraph.parse(
-    "n0; n1 <- n0; " + "; ".join(f"n{i} <- n{i - 1}, n{i - 2}" for i in range(2, 60))
-)
 
 
 def ids(task):
@@ -90,54 +80,6 @@ def test_the_papers_example_is_xyz_ay_ax_a():
     turns = [0, 0, 0, 1, 1, 2, 2, 3]
     expected = [[math.cos(t), math.sin(t), math.cos(t / 100), math.sin(t / 100)] for t in turns]
     torch.testing.assert_close(batch.inputs[0, :, 4:], torch.tensor(expected))
-
-
-RELATIVES = """Penny Canada, Lily Brazil, Isabelle France, Cathy Kenya, George Italy, Adam Mexico,
-Kevin Peru, Ed Laos, Hank Germany, Mike Japan, Jane England, Fred Hungary, Dana Norway,
-Olivia Qatar, Bob Denmark, Nancy Argentina; John mother Jane, John sister Olivia, John father Ed,
-John brother Mike, Chris mother Penny, Chris sister Dana, Chris father Adam, Chris brother George,
-Diana mother Nancy, Diana sister Isabelle, Diana father Hank, Diana brother Bob, Eve mother Lily,
-Eve sister Cathy, Eve father Fred, Eve brother Kevin; Doctors brother, Lawyers mother,
-Teachers sister, Engineers father; John Doctors, Chris Engineers, Diana Teachers, Eve Lawyers"""
-NODES = ("person", "job", "relation", "relative", "country")
-
-
-def test_full_tables_are_those_of_the_papers_printed_prompt():
-    """Appendix A.5, whose order is countries, relatives, relations, jobs and the question."""
-    country, relative, relation, job = (
-        [line.split() for line in part.split(",")] for part in RELATIVES.split(";")
-    )
-    value = {tuple(line[:-1]): line[-1] for part in (country, relative, relation, job)
-             for line in part}  # fmt: skip
-    people = ["John", "Chris", "Diana", "Eve"]
-    chains = []
-    for person in people:
-        of_job = value[person,]
-        kin = value[person, value[of_job,]]
-        chains.append([person, of_job, value[of_job,], kin, value[kin,]])
-    assert chains[3][-1] == "Brazil"  # as the paper says
-    # Chains' own symbols first, then what is no chain's: relatives by person and relation, then
-    # their countries.
-    relations = [chain[2] for chain in chains]
-    pairs = [(p, r) for p in range(4) for r in range(4)]
-    others = [value[people[p], relations[r]] for p, r in pairs if p != r]
-    names = [name for chain in chains for name in chain] + others + [value[o,] for o in others]
-    kin = [value[people[p], relations[r]] for p, r in pairs]
-    places = [
-        *(job.index([chain[0], chain[1]]) for chain in chains),
-        *(relation.index([chain[1], chain[2]]) for chain in chains),
-        *(relative.index([people[p], relations[r], value[people[p], relations[r]]])
-          for p, r in pairs),
-        *(country.index([name, value[name,]]) for name in kin),
-    ]  # fmt: skip
-    task = ConditionalRetrievalTask(graph=GRAPHS["relatives"], dim=2)
-    symbols = torch.arange(len(names), dtype=torch.float32)[None, :, None].repeat(1, 1, 2)
-    batch = task.arrange(symbols, torch.tensor([places]))
-    printed = [names[int(number)] for number in batch.inputs[0, :, 0]]
-    assert printed == [w for part in (country, relative, relation, job) for line in part
-                       for w in line] + people  # fmt: skip
-    answers = [names[int(number)] for number in batch.targets[0, :, -2]]
-    assert answers == [chain[-1] for chain in chains]
 
 
 # Two implementations
@@ -258,19 +200,6 @@ def test_roles_hold_the_symbols_of_their_nodes_and_statements_share_an_encoding(
     assert len({tuple(row) for row in apart.round(decimals=6).tolist()}) == task.n_positions
 
 
-def test_statements_with_the_same_key_stand_in_parts_of_their_own():
-    """(a, y) always before (a, x), which is all that tells them apart."""
-    task = ConditionalRetrievalTask()
-    roles = task.sample(300).roles
-    x, y, z = (task.role_labels.index(f"{s} of {k}->{s}") for k, s in (("a", "x"), ("a", "y"),
-                                                                       ("x,y", "z")))  # fmt: skip
-    assert int(roles[:, :, z].max()) < 48 <= int(roles[:, :, y].min())
-    assert int(roles[:, :, y].max()) < 56 <= int(roles[:, :, x].min()) < 64
-    assert roles[:, :, 0].tolist() == [[64, 65, 66, 67]] * 300
-    # Shuffled: each of 16 lines of z, 3 apart, is the first chain's at some time.
-    assert roles[:, 0, z].unique().tolist() == list(range(2, 48, 3))
-
-
 def test_a_query_of_several_symbols_is_read_at_its_last():
     task = ConditionalRetrievalTask(chains=3, graph=GRAPHS["functions"])
     batch = task.sample(4)
@@ -286,14 +215,6 @@ def test_a_query_of_several_symbols_is_read_at_its_last():
     assert float(task.loss(outputs, batch)) == 0.0
 
 
-def test_symbols_of_no_chain_have_no_number():
-    task = ConditionalRetrievalTask(chains=2)
-    batch = task.sample(1)
-    labels = task.position_labels(batch, 0)
-    lines = {" ".join(labels[i : i + 3]) for i in range(0, 12, 3)}
-    assert lines == {"x1 y1 z1", "x1 y2 z", "x2 y1 z", "x2 y2 z2"}
-
-
 def test_the_plateau_is_the_mean_of_the_candidates():
     full = ConditionalRetrievalTask()
     assert full.plateau == pytest.approx((3 / 4 + 3 / 4 + 15 / 16) / 3)
@@ -302,89 +223,6 @@ def test_the_plateau_is_the_mean_of_the_candidates():
     relatives = replace(full, graph=GRAPHS["relatives"], tokens="unit")
     assert relatives.plateau == pytest.approx((3 / 4 + 3 / 4 + 15 / 16 + 15 / 16) / 16)
     assert replace(full, chains=1).plateau == 1.0
-    batch = full.sample(500)
-    means = torch.cat(
-        [batch.inputs[:, list(places), :4].mean(1, keepdim=True)
-         for places in (range(57, 64, 2), range(49, 56, 2), range(2, 48, 3))], dim=-1
-    )  # fmt: skip
-    outputs = means.expand(-1, full.n_positions, -1)
-    assert float(full.loss(outputs, batch)) == pytest.approx(full.plateau, abs=0.02)
-    assert full.partial_losses(outputs, batch).tolist() == pytest.approx(
-        [0.75, 0.75, 0.94], abs=0.05
-    )
-
-
-def test_every_example_equals_its_single_draw_and_splits_share_nothing():
-    task = ConditionalRetrievalTask(graph=GRAPHS["functions"])
-    whole = task.sample(20, seed=9)
-    one = task.sample(1, seed=9, start=13)
-    for name in ("inputs", "targets", "roles"):
-        assert torch.equal(getattr(one, name)[0], getattr(whole, name)[13])
-    splits = ("train", "validation", "discovery", "test")
-    drawn = [task.sample(20, seed, split=s).inputs[:, 0, 0] for seed in (0, 1) for s in splits]
-    assert len(torch.cat(drawn).unique()) == 160
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"chains": 0}, "chains to be an integer of at least 1, found 0"),
-        ({"dim": 3}, "an even dim"),
-        ({"chains": 100}, "at most 25000 positions in 4 dimensions, found 30500; use fewer chains"),
-        ({"chains": 2, "graph": FIBONACCI}, "found [0-9]{13,20}; use"),
-        ({"chains": 10**9}, "use fewer chains, a smaller graph or tables 'chains'"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(change, text):
-    with pytest.raises(InputError, match=f"^task: .*{text}"):
-        ConditionalRetrievalTask(**change)
-
-
-@pytest.mark.parametrize(
-    ("field", "text"),
-    [
-        ("graph", "graph to be a RetrievalGraph, such as GRAPHS['triple'], path_graph(3) or"),
-        ("tables", "tables 'full' or 'chains', found 'triple'"),
-    ],
-)
-def test_text_is_no_graph_and_other_tables_are_refused(field, text):
-    task = ConditionalRetrievalTask()
-    object.__setattr__(task, field, "triple")  # around the type checks of these tests
-    with pytest.raises(InputError, match=f"^task: expected {re.escape(text)}"):
-        task.__post_init__()
-
-
-# With the rest
-
-
-def test_recipes_hold_either_task():
-    conditional = Recipe(task=ConditionalRetrievalTask(graph=GRAPHS["functions"], chains=2))
-    for recipe in (conditional, Recipe()):
-        assert from_data(Recipe, json.loads(json.dumps(to_data(recipe))), "r") == recipe
-    data = to_data(conditional)["task"]
-    assert data["name"] == "conditional" and data == conditional.task.to_dict()
-    assert data["graph"].endswith("value <- function, number")
-    assert "name" not in to_data(Recipe())["task"]  # as in older files
-    named = from_data(Recipe, {"task": {"name": "retrieval", "steps": 2}}, "r")
-    assert named.task == RetrievalTask(steps=2)
-
-
-@pytest.mark.parametrize(
-    ("task", "text"),
-    [
-        (
-            {"name": "words"},
-            "r: task: expected the name 'retrieval' or 'conditional' or .*, found 'words'",
-        ),
-        ({"graph": "triple"}, "r: task: expected the keys chains, steps, .* found 'graph'"),
-        ({"name": "conditional", "graph": "a; b <- c"}, "r: task.graph: graph: expected keys of"),
-        ({"name": "conditional", "graph": 3}, "r: task.graph: expected text, found"),
-        ({"name": "conditional", "tables": "no"}, "r: task.tables: expected 'full' or 'chains'"),
-    ],
-)
-def test_bad_tasks_in_recipes_are_refused_by_key(task, text):
-    with pytest.raises(InputError, match=f"^{text}"):
-        from_data(Recipe, {"task": task}, "r")
 
 
 def test_the_command_line_takes_the_task_of_the_preset():
@@ -402,35 +240,8 @@ def test_the_command_line_takes_the_task_of_the_preset():
         parsed("conditional", "--task.steps", "3")
 
 
-def test_the_preset_is_the_papers_example():
-    recipe = PRESETS["conditional"]
-    assert recipe.task == ConditionalRetrievalTask(graph=TRIPLE, base=10.0, tables="chains")
-    assert (recipe.model.layers, recipe.model.d_model) == (6, 64)
-
-
 SMALL = ConditionalRetrievalTask(chains=2, graph=GRAPHS["functions"], dim=2)
 SIZES = ModelConfig(layers=2, heads=1, d_model=8)
-
-
-def test_a_checkpoint_comes_back_with_its_task(tmp_path):
-    model = build_model(SIZES, SMALL, seed=3).eval()
-    save_checkpoint(tmp_path / "c.safetensors", model, SMALL, SIZES, {})
-    loaded = load_checkpoint(tmp_path / "c.safetensors")
-    assert loaded.task == SMALL
-    inputs = SMALL.sample(2).inputs
-    assert torch.equal(loaded.model(inputs), model(inputs))
-
-
-def test_a_run_of_another_task_is_refused(tmp_path):
-    sizes = {"model": SIZES, "examples": 8, "batch": 8}
-    RunFolder(tmp_path, Recipe(task=SMALL, **sizes)).close()
-    RunFolder(tmp_path, read_recipe(tmp_path)).close()
-    for task, text in (
-        (RetrievalTask(), "with task.name = retrieval, found one with task.name = conditional"),
-        (replace(SMALL, graph=TRIPLE), "with task.graph = a; x <- a; y <- a; z <- x, y, found"),
-    ):
-        with pytest.raises(InputError, match=text):
-            RunFolder(tmp_path, Recipe(task=task, **sizes))
 
 
 class HighPlateau(ConditionalRetrievalTask):
@@ -461,12 +272,11 @@ def test_circuits_are_found_and_scored_unchanged(tables):
     assert len(score.heads) == 2
 
 
-def test_figures_and_tables_name_the_nodes():
+def test_paths_are_named_by_the_nodes():
     task = ConditionalRetrievalTask()
     circuit = parse_circuit(["L0.H0 s7<-s5"], task)
     drawing = ri.draw_circuit(circuit, 1, range(8), task=task)
     assert "<title>L0.H0 s7&lt;-s5: z of x,y-&gt;z from x of x,y-&gt;z</title>" in drawing
-    assert ">a?</text>" in drawing
     assert task.path_label(7, 5) == "z <- x of x,y->z"
     assert task.path_label(0, 4) == "query a <- y of a->y"
     assert task.loss_meaning.startswith(

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from retrieval_interp.tasks import EquationsTask, InputError
-from retrieval_interp.tasks.words.equations_task import BEGIN
+from retrieval_interp.tasks import EquationsTask
+from retrieval_interp.tasks.training_task import BEGIN
 from retrieval_interp.tasks.words.prompts import EquationsPrompt
 
 TASKS = [EquationsTask(), EquationsTask(curriculum=False), EquationsTask(3, 4), EquationsTask(2, 1)]
@@ -91,17 +91,6 @@ def test_all_documents_are_equally_likely():
     assert sum((count - 100) ** 2 / 100 for count in counts) < 31 + 4 * math.sqrt(62)  # chi-squared
 
 
-def test_examples_do_not_depend_on_how_they_are_drawn():
-    task = EquationsTask()
-    batch = task.sample(10, seed=4)
-    for index in range(10):
-        alone = task.sample(1, seed=4, start=index)
-        for name in ("inputs", "targets", "roles"):
-            assert torch.equal(getattr(alone, name)[0], getattr(batch, name)[index])
-    other = task.sample(10, seed=4, split="test")
-    assert not torch.equal(other.inputs, batch.inputs)
-
-
 @each_task
 def test_losses_equal_a_loop(task):
     batch = task.sample(6)
@@ -131,25 +120,3 @@ def test_losses_equal_a_loop(task):
     torch.testing.assert_close(task.partial_losses(outputs, batch), losses.mean(0))
     few = outputs[torch.arange(6)[:, None], batch.roles[:, :, -1]]
     torch.testing.assert_close(task.example_losses(few, batch), losses)
-
-
-def test_guessing_is_the_plateau():
-    task = EquationsTask(5, 2)
-    batch = task.sample(4)
-    outputs = torch.zeros(4, task.n_positions, task.d_out)
-    assert float(task.loss(outputs, batch)) == pytest.approx(task.plateau) == math.log(5)
-    assert task.tolerance == pytest.approx(0.05 * math.log(5))
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"chains": 1}, "chains to be an integer of at least 2, found 1"),
-        ({"steps": 0}, "steps to be an integer of at least 1, found 0"),
-        ({"steps": True}, "steps to be an integer"),
-        ({"chains": 100, "steps": 100}, "at most 8192 words, found 30301"),
-    ],
-)
-def test_bad_parameters_are_refused(fields, text):
-    with pytest.raises(InputError, match=text):
-        EquationsTask(**fields)

@@ -170,6 +170,14 @@ def test_a_task_of_ones_own_is_learned_and_explained(tmp_path):
     assert "Sufficient: with 1 of 1 head" in printed
 
 
+@pytest.mark.slow
+def test_a_task_that_can_be_trained_is_added_and_explained(tmp_path):
+    printed = run(ROOT / "examples" / "trained_task.py", cwd=tmp_path)
+    assert "enables L1.H0 query<-value (key 0.9" in printed
+    assert "Sufficient: with 2 of 2 heads replaced" in printed
+    assert (tmp_path / "recall" / "config.json").exists()
+
+
 def test_notebooks_are_committed_without_outputs():
     assert len(NOTEBOOKS) == 5
     for path in NOTEBOOKS:

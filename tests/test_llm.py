@@ -6,28 +6,22 @@ import math
 import random
 import re
 import runpy
-import subprocess
 import sys
 import warnings
 from collections import Counter
 from pathlib import Path
 
-import plotly.io as pio
 import pytest
 
 pytest.importorskip("inspect_ai", reason="needs the extra [llm]")
 
-from inspect_ai import Task, eval
-from inspect_ai.dataset import Sample
+from inspect_ai import eval
 from inspect_ai.log import read_eval_log, write_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
-from retrieval_interp.commands import llm as command
-from retrieval_interp.commands.command import run_command
 from retrieval_interp.llm import benchmark
-from retrieval_interp.llm.plot import accuracy_figure
-from retrieval_interp.llm.results import read_results
-from retrieval_interp.llm.scorer import read_answer
+from retrieval_interp.llm.benchmark import read_answer
+from retrieval_interp.llm.results import accuracy_figure, read_results
 from retrieval_interp.tasks import InputError
 
 pytestmark = [
@@ -116,11 +110,6 @@ def test_an_answer_is_read_without_blanks_stop_quotes_and_capitals_alone(text, a
     assert read_answer(text, CITIES) == answer
 
 
-def test_numbers_are_read_as_they_are_written():
-    read = [read_answer(text, ("0", "1", "2")) for text in ("1.", " 2", "1.0", "01", "s = 1", "-1")]
-    assert read == ["1", "2", None, None, None, None]
-
-
 def test_a_model_that_is_right_is_asked_once(tmp_path):
     task = benchmark.lives_with(questions=5)
     log, sent = ask(task, right, tmp_path)
@@ -128,16 +117,6 @@ def test_a_model_that_is_right_is_asked_once(tmp_path):
     assert metrics(log)["accuracy"] == 1 and attempts(log) == [1] * 5 and len(sent) == 5
     assert {config.temperature for _, config in sent} == {1.0}
     assert ask(task, right, tmp_path, temperature=0.3)[1][0][1].temperature == 0.3
-
-
-@pytest.mark.slow
-def test_a_model_that_guesses_is_right_as_often_as_by_chance(tmp_path):
-    for make, chance in ((benchmark.equations, 1 / 4), (benchmark.relatives, 1 / 16)):
-        log, _ = ask(make(questions=200), blind, tmp_path, log_realtime=False)
-        error = math.sqrt(chance * (1 - chance) / 200)
-        assert log.metadata["chance"] == chance
-        assert abs(metrics(log)["accuracy"] - chance) < 4 * error
-        assert attempts(log) == [1] * 200
 
 
 def test_a_model_is_asked_afresh_until_an_acceptable_answer_comes(tmp_path, monkeypatch):
@@ -178,26 +157,104 @@ def test_several_numbers_of_steps_are_grouped(tmp_path):
     assert found["accuracy"] == (4 + sum(third)) / 8
 
 
-def test_questions_depend_on_the_seed_alone():
-    first, again, other = (
-        [sample.input for sample in benchmark.kingdoms(questions=3, seed=seed).dataset]
-        for seed in (1, 1, 2)
-    )
-    assert first == again != other
-    assert [sample.input for sample in benchmark.kingdoms(questions=2, seed=1).dataset] == first[:2]
+# The command
+
+
+@pytest.fixture
+def run(run_command_in_process):
+    return run_command_in_process
+
+
+def test_the_table_and_the_json_say_what_the_logs_say(run, logs, tmp_path):
+    """Recomputed from what the models said, without a score or metric of ours."""
+    done = run("llm", "plot", logs, "--json", tmp_path / "rows.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = {}
+    for path in logs.glob("*.eval"):
+        log = read_eval_log(str(path))
+        for sample in log.samples:
+            key = (log.eval.model, sample.metadata["formulation"], sample.metadata.get("steps"))
+            outputs = [event.output.completion for event in sample.events if event.event == "model"]
+            said.setdefault(key, []).append((outputs[-1], sample.target, len(outputs)))
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert len(rows) == len(said) == 9
+    for row, line in zip(rows, done.stdout.splitlines()[2:]):
+        last, targets, tries = zip(*said[row["model"], row["formulation"], row["steps"]])
+        n, share = len(last), sum(map(str.__eq__, last, targets)) / len(last)
+        error = math.sqrt(share * (1 - share) / (n - 1))
+        chance = 1 / 16 if row["formulation"] == "relatives" else 1 / 4
+        assert (row["questions"], row["chance"]) == (n, chance)
+        assert (row["accuracy"], row["stderr"]) == pytest.approx((share, error))
+        assert (row["attempts"], row["unanswered"]) == (sum(tries) / n, last.count(never("", 0)))
+        assert (
+            line.split()[2:]
+            == (
+                f"{row['steps'] or '-'} {n} {share:.3f} +- {error:.3f} {chance:.3f} "
+                f"{sum(tries) / n:.2f} {row['unanswered']}"
+            ).split()
+        )
+
+
+def test_the_figure_shows_every_row_with_its_error_and_chance(run, logs, tmp_path):
+    rows = read_results([logs])
+    shown = {}
+    for trace in accuracy_figure(rows).data:
+        for x, y in zip(trace.x, trace.y):
+            shown[trace.name, x] = y
+    for row in rows:
+        places = [row.label] if row.formulation != "equations" else [row.steps]
+        places += [row.label] if row.steps == 5 else []
+        for place in places:
+            assert shown[row.model, place] == row.accuracy
+            assert shown["random guessing", place] == row.chance
+    legend = [trace.name for trace in accuracy_figure(rows).data if trace.showlegend]
+    assert len(legend) == len(set(legend)) == 5
+    done = run("llm", "plot", *logs.glob("*relatives*"), "--out", tmp_path / "figure.html")
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tmp_path / "figure.html").read_text(encoding="utf-8")
+    assert re.findall(r"<(?:script|link|img)[^>]*\s(?:src|href)=", page) == []
+
+
+def changed(logs, folder, **changes):
+    log = read_eval_log(str(next(logs.glob("*kingdoms*"))))
+    for name, value in changes.items():
+        setattr(log, name, value)
+    write_eval_log(log, folder / "changed.json")
+    return [folder / "changed.json"]
+
+
+def written(folder, text):
+    (folder / "other.json").write_text(text)
+    return [folder / "other.json"]
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: benchmark.equations(steps=0), "every number to be an integer of at least 1"),
-        (lambda: benchmark.equations(steps=["1", "x"]), "of at least 1, found 'x'"),
-        (lambda: benchmark.lives_with(steps=[2, 2]), r"expected different numbers, .* \[2, 2\]"),
-        (lambda: benchmark.lives_with(steps=[]), "at least one, found"),
-        (lambda: benchmark.kingdoms(chains=0), "kingdoms: expected chains"),
+        (lambda logs, folder: written(folder, "abc"), "expected an Inspect log"),
+        (lambda logs, folder: written(folder, '{"a": 1}'), "expected an Inspect log"),
+        (lambda logs, folder: changed(logs, folder, status="started"), "the status 'started'"),
+        (lambda logs, folder: changed(logs, folder, samples=[]), "0 scored samples"),
+        (lambda logs, folder: [folder], "or a folder of them, found nothing"),
+        (lambda logs, folder: [folder / "no.eval"], "found nothing"),
+        (lambda logs, folder: [*changed(logs, folder), logs], "expected one log per model"),
+        (lambda logs, folder: [], "expected logs of inspect eval, found none"),
+    ],
+)
+def test_what_is_no_log_of_ours_is_refused_in_a_line(run, logs, tmp_path, make, text):
+    done = run("llm", "plot", *make(logs, tmp_path), "--out", tmp_path / "figure.html")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert text in done.stderr and not (tmp_path / "figure.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: benchmark.equations(steps=0), "expected steps to be an integer of at least 1"),
+        (lambda: benchmark.equations(steps=["1", "x"]), "different integers"),
+        (lambda: benchmark.lives_with(steps=[2, 2]), "different integers"),
         (lambda: benchmark.relatives(chains=13), "expected at most 12 chains"),
-        (lambda: benchmark.functions(questions=0), "functions: expected questions .* found 0"),
-        (lambda: benchmark.functions(attempts=0), "functions: expected attempts .* found 0"),
+        (lambda: benchmark.functions(questions=0), "questions and attempts of at least 1"),
         (lambda: benchmark.functions(seed=-1), "expected a seed from 0 to 2"),
     ],
 )
@@ -216,243 +273,6 @@ def test_a_temperature_of_zero_is_refused(tmp_path):
     assert log.status == "error" and text in log.error.message and sent == []
 
 
-def test_a_local_model_of_hugging_face_is_asked_offline(tmp_path, monkeypatch):
-    pytest.importorskip("accelerate")
-    import huggingface_hub.constants
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
-
-    # As HF_HUB_OFFLINE=1, which is read when the library is imported.
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    words = ["<unknown>", "<end>", "0", "1", "2", "3"]
-    ids = {word: place for place, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unknown>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    folder = tmp_path / "tiny"
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unknown>", eos_token="<end>"
-    ).save_pretrained(folder)
-    sizes = {"vocab_size": len(words), "n_embd": 8, "n_layer": 1, "n_head": 1}
-    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=1, eos_token_id=1)).save_pretrained(folder)
-    (log,) = eval(
-        benchmark.equations(steps=2, questions=4),
-        model="hf/tiny",
-        model_args={"model_path": str(folder), "device": "cpu"},
-        max_tokens=1,
-        max_connections=1,  # or every batch waits two seconds for more
-        display="none",
-        log_dir=str(tmp_path),
-    )
-    assert log.status == "success" and len(log.samples) == 4
-    (row,) = read_results([Path(log.location.removeprefix("file://"))])
-    assert (row.model, row.questions, row.steps) == ("hf/tiny", 4, 2)
-    assert 1 <= row.attempts <= 20
-
-
-# The command
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """The command in this process: its status, output and errors."""
-
-    def run(*argv):
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
-        monkeypatch.setattr(sys, "argv", ["llm", *map(str, argv)])
-        status = 0
-        try:
-            run_command(command.main, "retrieval-interp llm")
-        except SystemExit as stop:
-            status = stop.code
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
-
-
-def counted(folder):
-    """The table's numbers from what the models said, without a score or metric of ours."""
-    rows = {}
-    for path in folder.glob("*.eval"):
-        log = read_eval_log(str(path))
-        for sample in log.samples:
-            key = (log.eval.model, sample.metadata["formulation"], sample.metadata.get("steps"))
-            said = [event.output.completion for event in sample.events if event.event == "model"]
-            rows.setdefault(key, []).append((said[-1] == sample.target, len(said), said[-1]))
-    return rows
-
-
-def test_the_table_and_the_json_say_what_the_logs_say(run, logs, tmp_path):
-    status, out, err = run("plot", logs, "--json", tmp_path / "rows.json")
-    assert (status, err) == (0, "")
-    lines = out.splitlines()
-    assert len({len(line) for line in lines[:10]}) == 1
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    expected = counted(logs)
-    assert len(rows) == len(expected) == 9
-    for row, line in zip(rows, lines[2:]):
-        model, formulation, steps = key = (row["model"], row["formulation"], row["steps"])
-        values, tries, _ = zip(*expected[key])
-        n, share, mean = len(values), sum(values) / len(values), sum(tries) / len(tries)
-        stderr = math.sqrt(share * (1 - share) / (n - 1))
-        assert row["questions"] == n and row["accuracy"] == pytest.approx(share)
-        assert row["stderr"] == pytest.approx(stderr) and row["attempts"] == pytest.approx(mean)
-        assert row["chance"] == (1 / 16 if formulation == "relatives" else 1 / 4)
-        assert row["unanswered"] == sum(said == never(None, 0) for *_, said in expected[key])
-        numbers = f"{share:.3f} +- {stderr:.3f} {row['chance']:.3f} {mean:.2f} {row['unanswered']}"
-        assert line.split() == f"{model} {formulation} {steps or '-'} {n} {numbers}".split()
-    assert (rows[-2]["attempts"], rows[-2]["unanswered"], rows[-2]["accuracy"]) == (4, 6, 0)
-
-
-def test_the_table_agrees_with_the_metrics_of_inspect(logs):
-    for row in read_results([logs]):
-        found = metrics(read_eval_log(row.log, header_only=True))
-        name = "" if row.steps is None else f" D={row.steps}"
-        assert row.accuracy == pytest.approx(found[f"accuracy{name}"])
-        assert row.stderr == pytest.approx(found[f"stderr{name}"])
-
-
-def test_epochs_are_tries_of_the_same_question(tmp_path):
-    def alternately(sample, attempt):
-        return sample.target if attempt % 2 else sample.metadata["acceptable"][0]
-
-    log, _ = ask(benchmark.functions(questions=5), alternately, tmp_path, epochs=2)
-    (row,) = read_results([tmp_path])
-    assert row.questions == 5 and len(log.samples) == 10
-    assert row.accuracy == pytest.approx(metrics(log)["accuracy"])
-    assert row.stderr == pytest.approx(metrics(log)["stderr"])
-
-
-def test_the_figure_shows_every_row_with_its_error_and_chance(logs):
-    before = pio.templates.default
-    rows = read_results([logs])
-    figure = accuracy_figure(rows)
-    assert pio.templates.default == before
-    lines = {trace.name: trace for trace in figure.data if trace.type == "scatter" and trace.y}
-    for model in ("mockllm/right", "mockllm/blind"):
-        own = [row for row in rows if (row.model, row.formulation) == (model, "equations")]
-        trace = lines[model]
-        assert trace.x == (1, 2, 5) and trace.y == tuple(row.accuracy for row in own)
-        assert trace.error_y.array == tuple(row.stderr for row in own)
-    labels = figure.layout.xaxis2.ticktext
-    assert labels == ("equations, D = 5", "kingdoms, D = 5", "functions", "relatives")
-    bars = {
-        (trace.name, labels[x]): y
-        for trace in figure.data
-        if trace.type == "bar"
-        for x, y in zip(trace.x, trace.y)
-    }
-    assert len(bars) == 5 and bars["mockllm/babbling", "kingdoms, D = 5"] == 1
-    left, right_side = (trace for trace in figure.data if trace.name == "random guessing")
-    assert left.line.dash == right_side.line.dash == "dash"
-    assert (left.x, left.y) == ((0.5, 5.5, None), (0.25, 0.25, None))
-    assert right_side.y == (0.25, 0.25, None) * 3 + (0.0625, 0.0625, None)
-    titles = [axis.title.text for axis in [*figure.select_xaxes(), *figure.select_yaxes()]]
-    assert titles == ["D, equations per chain", "formulation", "accuracy", None]
-    shown = [trace.name for trace in figure.data if trace.showlegend]
-    assert sorted(shown) == sorted({trace.name for trace in figure.data})
-    assert len(accuracy_figure([row for row in rows if row.steps is None]).data) == 3
-
-
-def test_the_page_needs_no_network(run, logs, tmp_path):
-    page = tmp_path / "figure.html"
-    status, out, err = run("plot", *logs.glob("*relatives*"), "--out", page)
-    assert (status, err) == (0, "")
-    assert out.splitlines()[-1] == f"figure: {page}"
-    text = page.read_text(encoding="utf-8")
-    assert re.findall(r"<(?:script|link|img)[^>]*\s(?:src|href)=", text) == []
-
-
-def with_status(logs, status, folder):
-    log = read_eval_log(str(next(logs.glob("*kingdoms*"))))
-    log.status = status
-    write_eval_log(log, folder / f"{status}.eval")
-    return folder / f"{status}.eval"
-
-
-def without_samples(logs, status, folder):
-    log = read_eval_log(str(next(logs.glob("*kingdoms*"))))
-    log.samples = []
-    write_eval_log(log, folder / "bare.json")
-    return folder / "bare.json"
-
-
-def written(name, text):
-    def write(logs, status, folder):
-        (folder / name).write_text(text)
-        return folder / name
-
-    return write
-
-
-def of_another_task(logs, status, folder):
-    task = Task(dataset=[Sample(input="Hello?", target="Hello")], name="greetings")
-    log, _ = ask(task, right, folder)
-    return log.location.removeprefix("file://")
-
-
-@pytest.mark.parametrize(
-    ("make", "status", "text"),
-    [
-        (written("notes.txt", "abc"), "", r"notes.txt: expected an Inspect log \(.eval or .json\)"),
-        (
-            written("half.eval", "PK"),
-            "",
-            "half.eval: expected an Inspect log .* inspect eval wrote",
-        ),
-        (written("other.json", '{"a": 1}'), "", "other.json: expected an Inspect log"),
-        (
-            of_another_task,
-            "",
-            "expected a log of equations, .* found one of the task greetings; le",
-        ),
-        (with_status, "started", "expected a finished log, found the status 'started'; finish it"),
-        (with_status, "error", "error.eval: expected a finished log, found the status 'error'"),
-        (without_samples, "", "expected a log with scored samples, found none; run without"),
-        (
-            lambda logs, status, folder: folder,
-            "",
-            "expected a folder with Inspect logs, found none",
-        ),
-        (lambda logs, status, folder: folder / "no.eval", "", "no.eval: .* of them, found nothing"),
-    ],
-)
-def test_what_is_no_log_of_ours_is_refused_in_a_line(run, logs, tmp_path, make, status, text):
-    folder = tmp_path / "given"
-    folder.mkdir()
-    page = tmp_path / "figure.html"
-    found, out, err = run("plot", make(logs, status, folder), "--out", page)
-    assert (found, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("llm: ") and re.search(text, err)
-    assert not page.exists()
-
-
-def test_two_logs_of_the_same_are_refused(run, logs, tmp_path):
-    first = next(logs.glob("*kingdoms*"))
-    (tmp_path / "again.eval").write_bytes(first.read_bytes())
-    status, out, err = run("plot", first, tmp_path)
-    assert (status, out) == (2, "")
-    assert "expected one log per model, formulation and D, found mockllm/babbling, kingdoms" in err
-    assert "leave one out" in err
-
-
-@pytest.mark.parametrize(
-    ("argv", "text"),
-    [
-        ([], "see retrieval-interp llm --help"),
-        (["draw", "logs"], "see retrieval-interp llm --help"),
-        (["plot"], "expected logs of inspect eval, found none; name files or their folder"),
-        (
-            ["plot", ".", "--out", "missing/figure.html"],
-            "expected an existing folder to write into",
-        ),
-    ],
-)
-def test_other_command_lines_are_refused(run, argv, text):
-    status, out, err = run(*argv)
-    assert (status, out, err.count("\n")) == (2, "", 1) and text in err
-
-
 def test_without_inspect_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "inspect_ai", None)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
@@ -463,12 +283,6 @@ def test_without_inspect_the_command_says_what_to_install(monkeypatch, capsys):
         runpy.run_module("retrieval_interp", run_name="__main__")
     assert stop.value.code == 2
     assert "pip install 'retrieval-interp[llm]'" in capsys.readouterr().err
-
-
-def test_importing_the_package_does_not_load_inspect():
-    code = "import retrieval_interp, retrieval_interp.llm, sys; print('inspect_ai' in sys.modules)"
-    run = [sys.executable, "-c", code]
-    assert subprocess.run(run, check=True, capture_output=True, text=True).stdout == "False\n"
 
 
 def test_the_entry_point_names_a_module_with_the_five_tasks():

@@ -5,10 +5,8 @@ import pytest
 import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-from retrieval_interp.circuits import Scorer, mean_attention, parse_circuit
-from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.tasks import EquationsTask, InputError, PromptTask
-from retrieval_interp.tasks.words.equations_task import BEGIN
+from retrieval_interp.tasks.training_task import BEGIN
 from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
@@ -74,24 +72,6 @@ def test_roles_stand_at_the_last_token_of_their_symbols(bpe, rough, formulation)
     assert several > 0 or formulation.name != "lives-with"
 
 
-def test_names_of_roles(bpe):
-    line = PromptTask(EquationsPrompt(steps=2), bpe)
-    assert line.role_names == ("s0", "s1", "s2", "s3", "s4", "s5")
-    assert line.role_labels == (
-        *("query A", "A of A->B", "B of A->B", "B of B->C", "C of B->C", "end"),
-    )
-    assert line.path_label(2, 1) == "B <- A of A->B" and line.path_label(5, 0) == "end <- query A"
-    graph = PromptTask(FunctionsPrompt(), bpe)
-    assert graph.role_labels == (
-        *("variable@question", "alias@question", "argument@definition", "variable@definition"),
-        *("function@definition", "alias@definition", "value@table", "argument@table"),
-        *("function@table", "end"),
-    )
-    assert graph.role_symbols[:2] == ("variable", "alias")
-    assert "EquationsPrompt(steps=2" in line.description and "ours" in line.description
-    assert line.position_labels(line.sample(2), 0)[0] == "<bos>"
-
-
 def test_whole_words_are_the_equations_task():
     """Two makers of the same text: words through a tokenizer, and token numbers at once."""
     equations = EquationsTask(steps=2, curriculum=False)
@@ -108,18 +88,6 @@ def test_whole_words_are_the_equations_task():
     assert at[0] == at[1] and at[2] == at[3] and at[5] == "?"
     assert at[4] == equations.vocabulary[batch.targets[0, 0, 0]]
     assert batch.targets[0, 0].sort().values.tolist() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
-def test_examples_do_not_depend_on_how_many_are_drawn(bpe, rough, formulation):
-    task = PromptTask(formulation, bpe if formulation.name == "kingdoms" else rough)
-    more = task.sample(5, seed=2)
-    for start, count in ((2, 3), *((index, 1) for index in range(5))):
-        some, same = task.sample(count, seed=2, start=start), more[start : start + count]
-        length = min(some.inputs.shape[1], more.inputs.shape[1])
-        assert torch.equal(some.inputs[:, :length], same.inputs[:, :length])
-        assert torch.equal(some.roles, same.roles) and torch.equal(some.targets, same.targets)
-    assert not torch.equal(task.sample(3, split="test").targets, task.sample(3).targets)
 
 
 def test_padding_changes_nothing(rough):
@@ -166,16 +134,6 @@ def test_what_all_answers_share_belongs_to_the_prompt(kind):
         assert tokenizer.decode([tokens.prompt[place]]).strip(" .") in (word, f"{word}?")
 
 
-def test_a_prompt_that_its_answer_changes_is_not_used():
-    """The last character of the prompt and the answer are one token."""
-    prompt = EquationsPrompt(1, 4, "short")
-    merging = tiny_tokenizers.byte_pairs(["?0", "?1", "?2", "?3"] * 9, across_words=True)
-    reason = PromptTask(prompt, merging, answer_prefix="").tokens(prompt.sample(0))
-    assert isinstance(reason, str) and "the tokens of the prompt change with the answer" in reason
-    assert "use another answer_prefix" in reason
-    assert not isinstance(PromptTask(prompt, merging).tokens(prompt.sample(0)), str)
-
-
 def tiny(vocabulary, length):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
@@ -211,37 +169,6 @@ def test_losses_accuracy_and_logit_differences(bpe):
     assert float(task.example_losses(flat, batch).mean()) == pytest.approx(task.plateau)
 
 
-@torch.no_grad()
-def test_circuits_score_as_with_naive_hooks(bpe):
-    task = PromptTask(EquationsPrompt(steps=2), bpe)
-    batch = task.sample(6)
-    model = tiny(len(bpe), batch.inputs.shape[1])
-    scorer = Scorer(model, task, batch)
-    assert scorer.runs.base_outputs.shape == (6, 1, len(bpe))  # logits at the end alone
-    for lines in ([], ["L0.H1 uniform"], ["L0.H0 s2<-s1", "L1.H1 s5<-s2", "L1.H0 identity"]):
-        circuit = parse_circuit(lines, task)
-        with ablated(model, circuit, batch):
-            expected = task.example_losses(model(batch.inputs), batch)
-        torch.testing.assert_close(scorer.losses(circuit), expected, atol=1e-5, rtol=0)
-    attention = mean_attention(model, batch)
-    _, cache = model.run_with_cache(batch.inputs)
-    dest, src = batch.roles[:, 0, 5], batch.roles[:, 0, 0]
-    by_hand = cache["pattern", 1][torch.arange(6), 0, dest, src].mean()
-    assert float(attention[1, 0, 5, 0]) == pytest.approx(float(by_hand), abs=1e-6)
-
-
-def test_merged_symbols_leave_examples_out():
-    """Without word borders some pairs of symbols become one token; others are still usable."""
-    merging = byte_pairs(vocab_size=1200, across_words=True)
-    task = PromptTask(EquationsPrompt(steps=2, question="short"), merging, answer_prefix="")
-    reasons = [task.tokens(task.prompt.sample(index)) for index in range(40)]
-    left_out = [reason for reason in reasons if isinstance(reason, str)]
-    if len(left_out) > 36:
-        with pytest.raises(InputError, match=r"of \d+ examples unusable \(example 0: one token"):
-            task.sample(5)
-    assert left_out and "one token holds symbols of" in left_out[0]
-
-
 class Merging:
     """A tokenizer of whole words that reads `a = 0` as one token."""
 
@@ -267,11 +194,9 @@ def test_what_is_left_out_is_said():
         questions, _ = task.usable(8)
     assert questions == [task.prompt.sample(index) for index in usable]
     tried = usable[-1] + 1
-    first = merged.index(True)
-    assert f"{tried - 8} of {tried} examples are left out: example {first}: one token holds" in str(
+    assert f"{tried - 8} of {tried} examples are left out: example {merged.index(True)}: " in str(
         warned[0].message
     )
-    assert "'a = 0', s1 and s2" in str(warned[0].message) or "'0'" in str(warned[0].message)
 
 
 def test_answers_that_begin_alike_are_refused():
@@ -279,17 +204,3 @@ def test_answers_that_begin_alike_are_refused():
     text = "20 of 20 examples unusable .*the answers '1' and '10' begin with one token"
     with pytest.raises(InputError, match=text):
         task.sample(3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"tokenizer": None}, "expected a Hugging Face tokenizer that gives offsets"),
-        ({"tokenizer": byte_pairs(bos=False), "prepend_bos": True}, "beginning-of-sequence token"),
-    ],
-)
-def test_bad_arguments_are_refused(bpe, arguments, text):
-    with pytest.raises(InputError, match=text):
-        PromptTask(**{"prompt": EquationsPrompt(), "tokenizer": bpe, **arguments})
-    with pytest.raises(InputError, match="n of at least 1"):
-        PromptTask(EquationsPrompt(), bpe).sample(0)

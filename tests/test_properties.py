@@ -23,7 +23,6 @@ from retrieval_interp.tasks import (
     EquationsTask,
     KHopTask,
     PromptTask,
-    RecallTask,
     RepeatedTokensTask,
     RetrievalTask,
 )
@@ -40,7 +39,6 @@ TASKS = {
     "equations": EquationsTask(chains=3, steps=2),
     "repeated": RepeatedTokensTask(length=4, alphabet=5),
     "k-hop": KHopTask(hops=2, alphabet=4),
-    "recall": RecallTask(pairs=3, keys=4, values=4),
 }
 LIVING = ["L0.H1 uniform", "L1.H0 shared s0<-s2 s0<-s1", "L1.H1 one-hot s0<-s1"]
 WITHIN = ["L0.H0 one-hot s2<-s1", "L0.H1 identity", "L1.H0 shared s0<-s2 s0<-s1",

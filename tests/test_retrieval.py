@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks import RetrievalTask
 
 # Appendix A.1: D = 5, four chains, the pairs of step 5 first, the queries left out but one.
 EQUATIONS = """b=2 c=3 d=0 a=1 e=b g=a h=d f=c k=e i=f l=g j=h n=k p=l o=i m=j q=n s=p r=o t=m"""
@@ -41,7 +41,7 @@ def test_layout_equals_a_loop_written_reference(position, curriculum):
     slots = torch.stack(
         [torch.stack([torch.randperm(3, generator=generator) for _ in range(4)]) for _ in range(5)]
     )
-    batch = task.layout(symbols, slots)
+    batch = task.arrange(symbols.flatten(1, 2), slots.flatten(1))
     for example in range(5):
         sequence, vectors = reference_sequence(
             task, symbols[example].tolist(), slots[example].tolist(), range(3)
@@ -77,7 +77,7 @@ def test_layout_gives_the_order_of_the_papers_printed_example():
         chain = next(i for i, chain in enumerate(chains) if pair[0] in chain)
         step = chains[chain].index(pair[0]) + 1
         slots[0, step - 1, chain] = line - 4 * (5 - step)
-    batch = task.layout(symbols, slots)
+    batch = task.arrange(symbols.flatten(1, 2), slots.flatten(1))
     letters = {code: name for name, code in codes.items()}
     printed = [letters[float(value)] for value in batch.inputs[0, :, 0]]
     assert printed[:40] == [name for pair in pairs for name in pair]
@@ -100,34 +100,6 @@ def test_roles_hold_what_equation_1_says():
                 tokens[:, :, role], batch.targets[..., 2 * role - 4 : 2 * role]
             )
     assert len({tuple(row) for row in encodings[0].reshape(-1, 4).round(decimals=5).tolist()}) == 16
-
-
-def test_every_example_equals_its_single_draw_whatever_the_batch():
-    task = RetrievalTask(4, 2, 4)
-    whole = task.sample(40, seed=9)
-    for index in (0, 7, 39):
-        one = task.sample(1, seed=9, start=index)
-        for name in ("inputs", "targets", "roles"):
-            assert torch.equal(getattr(one, name)[0], getattr(whole, name)[index])
-    shuffled = task.examples(torch.tensor([39, 7]), seed=9)
-    assert torch.equal(shuffled.inputs, whole.inputs[[39, 7]])
-
-
-def test_splits_and_seeds_share_nothing():
-    task = RetrievalTask()
-    drawn = [
-        task.sample(50, seed, split=split).inputs[:, 0, 0]
-        for seed in (0, 1)
-        for split in ("train", "validation", "discovery", "test")
-    ]
-    assert len(torch.cat(drawn).unique()) == 400
-
-
-def test_the_callers_random_state_is_left_alone():
-    torch.manual_seed(0)
-    before = torch.random.get_rng_state()
-    RetrievalTask().sample(3)
-    assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_shuffles_are_uniform_and_independent_between_steps():
@@ -160,32 +132,3 @@ def test_losses_of_known_answers():
     partial = task.partial_losses(right, batch)
     assert partial[0] == partial[2] == 0 and abs(float(partial[1]) - 1) < 0.03
     torch.testing.assert_close(task.loss(right, batch), partial.mean())
-
-
-def test_unit_tokens_have_length_one():
-    batch = RetrievalTask(dim=8, tokens="unit").sample(20)
-    torch.testing.assert_close(batch.inputs[..., :8].norm(dim=-1), torch.ones(20, 28))
-    torch.testing.assert_close(batch.targets[..., 8:16].norm(dim=-1), torch.ones(20, 4))
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"chains": 0}, "chains to be an integer of at least 1, found 0"),
-        ({"steps": -3}, "steps to be an integer of at least 1, found -3"),
-        ({"dim": 3}, "an even dim"),
-        ({"base": float("nan")}, "base to be a number above 1, found nan"),
-        ({"chains": 10**9}, "use a smaller task"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(change, text):
-    with pytest.raises(InputError, match=text):
-        RetrievalTask(**change)
-
-
-def test_samples_out_of_range_are_refused():
-    task = RetrievalTask()
-    with pytest.raises(InputError, match="expected n of at least 1, found 0"):
-        task.sample(0)
-    with pytest.raises(InputError, match="expected a seed from 0"):
-        task.sample(1, seed=-1)

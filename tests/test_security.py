@@ -167,8 +167,7 @@ def emergence_page(text, folder, capsys):
 
 
 def log_page(text, folder, capsys):
-    from retrieval_interp.llm.plot import accuracy_figure
-    from retrieval_interp.llm.results import read_results
+    from retrieval_interp.llm.results import accuracy_figure, read_results
 
     (log,) = log_data()
     log["eval"]["model"] = text

@@ -50,20 +50,9 @@ class Fewer(Lookup):
         return super().sample(n // 2, *arguments, **options)
 
 
-class Flat(Lookup):
-    def sample(self, *arguments, **options):
-        batch = super().sample(*arguments, **options)
-        return ri.Batch(batch.inputs[:, :, None, None], batch.targets, batch.roles)
-
-
 class Scalar(Lookup):
     def example_losses(self, outputs, batch):
         return super().example_losses(outputs, batch).mean()
-
-
-class Number(Lookup):
-    def example_losses(self, outputs, batch):
-        return 0.5
 
 
 class FewWords(Lookup):
@@ -127,10 +116,8 @@ WRONG = [
     (NoBatch, "expected example_losses(outputs, batch), found example_losses(outputs) (too many"),
     (Tuple, "expected sample to return an ri.Batch of inputs, targets and roles, found tuple"),
     (Fewer, "expected 8 examples from sample(8, ...), found 4: inputs of int64 of [4, 13]"),
-    (Flat, "[batch, pos, d_in] (vectors), found int64 of [8, 13, 1, 1]"),
     (Scalar, "expected example_losses of shape [8, asked], one row per example and one column"),
     (Scalar, "if one thing is asked, found float32 of []"),
-    (Number, "found float"),
     (FewWords, "a vocabulary with a word for every token, found 2 words and the token 12"),
     (Wrong, "in floating point, of which a mean can be taken, found bool of [8, 4]; use .float()"),
     (changing("inputs", lambda x: x - 1), "ids from 0 to 12, which the model knows, found -1"),

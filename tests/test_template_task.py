@@ -1,6 +1,5 @@
 """Templates with roles, and indirect objects."""
 
-import math
 import re
 from collections import Counter
 from itertools import pairwise, product
@@ -10,6 +9,7 @@ import torch
 
 from retrieval_interp.tasks import IndirectObjectTask, InputError, TemplateTask
 from retrieval_interp.tasks.words.indirect_object_task import NAMES, TEMPLATES
+from retrieval_interp.tasks.words.text_task import Unusable
 from tests import tiny_tokenizers
 
 PEOPLE = ["Anna", "Bob", "Clara", "Dan", "Eve", "Frank", "Greta", "Hugo", "Ida", "Jakob"]
@@ -49,6 +49,14 @@ def giving(tokenizer, **changes):
     return TemplateTask(**{**arguments, "tokenizer": tokenizer, **changes})
 
 
+def tokens_of(task, question):
+    """A question's tokens, or why it has none."""
+    try:
+        return task.tokens(question)
+    except Unusable as error:
+        return str(error)
+
+
 @pytest.mark.parametrize("kind", ["bytes", "llama", "words"])
 def test_roles_stand_at_the_last_token_of_their_words(kind, bpe):
     tokenizer = {
@@ -60,7 +68,7 @@ def test_roles_stand_at_the_last_token_of_their_words(kind, bpe):
     questions, tokens = [], []
     for index in range(60):
         question = task.question(index, seed=3)
-        made = task.tokens(question)
+        made = tokens_of(task, question)
         if not isinstance(made, str):  # else two names begin alike
             questions.append(question)
             tokens.append(made)
@@ -85,38 +93,6 @@ def test_roles_stand_at_the_last_token_of_their_words(kind, bpe):
             and question.correct == question.prompt[io.start : io.end]
         )
     assert several > 0 or kind == "words"
-
-
-def test_names_losses_and_padding(bpe):
-    task = giving(bpe)
-    assert task.role_names == ("END", "S2", "S1+1", "S1", "IO")
-    assert task.role_labels == task.role_symbols == ("END", "S2", "S1+1", "S1", "IO")
-    assert task.path_label(0, 4) == "END <- IO" and task.answer_roles == (0,)
-    assert task.plateau == pytest.approx(math.log(2)) and task.tolerance is None
-    assert "2 templates in the tokens of ours" in task.description
-    tokens = [made for i in range(40) if not isinstance(made := task.tokens(task.question(i)), str)]
-    batch = task.batch(tokens)
-    ends = batch.roles[:, 0, 0]
-    assert len(set(ends.tolist())) > 1
-    assert ends.tolist() == [len(each.prompt) - 1 for each in tokens]
-    outputs = torch.randn(*batch.inputs.shape, len(bpe), generator=torch.Generator().manual_seed(0))
-    padded = outputs.clone()
-    for example, end in enumerate(ends.tolist()):
-        padded[example, end + 1 :] = math.nan  # never scored
-    losses = task.example_losses(padded, batch)
-    right = 0
-    for example, each in enumerate(tokens):
-        good, bad = (float(outputs[example, ends[example], token]) for token in each.answers)
-        assert float(losses[example]) == pytest.approx(math.log1p(math.exp(bad - good)), abs=1e-5)
-        found = float(task.logit_differences(outputs, batch)[example])
-        assert found == pytest.approx(good - bad, abs=1e-5)
-        right += good > bad
-    assert task.accuracy(padded, batch) == pytest.approx(right / len(tokens))
-
-
-def test_roles_are_by_default_the_end_and_the_marks_from_last_to_first(bpe):
-    task = giving(bpe, roles=None)
-    assert task.role_labels == ("END", "S2", "place", "IO", "S1")
 
 
 def test_all_other_words_are_wrong_by_default(bpe):
@@ -147,83 +123,33 @@ def test_few_examples_come_in_turns_in_every_split(bpe):
         assert counts == {"France:": 3, "Italy:": 3, "Peru:": 3}
 
 
-def test_every_filling_is_as_likely_as_any_other(bpe):
-    names = PEOPLE[:4]
-    task = giving(
-        bpe,
-        fillings={
-            **FILLINGS,
-            "IO": names,
-            "S1": names,
-            "place": [f"{p}{n}" for p in PLACES for n in range(9)],
-        },
-    )
-    pairs = Counter()
-    for index in range(1200):
-        question = task.question(index)
-        word = {o.role: question.prompt[o.start : o.end] for o in question.occurrences}
-        assert word["S1"] == word["S2"] != word["IO"] == question.correct
-        pairs[word["S1"], word["IO"]] += 1
-    assert len(pairs) == 12 and min(pairs.values()) > 30
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"templates": []}, "templates: expected a list of texts, at least one"),
         ({"templates": "{IO} and {S1}"}, "templates: expected a list of texts"),
-        (
-            {"templates": ["{IO} saw {S1}, who saw"]},
-            r"templates: expected the role \{S2\} in one of them, found it in none",
-        ),
-        (
-            {"templates": ["{IO} and {S1}, {S2}, {IO} to"]},
-            r"expected \{IO\} once, found it 2 times",
-        ),
-        (
-            {"templates": ["{IO} and {S1} and {X}, {S2} to"]},
-            r"expected words for \{X\} of template 1",
-        ),
-        ({"templates": ["{IO and {S1}, {S2} to"]}, "expected marks such as {IO}"),
-        ({"templates": ["{IO} and {S1}, {S2} to {END}"]}, "other than END"),
-        ({"templates": ["{IO} and {S1}, {S2} to "]}, "expected no blank at the end"),
-        (
-            {"templates": ["{IO} and {S1}, {S2} to"]},
-            r"expected the mark \{place\}, found it in none",
-        ),
-        ({"fillings": {}}, "fillings: expected words for every mark, found none"),
-        ({"fillings": []}, "fillings: expected a list of words by name, at least one"),
-        (
-            {"fillings": {**FILLINGS, "IO": []}},
-            "fillings of IO: expected a list of words, at least one",
-        ),
-        (
-            {"fillings": {**FILLINGS, "S2": "S9"}},
-            "fillings of S2: expected a list of words, or the name",
-        ),
+        ({"templates": ["{IO} saw {S1}, who saw"]}, r"roles: expected a name .* found 'S2'"),
+        ({"templates": ["{IO} and {S1}, {S2}, {IO} to"]}, "different marks"),
+        ({"templates": ["{IO} and {S1} and {X}, {S2} to"]}, "templates: .* found 'X'"),
+        ({"templates": ["{IO and {S1}, {S2} to"]}, "expected different marks such as {IO}"),
+        ({"templates": ["{IO} and {S1}, {S2} to {END}"]}, "not {END}"),
+        ({"templates": ["{IO} and {S1}, {S2} to "]}, "without a blank at the end"),
+        ({"fillings": {}}, "expected a name with words"),
+        ({"fillings": {**FILLINGS, "IO": []}}, "fillings of IO: expected a list of texts"),
+        ({"fillings": {**FILLINGS, "S2": "S9"}}, "fillings: expected a name .* found 'S9'"),
         ({"fillings": {**FILLINGS, "IO": ["Bob"], "S1": ["Bob"]}}, "expected enough words"),
-        (
-            {"fillings": {**FILLINGS, "IO": [" Bob"]}},
-            "expected every symbol to be a word, found ' Bob'",
-        ),
-        (
-            {"answer": "OI"},
-            r"answer: expected a name in the fillings \(IO, S1, S2, place\), found 'OI'",
-        ),
-        ({"answer": 3}, "answer: expected a name in the fillings"),
-        ({"wrong": ["S1", "S7"]}, "wrong: expected a name in the fillings .* found 'S7'"),
-        ({"wrong": []}, "at least two words"),
+        ({"fillings": {**FILLINGS, "IO": [" Bob"]}}, "without a blank"),
+        ({"answer": "OI"}, r"answer: expected a name .*\(IO, S1, S2, place\), found 'OI'"),
+        ({"wrong": ["S1", "S7"]}, "wrong: expected a name .* found 'S7'"),
+        ({"wrong": []}, "at least two answers"),
         ({"wrong": "IO"}, "expected different words for IO and IO"),
         ({"roles": ("S1", "IO")}, "roles: expected different ones, with END among them"),
         ({"roles": ("END", "S1", "S1")}, "roles: expected different ones"),
-        ({"roles": ("END", "S4")}, r"expected the role \{S4\}"),
         ({"tokenizer": None}, "expected a Hugging Face tokenizer that gives offsets"),
-        (
-            {"tokenizer": tiny_tokenizers.byte_pairs(TEXTS, 300, bos=False), "prepend_bos": True},
-            "beginning-of-sequence token",
-        ),
+        ({"tokenizer": tiny_tokenizers.byte_pairs(TEXTS, 300, bos=False), "prepend_bos": True},
+         "beginning-of-sequence token"),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_checks):
     with pytest.raises(InputError, match=text) as refused:
         giving(**{"tokenizer": bpe, **changes})
@@ -233,29 +159,16 @@ def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        (
-            {"fillings": {**FILLINGS, "IO": ["Jan", "Jana", "Tom"]}, "wrong": None},
-            "begin with one token; use answers that begin differently",
-        ),
-        ({"templates": ["{place} {IO} {S1} saw {S2}"]}, "roles END and S2 stand at one token"),
-        (
-            {
-                "templates": ["{place} {S1} {IO} , {S2}s saw"],
-                "fillings": {**FILLINGS, "IO": ["Bob"]},
-            },
-            "roles S1[+]1 and IO stand at one token",
-        ),
-        (
-            {"templates": ["{place}: {S1}{IO} , {S2} saw"]},
-            "one token holds symbols of .* put text between",
-        ),
+        ({"fillings": {**FILLINGS, "IO": ["Jan", "Jana", "Tom"]}, "wrong": None},
+         "begin with one token"),
+        ({"templates": ["{place} {IO} {S1} saw {S2}"]}, "roles END and S2 share a token"),
+        ({"templates": ["{place}: {S1}{IO} , {S2} saw"]}, "put text between"),
     ],
-)
+)  # fmt: skip
 def test_what_makes_examples_unusable_is_said(changes, text):
     joined = [f" {a}{b}" for a in PEOPLE for b in PEOPLE]
-    tokenizer = tiny_tokenizers.byte_pairs([*TEXTS, *joined], 2000)
-    task = giving(tokenizer, **changes)
-    reasons = [task.tokens(task.question(index)) for index in range(40)]
+    task = giving(tiny_tokenizers.byte_pairs([*TEXTS, *joined], 2000), **changes)
+    reasons = [tokens_of(task, task.question(index)) for index in range(40)]
     assert any(isinstance(reason, str) and re.search(text, reason) for reason in reasons)
 
 

@@ -12,7 +12,6 @@ from retrieval_interp.tasks import (
     ConditionalRetrievalTask,
     EquationsTask,
     KHopTask,
-    RecallTask,
     RepeatedTokensTask,
     RetrievalTask,
 )
@@ -24,7 +23,6 @@ TASKS = (
     EquationsTask(chains=2, steps=1),
     RepeatedTokensTask(length=3, alphabet=4),
     KHopTask(hops=2, alphabet=3),
-    RecallTask(pairs=2, keys=3, values=2),
 )
 SIZES = ModelConfig(layers=2, heads=1, d_model=4)
 

@@ -2,7 +2,7 @@
 
     python benchmarks/foreign/arena.py PATH [--models NAME ...] [--json FILE]
 
-PATH is the checked-out repository. What is published is what its own solutions say.
+PATH is the checked-out repository. "Published" is what its own solutions say.
 """
 
 import json
@@ -17,7 +17,7 @@ from elsewhere import Example, Foreign, ForeignTask, has, main
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits import Circuit, Head
 from retrieval_interp.circuits.mechanisms import SAME, UNIFORM
 from retrieval_interp.tasks import Split
 
@@ -42,7 +42,7 @@ class Palindromes(ForeignTask):
 class FirstUnique(ForeignTask):
     """At every letter, which is the first that has occurred once so far? (one chain per letter)
 
-    The role `unique` is where it stands, `same` where this letter stood before.
+    The role `unique` is the place of that letter, `same` the last place of this letter.
     """
 
     role_names = ("here", "same", "unique", "START")
@@ -64,7 +64,7 @@ class FirstUnique(ForeignTask):
 class SortedList(ForeignTask):
     """Ten numbers, SEP, and the same in order (one chain per number that is asked).
 
-    `own` is where the last number stands in the list, `next` where the one that follows does.
+    `own` is the place in the list of the last number, `next` that of the one that follows.
     """
 
     role_names = ("here", "SEP", "own", "next")
@@ -83,10 +83,7 @@ class SortedList(ForeignTask):
 
 
 class Cumsum(ForeignTask):
-    """The sign of the sum so far, at each of 20 numbers from -5 to 5 (one chain per number).
-
-    The model was trained with negative numbers as indices, which count from the end.
-    """
+    """The sign of the sum so far, at each of 20 numbers from -5 to 5 (one chain per number)."""
 
     role_names = ("here", "before", "first")
     asked = range(20)
@@ -98,6 +95,7 @@ class Cumsum(ForeignTask):
             numbers.append(-rng.randint(0, 5) if back else rng.randint(0, 5))
         sums = [sum(numbers[: place + 1]) for place in range(20)]
         roles = [[place, place - 1, 0 if place else -1] for place in range(20)]
+        # Trained with negative numbers as indices, which count from the end.
         return [n % 11 for n in numbers], [1 + (s > 0) - (s < 0) for s in sums], roles
 
 
@@ -206,4 +204,4 @@ def idle(circuit: Circuit, layer: int, head: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(__doc__, models, None)
+    main(__doc__, models)

@@ -1,17 +1,15 @@
 """What the programs of this folder share: tasks drawn one by one, and a table of what is found.
 
-Each program reads the weights of models that others trained, from a path that the user gives;
-nothing of theirs is copied here. Their tasks are written anew, with roles, from what the authors
-say.
+Each program reads the weights of models that others trained, from a path that the user gives. Their
+tasks are written anew, with roles, from what the authors say.
 
 A circuit is found by `ri.discover` with its defaults and scored on 2,000 examples of the `test`
 split. `holds` is what it promises, decided there: *yes* or *no* by two standard errors, else *not
 clear*; a search that finds nothing promises nothing.
 """
 
+import argparse
 import sys
-import time
-from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -22,9 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits import Circuit, Scorer
 from retrieval_interp.circuits.runs.losses import standard_error
-from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.circuits.scores.tolerance import (
     Bar,
     constant_loss,
@@ -34,7 +31,7 @@ from retrieval_interp.circuits.scores.tolerance import (
 from retrieval_interp.tasks import Split
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-import measure
+from measure import Rows, benchmark, timed
 
 Example = tuple[list[int], list[int], list[list[int]]]  # tokens, targets, roles by chain
 
@@ -52,14 +49,8 @@ class ForeignTask(ri.Task):
     def draw(self, rng: Random) -> Example:
         raise NotImplementedError
 
-    def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        split: Split = "train",
-        start: int = 0,
-    ) -> ri.Batch:
+    def sample(self, n: int, seed: int = 0, device: Any = "cpu", split: Split = "train",
+               start: int = 0) -> ri.Batch:  # fmt: skip
         drawn = [self.draw(Random(f"{seed} {split} {start + number}")) for number in range(n)]
         tokens, targets, roles = (torch.tensor(part) for part in zip(*drawn))
         return ri.Batch(tokens, targets, roles).to(device)
@@ -85,24 +76,20 @@ class Foreign(NamedTuple):
 def has(*paths: str) -> Callable[[Circuit], bool]:
     """Whether a circuit names one of some paths, as carrying or as needed by the model."""
     return lambda circuit: any(
-        str(path.head) + " " + path.path.text(circuit.role_names) in paths
-        for path in circuit.every_path()
+        path.text(circuit.role_names) in paths for path in circuit.every_path()
     )
 
 
 def row(found: Foreign, examples: int, tested: int, **options: Any) -> dict[str, Any]:
     """What is found in one model."""
     model, task = found.model, found.task
-    start = time.perf_counter()
-    circuit = ri.discover(model, task, examples=examples, **options)
-    seconds = time.perf_counter() - start
+    seconds, circuit = timed(lambda: ri.discover(model, task, examples=examples, **options))
     batch = task.sample(tested, split="test")
     scorer = Scorer(model, task, batch)
-    intact = scorer.base_losses.mean(dim=1)
-    losses = scorer.losses(circuit).mean(dim=1)
+    intact, losses = scorer.base_losses.mean(dim=1), scorer.losses(circuit).mean(dim=1)
     nothing = uninformed_loss(model, task, batch, scorer.each)
-    bar = Bar(task, intact, nothing.loss, None)
-    above = bar.side(losses)
+    above = Bar(task, intact, nothing.loss, None).side(losses)
+    holds = {True: "no", False: "yes", None: "not clear"}[above]
     agrees = {says: check(circuit) for says, check in found.published.items()}
     print(f"\n{found.name}:\n{circuit}", file=sys.stderr)
     for says, same in agrees.items():
@@ -117,31 +104,25 @@ def row(found: Foreign, examples: int, tested: int, **options: Any) -> dict[str,
         "error": standard_error(losses - intact),
         "kept": kept_share(float(losses.mean()), float(intact.mean()), nothing.loss),
         "replaced": f"{len(circuit.mechanisms)} of {model.cfg.n_layers * model.cfg.n_heads}",
-        "holds": {True: "no", False: "yes", None: "not clear"}[above]
-        if circuit.mechanisms
-        else "found nothing",
+        "holds": holds if circuit.mechanisms else "found nothing",
         "agrees": f"{sum(agrees.values())} of {len(agrees)}",
         "seconds": seconds,
     }
 
 
 def main(
-    description: str | None,
-    models: Callable[[Path], dict[str, Callable[[], Foreign]]],
-    argv: Sequence[str] | None,
+    description: str | None, models: Callable[[Path], dict[str, Callable[[], Foreign]]]
 ) -> None:
-    """Run one of the programs."""
-    parser: ArgumentParser = measure.arguments(description)
-    parser.add_argument("path", type=Path, help="the checked-out repository")
-    parser.add_argument("--models", nargs="+", help="some of them; default all")
-    parser.add_argument("--examples", type=int, default=512, help="that decide")
-    options = parser.parse_args(argv)
-    device = measure.prepare(options)
-    known = models(options.path)
-    if wrong := set(options.models or ()) - known.keys():
-        parser.error(f"--models: expected some of {', '.join(known)}, found {min(wrong)}")
-    examples, tested = (32, 64) if options.quick else (options.examples, 2000)
-    more = {"restarts": 1} if options.quick else {}
-    rows = [row(known[name](), examples, tested, **more) for name in options.models or known]
-    torch.set_grad_enabled(True)
-    measure.report(rows, options, argv, machine=measure.machine(device), examples=tested)
+    """Run one of the programs, which are given the path of a checked-out repository."""
+
+    def rows(options: argparse.Namespace) -> Rows:
+        known, more = models(options.path), {"restarts": 1} if options.quick else {}
+        names = options.models or list(known)
+        return [row(known[name](), options.examples, options.tested, **more) for name in names]
+
+    benchmark(
+        description,
+        rows,
+        {"path": Path, "models": [], "examples": 512, "tested": 2000},
+        quick={"examples": 32, "tested": 64},
+    )()

@@ -13,10 +13,11 @@ from random import Random
 
 import torch
 from elsewhere import Example, Foreign, ForeignTask, main
-from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from retrieval_interp.circuits.circuit import Circuit, RolePath
+from retrieval_interp.circuits import Circuit, RolePath
 
 
 class Hops(ForeignTask):
@@ -56,14 +57,21 @@ class Hops(ForeignTask):
 def converted(file: Path) -> HookedTransformer:
     """A GPT-2 of Hugging Face whose outputs are its last hidden state."""
     old = torch.load(file, map_location="cpu", weights_only=True)
-    layers = 1 + max(int(name.split(".")[2]) for name in old if ".h." in name)
-    d_vocab, width = old["backbone.wte.weight"].shape
+    weights = {name.removeprefix("backbone."): value for name, value in old.items()}
+    d_vocab, width = weights["wte.weight"].shape
+    n_ctx, layers = len(weights["wpe.weight"]), sum(".ln_1.weight" in name for name in weights)
+    sizes = {"vocab_size": d_vocab, "n_positions": n_ctx, "n_embd": width, "n_layer": layers}
+    theirs = GPT2LMHeadModel(GPT2Config(**sizes, n_head=4, tie_word_embeddings=False))
+    theirs.transformer.load_state_dict(
+        {name: weights[name] for name in theirs.transformer.state_dict()}
+    )
+    theirs.lm_head.weight.data = torch.eye(width)
     config = HookedTransformerConfig(
         n_layers=layers,
         n_heads=4,
         d_model=width,
         d_head=width // 4,
-        n_ctx=old["backbone.wpe.weight"].shape[0],
+        n_ctx=n_ctx,
         d_vocab=d_vocab,
         d_vocab_out=width,
         act_fn="gelu_new",
@@ -71,37 +79,8 @@ def converted(file: Path) -> HookedTransformer:
         device="cpu",
     )
     model = HookedTransformer(config)
-    new = dict(model.state_dict())
-    new |= {
-        "embed.W_E": old["backbone.wte.weight"],
-        "pos_embed.W_pos": old["backbone.wpe.weight"],
-        "ln_final.w": old["backbone.ln_f.weight"],
-        "ln_final.b": old["backbone.ln_f.bias"],
-        "unembed.W_U": torch.eye(width),
-        "unembed.b_U": torch.zeros(width),
-    }
-    for layer in range(layers):
-        here, there = f"blocks.{layer}", f"backbone.h.{layer}"
-        weights = old[f"{there}.attn.c_attn.weight"].chunk(3, dim=1)
-        biases = old[f"{there}.attn.c_attn.bias"].chunk(3)
-        for name, weight, bias in zip("QKV", weights, biases):
-            new[f"{here}.attn.W_{name}"] = by_head(weight.T).transpose(1, 2)
-            new[f"{here}.attn.b_{name}"] = by_head(bias)
-        new[f"{here}.attn.W_O"] = by_head(old[f"{there}.attn.c_proj.weight"])
-        new[f"{here}.attn.b_O"] = old[f"{there}.attn.c_proj.bias"]
-        for name, part in (("in", "c_fc"), ("out", "c_proj")):
-            new[f"{here}.mlp.W_{name}"] = old[f"{there}.mlp.{part}.weight"]
-            new[f"{here}.mlp.b_{name}"] = old[f"{there}.mlp.{part}.bias"]
-        for norm, part in (("ln1", "ln_1"), ("ln2", "ln_2")):
-            new[f"{here}.{norm}.w"] = old[f"{there}.{part}.weight"]
-            new[f"{here}.{norm}.b"] = old[f"{there}.{part}.bias"]
-    model.load_state_dict(new)
+    model.load_state_dict(convert_gpt2_weights(theirs, config), strict=False)
     return model.eval()
-
-
-def by_head(x: Tensor) -> Tensor:
-    """The first axis divided among four heads."""
-    return x.unflatten(0, (4, -1))
 
 
 def models(path: Path) -> dict[str, Callable[[], Foreign]]:
@@ -123,4 +102,4 @@ def models(path: Path) -> dict[str, Callable[[], Foreign]]:
 
 
 if __name__ == "__main__":
-    main(__doc__, models, None)
+    main(__doc__, models)

@@ -66,21 +66,18 @@ class Ablations:
         return sorted(self.paths, key=lambda row: -row.live_loss)
 
     def __str__(self) -> str:
-        costs, names = self.head_costs, self.role_names
+        costs, names, intact = self.head_costs, self.role_names, self.baseline_loss
         heads = [
             (str(head), [*(self.heads[head, m] for m in (UNIFORM, IDENTITY)), costs[head]])
             for head in sorted(costs, key=lambda head: -costs[head])
         ]
         paths = [
-            (
-                row.path.text(names),
-                [row.attention, row.live_loss, row.live_loss - self.baseline_loss],
-            )
+            (row.path.text(names), [row.attention, row.live_loss, row.live_loss - intact])
             for row in self.by_cost
         ]
         return "\n".join(
             [
-                f"intact loss {self.baseline_loss:.4f}",
+                f"intact loss {intact:.4f}",
                 *number_table("head replaced", ("uniform", "identity", "rises by"), heads),
                 *number_table("path cut live", ("attention", "loss", "rises by"), paths),
             ]
@@ -126,11 +123,7 @@ class EstimatedAblations:
 
 
 def ablations(
-    model: Any,
-    task: Task,
-    batch: Batch,
-    least: float = 0.0,
-    progress: Progress = no_progress,
+    model: Any, task: Task, batch: Batch, least: float = 0.0, progress: Progress = no_progress
 ) -> Ablations:
     """Replace every head, and cut every path, one at a time.
 

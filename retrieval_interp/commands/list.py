@@ -1,16 +1,19 @@
 """Lists what there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`.
 
-It does not load torch, which takes seconds: only the headers of checkpoints are read, and presets
-and tasks, which need torch, are repeated here by name (a test compares).
+It does not load torch, which takes seconds: only the headers of checkpoints and the docstrings of
+tasks are read, and presets, which need torch, are repeated here by name (a test compares).
 """
 
+import ast
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
+from retrieval_interp import tasks
 from retrieval_interp.commands.command import parse_options
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
 from retrieval_interp.sweep.scales import GRIDS, SCALES
@@ -30,17 +33,8 @@ PRESETS = {
     "k-hop": "1 to 3 hops of induction: 4 layers, no MLPs",
     "k-hop-7": "1 to 7 hops in the 4 layers that they need at least, no MLPs",
 }
-TASKS = {
-    "RetrievalTask": "chains of vectors, followed for D steps",
-    "ConditionalRetrievalTask": "chains of vectors whose steps depend on one another as a graph",
-    "EquationsTask": "equations in whole words, for models trained here",
-    "RepeatedTokensTask": "the next token of a random sequence that is repeated",
-    "KHopTask": "what followed a token the last time, and so on, k times",
-    "RecallTask": "the values of keys",
-    "PromptTask": "five formulations in English, for language models",
-    "TemplateTask": "sentences of your own with roles, for language models",
-    "IndirectObjectTask": "to whom something is given, for language models",
-}
+
+_BASES = {"Task", "TrainingTask", "TokenTask", "VectorTask"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
         "checkpoints": (["checkpoint", "task", "layers x heads", "loss"], _checkpoints()),
         "presets": (["preset", "what train --preset trains"], PRESETS.items()),
         "grids": (["grid or scale", "what sweep --grid and --scale run"], (GRIDS | scales).items()),
-        "tasks": (["task", "what is asked"], TASKS.items()),
+        "tasks": (["task", "what is asked"], _tasks()),
     }
     texts = [
         "\n".join(text_table(header, list(rows), width=terminal_width()))
@@ -69,6 +63,16 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
         if kind in ("all", name)
     ]
     print("\n\n".join(texts))
+
+
+def _tasks() -> Iterator[list[str]]:
+    """The exported tasks, and how their docstrings begin."""
+    names = {name for name in dir(tasks) if name.endswith("Task")} - _BASES
+    for path in sorted(Path(tasks.__file__).parent.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and node.name in names:
+                first, *_ = (ast.get_docstring(node) or "").splitlines()
+                yield [node.name, first.removesuffix(".")]
 
 
 def _checkpoints() -> Iterator[list[str]]:

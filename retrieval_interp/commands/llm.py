@@ -41,11 +41,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
             import inspect_ai  # noqa: F401
         except ImportError:
             raise InputError(
-                "expected Inspect to be installed, found it is not; pip install "
-                "'retrieval-interp[llm]'"
+                "expected Inspect to be installed; pip install 'retrieval-interp[llm]'"
             ) from None
-
-        from retrieval_interp.llm.results import read_results, results_table
+        from retrieval_interp.llm.results import accuracy_figure, read_results, results_table
         from retrieval_interp.storage.files import write_json, write_whole
         from retrieval_interp.views.tables import terminal_width
 
@@ -55,8 +53,6 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
         write_json(options.json, [asdict(row) for row in results])
         print(f"\nnumbers: {options.json}")
     if options.out is not None:
-        from retrieval_interp.llm.plot import accuracy_figure
-
-        figure = accuracy_figure(results)
-        write_whole(options.out, figure.to_html(include_plotlyjs=True, div_id="accuracy"))
+        page = accuracy_figure(results).to_html(include_plotlyjs=True, div_id="accuracy")
+        write_whole(options.out, page)
         print(f"\nfigure: {options.out}")

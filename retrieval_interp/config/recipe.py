@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from retrieval_interp.config.model_config import Init, ModelConfig
-from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.tasks.trained import TrainedTask
+from retrieval_interp.tasks import InputError, RetrievalTask, TrainingTask
 
 Schedule = Literal["constant", "cosine", "cooldown"]
 Precision = Literal["float32", "bfloat16"]
@@ -40,7 +39,7 @@ class Recipe:
         InputError: a value is out of range.
     """
 
-    task: TrainedTask = field(default_factory=RetrievalTask)
+    task: TrainingTask = field(default_factory=RetrievalTask)
     model: ModelConfig = field(default_factory=ModelConfig)
     steps: int = 10_000
     batch: int = 128

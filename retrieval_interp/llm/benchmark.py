@@ -2,147 +2,96 @@
 
     inspect eval retrieval_interp/equations --model openai/gpt-4o -T steps=1,2,5
 
-Every task asks `questions` questions (500, as in the paper) drawn with `seed` for every number of
-steps D. The log holds the question, the answers, D and the accuracy of guessing (`chance`).
+1. Of an output, white space around it, one full stop, and one pair of quotation marks are dropped.
+   What is left must be one of the acceptable answers, ignoring case; a sentence around it is no
+   answer.
+2. As in the paper, a question is asked again until an acceptable answer comes. Every attempt is a
+   new conversation. Inspect's cache is off, since it would repeat the first output; for the same
+   reason a temperature of 0 is refused, and `--seed` grows by 1 with each attempt. The paper states
+   neither a temperature nor a maximum number of attempts.
+3. The log holds the question, the answers, D and the accuracy of guessing (`chance`). A question
+   that never got an acceptable answer is wrong, and its score's metadata says `unanswered`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from inspect_ai import Task, task
+from inspect_ai._util.error import PrerequisiteError
 from inspect_ai.dataset import Sample
-from inspect_ai.model import GenerateConfig
-from inspect_ai.scorer import accuracy, grouped, stderr
+from inspect_ai.model import GenerateConfig, get_model
+from inspect_ai.model._generate_config import active_generate_config
+from inspect_ai.scorer import Score, Scorer, Target, accuracy, grouped, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from retrieval_interp.llm.scorer import exact_answer
-from retrieval_interp.llm.solver import (
-    ATTEMPTS,
-    TEMPERATURE,
-    TaskRefused,
-    expect_temperature,
-    resample,
-)
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.words.prompts import (
-    EquationsPrompt,
-    FunctionsPrompt,
-    KingdomsPrompt,
-    LivesWithPrompt,
-    Prompt,
-    RelativesPrompt,
-)
-from retrieval_interp.tasks.words.prompts.prompt import expect_count
+from retrieval_interp.tasks.words import prompts
 
-QUESTIONS = 500
+_QUOTES = ('""', "''", "``", "“”", "‘’", "«»")
+Steps = int | Sequence[int | str]  # Inspect passes `1,2,5` as a list of strings
 
 
 @task
-def equations(
-    steps: int | Sequence[int | str] = 5,
-    chains: int = 4,
-    questions: int = QUESTIONS,
-    seed: int = 0,
-    attempts: int = ATTEMPTS,
-) -> Task:
-    """Which number is a variable set to, via a chain of other variables? (section 4, F1)
+def equations(steps: Steps = 5, chains: int = 4, **how: int) -> Task:
+    """Which number is a variable set to, via a chain of other variables? (F1)
 
     Args:
-        steps: equations per chain, D, at least 1; several, as in `1,2,5`, for several D.
-        chains: chains per question, at least 1; guessing is right once in so many questions.
-        questions: number for every D, at least 1.
-        seed: which questions, in [0, 2^64).
-        attempts: how often a question is asked at most to get an acceptable answer, at least 1.
-
-    Raises:
-        TaskRefused: a parameter is out of range, or the temperature is 0.
+        steps: equations per chain, D; several, as in `1,2,5`, for several D.
+        chains: chains per question; guessing is right once in so many questions.
+        how: `questions` for every D (500); `seed` (0); `attempts`, how often a question is asked at
+            most to get an acceptable answer (20).
     """
-    return _benchmark(
-        lambda: [EquationsPrompt(n, chains) for n in _each(steps)],
-        questions,
-        seed,
-        attempts,
-    )
+    return _benchmark(prompts.EquationsPrompt, chains, steps, **how)
 
 
 @task
-def lives_with(
-    steps: int | Sequence[int | str] = 5,
-    chains: int = 4,
-    questions: int = QUESTIONS,
-    seed: int = 0,
-    attempts: int = ATTEMPTS,
-) -> Task:
-    """In which city does somebody live who lives with somebody who ...? (section 4, F2)
-
-    Args and errors: as for `equations`; steps are statements per chain.
-    """
-    return _benchmark(
-        lambda: [LivesWithPrompt(n, chains) for n in _each(steps)],
-        questions,
-        seed,
-        attempts,
-    )
+def lives_with(steps: Steps = 5, chains: int = 4, **how: int) -> Task:
+    """In which city does somebody live who lives with somebody who ...? (F2; see `equations`)"""
+    return _benchmark(prompts.LivesWithPrompt, chains, steps, **how)
 
 
 @task
-def kingdoms(
-    chains: int = 4, questions: int = QUESTIONS, seed: int = 0, attempts: int = ATTEMPTS
-) -> Task:
-    """Who has a disease caused by a substance that is in a food ...? (section 4, F3; D = 5)
-
-    Args and errors: as for `equations`.
-    """
-    return _benchmark(lambda: [KingdomsPrompt(chains)], questions, seed, attempts)
+def kingdoms(chains: int = 4, **how: int) -> Task:
+    """Who has a disease caused by a substance in a food ...? (F3, D = 5; see `equations`)"""
+    return _benchmark(prompts.KingdomsPrompt, chains, None, **how)
 
 
 @task
-def functions(
-    chains: int = 4, questions: int = QUESTIONS, seed: int = 0, attempts: int = ATTEMPTS
-) -> Task:
-    """Which value does an alias of a function take at a variable? (section 4, F4)
-
-    Args and errors: as for `equations`; chains is the number of functions, aliases and variables.
-    """
-    return _benchmark(lambda: [FunctionsPrompt(chains)], questions, seed, attempts)
+def functions(chains: int = 4, **how: int) -> Task:
+    """Which value does an alias of a function take at a variable? (F4; see `equations`)"""
+    return _benchmark(prompts.FunctionsPrompt, chains, None, **how)
 
 
 @task
-def relatives(
-    chains: int = 4, questions: int = QUESTIONS, seed: int = 0, attempts: int = ATTEMPTS
-) -> Task:
-    """In which country does somebody live who lives with a relative ...? (section 4, F5)
-
-    Args and errors: as for `equations`; chains is the number of people, at most 12, and guessing is
-    right once in chains * chains questions.
-    """
-    return _benchmark(lambda: [RelativesPrompt(chains)], questions, seed, attempts)
+def relatives(chains: int = 4, **how: int) -> Task:
+    """In which country does somebody live who lives with a relative ...? (F5; see `equations`)"""
+    return _benchmark(prompts.RelativesPrompt, chains, None, **how)
 
 
-def _each(steps: object) -> list[int]:
-    """The numbers of steps; Inspect passes `1,2,5` as a list of strings."""
-    listed = list(steps) if isinstance(steps, list | tuple) else [steps]
-    counts: list[Any] = [
-        int(count) if isinstance(count, str) and count.isdecimal() else count for count in listed
-    ]
-    for count in counts:
-        expect_count("steps", "every number", count)
-    if not counts or len(set(counts)) < len(counts):
-        raise InputError(f"steps: expected different numbers, at least one, found {listed}")
-    return counts
+class TaskRefused(InputError, PrerequisiteError):
+    """Bad input that `inspect eval` shows as one line instead of a traceback."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.message = text.replace("[", r"\[")  # shown as rich markup
 
 
 def _benchmark(
-    make: Callable[[], Sequence[Prompt]], questions: int, seed: int, attempts: int
+    kind: Any,
+    chains: int,
+    steps: Steps | None,
+    questions: int = 500,
+    seed: int = 0,
+    attempts: int = 20,
 ) -> Task:
-    """The task of the prompts that `make` makes; what it refuses is shown in one line."""
     expect_temperature()
     try:
-        made = make()
-        name = made[0].name
-        expect_count(name, "questions", questions)
-        expect_count(name, "attempts", attempts)
-        if not isinstance(seed, int):
-            raise InputError(f"{name}: expected seed to be an integer, found {seed!r}")
+        if min(questions, attempts) < 1:
+            raise InputError(
+                f"expected questions and attempts of at least 1, found {questions} and {attempts}"
+            )
+        each = [] if steps is None else _each(steps)
+        made = [kind(steps=n, chains=chains) for n in each] or [kind(chains=chains)]
         # Each index for every D before the next one, so that --limit shortens all D alike.
         samples = [_sample(prompt, index, seed) for index in range(questions) for prompt in made]
     except InputError as error:
@@ -158,12 +107,19 @@ def _benchmark(
         solver=resample(attempts),
         scorer=exact_answer(),
         metrics=metrics,
-        config=GenerateConfig(temperature=TEMPERATURE),
-        metadata={"formulation": name, "chance": made[0].chance},
+        config=GenerateConfig(temperature=1.0),
+        metadata={"formulation": kind.name, "chance": made[0].chance},
     )
 
 
-def _sample(prompt: Prompt, index: int, seed: int) -> Sample:
+def _each(steps: Steps) -> list[int]:
+    listed = list(steps) if isinstance(steps, Sequence) else [steps]
+    if not listed or len(set(listed)) < len(listed) or not all(str(n).isdecimal() for n in listed):
+        raise InputError(f"steps: expected different integers, at least one, found {listed}")
+    return [int(n) for n in listed]
+
+
+def _sample(prompt: prompts.Prompt, index: int, seed: int) -> Sample:
     question = prompt.sample(index, seed, "test")
     steps = getattr(prompt, "steps", None)
     return Sample(
@@ -178,3 +134,61 @@ def _sample(prompt: Prompt, index: int, seed: int) -> Sample:
             "acceptable": list(question.acceptable),
         },
     )
+
+
+@solver
+def resample(attempts: int = 20) -> Solver:
+    """Ask until the output is an acceptable answer, and keep the number of `attempts`."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        expect_temperature()
+        model, question = get_model(), list(state.messages)
+        seed = active_generate_config().seed
+        for attempt in range(attempts):
+            state.store.set("attempts", attempt + 1)
+            config = GenerateConfig(seed=None if seed is None else seed + attempt)
+            state.output = await model.generate(question, config=config, cache=False)
+            if read_answer(state.output.completion, state.metadata["acceptable"]) is not None:
+                break
+        state.messages.append(state.output.message)
+        return state
+
+    return solve
+
+
+def expect_temperature() -> None:
+    temperature = active_generate_config().temperature
+    if temperature is not None and temperature <= 0:
+        raise TaskRefused(
+            f"--temperature: expected a number above 0, found {temperature}; answers that are not "
+            "acceptable are sampled again, and at 0 they would always be the same"
+        )
+
+
+def read_answer(text: str, acceptable: Iterable[str]) -> str | None:
+    """The acceptable answer that a model's output stands for, as the question writes it."""
+    bare = _without_stop(text)
+    if len(bare) > 1 and bare[0] + bare[-1] in _QUOTES:
+        bare = _without_stop(bare[1:-1])
+    return next((answer for answer in acceptable if answer.casefold() == bare.casefold()), None)
+
+
+def _without_stop(text: str) -> str:
+    return text.strip().removesuffix(".").strip()
+
+
+@scorer(metrics=[accuracy(), stderr()])
+def exact_answer() -> Scorer:
+    """Correct if the last output is the correct answer (paper, section 4)."""
+
+    async def score(state: TaskState, target: Target) -> Score:
+        answer = read_answer(state.output.completion, state.metadata["acceptable"])
+        attempts = state.store.get("attempts", 1)
+        return Score(
+            value="C" if answer == target.text else "I",
+            answer=answer,
+            explanation=f"no acceptable answer in {attempts} attempts" if answer is None else None,
+            metadata={"attempts": attempts, "unanswered": answer is None},
+        )
+
+    return score

@@ -1,17 +1,20 @@
-"""The results in logs of the benchmark: one row per log and number of steps, and their table."""
+"""The results in logs of the benchmark, one row per log and number of steps."""
 
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.tasks.errors import InputError, printable
 from retrieval_interp.views.tables import text_table
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 FORMULATIONS = ("equations", "lives-with", "kingdoms", "functions", "relatives")  # F1 to F5
-_LETTERS = ("C", "I")  # Inspect's correct and incorrect
 _UNREAD = {"messages", "events", "store", "attachments", "output"}  # no number here needs them
 
 
@@ -19,18 +22,9 @@ _UNREAD = {"messages", "events", "store", "attachments", "output"}  # no number 
 class Result:
     """How well a model answers the questions of a formulation.
 
-    Attributes:
-        log: the file it was read from.
-        model: Inspect's name of the model.
-        formulation: its name in the paper.
-        steps: D; None for the formulations of conditional retrieval.
-        questions: number of questions with a score.
-        accuracy: share of correct answers, averaged over epochs first if there are several.
-        stderr: standard error of the accuracy over the questions, as Inspect computes it.
-        chance: accuracy of picking one of the acceptable answers at random.
-        attempts: how often a question was asked on average.
-        unanswered: number of questions (counted in each epoch) that never got an acceptable answer;
-            they count as wrong.
+    The accuracy is averaged over epochs first, its standard error is over the questions. Chance is
+    the accuracy of picking an acceptable answer at random, `attempts` how often a question was
+    asked on average, `unanswered` how many questions never got an acceptable answer.
     """
 
     log: str
@@ -44,25 +38,20 @@ class Result:
     attempts: float
     unanswered: int
 
+    @property
+    def label(self) -> str:
+        return self.formulation if self.steps is None else f"{self.formulation}, D = {self.steps}"
+
 
 def read_results(paths: Iterable[Path]) -> list[Result]:
-    """The results in these logs, by formulation, D and model.
-
-    Args:
-        paths: Inspect's log files, or folders of them.
-
-    Raises:
-        InputError: a file is not a log of this benchmark, is unfinished or has no scores; a folder
-            has no logs; or two logs have the same model, formulation and D.
-    """
-    found: dict[tuple[Any, ...], Result] = {}
+    """The results in these log files or folders of them, by formulation, D and model."""
+    found: dict[tuple[str, str], Result] = {}
     for result in (result for path in _log_files(paths) for result in _read_log(path)):
-        first = found.setdefault((result.model, result.formulation, result.steps), result)
+        first = found.setdefault((result.model, result.label), result)
         if first is not result:
-            steps = "" if result.steps is None else f", D = {result.steps}"
             raise InputError(
                 f"{result.log}: expected one log per model, formulation and D, found "
-                f"{result.model}, {result.formulation}{steps} in {first.log} too; leave one out"
+                f"{result.model}, {result.label} in {first.log} too; leave one out"
             )
     return sorted(
         found.values(),
@@ -74,21 +63,11 @@ def _log_files(paths: Iterable[Path]) -> Iterator[Path]:
     from inspect_ai.log import list_eval_logs
 
     for path in dict.fromkeys(paths):
-        if path.is_dir():
-            logs = [
-                Path(log.name.removeprefix("file://"))
-                for log in list_eval_logs(str(path), descending=False)
-            ]
-            if not logs:
-                raise InputError(
-                    f"{path}: expected a folder with Inspect logs, found none in it; give the "
-                    "--log-dir of inspect eval"
-                )
-            yield from logs
-        elif path.is_file():
-            yield path
-        else:
+        logs = list_eval_logs(str(path), descending=False) if path.is_dir() else []
+        if not logs and not path.is_file():
             raise InputError(f"{path}: expected an Inspect log or a folder of them, found nothing")
+        yield from (Path(log.name.removeprefix("file://")) for log in logs)
+        yield from [] if logs else [path]
 
 
 def _read_log(path: Path) -> Iterator[Result]:
@@ -101,27 +80,13 @@ def _read_log(path: Path) -> Iterator[Result]:
             f"{path}: expected an Inspect log (.eval or .json), found a file that cannot be read "
             f"as one: {error!s:.80}; give the files that inspect eval wrote"
         ) from None
-    formulation = log.metadata.get("formulation")
-    if formulation not in FORMULATIONS:
-        raise InputError(
-            f"{path}: expected a log of {', '.join(FORMULATIONS)}, found one of the task "
-            f"{log.eval.task}; leave it out"
-        )
-    if log.status != "success":
-        raise InputError(
-            f"{path}: expected a finished log, found the status {log.status!r}; finish it with "
-            "inspect eval-retry, or leave it out"
-        )
     scored = [sample for sample in log.samples or [] if _score(sample) is not None]
-    if not scored:
+    formulation = log.metadata.get("formulation")
+    if formulation not in FORMULATIONS or log.status != "success" or not scored:
         raise InputError(
-            f"{path}: expected a log with scored samples, found none; run without --no-log-samples "
-            "and --no-score"
-        )
-    if not all(map(_is_own, scored)):
-        raise InputError(
-            f"{path}: expected samples with the steps, chance, attempts and value that this "
-            "benchmark gives them, found others; give the files that inspect eval wrote"
+            f"{path}: expected a finished log of {', '.join(FORMULATIONS)} with scored samples, "
+            f"found one of {log.eval.task} with the status {log.status!r} and {len(scored)} scored "
+            "samples; leave it out, or finish it with inspect eval-retry"
         )
     for steps in dict.fromkeys(sample.metadata.get("steps") for sample in scored):
         samples = [sample for sample in scored if sample.metadata.get("steps") == steps]
@@ -132,20 +97,6 @@ def _score(sample: Any) -> Any:
     scores = sample.scores or {}
     # The scorer's name has a package only if the task was installed.
     return scores.get("exact_answer", scores.get("retrieval_interp/exact_answer"))
-
-
-def _is_own(sample: Any) -> bool:
-    """Whether a sample has the metadata and score that this benchmark gives."""
-    score = _score(sample)
-    known = score.metadata or {}
-    steps, chance = sample.metadata.get("steps"), sample.metadata.get("chance")
-    return (
-        (steps is None or (type(steps) is int and 0 < steps < 2**31))
-        and (type(chance) in (int, float) and 0 < chance <= 1)
-        and (type(known.get("attempts")) is int and 0 < known["attempts"] < 2**31)
-        and type(known.get("unanswered")) is bool
-        and (score.value in _LETTERS if isinstance(score.value, str) else score.value in (0, 1))
-    )
 
 
 def _result(
@@ -175,19 +126,59 @@ def _result(
 
 def results_table(results: Sequence[Result], width: int | None = None) -> str:
     """The rows as a text table, in lines of at most `width` characters."""
-    header = ["model", "formulation", "D", "questions", "accuracy", "chance"]
-    header += ["attempts", "unanswered"]
-    rows = [
-        [
-            printable(row.model),
-            row.formulation,
-            "-" if row.steps is None else str(row.steps),
-            str(row.questions),
-            f"{row.accuracy:.3f} +- {row.stderr:.3f}",
-            f"{row.chance:.3f}",
-            f"{row.attempts:.2f}",
-            str(row.unanswered),
-        ]
-        for row in results
-    ]
+    header = ["model", "formulation", "D", "questions"]
+    header += ["accuracy", "chance", "attempts", "unanswered"]
+    rows = []
+    for row in results:
+        asked = [printable(row.model), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
+        right = [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
+        rows.append([*asked, *right, f"{row.attempts:.2f}", f"{row.unanswered}"])
     return "\n".join(text_table(header, rows, right=range(2, len(header)), width=width))
+
+
+def accuracy_figure(results: Sequence[Result]) -> "Figure":
+    """Accuracy with standard error, one colour per model, and random guessing (figure 2).
+
+    Left the equations by D, right every formulation; there, of the equations, the paper's D = 5
+    only. A side without numbers is left out.
+    """
+    from plotly.colors import qualitative
+    from plotly.subplots import make_subplots
+
+    by_steps = [row for row in results if row.formulation == "equations"]
+    others = [row for row in results if row.formulation != "equations" or row.steps == 5]
+    sides = [side for side in (by_steps, others) if side]
+    figure = make_subplots(cols=len(sides), shared_yaxes=True)
+    models = sorted({row.model for row in results})
+    for col, side in enumerate(sides, start=1):
+        lines = side is by_steps
+        for number, model in enumerate(models):
+            own = [row for row in side if row.model == model]
+            name, colour = escape(model, quote=False), qualitative.D3[number % 10]
+            (figure.add_scatter if lines else figure.add_bar)(
+                x=[row.steps if lines else row.label for row in own],
+                y=[row.accuracy for row in own],
+                error_y={"type": "data", "array": [row.stderr for row in own]},
+                name=name,  # Plotly reads tags as markup
+                legendgroup=name,
+                showlegend=bool(own) and (col == 1 or not any(r.model == model for r in sides[0])),
+                marker={"color": colour},
+                hovertext=[f"{row.label}, {row.questions} questions" for row in own],
+                row=1,
+                col=col,
+            )
+        chances = {row.steps if lines else row.label: row.chance for row in side}
+        figure.add_scatter(
+            x=list(chances),
+            y=list(chances.values()),
+            mode="markers",
+            marker={"symbol": "line-ew-open", "size": 40, "color": "#333333"},
+            name="random guessing",
+            legendgroup=" chance",
+            showlegend=col == 1,
+            row=1,
+            col=col,
+        )
+        figure.update_xaxes(title="D, equations per chain" if lines else "formulation", col=col)
+    figure.update_yaxes(title="accuracy", range=[0, 1.05], col=1)
+    return figure.update_layout(template="plotly_white", barmode="group")

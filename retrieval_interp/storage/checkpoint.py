@@ -25,13 +25,11 @@ from retrieval_interp.storage.find_checkpoint import find_checkpoint as find_che
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, TokenTask, TrainingTask
 from retrieval_interp.tasks.structured import from_data, to_data
-from retrieval_interp.tasks.token_task import BEGIN
-from retrieval_interp.tasks.trained import TrainedTask as TrainedTask
+from retrieval_interp.tasks.training_task import BEGIN
 from retrieval_interp.training.word_tokenizer import word_tokenizer
 
 FORMAT = 1
 METADATA_KEY = "retrieval_interp"
-TASKS: Any = TrainedTask  # type checkers refuse a union as a value
 _WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -60,7 +58,7 @@ class _Content:
     """The metadata of a checkpoint without its digest."""
 
     model: ModelConfig
-    task: TrainedTask
+    task: TrainingTask
     training: dict[str, Any]
     format: int = FORMAT
 

@@ -84,9 +84,10 @@ def make_grid(name: str, scale: str) -> Grid:
         raise InputError(f"scale {scale!r:.60}: expected one of: {', '.join(SCALES)}")
     chosen = SCALES[scale]
     preset = PRESETS[f"{name}-{chosen.layers[0]}"]
+    task: Any = preset.task
     recipe = replace(
         preset,
-        task=replace(preset.task, **chosen.task),
+        task=replace(task, **chosen.task),
         model=replace(preset.model, **chosen.model),
         seed=chosen.seeds[0],
         **chosen.recipe,

@@ -13,7 +13,7 @@ import torch
 from retrieval_interp.config.model_config import Init
 from retrieval_interp.config.model_config import ModelConfig as ModelConfig
 from retrieval_interp.tasks import TokenTask, TrainingTask
-from retrieval_interp.tasks.token_task import BEGIN
+from retrieval_interp.tasks.training_task import BEGIN
 from retrieval_interp.training.word_tokenizer import word_tokenizer
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@
 3. A sequence holds the table of the last node, then of the one before, and so on, then the
    queries, chain by chain. A line is its key, then its value; the lines of a table are shuffled.
 
-On a path both kinds of tables are the same and give the paper's sequence of section 6. Unlike in
-F4, whose functions share four numbers, no two lines of a table give the same symbol.
+On a path both kinds of tables are the same and give the paper's sequence of section 6. No two lines
+of a table give the same symbol.
 """
 
 import itertools
@@ -25,41 +25,23 @@ _MANY = 10**12  # a cap on counts, which grow exponentially with nested keys
 
 
 class Element(NamedTuple):
-    """One symbol of one line.
+    """One symbol of one line; its position is start + width * (the line's place in its table)."""
 
-    Attributes:
-        symbol: number of the symbol. Chain c's symbol of node v has the number c * nodes + v;
-            symbols that belong to no chain come after.
-        node: the node that it is a candidate of.
-        line: number of the line. Lines are numbered table by table, in the order of nodes; the
-            queries, one per chain, come last and are not shuffled.
-        start: its position if its line is the table's first. Elements with the same start differ
-            only in their line.
-        width: elements per line; its position is start + width * (the line's place in its table).
-    """
-
-    symbol: int
-    node: int
-    line: int
-    start: int
-    width: int
+    symbol: int  # c * nodes + v for chain c's symbol of node v; those of no chain come after
+    node: int  # of which it is a candidate
+    line: int  # table by table, in the order of nodes; last the queries, which are not shuffled
+    start: int  # its position if its line is the table's first
+    width: int  # elements per line
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The order of symbols, lines and roles.
+    """The order of symbols, lines and roles."""
 
-    Attributes:
-        n_symbols: symbols per sequence.
-        tables: the lines of every table, in the order of nodes.
-        elements: the sequence in which the lines of every table are in order.
-        roles: the element of every role of every chain, [chain][role].
-    """
-
-    n_symbols: int
-    tables: tuple[range, ...]
-    elements: tuple[Element, ...]
-    roles: tuple[tuple[int, ...], ...]
+    n_symbols: int  # per sequence
+    tables: tuple[range, ...]  # the lines of every table, in the order of nodes
+    elements: tuple[Element, ...]  # the sequence in which the lines of every table are in order
+    roles: tuple[tuple[int, ...], ...]  # the element of every role, [chain][role]
 
 
 def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> tuple[int, ...]:
@@ -80,13 +62,7 @@ def sequence_length(graph: RetrievalGraph, chains: int, tables: Tables) -> int:
 
 
 def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
-    """Lay out the sequences of a graph.
-
-    Args:
-        graph: its nodes and keys.
-        chains: number of interleaved chains, at least 1.
-        tables: which lines to include.
-    """
+    """Lay out the sequences of a graph, for a number of interleaved chains."""
     counts = candidate_counts(graph, chains, tables)
     keys: list[list[tuple[int, ...]]] = []  # [node][line]: the candidates in its key
     own: list[list[int]] = []  # [node][chain]: the chain's candidate

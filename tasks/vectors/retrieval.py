@@ -1,40 +1,193 @@
-"""The retrieval problem in continuous vectors (paper, sections 3.1, 6 and 7; appendix B).
+"""Retrieval in continuous vectors, along a path or any graph (paper, sections 3.1, 6 and 7).
 
-1. A chain has steps+1 symbols x_0..x_D; pair d is (x_{d-1}, x_d).
-2. The sequence holds every chain's pair D, then every chain's pair D-1, ..., then pair 1, in fresh
-   random order within a step, then the queries x_0.
-3. The target of a query is x_1..x_D (with the implicit curriculum) or x_D alone (without).
+1. The symbols of a sequence are drawn i.i.d. from N(0, 1) and arranged by
+   `tasks.vectors.arrangement`: tables of statements, the last node's first, in fresh random order
+   within a table, then the queries.
+2. Every token is followed by a rotary positional encoding of as many numbers.
+3. The outputs are read at role s0, the last token of the query.
 
-Symbols, encodings and losses are inherited from `tasks.vectors.vector_task`; this task is the
-special case of a path. The paper gives the target "DN" dimensions; here they are D*K, which is
-the same for N = K = 4.
+Chains are numbered in the order of their queries. They are exchangeable, so this is equivalent to
+shuffling the queries as the paper does.
 """
 
-from dataclasses import asdict, dataclass
+import statistics
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import torch
+import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from retrieval_interp.tasks.batch import Batch
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.positions import Position
-from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.tasks.vectors.arrangement import Tables
-from retrieval_interp.tasks.vectors.graph import RetrievalGraph, path_graph
-from retrieval_interp.tasks.vectors.vector_task import MAX_NUMBERS, Tokens, VectorTask
+from retrieval_interp.tasks.roles import role_name
+from retrieval_interp.tasks.sampling import Position, normals, random_words, rotary_encoding
+from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.training_task import TrainingTask, counted, curriculum_text
+from retrieval_interp.tasks.vectors.arrangement import (
+    Arrangement,
+    Tables,
+    arrange,
+    candidate_counts,
+    sequence_length,
+)
+from retrieval_interp.tasks.vectors.graph import GRAPHS, RetrievalGraph, path_graph
+
+Tokens = Literal["gaussian", "unit"]
+MAX_NUMBERS = 100_000  # positions per sequence times dim
+
+
+class VectorTask(TrainingTask):
+    """Retrieval in vectors along a graph; the attributes are those of the subclasses."""
+
+    chains: int
+    graph: RetrievalGraph
+    dim: int
+    curriculum: bool
+    position: Position
+    base: float
+    tokens: Tokens
+    tables: Tables
+    plateau: float
+    asked_nodes: tuple[int, ...]  # the nodes of the graph that a query asks for
+
+    loss_name: ClassVar[str] = "MSE"
+    answer_roles = (0,)
+
+    def check(self, n_positions: int) -> None:
+        for right, expected, found in (
+            (self.dim % 2 == 0, "an even dim (cosine-sine pairs encode positions)", self.dim),
+            (self.base > 1, "base to be a number above 1", self.base),
+            (
+                n_positions * self.dim <= MAX_NUMBERS,
+                f"at most {MAX_NUMBERS // self.dim} positions in {self.dim} dimensions",
+                f"{n_positions}; use a smaller task",
+            ),
+        ):
+            if not right:
+                raise InputError(f"task: expected {expected}, found {found}")
+
+    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
+        graph: RetrievalGraph = facts["graph"]
+        names = [node.name for node in graph.nodes]
+        nodes = graph.retrieved if self.curriculum else graph.retrieved[-1:]
+        asked = facts.get("asked") or tuple(names[node] for node in nodes)
+        name_of = dict(zip(nodes, asked))
+        symbols = [names[role.node] for role in graph.roles]
+        # The uninformative answer is the mean of the candidates, or zeros where there is only one.
+        counts = candidate_counts(graph, self.chains, self.tables)
+        scale = 1.0 if self.tokens == "gaussian" else 1 / self.dim  # variance of a component
+        plateau = scale * statistics.fmean(1 - 1 / counts[n] if counts[n] > 1 else 1 for n in nodes)
+        own = {
+            "d_in": 2 * self.dim,
+            "d_out": self.dim * len(nodes),
+            "asked_nodes": nodes,
+            "asked": asked,
+            "steps_between": tuple(
+                (name_of[key], name_of[node])
+                for node in nodes
+                for key in graph.keys[node]
+                if key in nodes
+            ),
+            "loss_scale": scale,
+            "plateau": plateau,
+            "loss_meaning": f"{self.loss_name} is the mean over all asked components: 0 is perfect,"
+            f" {plateau:.2g} the plateau before anything is learned, {scale:.2g} answering zeros; "
+            "+- is the standard error over examples",
+            "role_names": tuple(map(role_name, range(len(graph.roles)))),
+            "role_labels": tuple(map(graph.role_label, range(len(graph.roles)))),
+            "role_symbols": (f"{symbols[0]}?", *symbols[1:]),
+            "position_note": f"{names[graph.retrieved[0]]}2 is the symbol "
+            f"{names[graph.retrieved[0]]} of the second chain, {symbols[0]}2? its query.",
+        }
+        return super().complete({**own, **facts})
+
+    @cached_property
+    def _arrangement(self) -> Arrangement:
+        return arrange(self.graph, self.chains, self.tables)
+
+    def position_labels(self, batch: Batch, example: int) -> list[str]:
+        """Name and chain of every symbol: `B2`, or `A2?` for a query."""
+        tokens = [tuple(token) for token in batch.inputs[example, :, : self.dim].tolist()]
+        chains = batch.roles[example].tolist()
+        owner = {tokens[place]: chain for chain, roles in enumerate(chains, 1) for place in roles}
+        labels = [
+            f"{self.graph.nodes[element.node].name}{owner.get(token, '')}"
+            for element, token in zip(self._arrangement.elements, tokens)
+        ]
+        for roles in chains:
+            labels[roles[0]] += "?"
+        return labels
+
+    def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
+        tables = self._arrangement.tables
+        n_numbers = self._arrangement.n_symbols * self.dim
+        words = random_words(indices, n_numbers + tables[-1].stop, seed, stream)
+        symbols = normals(words[:, :n_numbers]).unflatten(-1, (-1, self.dim))
+        if self.tokens == "unit":
+            symbols = F.normalize(symbols, dim=-1)
+        # One sort for all tables: words have 32 bits, and the table's number goes above them.
+        first = torch.tensor([span.start for span in tables for _ in span], device=words.device)
+        places = torch.argsort(words[:, n_numbers:] + (first << 32), dim=-1, stable=True) - first
+        return self.arrange(symbols, places)
+
+    def arrange(
+        self, symbols: Float[Tensor, "batch symbol dim"], places: Int[Tensor, "batch line"]
+    ) -> Batch:
+        """Arrange symbols, by their numbers, and lines, by their places in their tables."""
+        batch, device = symbols.shape[0], symbols.device
+        elements = torch.tensor(self._arrangement.elements, device=device)
+        symbol, _, line, start, width = elements.unbind(-1)
+        chain = torch.arange(self.chains, device=device).expand(batch, -1)
+        positions = start + width * torch.cat([places, chain], dim=-1)[:, line]  # [batch element]
+        tokens = symbols.new_empty(batch, self.n_positions, self.dim)
+        tokens.scatter_(1, positions[:, :, None].expand(-1, -1, self.dim), symbols[:, symbol])
+        encoding = self._encoding(device).to(symbols.dtype)
+        own = symbols[:, : self.chains * len(self.graph.nodes)].unflatten(1, (self.chains, -1))
+        return Batch(
+            inputs=torch.cat([tokens, encoding.expand(batch, -1, -1)], dim=-1),
+            targets=rearrange(
+                own[:, :, list(self.asked_nodes)],
+                "batch chain symbol dim -> batch chain (symbol dim)",
+            ),
+            roles=positions[:, torch.tensor(self._arrangement.roles, device=device)],
+        )
+
+    def _encoding(self, device: torch.device) -> Float[Tensor, "pos dim"]:
+        places = torch.arange(self.n_positions)
+        if self.position == "pair":
+            lines = torch.tensor([element.line for element in self._arrangement.elements])
+            places[1:] = (lines[1:] != lines[:-1]).cumsum(0)
+        return rotary_encoding(self.n_positions, self.dim, self.base)[places].to(device)
+
+    def predictions(self, outputs: Float[Tensor, "batch pos d_out"]) -> Float[Tensor, "..."]:
+        """The outputs at role s0 of every chain, of those at all positions or of these only."""
+        if outputs.shape[1] == self.chains:
+            return outputs
+        width = len(self.graph.query)
+        return outputs[:, -self.chains * width :][:, width - 1 :: width]
+
+    def example_losses(
+        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+    ) -> Float[Tensor, "batch target"]:
+        """Mean squared error of each example and asked symbol."""
+        error: Tensor = (self.predictions(outputs) - batch.targets).square()
+        return error.unflatten(-1, (self.n_targets, self.dim)).mean(dim=(1, 3))  # type: ignore[no-any-return]
+
+    def loss(self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch) -> Float[Tensor, ""]:
+        """Mean squared error over everything asked."""
+        return (self.predictions(outputs) - batch.targets).square().mean()
 
 
 @dataclass(frozen=True)
 class RetrievalTask(VectorTask):
-    """Follow `chains` interleaved chains of `steps` induction steps each.
+    """Chains of vectors, followed for `steps` induction steps each.
 
-    A sequence has T = N (2D + 1) positions. Its loss is the mean squared error over the queries c,
-    the asked symbols x_k and their components i:
-
-        loss = mean over c, k, i of (output[c, k, i] - x_k[c, i])²
-
+    A chain has the symbols x_0..x_D; pair d is (x_{d-1}, x_d). A sequence has T = N (2D + 1)
+    positions. Its loss is the mean squared error over queries, asked symbols and their components.
     With Gaussian symbols an answer of all zeros scores 1. A model that cannot tell the N candidates
     apart does best with their mean, which scores 1 - 1/N: the plateau that training starts from.
 
@@ -48,84 +201,78 @@ class RetrievalTask(VectorTask):
         tokens: symbols as drawn (`gaussian`, as in the paper) or scaled to length 1 (`unit`), which
             makes matching by inner product exact.
 
-    Raises:
-        InputError: a parameter is out of range.
-
     Examples:
         >>> import retrieval_interp as ri
         >>> task = ri.RetrievalTask(chains=4, steps=3, dim=4, base=100.0)
         >>> batch = task.sample(8, seed=0, split="test")
-        >>> batch.inputs.shape  # batch, position, 2K: symbol and encoding
-        torch.Size([8, 28, 8])
-        >>> batch.targets.shape  # batch, query, D * K
-        torch.Size([8, 4, 12])
-        >>> batch.roles.shape  # batch, chain, 2D + 1
-        torch.Size([8, 4, 7])
+        >>> batch.inputs.shape, batch.targets.shape  # batch, position, 2K; batch, query, D * K
+        (torch.Size([8, 28, 8]), torch.Size([8, 4, 12]))
         >>> task.role_labels[2], task.plateau
         ('B of A->B', 0.75)
     """
 
-    chains: int = 4
-    steps: int = 3
-    dim: int = 4
+    chains: int = number(4, least=1)
+    steps: int = number(3, least=1)
+    dim: int = number(4, least=2)
     curriculum: bool = True
     position: Position = "pair"
     base: float = 10_000.0
     tokens: Tokens = "gaussian"
 
     name: ClassVar[str] = "retrieval"
+    tables = "chains"
 
-    def __post_init__(self) -> None:
-        self._check("steps")
-        if self.n_positions * self.dim > MAX_NUMBERS:
-            raise InputError(
-                f"task: expected chains * (2 * steps + 1) * dim of at most {MAX_NUMBERS}, "
-                f"found {self.n_positions * self.dim}; use a smaller task"
-            )
+    def facts(self) -> dict[str, Any]:
+        n_positions = self.chains * (2 * self.steps + 1)
+        self.check(n_positions)
+        first = 1 if self.curriculum else self.steps
+        return {
+            "n_positions": n_positions,
+            "graph": path_graph(self.steps),
+            "asked": tuple(f"x_{step}" for step in range(first, self.steps + 1)),
+            "description": f"retrieval with {counted(self.chains, 'chain')} of "
+            f"{counted(self.steps, 'step')} in {self.dim} dimensions, "
+            f"{curriculum_text(self.curriculum)}",
+        }
 
-    @cached_property
-    def graph(self) -> RetrievalGraph:  # type: ignore[override]
-        """The path A; B <- A; C <- B; and so on."""
-        return path_graph(self.steps)
 
-    @property
-    def tables(self) -> Tables:  # type: ignore[override]
-        """Only the chains' own pairs; on a path both kinds of tables are the same."""
-        return "chains"
+@dataclass(frozen=True)
+class ConditionalRetrievalTask(VectorTask):
+    """Chains of vectors whose steps depend on one another as a graph.
 
-    @property
-    def n_positions(self) -> int:
-        """Sequence length, T = N (2D + 1)."""
-        return self.chains * (2 * self.steps + 1)
+    Conditional retrieval (section 3.1; F4 and F5). On a path the examples equal those of
+    `RetrievalTask`. A query with several symbols takes several tokens.
 
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """x_1..x_D with the implicit curriculum, x_D without."""
-        return tuple(f"x_{step}" for step in self.asked_nodes)
+    With `chains` tables any part of a key finds its statement, so a model can solve the task by
+    matching one part, without a condition. With `full` tables it has to match all parts: one of two
+    parts matches `chains` statements, and the best guess is their mean, with an MSE of 1 - 1/N.
+    They cost longer sequences: with N chains, N^2 statements for a key of two.
 
-    @property
-    def description(self) -> str:
-        return (
-            f"retrieval with {counted(self.chains, 'chain')} of {counted(self.steps, 'step')} in "
-            f"{self.dim} dimensions, {'with' if self.curriculum else 'without'} implicit curriculum"
-        )
+    Attributes:
+        chains, dim, curriculum, position, base, tokens: as in `RetrievalTask`.
+        graph: what each step depends on, such as `GRAPHS["triple"]`, the paper's example.
+        tables: a statement for every combination of key values (`full`, as in the paper's prompts),
+            or only the chains' own statements (`chains`).
+    """
 
-    def layout(
-        self,
-        symbols: Float[Tensor, "batch chain symbol dim"],
-        slots: Int[Tensor, "batch step chain"],
-    ) -> Batch:
-        """Arrange given symbols into sequences.
+    chains: int = number(4, least=1)
+    graph: RetrievalGraph = GRAPHS["triple"]
+    dim: int = number(4, least=2)
+    curriculum: bool = True
+    position: Position = "pair"
+    base: float = 10_000.0
+    tokens: Tokens = "gaussian"
+    tables: Tables = "full"
 
-        Args:
-            symbols: x_0..x_D of every chain; chain c is the one whose query stands c-th.
-            slots: one permutation per step: slots[b, d-1, c] is the place of chain c's pair d among
-                the pairs of step d.
+    name: ClassVar[str] = "conditional"
 
-        Returns:
-            The batch, on the device of `symbols`.
-        """
-        return self.arrange(symbols.flatten(1, 2), slots.flatten(1))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, **asdict(self)}
+    def facts(self) -> dict[str, Any]:
+        n_positions = sequence_length(self.graph, self.chains, self.tables)
+        self.check(n_positions)
+        tables = "full tables" if self.tables == "full" else "the chains' own statements"
+        return {
+            "n_positions": n_positions,
+            "graph": self.graph,
+            "description": f"conditional retrieval with {counted(self.chains, 'chain')} of "
+            f"{self.graph} in {self.dim} dimensions, {tables}, {curriculum_text(self.curriculum)}",
+        }

@@ -1,19 +1,6 @@
-"""Equations as text for a language model that reads whole words (paper, section 4, F1).
+"""Equations as text for a language model that reads whole words (paper, section 4, F1)."""
 
-1. A document is a begin token followed by text like that of `tasks.words.prompts.EquationsPrompt`:
-   the statements, such as `b = a`, with every chain's pair D first, and then one question per
-   chain, such as `c = ?`. Every word, `=` and `?` is a token.
-2. With the implicit curriculum, every x_k that the variable equals is asked for at the `?`, each
-   among the N candidates for its step: x_0 (the variable itself) among the variables of its step,
-   x_1, ..., and the number x_D among the numbers. All of them are true answers. Without the
-   curriculum only the number counts.
-
-Roles are those of the retrieval problem (appendix B): s0 is x_0 in the question, and s_{2d-1} and
-s_{2d} are x_{d-1} and x_d in the statement of pair d. An additional role s_{2D+1} is the `?`, after
-which the model predicts.
-"""
-
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -22,12 +9,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from retrieval_interp.tasks.batch import Batch
-from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.positions import rotary_encoding
-from retrieval_interp.tasks.roles import path_letters, role_letters, role_name, symbol_letter
-from retrieval_interp.tasks.sampling import random_words
-from retrieval_interp.tasks.token_task import BEGIN, MAX_POSITIONS, TokenTask
-from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
+from retrieval_interp.tasks.sampling import random_words, rotary_encoding
+from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.training_task import (
+    BEGIN,
+    TokenTask,
+    check_size,
+    counted,
+    curriculum_text,
+)
 from retrieval_interp.tasks.words.prompts.names import groups, letters
 
 WORDS = 3  # per statement, and per question
@@ -36,121 +27,57 @@ LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies
 
 @dataclass(frozen=True)
 class EquationsTask(TokenTask):
-    """Say which number a variable holds that was set to a variable that was set to ...
+    """Equations in whole words, for models trained here.
+
+    A document is the statements, such as `b = a`, with every chain's pair D first, and then one
+    question per chain, such as `c = ?`. With the implicit curriculum, every x_k that the variable
+    equals is asked for at the `?`, each among the N candidates for its step; all are true answers.
+    Roles are those of the retrieval problem (appendix B), and s_{2D+1} is the `?`.
 
     Attributes:
         chains: number of chains, N; they end in the numbers 0 .. N-1.
         steps: equations per chain, D.
         curriculum: ask for everything that a variable equals (implicit curriculum), or for the
             number only.
-
-    Raises:
-        InputError: a parameter is out of range, or the document is too long.
     """
 
-    chains: int = 4
-    steps: int = 3
+    chains: int = number(4, least=2)
+    steps: int = number(3, least=1)
     curriculum: bool = True
 
     name: ClassVar[str] = "equations"
 
-    def __post_init__(self) -> None:
-        self._check_counts(("chains", 2), ("steps", 1))
-        self._check_curriculum()
-        if self.n_positions > MAX_POSITIONS:
-            raise InputError(
-                f"task: expected documents of at most {MAX_POSITIONS} words, found "
-                f"{self.n_positions}; use fewer chains or steps"
-            )
-
-    # Shapes
-
-    @property
-    def n_positions(self) -> int:
-        """Tokens per document, T."""
-        return 1 + WORDS * self.chains * (self.steps + 1)
-
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """Every word by its token id: numbers, variables, `=`, `?`, `BEGIN`."""
-        numbers = map(str, range(self.chains))
-        return (*numbers, *letters(self.chains * self.steps), "=", "?", BEGIN)
+    def facts(self) -> dict[str, Any]:
+        roles = 2 * self.steps + 1  # and the answer's
+        n_positions = 1 + WORDS * self.chains * (self.steps + 1)
+        check_size(n_positions, n_positions)
+        words = [*map(str, range(self.chains)), *letters(self.chains * self.steps), "=", "?", BEGIN]
+        return {
+            "n_positions": n_positions,
+            "vocabulary": tuple(words),
+            "d_out": len(words),
+            "candidates": self.chains,
+            "asked": tuple(f"x_{symbol}" for symbol in self.asked_symbols),
+            "answer_roles": (roles,),
+            "role_names": tuple(map(role_name, range(roles + 1))),
+            "role_labels": (*chain_labels(self.steps), "answer"),
+            "role_symbols": (*chain_symbols(self.steps), "?"),
+            "description": f"equations with {counted(self.chains, 'chain')} of "
+            f"{counted(self.steps, 'step')}, {curriculum_text(self.curriculum)}",
+        }
 
     @property
-    def d_out(self) -> int:
-        return len(self.vocabulary)
-
-    @property
-    def asked_symbols(self) -> tuple[int, ...]:
+    def asked_symbols(self) -> list[int]:
         """The k of every x_k that is asked for."""
-        return tuple(range(self.steps + 1)) if self.curriculum else (self.steps,)
+        return list(range(0 if self.curriculum else self.steps, self.steps + 1))
 
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """`x_0` .. `x_D`, or `x_D`."""
-        return tuple(f"x_{symbol}" for symbol in self.asked_symbols)
-
-    @property
-    def candidates(self) -> int:
-        """N."""
-        return self.chains
-
-    # Names
-
-    @property
-    def answer_roles(self) -> tuple[int, ...]:
-        return (2 * self.steps + 1,)
-
-    @property
-    def role_names(self) -> tuple[str, ...]:
-        return tuple(map(role_name, range(2 * self.steps + 2)))
-
-    @property
-    def role_labels(self) -> tuple[str, ...]:
-        """`query A`, `A of A->B`, `B of A->B`, ..., `answer`."""
-        return (*map(role_letters, range(2 * self.steps + 1)), "answer")
-
-    @property
-    def role_symbols(self) -> tuple[str, ...]:
-        chain = (symbol_letter(role // 2) for role in range(1, 2 * self.steps + 1))
-        return (f"{symbol_letter(0)}?", *chain, "?")
-
-    def path_label(self, dest: int, src: int) -> str:
-        """A path in letters, shortened if both ends are in the same statement."""
-        if max(dest, src) <= 2 * self.steps:
-            return path_letters(dest, src)
-        return f"{self.role_labels[dest]} <- {self.role_labels[src]}"
-
-    @property
-    def description(self) -> str:
-        return (
-            f"equations with {counted(self.chains, 'chain')} of {counted(self.steps, 'step')}, "
-            f"{'with' if self.curriculum else 'without'} implicit curriculum"
-        )
-
-    # Examples
-
-    def _generate(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
+    def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         n_groups = 2 * self.steps + 1
         words = random_words(indices, n_groups * self.chains, seed, stream)
         orders = words.unflatten(-1, (n_groups, self.chains)).argsort(dim=-1, stable=True)
+        # Of each step: which of its N names the chains have, and the places of their statements.
         # Chains are exchangeable, so they are numbered in the order of their questions.
-        return self.arrange(orders[:, : self.steps + 1], orders[:, self.steps + 1 :])
-
-    def arrange(
-        self, names: Int[Tensor, "batch symbol chain"], places: Int[Tensor, "batch step chain"]
-    ) -> Batch:
-        """Write given chains as documents.
-
-        Args:
-            names: which of the N names of their step the x_0..x_D of each chain have; for each step
-                a permutation of 0..N-1.
-            places: for each step, the place of every chain's statement among those of pair 1, ...,
-                of pair D, a permutation each. Questions are in the order of chains.
-
-        Returns:
-            Tokens [batch pos]; x_0..x_D, as names, [batch chain symbol]; and roles.
-        """
+        names, places = orders[:, : self.steps + 1], orders[:, self.steps + 1 :]
         chains, steps, device = self.chains, self.steps, names.device
         tokens = names + chains * torch.arange(steps, -1, -1, device=device)[:, None]
         # Tables of lines: the statements of pair 1, ..., of pair D, and the questions.
@@ -169,10 +96,7 @@ class EquationsTask(TokenTask):
         return Batch(inputs, names.transpose(1, 2), roles.transpose(1, 2).contiguous())
 
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
-        """Sinusoids of the line in one half, and of the place in the line in the other.
-
-        The words of a line share the line's code, as the two vectors of a pair do (equation 1).
-        """
+        """Sinusoids of the line in one half, and of the place in the line in the other."""
         place = torch.arange(self.n_positions) - 1
         lines = rotary_encoding(self.n_positions, 2 * (width // 4), LINE_BASE)
         places = rotary_encoding(WORDS, (width - lines.shape[1]) & ~1, PLACE_BASE)
@@ -184,9 +108,7 @@ class EquationsTask(TokenTask):
         words = self.position_labels(batch, example)[1:]
         return "\n".join(" ".join(line) for line in groups(words, WORDS))
 
-    # Losses
-
-    def _logits(
+    def logits(
         self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
     ) -> Float[Tensor, "batch chain target name"]:
         """Logits after every `?`, of the N names that each asked x_k may have."""
@@ -194,10 +116,7 @@ class EquationsTask(TokenTask):
         by_step: Tensor = after[..., : self.chains * (self.steps + 1)].unflatten(
             -1, (-1, self.chains)
         )
-        return by_step.flip(2)[:, :, list(self.asked_symbols)]
+        return by_step.flip(2)[:, :, self.asked_symbols]
 
-    def _targets(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
-        return batch.targets[:, :, list(self.asked_symbols)]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, **asdict(self)}
+    def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
+        return batch.targets[:, :, self.asked_symbols]

@@ -38,9 +38,9 @@ TEMPLATES = tuple(
 
 
 class IndirectObjectTask(TemplateTask):
-    """To whom something is given, as a task for a language model.
+    """To whom something is given, for language models.
 
-    | role | label | stands at |
+    | role | label | is at |
     |---|---|---|
     | s0 | END | the last token of the prompt, where the answer is predicted |
     | s1 | S2 | the subject's name in the second clause |
@@ -48,23 +48,14 @@ class IndirectObjectTask(TemplateTask):
     | s3 | S1 | the subject's name in the first clause |
     | s4 | IO | the indirect object's name, which is the answer |
 
-    Six sentences, each with the indirect object before the subject (ABB, the paper's ABBA) and
-    after it (BAB). The acceptable answers are the two names. Only names that are one token behind a
-    blank are used.
+    Six sentences, each with the indirect object before the subject (ABB) and after it (BAB). Only
+    names that are one token behind a blank are used; those `left_out` are not.
 
     Args:
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
         names: first names to choose from; by default 83 common English ones.
         templates: with the marks {IO}, {S1} and {S2}.
-        prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
-            tokenizer has one.
-
-    Attributes:
-        names: the names that are one token.
-        left_out: those that are not, and are not used.
-
-    Raises:
-        InputError: fewer than two names are one token, or see `TemplateTask`.
+        prepend_bos: as in `TemplateTask`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Any text as a task: predict the next token.
 
-Text is cut into windows of nearly equal length, each an example. There is one role, s0, the last
-token of an example, after which there is only padding; rules by position and token need no others.
+There is one role, s0, the last token of an example, after which there is only padding; rules by
+position and token need no others.
 """
 
 import itertools
@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.batch import Batch, Device
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Task
@@ -22,23 +23,23 @@ _NOT_ASKED = -100  # as target
 
 
 class NextTokenTask(Task):
-    """Predict every next token of given sequences.
+    """The next token of given sequences, at every place.
 
     Args:
         sequences: token ids, at least two per sequence.
         tokenizer: names the tokens in views; by default they are numbers.
-
-    Raises:
-        InputError: no sequence, or one with fewer than two tokens.
     """
 
     loss_name = "cross entropy"
+    loss_meaning = (
+        "cross entropy of the next token in nats; +- is the standard error over sequences"
+    )
     fixed = True
+    role_names = ("s0",)
+    role_labels = role_symbols = ("end",)
 
     def __init__(self, sequences: Sequence[Sequence[int]], tokenizer: Any = None):
-        if not sequences:
-            raise InputError("text: expected at least one sequence of tokens, found none")
-        shortest = min(map(len, sequences))
+        shortest = min(map(len, sequences), default=0)
         if shortest < 2:
             raise InputError(
                 f"text: expected at least two tokens in every sequence, found {shortest}; there is "
@@ -48,11 +49,7 @@ class NextTokenTask(Task):
 
     @classmethod
     def from_text(
-        cls,
-        text: str | Sequence[str],
-        tokenizer: Any,
-        length: int = 128,
-        prepend_bos: bool = True,
+        cls, text: str | Sequence[str], tokenizer: Any, length: int = 128, prepend_bos: bool = True
     ) -> "NextTokenTask":
         """Cut text into windows.
 
@@ -62,9 +59,6 @@ class NextTokenTask(Task):
             length: most tokens of a window; windows of a text differ by one at most.
             prepend_bos: whether every window starts with the tokenizer's beginning-of-sequence
                 token, if it has one.
-
-        Raises:
-            InputError: no text, less than two tokens of one, or words that the tokenizer lacks.
         """
         texts = [text] if isinstance(text, str) else list(text)
         bos = tokenizer.bos_token_id if prepend_bos else None
@@ -90,40 +84,16 @@ class NextTokenTask(Task):
         return len(self.sequences)
 
     @property
-    def role_names(self) -> tuple[str, ...]:
-        return ("s0",)
-
-    @property
-    def role_labels(self) -> tuple[str, ...]:
-        return ("end",)
-
-    @property
-    def role_symbols(self) -> tuple[str, ...]:
-        return ("end",)
-
-    @property
     def description(self) -> str:
         tokens = sum(map(len, self.sequences))
         return f"the next token of {tokens} tokens in {len(self)} sequences"
 
-    @property
-    def loss_meaning(self) -> str:
-        return "cross entropy of the next token in nats; +- is the standard error over sequences"
-
     def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        split: Split = "train",
-        start: int = 0,
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
         """Sequences start .. start+n-1, padded on the right; the same for every seed.
 
         Half of them, every second one, are in the `test` split and the others in all other splits.
-
-        Raises:
-            InputError: there are fewer.
         """
         chosen = self.sequences[1::2] if split == "test" else self.sequences[::2]
         if not 1 <= n <= len(chosen) - start:
@@ -132,21 +102,15 @@ class NextTokenTask(Task):
             )
         return self._batch(chosen[start : start + n], device)
 
-    def whole(self, device: str | torch.device = "cpu") -> Batch:
-        """All sequences.
-
-        Returns:
-            Tokens [batch pos]; the next tokens [batch pos], -100 where there is none; roles
-            [batch 1 1].
-        """
+    def whole(self, device: Device = "cpu") -> Batch:
+        """All sequences: tokens, the next tokens (-100 where there is none), and roles."""
         return self._batch(self.sequences, device)
 
-    def _batch(self, sequences: Sequence[Sequence[int]], device: str | torch.device) -> Batch:
-        tokens = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.long)
-        targets = torch.full_like(tokens, _NOT_ASKED)
-        for row, sequence in enumerate(sequences):
-            tokens[row, : len(sequence)] = torch.tensor(sequence)
-            targets[row, : len(sequence) - 1] = tokens[row, 1 : len(sequence)]
+    def _batch(self, sequences: Sequence[Sequence[int]], device: Device) -> Batch:
+        rows = [torch.tensor(sequence) for sequence in sequences]
+        after = [torch.cat([row[1:], torch.tensor([_NOT_ASKED])]) for row in rows]
+        tokens = pad_sequence(rows, batch_first=True)
+        targets = pad_sequence(after, batch_first=True, padding_value=_NOT_ASKED)
         ends = torch.tensor([len(sequence) - 1 for sequence in sequences])
         return Batch(tokens, targets, ends[:, None, None]).to(device)
 

@@ -7,29 +7,19 @@ appendix B; otherwise roles count backwards from the question.
 
 from typing import Any
 
-from retrieval_interp.tasks.roles import path_letters, role_letters, role_name, symbol_letter
+from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.words.prompts.linear import LinearPrompt
-from retrieval_interp.tasks.words.prompts.prompt import Prompt
-from retrieval_interp.tasks.words.prompts.question import Question
+from retrieval_interp.tasks.words.prompts.prompt import Prompt, Question
 from retrieval_interp.tasks.words.text_task import END, TextTask
 
 
 class PromptTask(TextTask):
-    """A formulation as a task for a language model.
-
-    Answers are tokenized together with the prompt; the tokens that all of them share, such as a
-    bare space, belong to the prompt, and the first one in which they differ is scored.
+    """Five formulations in English, for language models.
 
     Args:
         prompt: the formulation, such as `EquationsPrompt(steps=3)`.
-        tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
-        answer_prefix: text between prompt and answer; for most tokenizers a space.
-        prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
-            tokenizer has one.
-
-    Raises:
-        InputError: not such a tokenizer.
+        tokenizer, answer_prefix, prepend_bos: as in `TemplateTask`.
     """
 
     def __init__(
@@ -39,50 +29,25 @@ class PromptTask(TextTask):
         answer_prefix: str = " ",
         prepend_bos: bool | None = None,
     ):
-        self.prompt = prompt
-        roles = [symbol.role for symbol in prompt.sample(0).occurrences if symbol.chain == 0]
+        self.prompt, self.n_answers = prompt, round(1 / prompt.chance)
         if isinstance(prompt, LinearPrompt):
-            roles = [role_name(number) for number in range(len(roles))]
+            roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
+            labels, symbols = chain_labels(prompt.steps), chain_symbols(prompt.steps)
         else:
-            roles.reverse()
+            asked = [symbol for symbol in prompt.sample(0).occurrences if symbol.chain == 0]
+            roles = [symbol.role for symbol in reversed(asked)]
+            labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
         super().__init__([*roles, END], tokenizer, answer_prefix, prepend_bos)
+        self.role_names = tuple(map(role_name, range(len(self.roles))))
+        self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
+        self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
         return self.prompt.sample(index, seed, split)
 
     @property
-    def n_answers(self) -> int:
-        return round(1 / self.prompt.chance)
-
-    @property
-    def role_labels(self) -> tuple[str, ...]:
-        """In letters, or as the formulation names them, such as `alias@question`; and `end`."""
-        roles = self._roles[:-1]
-        if isinstance(self.prompt, LinearPrompt):
-            return (*map(role_letters, range(len(roles))), "end")
-        return (*roles, "end")
-
-    @property
-    def role_symbols(self) -> tuple[str, ...]:
-        roles = self._roles[:-1]
-        if isinstance(self.prompt, LinearPrompt):
-            letters = (symbol_letter(role // 2) for role in range(1, len(roles)))
-            return (f"{symbol_letter(0)}?", *letters, "end")
-        return (*(role.partition("@")[0] for role in roles), "end")
-
-    def path_label(self, dest: int, src: int) -> str:
-        if isinstance(self.prompt, LinearPrompt) and max(dest, src) < len(self._roles) - 1:
-            return path_letters(dest, src)
-        return super().path_label(dest, src)
-
-    @property
     def description(self) -> str:
         return f"{self.prompt} in the tokens of {self.tokenizer_name}"
-
-    @property
-    def tolerance(self) -> float:
-        """0.05 of the plateau, as the paper's 0.05 is of a symbol's variance."""
-        return 0.05 * (self.plateau or 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -12,26 +12,23 @@
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
-from random import Random
 from string import Formatter
-from typing import Any, get_args
+from typing import Any
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import Split
-from retrieval_interp.tasks.words.prompts.page import Mark, compose
-from retrieval_interp.tasks.words.prompts.prompt import pick, shuffled
-from retrieval_interp.tasks.words.prompts.question import Question
+from retrieval_interp.tasks.split import SPLITS, Split, check_draw
+from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.tasks.words.prompts.prompt import Draw, Question, write
 from retrieval_interp.tasks.words.text_task import END, TextTask
 
 Filling = Mapping[str, str]  # a word for every mark
 _FEW = 256  # with fewer examples, the splits share them
-_NEXT = "+1"  # marks the token after a role
 
 
 class TemplateTask(TextTask):
-    """Templates with roles, filled with words, as a task for a language model.
+    """Sentences of your own with roles, for language models.
 
-    A role stands at the last token of its word. Answers are tokenized together with the prompt; the
+    A role is at the last token of its word. Answers are tokenized together with the prompt; the
     tokens that all of them share, such as a bare space, belong to the prompt, and the first one in
     which they differ is scored, by its cross entropy among the acceptable answers, in nats.
 
@@ -52,10 +49,6 @@ class TemplateTask(TextTask):
         answer_prefix: text between prompt and answer; for most tokenizers a space.
         prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
             tokenizer has one.
-
-    Raises:
-        InputError: something is empty, a mark is missing, unknown or repeated, an answer is no
-            name of the fillings, or the tokenizer gives no offsets or has no such token.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -85,114 +78,61 @@ class TemplateTask(TextTask):
         answer_prefix: str = " ",
         prepend_bos: bool | None = None,
     ):
-        _check_list("templates", "texts", templates)
+        _check_words("templates", templates)
         self.templates = tuple(templates)
+        self._marks = list(map(_marks, self.templates))
         self.answer = answer
         self.wrong = (wrong,) if isinstance(wrong, str) else None if wrong is None else tuple(wrong)
-        self._words: dict[str, Sequence[str]] = {}
+        self._words: dict[str, tuple[str, ...]] = {}
         self._same: dict[str, str] = {}
-        self._rows: Sequence[Filling] = ()
-        if isinstance(fillings, Mapping):
-            self._read_words(fillings)
-        else:
-            _check_list("fillings", "words by name", fillings, Mapping)
-            self._rows = fillings
-        parts = [_parse(template, answer_prefix) for template in self.templates]
-        marks = [[mark for _, mark in part if mark is not None] for part in parts]
-        later = dict.fromkeys(mark for found in marks[1:] for mark in found)
-        if roles is None:
-            roles = (END, *reversed(marks[0]), *(mark for mark in later if mark not in marks[0]))
-        roles = tuple(roles)
+        self._rows: Sequence[Filling] = () if isinstance(fillings, Mapping) else fillings
+        for name, words in fillings.items() if isinstance(fillings, Mapping) else ():
+            if isinstance(words, str):
+                self._same[name] = words
+            else:
+                _check_words(f"fillings of {name}", words)
+                self._words[name] = tuple(dict.fromkeys(words))
+        for row in self._rows:
+            _check_words("fillings", list(row.values()))
+        later = [mark for found in self._marks[1:] for mark in found]
+        marks = dict.fromkeys([*reversed(self._marks[0]), *later])
+        roles = (END, *marks) if roles is None else roles
         self._check_names(marks, roles)
-        self._parts = parts
         super().__init__(roles, tokenizer, answer_prefix, prepend_bos)
+        self.answer_role = self.roles.index(answer) if answer in self.roles else None
         candidates = self._words.get(answer) or [row[answer] for row in self._rows]
         self.candidates: tuple[str, ...] = tuple(dict.fromkeys(candidates))
-        different = set[str]().union(*self._words.values())
-        few = list(islice(self._all(), _FEW)) if len(different) >= len(self._words) else []
-        if not few:
+        self.n_answers = len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
+        few = list(islice(self._all(), _FEW))
+        if not few or self.n_answers < 2:
             raise InputError(
-                "fillings: expected enough words to fill every mark with another one, found "
-                f"{len(different)} for {', '.join(self._words)}; add words"
+                "fillings: expected enough words to fill every mark with another one and at least "
+                f"two answers, found {self.n_answers} for {answer!r}; add words"
             )
         self._few = few if len(few) < _FEW else None
-        if self.n_answers < 2:
-            raise InputError(
-                f"fillings: expected at least two words for the answer {answer!r}, found "
-                f"{self.candidates}; add words, or name wrong answers with `wrong`"
-            )
 
-    def _read_words(self, fillings: Mapping[str, Sequence[str] | str]) -> None:
-        if not fillings:
-            raise InputError("fillings: expected words for every mark, found none; add some")
-        for name, words in fillings.items():
-            if not isinstance(words, str):
-                _check_list(f"fillings of {name}", "words", words)
-                self._words[name] = tuple(dict.fromkeys(words))
-        for name, words in fillings.items():
-            if isinstance(words, str):
-                if words not in self._words:
+    def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str]) -> None:
+        known = [set(row) for row in self._rows] or [{*self._words, *self._same}]
+        filled: set[str] = set.intersection(*known)
+        for what, names, among in (
+            ("fillings", self._same.values(), self._words),
+            ("templates", marks, filled),
+            ("roles", [role.removesuffix("+1") for role in roles], [*marks, END]),
+            ("answer", [self.answer], filled),
+            ("wrong", self.wrong or (), filled),
+        ):
+            for name in names:
+                if name not in among:
                     raise InputError(
-                        f"fillings of {name}: expected a list of words, or the name of a mark that "
-                        f"has the same word ({', '.join(self._words)}), found {words!r:.60}"
+                        f"{what}: expected a name with words ({', '.join(sorted(among))}), found "
+                        f"{name!r:.60}"
                     )
-                self._same[name] = words
-
-    def _check_names(self, marks: Sequence[Sequence[str]], roles: Sequence[str]) -> None:
-        known = [{*self._words, *self._same}] if self._words else [set(row) for row in self._rows]
-        everywhere = set.intersection(*known)
-        listed = ", ".join(sorted(everywhere))
-        for number, (template, found) in enumerate(zip(self.templates, marks), start=1):
-            for mark in found:
-                if mark not in everywhere:
-                    raise InputError(
-                        f"fillings: expected words for {{{mark}}} of template {number}, found "
-                        f"{listed}; add {mark!r} to all of them"
-                    )
-                if found.count(mark) > 1:
-                    raise InputError(
-                        f"template {number}: expected {{{mark}}} once, found it "
-                        f"{found.count(mark)} times in {template!r:.200}; name the second one "
-                        'differently and fill it with the same word, such as "S2": "S1"'
-                    )
-        for role in roles:
-            if role != END and not any(role.removesuffix(_NEXT) in found for found in marks):
-                raise InputError(
-                    f"templates: expected the role {{{role.removesuffix(_NEXT)}}} in one of them, "
-                    "found it in none; write it, or leave it out of roles"
-                )
         if END not in roles or len(set(roles)) < len(roles):
             raise InputError(
-                f"roles: expected different ones, with {END} among them, found {list(roles)}; "
-                f"add {END}, or leave out what is repeated"
+                f"roles: expected different ones, with {END} among them, found {list(roles)}"
             )
-        for what, names in (("answer", [self.answer]), ("wrong", self.wrong or [])):
-            for name in names:
-                if name not in everywhere:
-                    raise InputError(
-                        f"{what}: expected a name in the fillings ({listed}), found {name!r:.60}; "
-                        "add its words there"
-                    )
-        used = {self.answer, *(self.wrong or ()), *self._same.values()}.union(*marks)
-        if self._words and everywhere - used:
-            raise InputError(
-                f"templates: expected the mark {{{min(everywhere - used)}}}, found it in none; "
-                "write it, or leave it out of the fillings"
-            )
-
-    @property
-    def role_names(self) -> tuple[str, ...]:
-        return tuple(self._roles)
-
-    @property
-    def answer_role(self) -> int | None:
-        return self._roles.index(self.answer) if self.answer in self._roles else None
 
     # Questions
-
-    @property
-    def n_answers(self) -> int:
-        return len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
 
     def _all(self) -> Iterator[Question]:
         """All examples, each once."""
@@ -213,23 +153,19 @@ class TemplateTask(TextTask):
     def _complete(self, chosen: dict[str, str]) -> dict[str, str]:
         return {**chosen, **{name: chosen[other] for name, other in self._same.items()}}
 
-    def _draw(self, rng: Random) -> Question:
-        number = pick(rng, len(self.templates))
+    def _draw(self, rng: Draw) -> Question:
+        number = rng.pick(len(self.templates))
         if self._rows:
-            return self._question(number, self._rows[pick(rng, len(self._rows))])
+            return self._question(number, self._rows[rng.pick(len(self._rows))])
         while True:
-            chosen = {name: words[pick(rng, len(words))] for name, words in self._words.items()}
+            chosen = {name: words[rng.pick(len(words))] for name, words in self._words.items()}
             if len(set(chosen.values())) == len(chosen):
                 return self._question(number, self._complete(chosen))
 
     def _question(self, number: int, filling: Filling) -> Question:
-        line: list[str | Mark] = []
-        for text, mark in self._parts[number]:
-            line.append(text)
-            if mark is not None:
-                line.append(Mark(filling[mark], 0, mark))
+        line = (self.templates[number], 0, [filling[mark] for mark in self._marks[number]])
         others = self.candidates if self.wrong is None else [filling[name] for name in self.wrong]
-        question = compose([line], filling[self.answer], {filling[self.answer], *others})
+        question = write([line], filling[self.answer], {filling[self.answer], *others})
         if len(question.acceptable) < self.n_answers:
             raise InputError(
                 f"fillings: expected different words for {self.answer} and "
@@ -238,67 +174,54 @@ class TemplateTask(TextTask):
         return question
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        splits = get_args(Split)
-        if split not in splits:
-            raise InputError(f"sample: expected a split of {sorted(splits)}, found {split!r}")
+        check_draw(seed, split)
         if self._few is not None:
             times, place = divmod(index, len(self._few))
-            return shuffled(Random(f"template {seed} {split} {times}"), self._few)[place]
-        rng = Random(f"template {seed} {split} {index}")
+            return Draw(f"template {seed} {split} {times}").shuffled(self._few)[place]
+        rng = Draw(f"template {seed} {split} {index}")
         while True:
             question = self._draw(rng)
-            if sha256(question.prompt.encode()).digest()[0] % len(splits) == splits.index(split):
+            if sha256(question.prompt.encode()).digest()[0] % len(SPLITS) == SPLITS.index(split):
                 return question
-
-    # What it is called
 
     @property
     def description(self) -> str:
-        templates = "1 template" if len(self.templates) == 1 else f"{len(self.templates)} templates"
+        templates = counted(len(self.templates), "template")
         return f"{templates} in the tokens of {self.tokenizer_name}: {self.templates[0]!r:.60}"
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": "template",
             "templates": list(self.templates),
-            "roles": list(self._roles),
+            "roles": list(self.roles),
             "answer": self.answer,
-            "wrong": list(self.wrong) if self.wrong is not None else list(self.candidates),
+            "wrong": list(self.candidates if self.wrong is None else self.wrong),
             "tokenizer": self.tokenizer_name,
             "answer_prefix": self.answer_prefix,
         }
 
 
-def _check_list(where: str, what: str, found: Any, kind: type = str) -> None:
-    if (
-        isinstance(found, str)
-        or not isinstance(found, Sequence)
-        or not all(isinstance(each, kind) and each for each in found)
-        or not found
-    ):
+def _check_words(where: str, found: Any) -> None:
+    words = [
+        each for each in found or () if isinstance(each, str) and each and each == each.strip()
+    ]
+    if isinstance(found, str) or not words or len(words) < len(found):
         raise InputError(
-            f"{where}: expected a list of {what}, at least one and none empty, found {found!r:.60}"
+            f"{where}: expected a list of texts, at least one, none empty and without a blank at "
+            f"the end, found {found!r:.200}"
         )
 
 
-def _parse(template: str, answer_prefix: str) -> list[tuple[str, str | None]]:
-    """Pieces of text, each with the mark that follows it."""
+def _marks(template: str) -> list[str]:
+    """The marks of a template, in order."""
     try:
-        pieces = [(text, mark) for text, mark, _, _ in Formatter().parse(template)]
-    except ValueError as error:
+        marks = [mark for _, mark, _, _ in Formatter().parse(template) if mark is not None]
+    except ValueError:
+        marks = [END]  # a brace that is not closed
+    if not all(map(str.isidentifier, marks)) or END in marks or len(set(marks)) < len(marks):
         raise InputError(
-            f"template: expected marks such as {{IO}}, found {template!r:.200} ({error}); write "
-            "{{ and }} for braces"
-        ) from None
-    for _, mark in pieces:
-        if mark is not None and (not mark.isidentifier() or mark == END):
-            raise InputError(
-                f"template: expected marks of letters and digits other than {END}, found "
-                f"{{{mark}}} in {template!r:.200}; rename it"
-            )
-    if template != template.rstrip() and answer_prefix[:1].isspace():
-        raise InputError(
-            f"template: expected no blank at the end, found {template!r:.200}; leave it to "
-            "answer_prefix"
+            f"template: expected different marks such as {{IO}}, of letters and digits and not "
+            f"{{{END}}}, found {template!r:.200}; name a second mark differently and fill it with "
+            'the same word, such as "S2": "S1"; write {{ and }} for braces'
         )
-    return pieces
+    return marks

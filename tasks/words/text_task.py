@@ -6,16 +6,13 @@
    acceptable answers share, such as the bare space of tokenizers that split off digits, belong to
    the prompt. The next token, in which the answers differ, is scored; if it is the same for two of
    them, the example is unusable.
-3. Unusable examples are skipped and replaced by the next ones, with a warning that says how many
-   and why.
-4. The end of the prompt, where the answer is predicted, is a role.
-
-Prompts are padded on the right; in a causal model the roles never see the padding.
+3. Unusable examples are replaced by the next ones, with a warning that says how many and why.
 """
 
 import math
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -24,49 +21,41 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.batch import Batch, Device
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.roles import role_name
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Task
-from retrieval_interp.tasks.words.prompts.question import Occurrence, Question
+from retrieval_interp.tasks.words.prompts.prompt import Question
 
 END = "END"
 _TRIED = 20  # examples to try before a tokenizer is refused
 
 
 class Tokens(NamedTuple):
-    """A question as tokens.
+    """A question as tokens."""
 
-    Attributes:
-        prompt: token ids, including a beginning-of-sequence token if there is one.
-        roles: the position of every role of the chain that is asked; -1 where it is absent.
-        answers: the token of each acceptable answer in which they differ, the correct one first.
-    """
+    prompt: list[int]  # with a beginning-of-sequence token, if there is one
+    roles: list[int]  # the position of every role of the chain that is asked, or -1
+    answers: list[int]  # where acceptable answers differ; the correct one's first
 
-    prompt: list[int]
-    roles: list[int]
-    answers: list[int]
+
+class Unusable(Exception):
+    """Why a question cannot be used with a tokenizer, and what to change."""
 
 
 class TextTask(Task):
     """Questions in text, whose answers are scored by their first differing token.
 
-    Subclasses say where the questions come from (`question`) and how many answers there are.
-
-    Args:
-        roles: the symbols that are roles, as questions name them, in the order of `role_names`;
-            `S1+1` is the token after the role `S1`, `END` the last one of the prompt.
-        tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
-        answer_prefix: text between prompt and answer.
-        prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
-            tokenizer has one.
-
-    Raises:
-        InputError: not such a tokenizer.
+    Subclasses say where the questions come from (`question`) and how many acceptable answers they
+    have (`n_answers`). The arguments are those of `TemplateTask`.
     """
 
     loss_name = "cross entropy"
+    role_names: tuple[str, ...] = ()  # these three are set to the roles
+    role_labels: tuple[str, ...] = ()
+    role_symbols: tuple[str, ...] = ()
+    answer_roles: tuple[int, ...] = ()
+    n_answers: int
 
     def __init__(
         self,
@@ -84,38 +73,15 @@ class TextTask(Task):
             )
         self.tokenizer, self.answer_prefix = tokenizer, answer_prefix
         self.begin: list[int] = [] if bos is None or prepend_bos is False else [bos]
-        self._roles = list(roles)
+        self.roles = self.role_names = self.role_labels = self.role_symbols = tuple(roles)
+        self.answer_roles = (self.roles.index(END),)
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
         """One question of a seed; the splits share none."""
         raise NotImplementedError
 
-    @property
-    def n_answers(self) -> int:
-        """How many answers are acceptable."""
-        raise NotImplementedError
-
-    # Names
-
-    @property
-    def role_names(self) -> tuple[str, ...]:
-        return tuple(map(role_name, range(len(self._roles))))
-
-    @property
-    def answer_roles(self) -> tuple[int, ...]:
-        """The end of the prompt."""
-        return (self._roles.index(END),)
-
-    @property
-    def role_labels(self) -> tuple[str, ...]:
-        return tuple(self._roles)
-
-    @property
-    def role_symbols(self) -> tuple[str, ...]:
-        return self.role_labels
-
-    @property
-    def plateau(self) -> float | None:
+    @cached_property
+    def plateau(self) -> float | None:  # type: ignore[override]
         """Cross entropy, in nats, of guessing among the acceptable answers."""
         return math.log(self.n_answers) or None
 
@@ -123,25 +89,10 @@ class TextTask(Task):
     def tokenizer_name(self) -> str:
         return str(getattr(self.tokenizer, "name_or_path", "")) or type(self.tokenizer).__name__
 
-    # Examples
-
     def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        split: Split = "train",
-        start: int = 0,
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """The usable examples start .. start+n-1 of a seed.
-
-        Returns:
-            Tokens [batch pos]; targets [batch 1 answer], the tokens of the acceptable answers in
-            which they differ, the correct one first; roles [batch 1 role].
-
-        Raises:
-            InputError: n is below 1, or hardly any example is usable with this tokenizer.
-        """
+        """The usable examples start .. start+n-1 of a seed; targets as `Tokens.answers`."""
         return self.batch(self.usable(n, seed, split, start)[1], device)
 
     def usable(
@@ -155,11 +106,10 @@ class TextTask(Task):
         index = 0
         while len(found) < start + n:
             question = self.question(index, seed, split)
-            tokens = self.tokens(question)
-            if isinstance(tokens, Tokens):
-                found.append((question, tokens))
-            else:
-                left_out.append(f"example {index}: {tokens}")
+            try:
+                found.append((question, self.tokens(question)))
+            except Unusable as error:
+                left_out.append(f"example {index}: {error}")
             index += 1
             if len(left_out) >= _TRIED and len(left_out) > 9 * len(found):
                 raise InputError(
@@ -167,16 +117,12 @@ class TextTask(Task):
                     f"{len(left_out)} of {index} examples unusable ({left_out[0]})"
                 )
         if left_out:
-            warnings.warn(
-                f"{len(left_out)} of {index} examples are left out: {'; '.join(left_out[:3])}"
-                f"{'; ...' if len(left_out) > 3 else ''}",
-                stacklevel=3,
-            )
-        questions, tokens_of = zip(*found[start:])
-        return list(questions), list(tokens_of)
+            why = "; ".join([*left_out[:3], "..."][: len(left_out)])
+            warnings.warn(f"{len(left_out)} of {index} examples are left out: {why}", stacklevel=3)
+        return [question for question, _ in found[start:]], [made for _, made in found[start:]]
 
-    def tokens(self, question: Question) -> Tokens | str:
-        """A question as tokens, or the reason why it cannot be used and what to change."""
+    def tokens(self, question: Question) -> Tokens:
+        """A question as tokens; raises `Unusable` if it has no place for roles or answers."""
         words = sorted(question.acceptable, key=lambda word: word != question.correct)
         read = [self._encode(question.prompt + self.answer_prefix + word) for word in words]
         numbers = [each["input_ids"] for each in read]
@@ -185,65 +131,55 @@ class TextTask(Task):
         shared = min([shared, *(len(each) - 1 for each in numbers)])
         offsets = read[0]["offset_mapping"]
         if any(start < len(question.prompt) for start, _ in offsets[shared:]):
-            return (
-                f"the tokens of the prompt change with the answer {words[0]!r} behind it; use "
-                "another answer_prefix"
-            )
+            raise Unusable("the prompt's tokens change with an answer; use another answer_prefix")
         first: dict[int, str] = {}
         for word, each in zip(words, numbers):
-            if each[shared] in first:
-                return (
-                    f"the answers {first[each[shared]]!r} and {word!r} begin with one token; use "
-                    "answers that begin differently"
-                )
-            first[each[shared]] = word
-        places: dict[int, Occurrence] = {}
-        position_of: dict[str, int] = {}
-        for symbol in question.occurrences:
-            own = [
-                place
-                for place, (start, end) in enumerate(offsets[:shared])
-                if start < symbol.end and end > symbol.start
-            ]
-            if not own:
-                return f"no token holds {question.prompt[symbol.start : symbol.end]!r}; rename it"
-            for place in own:
-                if place in places:
-                    other = places[place]
-                    both = question.prompt[other.start : symbol.end]
-                    return (
-                        f"one token holds symbols of {both!r}, {other.role} and {symbol.role}; "
-                        "use other names or put text between them"
-                    )
-                places[place] = symbol
-            if symbol.chain == 0:
-                position_of[symbol.role] = own[-1] + len(self.begin)
+            other = first.setdefault(each[shared], word)
+            if other != word:
+                raise Unusable(f"the answers {other!r} and {word!r} begin with one token")
         prompt = [*self.begin, *numbers[0][:shared]]
-        position_of[END] = len(prompt) - 1
-        taken: dict[int, str] = {}
-        roles: list[int] = []
-        for role in self._roles:
-            name = role.removesuffix("+1")
-            at = position_of[name] + role.endswith("+1") if name in position_of else -1
-            if at in taken or at == len(prompt):
-                return (
-                    f"the roles {taken.get(at, END)} and {role} stand at one token; put text "
-                    "between them or leave one out"
+        places = self._places(question, offsets[:shared])
+        return Tokens(prompt, self._positions(places, len(prompt)), list(first))
+
+    def _places(self, question: Question, offsets: Sequence[tuple[int, int]]) -> dict[str, int]:
+        """The last token of every symbol of the chain that is asked, by role."""
+        found: dict[str, int] = {}
+        last, begin = -1, 0
+        for symbol in question.occurrences:
+            tokens = enumerate(offsets)
+            own = [at for at, (start, end) in tokens if start < symbol.end and end > symbol.start]
+            if not own or own[0] <= last:
+                raise Unusable(
+                    f"expected tokens of their own for all symbols of "
+                    f"{question.prompt[begin : symbol.end]!r}; use other names or put text between"
                 )
+            last, begin = own[-1], symbol.start
+            if symbol.chain == 0:
+                found[symbol.role] = last + len(self.begin)
+        return found
+
+    def _positions(self, places: dict[str, int], length: int) -> list[int]:
+        """The position of every role, all different."""
+        places = {**places, END: length - 1}
+        taken: dict[int, str] = {length: END}
+        positions: list[int] = []
+        for role in self.roles:
+            name = role.removesuffix("+1")
+            at = places[name] + role.endswith("+1") if name in places else -1
+            if at in taken:
+                raise Unusable(f"the roles {taken[at]} and {role} share a token")
             if at >= 0:
                 taken[at] = role
-            roles.append(at)
-        return Tokens(prompt, roles, list(first))
+            positions.append(at)
+        return positions
 
     def _encode(self, text: str) -> Any:
         return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
 
-    def batch(self, tokens: Sequence[Tokens], device: str | torch.device = "cpu") -> Batch:
+    def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
         """Pad some questions to one batch."""
         length = max(len(each.prompt) for each in tokens)
-        padding = self.tokenizer.pad_token_id
-        if padding is None:
-            padding = 0  # never seen
+        padding = self.tokenizer.pad_token_id or 0  # never seen
         rows = [[*each.prompt, *[padding] * (length - len(each.prompt))] for each in tokens]
         return Batch(
             torch.tensor(rows),
@@ -253,12 +189,8 @@ class TextTask(Task):
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
         """The tokens."""
-        return [
-            self.tokenizer.decode([token]).strip() or repr(self.tokenizer.decode([token]))
-            for token in batch.inputs[example].tolist()
-        ]
-
-    # Losses
+        texts = [self.tokenizer.decode([token]) for token in batch.inputs[example].tolist()]
+        return [text.strip() or repr(text) for text in texts]
 
     def _logits(
         self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch

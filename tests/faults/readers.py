@@ -242,8 +242,7 @@ def use_record(path: Path) -> None:
 
 @reader("inspect-log", damaged_json(log_data), "log.json")
 def use_log(path: Path) -> None:
-    from retrieval_interp.llm.plot import accuracy_figure
-    from retrieval_interp.llm.results import read_results, results_table
+    from retrieval_interp.llm.results import accuracy_figure, read_results, results_table
 
     rows = read_results([path])
     results_table(rows), json.dumps([asdict(row) for row in rows]), accuracy_figure(rows)

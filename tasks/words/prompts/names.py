@@ -1,8 +1,7 @@
 """An unlimited supply of names: listed ones first, beginning with the paper's, then generated ones.
 
 A generated name is a stem of two or more consonant-vowel syllables plus an ending that shows its
-kind: Babalin, Dabalin, ... are people, Babaland is a country. Stems of the same length differ, and
-so do endings, so generated names are distinct. All names are single words.
+kind, such as Babaland. All names are distinct and single words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,13 +32,7 @@ def groups(names: Sequence[str], size: int) -> list[Sequence[str]]:
 
 @dataclass(frozen=True)
 class Names:
-    """The names of one kind of thing.
-
-    Attributes:
-        listed: the names that come first, separated by spaces.
-        ending: the ending of generated names.
-        capital: whether generated names are capitalized.
-    """
+    """The names of one kind of thing: listed ones, and the ending of generated ones."""
 
     listed: str
     ending: str
@@ -85,35 +78,17 @@ DISEASES = Names(
     "Chronogy Synthemia Somnosis Aetherflux Photalgia Umbrosis Cryothermia Lethargeny", "xosis"
 )
 
+OF_KINGDOMS = (DISEASES, SUBSTANCES, FOODS, BELIEFS, KINGDOMS, PEOPLE)  # x_0 .. x_5
+
 # Appendix A.5. There are only twelve relations, each of a woman or a man.
-PERSONS = (
-    "John",
-    "Chris",
-    "Diana",
-    "Eve",
-    "Simon",
-    "Rita",
-    "Tom",
-    "Vera",
-    "Walter",
-    "Zoe",
-    "Sam",
-    "Ursula",
+_PERSONS = "John Chris Diana Eve Simon Rita Tom Vera Walter Zoe Sam Ursula"
+_PROFESSIONS = (
+    "doctor lawyer teacher engineer baker painter architect farmer singer pilot editor gardener"
 )
-PROFESSIONS = (
-    "doctor",
-    "lawyer",
-    "teacher",
-    "engineer",
-    "baker",
-    "painter",
-    "architect",
-    "farmer",
-    "singer",
-    "pilot",
-    "editor",
-    "gardener",
+_RELATIONS = (
+    "mother sister father brother aunt daughter uncle son grandmother niece grandfather nephew"
 )
+PERSONS, PROFESSIONS = tuple(_PERSONS.split()), tuple(_PROFESSIONS.split())
 WOMEN = Names(
     "Cathy Dana Isabelle Jane Lily Nancy Olivia Penny "
     "Alice Bella Claire Emma Flora Gina Helen Irene Julia Kate Laura Mary Nina Paula Rose Susan "
@@ -126,22 +101,8 @@ MEN = Names(
     "Roger Theo",
     "rick",
 )
-RELATIONS = {
-    "mother": WOMEN,
-    "sister": WOMEN,
-    "father": MEN,
-    "brother": MEN,
-    "aunt": WOMEN,
-    "daughter": WOMEN,
-    "uncle": MEN,
-    "son": MEN,
-    "grandmother": WOMEN,
-    "niece": WOMEN,
-    "grandfather": MEN,
-    "nephew": MEN,
-}
+RELATIONS = dict(zip(_RELATIONS.split(), [WOMEN, WOMEN, MEN, MEN] * 3))
 COUNTRIES = Names(
-    # appendix A.5
     "Argentina Brazil Canada Denmark England France Germany Hungary Italy Japan Kenya Laos Mexico "
     "Norway Peru Qatar "
     "Albania Bolivia Chile Ecuador Finland Ghana Honduras India Jamaica Kuwait Latvia Morocco "

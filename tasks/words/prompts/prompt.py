@@ -1,34 +1,93 @@
-"""What the five formulations share: their random numbers and limits.
+"""What the five formulations share: how questions are written, and their random numbers.
 
-1. Each question has its own generator, seeded with the text "name seed split index", so it does
+1. A line is a template whose marks are roles, such as "{s4} lives in {s3}", the number of its chain
+   and a word for each mark. Writing the lines records the place of every symbol.
+2. Each question has its own generator, seeded with the text "name seed split index", so it does
    not depend on how many are drawn or on the process.
-2. Only `random()` of Python's generator is used: for a text seed it gives the same numbers in every
-   Python version, which is not guaranteed for `shuffle`.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import ClassVar, TypeVar, get_args
+from string import Formatter
+from typing import ClassVar, TypeVar
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import Split
-from retrieval_interp.tasks.words.prompts.question import Question
+from retrieval_interp.tasks.split import Split, check_draw
+from retrieval_interp.tasks.structured import check_fields
 
 MAX_STATEMENTS = 10_000
+Line = tuple[str, int, Sequence[str]]
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Occurrence:
+    """One occurrence of a symbol: the word `prompt[start:end]`, with its grammatical ending.
+
+    The chain that is asked is 0, the formulation defines the others; the role says what the word
+    does in its chain, which has each role at most once.
+    """
+
+    chain: int
+    role: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt and its possible answers (paper, section 4 and appendix A).
+
+    Attributes:
+        prompt: what the model reads, without a final line break.
+        correct: the correct answer, a word.
+        acceptable: all words that count as an answer, sorted; any other reply is asked again.
+        occurrences: every symbol of the prompt, from beginning to end.
+    """
+
+    prompt: str
+    correct: str
+    acceptable: tuple[str, ...]
+    occurrences: tuple[Occurrence, ...]
+
+
+class Draw(Random):
+    """Random choices by `random()` alone, which is the same in every Python version."""
+
+    def pick(self, count: int) -> int:
+        """A random integer from 0 .. count-1."""
+        return int(self.random() * count)
+
+    def shuffled(self, items: Iterable[T]) -> list[T]:
+        """The items in uniformly random order."""
+        rest = list(items)
+        return [rest.pop(self.pick(len(rest))) for _ in range(len(rest))]
+
+
 class Prompt:
-    """A formulation of the retrieval problem in words (paper, section 4).
+    """A formulation of the retrieval problem in words (paper, section 4): a frozen dataclass.
 
     Attributes:
         name: the formulation's name in the paper.
         chains: number of interleaved chains.
+        n_statements: statements of a question.
     """
 
     name: ClassVar[str]
     chains: int
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name)
+        if self.n_statements > MAX_STATEMENTS:
+            raise InputError(
+                f"{self.name}: expected at most {MAX_STATEMENTS} statements per question, found "
+                f"{self.n_statements}; ask for fewer"
+            )
+
+    @property
+    def n_statements(self) -> int:
+        raise NotImplementedError
 
     @property
     def chance(self) -> float:
@@ -36,79 +95,34 @@ class Prompt:
         return 1 / self.chains
 
     def sample(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        """Draw one question of a seed.
-
-        Args:
-            index: number of the question, at least 0.
-            seed: in [0, 2^64); the same seed and index give the same question.
-            split: `train`, `validation`, `discovery` and `test` share no random numbers.
-
-        Raises:
-            InputError: an argument is out of range.
-        """
+        """Draw one question of a seed; `train`, `validation`, `discovery` and `test` differ."""
         if index < 0:
             raise InputError(f"sample: expected an index of at least 0, found {index}")
-        if not 0 <= seed < 2**64:
-            raise InputError(f"sample: expected a seed from 0 to 2^64 - 1, found {seed}")
-        if split not in get_args(Split):
-            raise InputError(
-                f"sample: expected a split of {sorted(get_args(Split))}, found {split!r}"
-            )
-        return self._draw(Random(f"{self.name} {seed} {split} {index}"))
+        check_draw(seed, split)
+        return self.draw(Draw(f"{self.name} {seed} {split} {index}"))
 
-    def _draw(self, rng: Random) -> Question:
+    def draw(self, rng: Draw) -> Question:
         raise NotImplementedError
 
 
-def shuffled(rng: Random, items: Iterable[T]) -> list[T]:
-    """The items in uniformly random order."""
-    rest = list(items)
-    return [rest.pop(pick(rng, len(rest))) for _ in range(len(rest))]
+def write(lines: Iterable[Line], correct: str, candidates: Iterable[str]) -> Question:
+    """Write a question's lines; answers are sorted, numbers by value and words by alphabet."""
+    pieces: list[str] = []
+    occurrences: list[Occurrence] = []
+    place = 0
+    for template, chain, words in lines:
+        filling = iter(words)
+        for text, role, _, _ in Formatter().parse(template + "\n"):
+            pieces.append(text)
+            place += len(text)
+            if role is not None:
+                pieces.append(next(filling))
+                start, place = place, place + len(pieces[-1])
+                occurrences.append(Occurrence(chain, role, start, place))
+    acceptable = sorted(candidates, key=lambda word: (int(word) if word.isdecimal() else 0, word))
+    return Question("".join(pieces)[:-1], correct, tuple(acceptable), tuple(occurrences))
 
 
-def pick(rng: Random, count: int) -> int:
-    """A random integer from 0 .. count-1."""
-    return int(rng.random() * count)
-
-
-def asked_first(count: int, asked: int) -> list[int]:
-    """Numbers for 0 .. count-1: 0 for the one asked, then 1, 2, ... for the others in order."""
-    return [0 if item == asked else item + (item < asked) for item in range(count)]
-
-
-def expect_count(where: str, name: str, value: object) -> None:
-    """Raise InputError unless the value is an integer from 1 to 2^31 - 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(
-            f"{where}: expected {name} to be an integer of at least 1, found {value!r}"
-        )
-    if value >= 2**31:
-        raise InputError(f"{where}: expected {name} to be below 2^31, found {value}")
-
-
-def expect_statements(where: str, formula: str, count: int) -> None:
-    """Raise InputError if a question would have more than MAX_STATEMENTS statements."""
-    if count > MAX_STATEMENTS:
-        raise InputError(
-            f"{where}: expected at most {MAX_STATEMENTS} statements per question ({formula}), "
-            f"found {count}; ask for fewer"
-        )
-
-
-def expect_same(where: str, name: str, found: Iterable[object], each: Sequence[object]) -> None:
-    """Raise InputError unless `found` holds exactly the items of `each`, once each."""
-    listed = list(found)
-    if len(listed) != len(each) or set(listed) != set(each):
-        raise InputError(
-            f"{where}: expected {name} to hold each of {list(each)!r:.80} once, "
-            f"found {listed!r:.80}; list each of them once"
-        )
-
-
-def expect_distinct(where: str, name: str, words: Iterable[str]) -> None:
-    """Raise InputError if a word is repeated."""
-    (word, times), *_ = Counter(words).most_common(1)
-    if times > 1:
-        raise InputError(
-            f"{where}: expected {name} to be distinct, found {word!r} {times} times; rename them"
-        )
+def asked_first(items: Iterable[T], asked: T) -> dict[T, int]:
+    """Numbers for the items: 0 for the one asked, then 1, 2, ... for the others in order."""
+    return {asked: 0, **{item: n for n, item in enumerate((i for i in items if i != asked), 1)}}

@@ -1,0 +1,155 @@
+"""Does discovery find circuits that are known because they were built?
+
+    python benchmarks/recovery.py [--models 60] [--json FILE]
+    python benchmarks/recovery.py --redundant --models 24
+
+Every model is compiled from random matching heads: D from 1 to 6, up to 12 layers, one or two heads
+per layer, some of them idle, halved or distracting. The compiler knows what the output depends on.
+A row gives, over all models of one D, precision and recall of the carrying paths, of the paths that
+only enable, and of the idle heads, and how many circuits were found exactly. Others are equivalent
+if they deliver every answer by information flow and keep the loss low on other examples. If a head
+is halved, two heads share its work and the true circuit is not unique.
+
+With --redundant two or three heads share the first rule, which tells each position where its
+token's next pair is. A part of that finds the same pair, so any one of the copies suffices. (Of
+heads that join pairs all would be needed: half a key loses to a rival of full length.) A row then
+gives precision and recall of these sets of paths and of the paths that are needed singly.
+"""
+
+import argparse
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from measure import Rows, benchmark, timed
+
+import retrieval_interp as ri
+from retrieval_interp.circuits import Scorer
+from retrieval_interp.circuits.flow import causal_depth
+from retrieval_interp.circuits.flow.delivery import delivered
+from retrieval_interp.circuits.known.heads import TOKEN, split
+from tests.random_models import random_heads
+
+MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8
+TOLERANCE = 0.05 / DIM  # the paper's 0.05, for symbols of variance 1/dim instead of 1
+
+
+def found_in(index: int, examples: int) -> dict[str, Any]:
+    """Build a model, search for its circuit, and compare."""
+    task, round_number = _task(index), index // MAX_STEPS
+    least, n_heads = causal_depth(task.steps), 1 + round_number % 2
+    layers = min(MAX_LAYERS, least + round_number % (MAX_LAYERS - least + 1))
+    rules = random_heads(task, layers, seed=index, n_heads=n_heads)
+    built = ri.compile_circuit(rules, task, n_layers=layers, n_heads=n_heads)
+    seconds, found = timed(lambda: ri.discover(built.model, task, TOLERANCE, examples, seed=index))
+    heads = {ri.Head(layer, head) for layer in range(layers) for head in range(n_heads)}
+    paths, carrying, enabling = set(found.paths()), set(built.carrying), set(built.enabling)
+    only_enabling = set(found.every_path()) - paths
+    exact = paths == carrying
+    idle = heads - {path.head for path in paths | only_enabling}
+    return {
+        "model": index,
+        "steps": task.steps,
+        "layers": layers,
+        "heads": n_heads,
+        "seconds": seconds,
+        "carrying": counts(paths, carrying),
+        "enabling": counts(only_enabling, enabling - carrying),
+        "idle": counts(idle, heads - {path.head for path in carrying | enabling}),
+        "exact": exact,
+        "unique": not any(0.1 < rule.scale < 1 for rule in rules),
+        "equivalent": exact or equivalent(built.model, task, found, layers, index),
+    }
+
+
+def copies_found_in(index: int, examples: int) -> dict[str, Any]:
+    """Build a model with copies of a head, and compare what it is found to need."""
+    task = _task(index)
+    n_layers, copies = causal_depth(task.steps) + index % 3, 2 + index // MAX_STEPS % 2
+    draws = (
+        random_heads(task, n_layers, seed, extras=False) for seed in itertools.count(1000 * index)
+    )
+    first, *others = next(rules for rules in draws if rules[0].query == TOKEN)  # joins no pairs
+    rules = [*split(first, range(1, copies)), *others]
+    built = ri.compile_circuit(rules, task, n_layers=n_layers)
+    copied = {path for path in built.enabling if path.head.layer == first.layer}
+    sets = {
+        tuple(ri.HeadPath(ri.Head(first.layer, head), path) for head in range(copies))
+        for _, path in copied
+    }
+    single = {(path,) for path in (built.carrying | built.enabling) - copied}
+    seconds, needed = timed(
+        lambda: set(ri.needed_paths(built.model, task, TOLERANCE, examples, seed=index))
+    )
+    several = {paths for paths in needed if len(paths) > 1}
+    return {
+        "model": index,
+        "steps": task.steps,
+        "layers": n_layers,
+        "copies": copies,
+        "seconds": seconds,
+        "sets": counts(several, sets),
+        "single": counts(needed - several, single),
+    }
+
+
+def _task(index: int) -> ri.RetrievalTask:
+    return ri.RetrievalTask(steps=1 + index % MAX_STEPS, dim=DIM, tokens="unit")
+
+
+def counts(found: set[Any], true: set[Any]) -> list[int]:
+    """How many are both found and true, found, and true."""
+    return [len(found & true), len(found), len(true)]
+
+
+def equivalent(model: Any, task: Any, found: ri.Circuit, layers: int, seed: int) -> bool:
+    """Whether a circuit delivers every answer and keeps the loss low on other examples."""
+    loss = Scorer(model, task, task.sample(256, seed, split="test")).loss(found)
+    return delivered(found, layers) == tuple(range(1, task.steps + 1)) and loss < TOLERANCE
+
+
+def shares(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, str]:
+    """Precision and recall over several models."""
+    made = {}
+    for key, (of, what) in itertools.product(keys, ((1, "precision"), (2, "recall"))):
+        right, whole = (sum(row[key][place] for row in rows) for place in (0, of))
+        made[f"{key} {what}"] = f"{right / whole if whole else 1:.3f}"
+    return made
+
+
+def line(name: str, rows: Rows) -> dict[str, Any]:
+    """A row of the table."""
+    seconds = sum(row["seconds"] for row in rows) / len(rows)
+    made: dict[str, Any] = {"": name, "models": len(rows)}
+    if "sets" in rows[0]:
+        made["sets"] = sum(row["sets"][2] for row in rows)
+        return {**made, **shares(rows, ("sets", "single")), "seconds": seconds}
+    exact = sum(row["exact"] for row in rows)
+    equivalent = sum(row["equivalent"] for row in rows) - exact
+    made |= shares(rows, ("carrying", "enabling", "idle"))
+    return {**made, "exact": exact, "otherwise equivalent": equivalent, "seconds": seconds}
+
+
+def shown(rows: Rows) -> Rows:
+    groups = {f"D = {steps}": ("steps", steps) for steps in range(1, MAX_STEPS + 1)}
+    groups |= {"truth unique": ("unique", True), "halved heads": ("unique", False)}
+    chosen = {name: [row for row in rows if row.get(k) == v] for name, (k, v) in groups.items()}
+    return [line(name, some) for name, some in (*chosen.items(), ("all", rows)) if some]
+
+
+def rows(options: argparse.Namespace) -> Rows:
+    one = copies_found_in if options.redundant else found_in
+    bar = ri.progress_bar(range(options.models), "models")
+    return [one(index, options.examples) for index in bar]
+
+
+main = benchmark(
+    __doc__,
+    rows,
+    {"models": 60, "examples": 128, "redundant": False},
+    quick={"models": 2, "examples": 32},
+    shown=shown,
+)
+
+if __name__ == "__main__":
+    main()
