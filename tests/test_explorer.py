@@ -8,8 +8,10 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.discovery.search import SearchStopped
+from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.explorer.state import page_state
 from retrieval_interp.tasks import InputError
+from retrieval_interp.training.model import build_model
 
 
 @pytest.fixture
@@ -65,10 +67,15 @@ def test_a_selected_path_says_what_it_is_worth(page, bench):
     assert "source before its destination" in page.page["row"]["does"]
 
 
-def test_paths_have_the_tasks_own_names_everywhere(page, bench, monkeypatch, tmp_path):
-    monkeypatch.setattr(type(bench.task), "role_names", ("query", "a", "b", "c", "d"))
-    own = ri.open(bench.model, bench.task, examples=8, progress=lambda items, what: items)
-    page, name = own.explore().exploring, "L1.H0 query<-b"
+class Named(ri.RepeatedTokensTask):
+    role_names = ("query", "first", "answer")
+
+
+def test_paths_have_the_tasks_own_names_everywhere(tmp_path):
+    task = Named(length=4, alphabet=6)
+    model = build_model(ModelConfig(layers=2, heads=1, d_model=8), task)
+    own = ri.open(model, task, examples=8, progress=lambda items, what: items)
+    page, name = own.explore().exploring, "L1.H0 query<-answer"
     ask(page, "toggle", path=name)
     ask(page, "show", path=name)
     escaped = name.replace("<", "&lt;")
