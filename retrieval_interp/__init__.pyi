@@ -31,7 +31,6 @@ from retrieval_interp.commands.command import progress_bar as progress_bar
 from retrieval_interp.config.model_config import ModelConfig as ModelConfig
 from retrieval_interp.config.presets import PRESETS as PRESETS
 from retrieval_interp.config.recipe import Recipe as Recipe
-from retrieval_interp.emergence.crossing import Crossing as Crossing
 from retrieval_interp.emergence.curves import attention_figure as attention_figure
 from retrieval_interp.emergence.curves import crossing_figure as crossing_figure
 from retrieval_interp.emergence.curves import loss_figure as loss_figure
@@ -40,6 +39,7 @@ from retrieval_interp.emergence.follow import follow_run as follow_run
 from retrieval_interp.emergence.series import Series as Series
 from retrieval_interp.emergence.series import read_series as read_series
 from retrieval_interp.emergence.text import emergence_table as emergence_table
+from retrieval_interp.emergence.times import Crossing as Crossing
 from retrieval_interp.emergence.times import path_emergence as path_emergence
 from retrieval_interp.emergence.watch import Watch as Watch
 from retrieval_interp.storage.checkpoint import Checkpoint as Checkpoint

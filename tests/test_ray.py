@@ -1,4 +1,4 @@
-"""Cells on a Ray cluster: bad addresses, and a real cluster of two nodes that loses one."""
+"""Cells on a real Ray cluster of two nodes that loses one."""
 
 import json
 import os
@@ -8,68 +8,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from retrieval_interp.commands.sweep import main as sweep
-from retrieval_interp.sweep.grid import make_grid
-from retrieval_interp.tasks import InputError
-from tests.test_cells import job as cell_job
-from tests.test_cells import run_job
-
-VARYING = ("date", "seconds", "seconds_per_step", "grid", "layers")
-GRID = make_grid("section7-ic", "smoke")
-
-
-def error_of(address, out, capsys):
-    arguments = ["--grid", "section7-ic", "--scale", "smoke", "--out", str(out)]
-    with pytest.raises(InputError) as caught:
-        sweep([*arguments, "--address", address])
-    assert capsys.readouterr().out == "" and not out.exists()
-    return " ".join(str(caught.value).split())
-
-
-def test_without_ray_the_command_that_installs_it_is_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    found = error_of("auto", tmp_path / "out", capsys)
-    assert found.endswith("found none; pip install 'retrieval-interp[cluster]'")
+from retrieval_interp.sweep.cells import run_cell
+from tests.test_grid_sweep import GRID, VARYING, job
 
 
 @pytest.fixture
 def ray():
     return pytest.importorskip("ray")
-
-
-@pytest.mark.parametrize("address", ["localhost", "ray://127.0.0.1:1", "127.0.0.1:0", "host:x"])
-def test_addresses_of_another_form_are_refused(ray, address, tmp_path, capsys):
-    found = error_of(address, tmp_path / "out", capsys)
-    assert f"--address: expected auto or host:port, found '{address}'" in found
-
-
-def test_an_address_where_nothing_listens_is_refused(ray, tmp_path, capsys):
-    found = error_of(f"127.0.0.1:{free_port()}", tmp_path / "out", capsys)
-    assert "expected a Ray cluster that answers, found Connection refused; start" in found
-
-
-def test_an_address_where_something_else_listens_is_refused(ray, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("retrieval_interp.sweep.ray_cluster._HEALTH_SECONDS", 4)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        found = error_of(f"127.0.0.1:{server.getsockname()[1]}", tmp_path / "out", capsys)
-    assert "expected a Ray cluster that answers, found" in found
-
-
-def test_no_cluster_on_this_machine_is_said(ray, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "")
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where a running cluster would be noted
-    found = error_of("auto", tmp_path / "out", capsys)
-    assert "--address auto: expected a Ray cluster that answers, found" in found
-
-
-# A real cluster
 
 
 def free_port():
@@ -161,24 +112,13 @@ def test_a_cluster_that_loses_a_node_still_finishes_every_cell_once(cluster, tmp
     arguments = ["--grid", "section7-ic", "--scale", "smoke", "--out", out, "--device", "cpu"]
     command = [sys.executable, "-m", "retrieval_interp", "sweep"]
     driver = subprocess.Popen(
-        [*command, *arguments, "--address", address, "--group", "1"],
+        [*command, *arguments, "--address", address],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    written = {}
-
-    def watch():
-        """Which versions of a result there ever were."""
-        while driver.poll() is None:
-            for path in out.glob("results/layers-*.json"):
-                written.setdefault(path.name, set()).add(path.stat().st_mtime_ns)
-            time.sleep(0.02)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
     try:
-        pattern = "retrieval-interp-*/*/*/*/metrics.jsonl"
+        pattern = "retrieval-interp-*/*/*/metrics.jsonl"
         while not (running := list(lost.temporary.glob(pattern))):
             assert driver.poll() is None, driver.stdout.read()
             time.sleep(0.01)
@@ -190,17 +130,13 @@ def test_a_cluster_that_loses_a_node_still_finishes_every_cell_once(cluster, tmp
     finally:
         driver.kill()
         driver.wait()
-        watcher.join()
     assert driver.returncode == 0, printed
     assert "4 of 4 cells finished\n" in printed and ": failed: " not in printed
     assert unfinished.name in {cell.name for cell in GRID.cells}
-    assert {name: len(times) for name, times in written.items()} == {
-        f"{cell.name}.json": 1 for cell in GRID.cells
-    }
     for cell in GRID.cells:
         result = json.loads((out / "results" / f"{cell.name}.json").read_text())
-        expected = run_job(cell_job(tmp_path / cell.name, cell))
-        for key in result.keys() - set(VARYING):
+        expected = run_cell(job(tmp_path / cell.name, cell))
+        for key in expected.keys() - set(VARYING):
             assert result[key] == expected[key], key
         kept = {path.name for path in (out / "cells" / cell.name).rglob("*") if path.is_file()}
         assert kept == {"config.json", "metrics.jsonl", "step-000240.safetensors"}

@@ -6,8 +6,8 @@ from typing import Any
 
 from retrieval_interp.circuits import Circuit, parse_circuit, parse_head_path
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.probe import Probe
 from retrieval_interp.emergence.series import Losses, Series
+from retrieval_interp.emergence.watch import Probe
 from retrieval_interp.tasks import (
     ConditionalRetrievalTask,
     EquationsTask,

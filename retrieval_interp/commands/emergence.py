@@ -1,8 +1,4 @@
-"""When attention paths appear in training: `python -m retrieval_interp emergence --run runs/d`.
-
-Measures a circuit's paths at every checkpoint of a run: how much attention each gets, what each is
-worth, when both appear, and which comes first (paper, section 9 and appendix D).
-"""
+"""When attention paths appear in training: `python -m retrieval_interp emergence --run runs/d`."""
 
 import shlex
 from collections.abc import Sequence
@@ -61,6 +57,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
 
     with saying("loading PyTorch"):
         from retrieval_interp.emergence.follow import follow_run
+        from retrieval_interp.emergence.report import render_emergence
         from retrieval_interp.emergence.text import emergence_csv, emergence_json, emergence_table
         from retrieval_interp.storage.circuit_file import read_circuit
         from retrieval_interp.storage.files import write_whole
@@ -69,49 +66,32 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
         from retrieval_interp.views.score_text import describe_config
         from retrieval_interp.views.tables import terminal_width
 
-    device = choose_device(options.device)
-    circuit = None
+    device, circuit = choose_device(options.device), None
+    examples, seed = options.examples, options.seed
     if options.circuit is not None:
         recipe = read_recipe(options.run)
+        sizes = recipe.model.layers, recipe.model.heads
         trained = f"{options.run} was trained on"
-        circuit = read_circuit(
-            options.circuit, recipe.task, recipe.model.layers, recipe.model.heads, trained
-        )
+        circuit = read_circuit(options.circuit, recipe.task, *sizes, trained)
+    circuit_from = f"read from {options.circuit}"
     series = follow_run(
-        options.run,
-        circuit,
-        options.examples,
-        options.seed,
-        options.tolerance,
-        device,
-        progress_bar,
-        f"read from {options.circuit}",
+        options.run, circuit, examples, seed, options.tolerance, device, progress_bar, circuit_from
     )
-    command = " ".join([prog, shlex.join(argv)])
-    # Files first: a pipe may close while the table is printed.
+    command = f"{prog} {shlex.join(argv)}"
+    # Files first: the output pipe may close.
     if options.json is not None:
-        text = emergence_json(series, command, options.examples, options.seed)
-        write_whole(options.json, text)
+        write_whole(options.json, emergence_json(series, command, examples, seed))
     if options.csv is not None:
         write_whole(options.csv, emergence_csv(series))
     if options.report is not None:
-        from retrieval_interp.emergence.report import render_emergence
-
-        page = render_emergence(series, command, options.examples, options.seed)
-        write_whole(options.report, page)
-    steps = series.steps
-    measured = (
-        f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}; {options.examples} examples, "
-        f"seed {options.seed}"
-    )
-    if watched := [row for row in series.snapshots if row.source == "watch"]:
-        measured += (
-            f"; {len(watched)} of them while training, in watch.jsonl ({watched[0].examples} "
-            f"examples, seed {watched[0].seed})"
-        )
+        write_whole(options.report, render_emergence(series, command, examples, seed))
+    steps, watched = series.steps, [row for row in series.snapshots if row.source == "watch"]
     say(f"{options.run}: {describe_config(series.recipe.model, series.recipe.task)}")
     say(f"circuit {series.circuit_from}, {len(series.paths)} paths")
-    say(measured)
+    say(
+        f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}; {examples} examples, seed {seed}"
+        + (f"; {len(watched)} of them while training, in watch.jsonl" if watched else "")
+    )
     for note in series.notes:
         say(f"note: {note}")
     print(f"\n{emergence_table(series, terminal_width())}")

@@ -1,7 +1,7 @@
-"""The paper's claims beside ours: `python -m retrieval_interp reproduce`.
+"""The paper's claims and our numbers: `python -m retrieval_interp reproduce`.
 
-Whatever takes seconds is recomputed from shipped checkpoints; the rest is read from result files
-that say how they were made.
+What takes seconds is recomputed from shipped checkpoints; the rest is read from result files that
+say how they were made.
 """
 
 import shlex
@@ -17,6 +17,7 @@ from retrieval_interp.commands.command import (
     parse_options,
     progress_bar,
     saying,
+    tell_files,
 )
 from retrieval_interp.tasks.errors import InputError
 
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Print the paper's claims and numbers beside ours, with their scale and command.
+    """Print the paper's claims and our numbers, with their scale and command.
 
     Attributes:
         only: claims to check, such as C6 C7; default all.
         json: write the numbers to this file.
         markdown: write the rows as a Markdown table to this file.
-        figures: write the figures that there are numbers for to this folder, as HTML and JSON.
-        runs: folder of finished runs, used beside the package's own results.
+        figures: write the figures that there are numbers for to this folder: curves as HTML and
+            JSON, circuits as SVG.
+        runs: folder of finished runs, searched after the package's own results.
         run: run what is missing, into the folder of runs (hours to days).
     """
 
@@ -48,12 +50,13 @@ class ReproduceOptions:
 def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
     options = parse_options(ReproduceOptions, argv, prog)
     check_outputs({"--json": options.json, "--markdown": options.markdown}, [])
-    if options.figures is not None and options.figures.exists() and not options.figures.is_dir():
+    if options.figures is not None and options.figures.is_file():
         raise InputError(f"{options.figures}: expected a folder for the figures, found a file")
 
     with saying("loading PyTorch"):
         from retrieval_interp.reproduce.claims import CLAIMS, judge
         from retrieval_interp.reproduce.evidence import Evidence
+        from retrieval_interp.reproduce.gallery import write_figures
         from retrieval_interp.reproduce.table import table_json, table_markdown, table_text
         from retrieval_interp.storage.files import write_whole
         from retrieval_interp.views.tables import terminal_width
@@ -67,17 +70,12 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
         _run_missing(rows)
         evidence = Evidence(options.runs, progress_bar)
         rows = judge(evidence, options.only)
-    if options.json is not None:
-        write_whole(options.json, table_json(rows))
-    if options.markdown is not None:
-        write_whole(options.markdown, table_markdown(rows))
-    print(table_text(rows, terminal_width()))
-    for path in (options.json, options.markdown):
+    for path, text in ((options.json, table_json), (options.markdown, table_markdown)):
         if path is not None:
-            print(f"rows:    {path}")
+            write_whole(path, text(rows))
+    print(table_text(rows, terminal_width()))
+    tell_files(rows=options.json, table=options.markdown)
     if options.figures is not None:
-        from retrieval_interp.reproduce.gallery import write_figures
-
         for path in write_figures(evidence, options.figures):
             print(f"figure:  {path}")
 
@@ -86,8 +84,7 @@ def _run_missing(rows: "Sequence[Row]") -> None:
     """Run the commands of the rows that have no number, one after the other."""
     for command in dict.fromkeys(row.command for row in rows if row.verdict == "not run"):
         print(f"running: {command}", flush=True)
-        arguments = shlex.split(command)
-        done = subprocess.run([sys.executable, *arguments[1:]], check=False)
+        done = subprocess.run([sys.executable, *shlex.split(command)[1:]], check=False)
         if done.returncode:
             raise InputError(
                 f"expected the command to finish, found status {done.returncode}: {command}; the "

@@ -1,18 +1,19 @@
 """Figures of how a circuit's paths appear in training (paper, figures 6 and 7, appendix D).
 
-Each function takes a series and returns a Plotly figure with a template of its own. A path has the
-same colour and dashes in all of them.
+Curves are Plotly figures with a template of their own; a path has the same colour and dashes in all
+of them. The circuit is an SVG.
 """
+
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.emergence.crossing import THRESHOLD
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.emergence.text import step_text
-from retrieval_interp.emergence.times import paper_epochs, path_emergence, symbols
+from retrieval_interp.emergence.times import THRESHOLD, Crossing, paper_epochs, path_emergence
 
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#8a9099")
 _DASHES = ("solid", "dash", "dot", "dashdot")
@@ -29,36 +30,18 @@ def attention_figure(series: Series) -> go.Figure:
     """
     figure = go.Figure()
     for place, row in enumerate(path_emergence(series)):
-        line, values = _style(place), series.attention(row.path)
-        figure.add_scatter(
-            x=series.steps,
-            y=values,
-            mode="lines+markers",
-            marker={"size": 4},
-            line=line,
-            name=row.name,
-            legendgroup=row.name,
-            hovertemplate=f"{row.name}, {series.recipe.task.path_label(*row.path.path)}<br>"
-            "step %{x}: attention %{y:.3f}<extra></extra>",
-        )
-        if row.above is None:
-            continue
-        past = row.above.after is None
-        symbol = "diamond-open" if past else "diamond"
-        figure.add_scatter(
-            x=[row.above.step],
-            y=[values[0] if past else THRESHOLD],
-            mode="markers",
-            marker={"size": 10, "symbol": symbol, "color": line["color"]},
-            name=f"{row.name} above {THRESHOLD:g}",
-            legendgroup=row.name,
-            showlegend=False,
-            hovertemplate=f"{row.name}<br>above {THRESHOLD:g} at step {row.above}<extra></extra>",
-        )
+        values, group = series.attention(row.path), {"legendgroup": row.name}
+        curve = {"x": series.steps, "y": values, "line": _style(place), "name": row.name}
+        figure.add_scatter(mode="lines+markers", marker={"size": 4}, **curve, **group)
+        if row.above is not None:
+            past = row.above.after is None
+            symbol = "diamond-open" if past else "diamond"
+            y = values[0] if past else THRESHOLD
+            name = f"{row.name} above {THRESHOLD:g} at step {row.above}"
+            _mark(figure, place, row.above, y, symbol, name, showlegend=False, **group)
     figure.add_hline(y=THRESHOLD, line=_DOTTED)
-    figure.update_xaxes(title=_step_title(series))
     figure.update_yaxes(title="mean attention", range=[-0.02, 1.03])
-    return _styled(figure, 480)
+    return _styled(figure, 480, series)
 
 
 def loss_figure(series: Series) -> go.Figure:
@@ -68,118 +51,92 @@ def loss_figure(series: Series) -> go.Figure:
     triangle for each path on top.
     """
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
-    above, below = {"row": 1, "col": 1}, {"row": 2, "col": 1}
-    steps = [row.step for row in series.losses]
-    trained = [row for row in series.losses if row.train_loss is not None]
-    if trained:
-        figure.add_scatter(
-            x=[row.step for row in trained],
-            y=[row.train_loss for row in trained],
-            name="training",
-            line={"color": _GREY, "width": 1.5},
-            **above,
-        )
-    figure.add_scatter(
-        x=steps,
-        y=[row.validation_loss for row in series.losses],
-        name="validation",
-        line={"color": "#f58518"},
-        **above,
-    )
-    for i, symbol in enumerate(symbols(series.recipe)):
-        losses = [row.partial_losses[i] for row in series.losses]
-        figure.add_scatter(x=steps, y=losses, name=f"partial, {symbol}", line=_style(i), **below)
-    top = 1.05 * max(max(row.partial_losses) for row in series.losses)
+    task, rows, below = series.recipe.task, series.losses, {"row": 2, "col": 1}
+    trained = [(at.step, at.train_loss) for at in rows if at.train_loss is not None]
+    for name, points, color in (
+        ("training", trained, _GREY),
+        ("validation", [(at.step, at.validation_loss) for at in rows], "#f58518"),
+    ):
+        x, y = zip(*points) if points else ((), ())
+        figure.add_scatter(x=x, y=y, name=name, line={"color": color}, row=1, col=1)
+    for place, symbol in enumerate(task.asked):
+        losses = [at.partial_losses[place] for at in rows]
+        curve = {"x": [at.step for at in rows], "y": losses, "line": _style(place)}
+        figure.add_scatter(name=f"partial, {symbol}", **curve, **below)
+    top = 1.05 * max(max(at.partial_losses) for at in rows)
     for place, row in enumerate(path_emergence(series)):
-        if row.above is None:
-            continue
-        color = _style(place)["color"]
-        figure.add_scatter(
-            x=[row.above.step],
-            y=[top],
-            mode="markers",
-            marker={"size": 9, "symbol": "triangle-down", "color": color},
-            name=f"{row.name} {row.above}",
-            hovertemplate=f"{row.name}: attention above {THRESHOLD:g} at step {row.above}"
-            "<extra></extra>",
-            **below,
-        )
-        figure.add_vline(x=row.above.step, line={"color": color, "width": 0.7, "dash": "dot"})
-    figure.add_hline(y=THRESHOLD * series.recipe.task.loss_scale, line=_DOTTED, **below)
-    figure.update_xaxes(title=_step_title(series), **below)
-    figure.update_yaxes(title=series.recipe.task.loss_name, rangemode="tozero")
-    return _styled(figure, 620)
+        if row.above is not None:
+            name, line = f"{row.name} {row.above}", {**_DOTTED, "color": _style(place)["color"]}
+            _mark(figure, place, row.above, top, "triangle-down", name, **below)
+            figure.add_vline(x=row.above.step, line=line)
+    figure.add_hline(y=THRESHOLD * task.loss_scale, line=_DOTTED, **below)
+    figure.update_yaxes(title=task.loss_name, rangemode="tozero")
+    return _styled(figure, 620, series, row=2)
 
 
 def crossing_figure(series: Series) -> str:
     """The circuit as SVG, each path coloured by when its attention goes above 0.5 (figure 7).
 
-    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the intact model
-    at the last step.
+    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the model at the
+    last step.
     """
-    rows = path_emergence(series)
-    crossed = {row.path: row.above.step for row in rows if row.above is not None}
-    first, last = min(crossed.values(), default=0.0), max(crossed.values(), default=1.0)
+    rows, last = path_emergence(series), series.snapshots[-1]
+    steps = [row.above.step for row in rows if row.above is not None] or [0.0]
+    first, span = min(steps), max(1.0, max(steps) - min(steps))
     colors = dict.fromkeys(series.paths, _GREY)
-    for path, step in crossed.items():
-        share = (step - first) / max(1.0, last - first)
-        (colors[path],) = sample_colorscale(_EARLY_TO_LATE, [share])
-    final = series.snapshots[-1].paths
+    for row in rows:
+        if row.above is not None:
+            share = (row.above.step - first) / span
+            (colors[row.path],) = sample_colorscale(_EARLY_TO_LATE, [share])
     return draw_circuit(
         series.circuit,
         series.recipe.model.layers,
-        losses={path: final[path].live_loss for path in series.paths},
-        intact=series.snapshots[-1].baseline_loss,
+        losses={path: last.paths[str(path)].live_loss for path in series.paths},
+        task=series.recipe.task,
+        intact=last.baseline_loss,
         uninformed=series.plateau,
         when="cut in the model",
         colors=colors,
         notes={row.path: step_text(row.above) for row in rows},
-        task=series.recipe.task,
     )
 
 
 def necessity_figure(series: Series) -> go.Figure:
-    """Attention beside necessity, one panel per path: which comes first?
+    """Attention and necessity, one panel per path: which comes first?
 
     Necessity is the share of what is learned by a step that is lost without the path
-    (`Series.necessity`), in the intact model and in the frozen circuit.
+    (`Series.necessity`), cut in the intact model and removed from the circuit.
     """
-    rows = path_emergence(series)
-    n_rows, n_columns = (len(rows) + 1) // 2, min(2, len(rows))
+    names = [row.name for row in path_emergence(series)]
+    n_rows = (len(names) + 1) // 2
     figure = make_subplots(
         rows=n_rows,
-        cols=n_columns,
+        cols=min(2, len(names)),
         shared_xaxes=True,
         shared_yaxes=True,
-        subplot_titles=[row.name for row in rows],
+        subplot_titles=names,
         horizontal_spacing=0.05,
         vertical_spacing=min(0.08, 0.25 / n_rows),
     )
-    for place, row in enumerate(rows):
-        curves = {
-            "attention": (series.attention(row.path), "#4c78a8", "solid"),
-            "necessity, cut live": (series.necessity(row.path), "#e45756", "solid"),
-            "necessity, frozen": (series.frozen_necessity(row.path), _GREY, "dot"),
-        }
-        for name, (values, color, dash) in curves.items():
-            if values is None:
-                continue
-            figure.add_scatter(
-                x=series.steps,
-                y=values,
-                name=name,
-                legendgroup=name,
-                showlegend=place == 0,
-                line={"color": color, "dash": dash, "width": 2},
-                hovertemplate=f"{name} %{{y:.3f}} at step %{{x}}<extra></extra>",
-                row=place // 2 + 1,
-                col=place % 2 + 1,
-            )
+    for place, path in enumerate(series.paths):
+        where = {"row": place // 2 + 1, "col": place % 2 + 1, "showlegend": place == 0}
+        for name, y, line in (
+            ("attention", series.attention(path), {"color": "#4c78a8"}),
+            ("cut in the model", series.necessity(path), {"color": "#e45756"}),
+            (
+                "removed from the circuit",
+                series.frozen_necessity(path),
+                {**_DOTTED, "width": 2},
+            ),
+        ):
+            if y is not None:
+                figure.add_scatter(
+                    x=series.steps, y=y, name=name, legendgroup=name, line=line, **where
+                )
     figure.update_yaxes(range=[-0.08, 1.08])
     figure.update_annotations(font={"size": 12})
-    figure.update_xaxes(title=_step_title(series), row=n_rows)
-    figure = _styled(figure, 130 + 150 * n_rows)
     top = {"yref": "container", "y": 1, "yanchor": "top", "xref": "paper", "x": 0}
+    figure = _styled(figure, 130 + 150 * n_rows, series, row=n_rows)
     return figure.update_layout(margin={"t": 60}, legend=top)
 
 
@@ -189,15 +146,18 @@ def _style(place: int) -> dict[str, str]:
     return {"color": _COLORS[place % len(_COLORS)], "dash": dash}
 
 
-def _step_title(series: Series) -> str:
+def _mark(
+    figure: go.Figure, place: int, at: Crossing, y: float, symbol: str, name: str, **options: Any
+) -> None:
+    marker = {"size": 10, "symbol": symbol, "color": _style(place)["color"]}
+    figure.add_scatter(x=[at.step], y=[y], mode="markers", marker=marker, name=name, **options)
+
+
+def _styled(figure: go.Figure, height: int, series: Series, row: int | None = None) -> go.Figure:
     epochs = " (8 make one of the paper's epochs)" if paper_epochs(series.recipe) else ""
-    return f"training step{epochs}"
-
-
-def _styled(figure: go.Figure, height: int) -> go.Figure:
+    figure.update_xaxes(title=f"training step{epochs}", row=row)
+    legend = {"orientation": "h", "yanchor": "top", "y": -0.16, "font": {"size": 11}}
+    margin = {"l": 50, "r": 15, "t": 20, "b": 40}
     return figure.update_layout(
-        template="plotly_white",
-        height=height,
-        margin={"l": 50, "r": 15, "t": 20, "b": 40},
-        legend={"orientation": "h", "yanchor": "top", "y": -0.16, "font": {"size": 11}},
+        template="plotly_white", height=height, margin=margin, legend=legend
     )

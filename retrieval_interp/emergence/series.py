@@ -1,87 +1,92 @@
-"""The paths of a circuit along a training run (paper, section 9.2 and appendix D).
+"""The paths of a circuit along a training run, as data (paper, section 9 and appendix D).
 
-A `Series` holds what was measured at every step. From its JSON every table and figure can be made
-again without the checkpoints.
+What a path is worth at a step is the rise of the loss without it: cut in the intact model, where
+later attention is recomputed (`live`), or removed from the circuit with all the rest of it in place
+(`frozen`), as the paper does with the trained model (appendix E).
 """
 
-import itertools
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from retrieval_interp.circuits import Circuit, HeadPath
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.probe import Snapshot, named, paths_of, snapshot_from_dict
 from retrieval_interp.storage.files import read_part, read_text
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.structured import read_json, to_data
+from retrieval_interp.tasks.structured import from_data, read_json, to_data
+
+_DIGITS = 7  # decimal places in files
+
+
+@dataclass(frozen=True)
+class PathAtStep:
+    """One path at one step."""
+
+    attention: float  # mean, in [0, 1]
+    live_losses: tuple[float, ...]  # of each asked symbol
+    frozen_losses: tuple[float, ...] | None = None  # None for a path that only enables
+
+    @property
+    def live_loss(self) -> float:
+        return fmean(self.live_losses)
+
+    @property
+    def frozen_loss(self) -> float | None:
+        return None if self.frozen_losses is None else fmean(self.frozen_losses)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A circuit's paths in the model of one step."""
+
+    step: int
+    examples: int  # of the test split
+    seed: int  # of the examples
+    partial_losses: tuple[float, ...]  # of each asked symbol in the intact model
+    combined_losses: tuple[float, ...]  # the same with the whole circuit in place
+    paths: dict[str, PathAtStep]  # by their text, in the order of `paths_of`
+    source: Literal["checkpoint", "watch"] = "checkpoint"
+
+    @property
+    def baseline_loss(self) -> float:
+        """The intact model's loss."""
+        return fmean(self.partial_losses)
+
+    @property
+    def combined_loss(self) -> float:
+        """The loss with the whole circuit in place."""
+        return fmean(self.combined_losses)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON data with 7 decimal places; `read_snapshot` reads it back."""
+        data: dict[str, Any] = _rounded(to_data(self))
+        return data
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of one step.
-
-    Attributes:
-        step: optimizer steps done.
-        validation_loss: loss over all that is asked.
-        partial_losses: loss of each asked symbol.
-        train_loss: mean since the previous log line; None where not logged.
-        logged: whether from the run's metrics, or measured on the snapshot's examples.
-    """
+    """The losses of one step."""
 
     step: int
     validation_loss: float
-    partial_losses: tuple[float, ...]
-    train_loss: float | None
-    logged: bool
+    partial_losses: tuple[float, ...]  # of each asked symbol
+    train_loss: float | None  # mean since the previous log line; None where not logged
+    logged: bool  # by the run, not measured on the snapshot's examples
 
 
 @dataclass(frozen=True)
 class Series:
-    """What was measured along a training run.
+    """What was measured along a training run."""
 
-    Attributes:
-        run: the run folder's name.
-        recipe: of the run.
-        circuit: whose paths were followed.
-        circuit_from: where the circuit comes from, in words.
-        tolerance: a path is necessary if cutting it at the last step costs more than this loss.
-        snapshots: by rising step, at least one.
-        losses: by rising step; those of every logged step and of the snapshots.
-        notes: what was skipped, one sentence each.
-
-    Raises:
-        InputError: no steps, steps that do not rise, or not one finite loss per asked symbol.
-    """
-
-    run: str
+    run: str  # the folder's name
     recipe: Recipe
-    circuit: Circuit
-    circuit_from: str
-    tolerance: float
-    snapshots: tuple[Snapshot, ...]
-    losses: tuple[Losses, ...]
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for what, rows in (("snapshots", self.snapshots), ("losses", self.losses)):
-            steps = [row.step for row in rows]
-            if not steps or steps[0] < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
-                raise InputError(f"expected {what} of rising steps, at least one")
-        n_targets = self.recipe.task.n_targets
-        counts = {len(row.partial_losses) for row in self.snapshots}
-        counts |= {len(row.partial_losses) for row in self.losses}
-        finite = all(
-            math.isfinite(loss)
-            for row in self.losses
-            for loss in (row.validation_loss, *row.partial_losses)
-        )
-        if counts != {n_targets} or not finite:
-            raise InputError(
-                f"expected {n_targets} finite losses, one per asked symbol, everywhere"
-            )
+    circuit: Circuit  # whose paths were followed
+    circuit_from: str  # where it comes from, in words
+    tolerance: float  # a path is necessary if cutting it at the last step costs more than this loss
+    snapshots: tuple[Snapshot, ...]  # by rising step, at least one
+    losses: tuple[Losses, ...]  # by rising step, of every logged step and of the snapshots
+    notes: tuple[str, ...] = ()  # what was skipped, one sentence each
 
     @property
     def paths(self) -> tuple[HeadPath, ...]:
@@ -95,35 +100,24 @@ class Series:
 
     def attention(self, path: HeadPath) -> list[float]:
         """A path's mean attention at every measured step."""
-        return [snapshot.paths[path].attention for snapshot in self.snapshots]
+        return [snapshot.paths[str(path)].attention for snapshot in self.snapshots]
 
     def necessity(self, path: HeadPath) -> list[float]:
         """The share of what is learned that is lost without a path, at every measured step.
 
-        1. What is learned of a symbol is how far its loss is below the plateau.
-        2. What is lost is how far that loss rises when the path is cut in the intact model, at most
-           back to the plateau: a rise beyond it says nothing.
-        3. Both are averaged over the asked symbols and divided; the divisor is at least the
-           tolerance, so that noise on the plateau counts for little.
-
-        1 means that without the path the model is back where it began.
+        What is learned of a symbol is how far its loss is below the plateau; what is lost is how
+        far it rises when the path is cut in the intact model, at most back to the plateau. Both are
+        averaged over the asked symbols and divided; the divisor is at least the tolerance, so that
+        noise on the plateau counts for little.
         """
         return [
-            self._lost(row.paths[path].live_losses, row.partial_losses) for row in self.snapshots
+            self._lost(at.paths[str(path)].live_losses, at.partial_losses) for at in self.snapshots
         ]
 
     def frozen_necessity(self, path: HeadPath) -> list[float] | None:
-        """The same in the frozen circuit; None if the path only enables.
-
-        It tells when the other weights can use the path, given the final attention.
-        """
-        lost = []
-        for row in self.snapshots:
-            frozen = row.paths[path].frozen_losses
-            if frozen is None:
-                return None
-            lost.append(self._lost(frozen, row.combined_losses))
-        return lost
+        """The same when the path is removed from the circuit; None if it only enables."""
+        rows = [(at.paths[str(path)].frozen_losses, at.combined_losses) for at in self.snapshots]
+        return [self._lost(row, combined) for row, combined in rows if row is not None] or None
 
     def least_necessity(self, frozen: bool = False) -> float:
         """The necessity that costs the tolerance at the last step."""
@@ -147,15 +141,30 @@ class Series:
     def to_dict(self) -> dict[str, Any]:
         """As JSON data; `series_from_dict` reads it back."""
         return {
-            "run": self.run,
+            **vars(self),
             "recipe": to_data(self.recipe),
             "circuit": self.circuit.to_dict(),
-            "circuit_from": self.circuit_from,
-            "tolerance": self.tolerance,
             "snapshots": [snapshot.to_dict() for snapshot in self.snapshots],
             "losses": [to_data(row) for row in self.losses],
             "notes": list(self.notes),
         }
+
+
+def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
+    """The paths to follow, at least one: carrying ones, then those that only enable."""
+    paths = (*circuit.paths(), *circuit.enabling)
+    if not paths:
+        raise InputError("circuit: expected at least one path to follow, found none")
+    return paths
+
+
+def _rounded(value: Any) -> Any:
+    """JSON data with rounded numbers, without keys that are None."""
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list):
+        return list(map(_rounded, value))
+    return round(value, _DIGITS) if isinstance(value, float) else value
 
 
 @dataclass(frozen=True)
@@ -173,24 +182,26 @@ class _File:
 
 
 def read_series(path: Path | str) -> Series:
-    """Read the file that `emergence --json` wrote.
-
-    Raises:
-        InputError: no such file, or not a series.
-    """
+    """Read the file that `emergence --json` wrote."""
     text = read_text(Path(path), "a series, as emergence --json writes it")
     return series_from_dict(read_json(text, str(path)), str(path))
 
 
 def series_from_dict(data: Any, where: str = "series") -> Series:
-    """Read what `Series.to_dict` gave; other keys are ignored.
-
-    Raises:
-        InputError: a part is missing or of another form.
-    """
+    """Read what `Series.to_dict` gave; other keys are ignored."""
     file = read_part(_File, data, where)
-    with named(where):
-        circuit = Circuit.from_dict(file.circuit, len(file.recipe.task.role_names))
-    snapshots = tuple(snapshot_from_dict(row, circuit, where) for row in file.snapshots)
-    with named(where):
-        return Series(**{**vars(file), "circuit": circuit, "snapshots": snapshots})
+    circuit = Circuit.from_dict(file.circuit, len(file.recipe.task.role_names))
+    snapshots = tuple(read_snapshot(row, circuit, where) for row in file.snapshots)
+    if not (snapshots and file.losses):
+        raise InputError(f"{where}: expected snapshots and losses, found none")
+    return Series(**{**vars(file), "circuit": circuit, "snapshots": snapshots})
+
+
+def read_snapshot(data: Any, circuit: Circuit, where: str) -> Snapshot:
+    """Read what `Snapshot.to_dict` gave for a circuit; `where` names the data in errors."""
+    snapshot: Snapshot = from_data(Snapshot, data, where)
+    names = list(map(str, paths_of(circuit)))
+    if list(snapshot.paths) != names:
+        found = list(snapshot.paths)
+        raise InputError(f"{where}: expected the circuit's {len(names)} paths, found {found!s:.60}")
+    return snapshot

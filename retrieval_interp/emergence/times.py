@@ -1,63 +1,118 @@
-"""When each path of a circuit appears in training, and what comes first (paper, section 9.2).
+"""When each path of a circuit appears in training, and what comes first (paper, sections 7.2, 9.2).
 
 1. *Attention*, the paper's measure: the first step at which a path's mean attention is above 0.5.
-2. *Necessity*, in [0, 1]: the share of what the model has learned by a step that is lost if the
-   path is cut there (`Series.necessity`); the first step at which it is above half of its last
-   value. Only paths that cost more than the tolerance at the last step have such a step.
-3. To say which of the two leads, necessity is compared with attention above half of its own last
-   value, since a path that shares a role's attention may never reach 0.5.
-4. *Losses*: the first step at which each partial loss is below 0.5, in units of a symbol's variance
-   (section 7.2; in the paper always in the order x_1, x_2, ...).
+2. *Necessity* (`Series.necessity`): the first step at which it is above half of its last value.
+   Only paths that cost more than the tolerance at the last step have such a step. It is compared
+   with attention above half of its own last value, as a path that shares a role's attention may
+   never reach 0.5.
+3. *Losses*: the first step at which each partial loss is below 0.5, in units of a symbol's variance
+   (in the paper always in the order x_1, x_2, ...).
 
-All steps are interpolated between measured ones (`retrieval_interp.emergence.crossing`).
+Between two measured steps a curve is taken as a straight line, as in the paper. What was really
+observed is only that it crossed between them; a `Crossing` keeps both steps.
 """
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from retrieval_interp.circuits import HeadPath
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.crossing import (
-    THRESHOLD,
-    Crossing,
-    Leader,
-    first_above,
-    first_below,
-    half_of_final,
-    who_leads,
-)
 from retrieval_interp.emergence.series import Series
 from retrieval_interp.tasks.structured import to_data
 
+THRESHOLD = 0.5  # of attention, and of losses in units of a symbol's variance (1 in the paper)
 LEAST_ATTENTION = 0.05  # a path that ends below this has no attention
 
 
 @dataclass(frozen=True)
-class PathEmergence:
-    """When a path appears.
+class Crossing:
+    """Where a curve first passes a threshold.
 
     Attributes:
-        path: the path.
-        carries: whether it carries, or only enables.
-        attention: its mean attention at the last measured step.
-        above: first step with attention above 0.5.
-        attention_half: first step with attention above half of its last value.
-        necessity: the share of what is learned that is lost at the last step if it is cut.
-        necessity_half: first step with necessity above half of its last value.
-        frozen_necessity: necessity in the frozen circuit; None if it only enables.
-        frozen_half: first step with that above half of its last value.
+        step: the training step, interpolated; the first measured one if already past there.
+        after: the last measured step before the crossing, None if there is none.
+        by: the first measured step past the threshold.
     """
 
+    step: float
+    after: int | None
+    by: int
+
+    def __str__(self) -> str:
+        return f"<= {self.by}" if self.after is None else f"{self.step:.0f}"
+
+
+def first_above(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
+    """The first of rising steps at which a curve exceeds a threshold; None if no value does."""
+    place = next((i for i, value in enumerate(values) if value > threshold), None)
+    if place is None:
+        return None
+    if place == 0:
+        return Crossing(float(steps[0]), None, steps[0])
+    before, after = steps[place - 1], steps[place]
+    low, high = values[place - 1], values[place]
+    share = min(1.0, (threshold - low) / (high - low))
+    return Crossing(before + share * (after - before), before, after)
+
+
+def first_below(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
+    """The first step at which a curve goes below a threshold; see `first_above`."""
+    return first_above(steps, [-value for value in values], -threshold)
+
+
+def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
+    """The first step above half of the last value, or None if that is not above `least`."""
+    return first_above(steps, values, values[-1] / 2) if values[-1] > least else None
+
+
+def in_order(
+    crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
+) -> bool | None:
+    """Whether of each pair of curves the first crosses before the second; never counts as last.
+
+    Returns:
+        False if a pair crosses in the opposite order. None if that cannot be decided: fewer than
+        two cross, or both of a pair at the same step. True otherwise.
+    """
+    steps = {name: math.inf if at is None else at.step for name, at in crossings.items()}
+    found = [(steps[first], steps[second]) for first, second in pairs]
+    if any(second < first for first, second in found):
+        return False
+    passed = [(first, second) for first, second in found if second < math.inf]
+    return True if passed and all(first < second for first, second in passed) else None
+
+
+def interpolated_pairs(
+    crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """The pairs of curves that cross between the same two measured steps."""
+    return [
+        (first, second)
+        for first, second in pairs
+        if (one := crossings[first]) and (other := crossings[second]) and one.by == other.by
+    ]
+
+
+@dataclass(frozen=True)
+class PathEmergence:
+    """When a path appears; steps are interpolated, "half" is above half of the last value."""
+
     path: HeadPath
-    carries: bool
-    attention: float
-    above: Crossing | None
+    attention: float  # mean at the last measured step
+    above: Crossing | None  # 0.5
     attention_half: Crossing | None
-    necessity: float
+    necessity: float  # at the last step, cut in the intact model
     necessity_half: Crossing | None
-    frozen_necessity: float | None
+    frozen_necessity: float | None  # removed from the circuit; None if it only enables
     frozen_half: Crossing | None
+
+    @property
+    def carries(self) -> bool:
+        """Whether it carries, or only enables."""
+        return self.frozen_necessity is not None
 
     @property
     def name(self) -> str:
@@ -65,9 +120,16 @@ class PathEmergence:
         return f"{self.path}{'' if self.carries else ' ~'}"
 
     @property
-    def leads(self) -> Leader | None:
-        """Whether attention or necessity reaches half of its last value first."""
-        return who_leads(self.attention_half, self.necessity_half)
+    def leads(self) -> Literal["attention", "necessity", "unresolved"] | None:
+        """Which of attention and necessity reaches half of its last value at an earlier measured
+        step; `unresolved` if both do between the same two; None if one never does.
+        """
+        attention, necessity = self.attention_half, self.necessity_half
+        if attention is None or necessity is None:
+            return None
+        if attention.by == necessity.by:
+            return "unresolved"
+        return "attention" if attention.by < necessity.by else "necessity"
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
@@ -98,7 +160,6 @@ def path_emergence(series: Series) -> list[PathEmergence]:
         rows.append(
             PathEmergence(
                 path=path,
-                carries=frozen is not None,
                 attention=attention[-1],
                 above=first_above(steps, attention, THRESHOLD),
                 attention_half=half_of_final(steps, attention, LEAST_ATTENTION),
@@ -113,17 +174,10 @@ def path_emergence(series: Series) -> list[PathEmergence]:
 
 def loss_emergence(series: Series) -> dict[str, Crossing | None]:
     """When each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
-    steps = [row.step for row in series.losses]
-    threshold = THRESHOLD * series.recipe.task.loss_scale
-    return {
-        symbol: first_below(steps, [row.partial_losses[i] for row in series.losses], threshold)
-        for i, symbol in enumerate(symbols(series.recipe))
-    }
-
-
-def symbols(recipe: Recipe) -> list[str]:
-    """The asked symbols, x_1..x_D, or x_D alone."""
-    return list(recipe.task.asked)
+    steps, task = [row.step for row in series.losses], series.recipe.task
+    curves = zip(task.asked, zip(*(row.partial_losses for row in series.losses)))
+    below = THRESHOLD * task.loss_scale
+    return {symbol: first_below(steps, losses, below) for symbol, losses in curves}
 
 
 def paper_epochs(recipe: Recipe) -> bool:

@@ -1,7 +1,6 @@
-"""The paper's claims beside this project's numbers.
+"""The paper's claims with this project's numbers.
 
-paper     the paper's numbers
-evidence  where ours come from: shipped checkpoints and circuits, result files, finished runs
+evidence  where our numbers come from: shipped checkpoints and circuits, result files, finished runs
 claims    what the paper says, and what the evidence says about it;  table  both, as text and JSON
 heads     in what order the heads of the query emerge
 gallery   figures 4 to 7 and appendices C and D, from the same evidence

@@ -11,7 +11,7 @@ records its own command, versions and date. Both are looked up in the package fi
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,15 @@ import torch
 
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer
 from retrieval_interp.circuits import discover as discover_circuit
-from retrieval_interp.circuits.runs.losses import standard_error
-from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
 from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
 from retrieval_interp.storage.circuit_file import read_circuit
-from retrieval_interp.storage.files import read_part, read_text
+from retrieval_interp.storage.files import read_text
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import from_data, read_json
 
@@ -46,24 +46,14 @@ class Worth:
     """What a circuit is worth: the losses of `score_circuit` that take seconds."""
 
     combined_loss: float  # with the circuit in place
-    ablated: dict[HeadPath, float]  # with the circuit in place except for one path
-
-
-@dataclass(frozen=True)
-class Record:
-    """How a result file was made."""
-
-    command: str
-    versions: dict[str, Any]  # of libraries by name
-    date: str  # ISO format
+    ablated: dict[HeadPath, float]  # with one path removed from the circuit
 
 
 class Trained:
     """A trained transformer, its circuit, and the losses of both."""
 
     def __init__(self, name: str, where: str, circuit: Path | None, progress: Progress):
-        self.name, self.where = name, where
-        self._circuit_file, self._progress = circuit, progress
+        self.name, self.where, self.file, self.progress = name, where, circuit, progress
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -77,16 +67,10 @@ class Trained:
         return recipe
 
     @property
-    def command(self) -> str:
-        """Makes the checkpoint."""
-        return f"python -m retrieval_interp.train --preset {self.name}"
-
-    @property
     def ablate_command(self) -> str:
         """Finds the circuit and prints its numbers."""
-        if self._circuit_file is not None:
-            file = self._circuit_file
-            return _record(_read(file).get("record"), f"{file}: record").command
+        if self.file is not None:
+            return made_by(_read(self.file).get("record"), self.file)
         return f"python -m retrieval_interp.ablate --ckpt {self.where} --one-hot"
 
     @property
@@ -98,12 +82,11 @@ class Trained:
     @cached_property
     def circuit(self) -> Circuit:
         """Made of one-hot paths, as in the paper; read from the result file, or found now."""
-        checkpoint = self.checkpoint
-        if self._circuit_file is not None:
+        checkpoint, config = self.checkpoint, self.checkpoint.config
+        if self.file is not None:
             trained = f"{self.name} was trained on"
-            sizes = checkpoint.config.layers, checkpoint.config.heads
-            return read_circuit(self._circuit_file, checkpoint.task, *sizes, trained)
-        line, model = line_with(self._progress), checkpoint.model
+            return read_circuit(self.file, checkpoint.task, config.layers, config.heads, trained)
+        line, model = line_with(self.progress), checkpoint.model
         found = discover_circuit(
             model, checkpoint.task, examples=EXAMPLES, shared=False, progress=line
         )
@@ -114,13 +97,11 @@ class Trained:
     @cached_property
     def worth(self) -> Worth:
         """What the circuit is worth on fresh examples."""
-        checkpoint, circuit = self.checkpoint, self.circuit
-        batch = checkpoint.task.sample(EXAMPLES, split="test")
-        scorer = Scorer(checkpoint.model, checkpoint.task, batch)
+        model, task, circuit = self.checkpoint.model, self.checkpoint.task, self.circuit
+        scorer = Scorer(model, task, task.sample(EXAMPLES, split="test"))
         combined = scorer.rebase(circuit)
-        paths = self._progress(list(circuit.paths()), f"paths of {self.name}")
-        ablated = {path: scorer.loss(circuit.without(path)) for path in paths}
-        return Worth(combined, ablated)
+        removed = removed_losses(scorer, circuit, self.progress)
+        return Worth(combined, {path: mean_loss(losses) for path, losses in removed})
 
     @cached_property
     def fresh_loss(self) -> tuple[float, float]:
@@ -128,18 +109,12 @@ class Trained:
         model, task = self.checkpoint.model, self.checkpoint.task
         losses = []
         starts = range(0, LOSS_EXAMPLES, EXAMPLES)
-        for start in self._progress(starts, f"fresh examples of {self.name}"):
+        for start in self.progress(starts, f"fresh examples of {self.name}"):
             batch = task.sample(EXAMPLES, split="test", start=start)
             with torch.no_grad():
                 losses.append(task.example_losses(model(batch.inputs), batch).mean(dim=1))
         each = torch.cat(losses)
         return float(each.mean()), standard_error(each)
-
-    @property
-    def validation_loss(self) -> float | None:
-        """The mean over the run's last 100 steps (section 7.1), from its training record."""
-        loss = self.checkpoint.training.get("validation_loss")
-        return float(loss) if loss is not None else None
 
 
 class Evidence:
@@ -152,35 +127,26 @@ class Evidence:
 
     def __init__(self, runs: Path = Path("runs"), progress: Progress = no_progress):
         self.runs, self.progress = runs, progress
-        self._trained: dict[str, Trained | None] = {}
+        self.trained = cache(self._trained)
 
-    def trained(self, name: str) -> Trained | None:
+    def _trained(self, name: str) -> Trained | None:
         """A transformer by its preset's name; None if it has not been trained."""
-        if name not in self._trained:
-            run = self.runs / name
-            last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
-            circuit = self._file(f"{name}.circuit.json")
-            self._trained[name] = None
-            if name in shipped_checkpoints():
-                self._trained[name] = Trained(name, name, circuit, self.progress)
-            elif last.is_file():
-                self._trained[name] = Trained(name, str(run), circuit, self.progress)
-        return self._trained[name]
+        run, circuit = self.runs / name, self._file(f"{name}.circuit.json")
+        last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
+        where = name if name in shipped_checkpoints() else str(run) if last.is_file() else ""
+        return Trained(name, where, circuit, self.progress) if where else None
 
-    def series(self, name: str) -> tuple[Series, Record] | None:
-        """A transformer's series through training, and how it was made."""
+    def series(self, name: str) -> tuple[Series, str] | None:
+        """A transformer's series through training, and the command that made it."""
         path = self._file(f"{name}.emergence.json")
-        return (read_series(path), _record(_read(path), str(path))) if path is not None else None
+        return (read_series(path), made_by(_read(path), path)) if path is not None else None
 
     def grid(self, name: str) -> dict[str, Any] | None:
-        """The summary of a grid, shipped or of a finished sweep."""
+        """The summary of a grid with finished cells, shipped or of a finished sweep."""
         path = self._file(f"{name}.json", f"{name}/summary.json")
-        if path is None:
+        if path is None or not (summary := _read(path)).get("finished"):
             return None
-        summary = _read(path)
-        if summary.get("grid") != name or not summary.get("finished"):
-            raise InputError(f"{path}: expected a summary of {name} with finished cells")
-        _record(summary, str(path))
+        made_by(summary, path)
         return summary
 
     def _file(self, name: str, in_runs: str | None = None) -> Path | None:
@@ -189,13 +155,12 @@ class Evidence:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A result file as JSON data."""
-    data = read_json(read_text(path, "a result file"), str(path))
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: expected a result file, found {type(data).__name__}")
+    data: dict[str, Any] = read_json(read_text(path, "a result file"), str(path))
     return data
 
 
-def _record(data: Any, where: str) -> Record:
-    """The part of a result file that says how it was made."""
-    return read_part(Record, data, f"{where}: how it was made")
+def made_by(record: Any, path: Path) -> str:
+    """The command that made a result file, which also has to tell versions and date."""
+    if not isinstance(record, dict) or not {"command", "versions", "date"} <= record.keys():
+        raise InputError(f"{path}: expected command, versions and date: how it was made")
+    return str(record["command"])

@@ -1,4 +1,4 @@
-"""The paper's figures from our own numbers, as Plotly HTML and JSON.
+"""The paper's figures from our own numbers: curves as Plotly pages and JSON, circuits as SVG.
 
 Figure 4 comes from the grids, figure 5 from the circuits, figures 6 and 7 and appendix D from the
 series, and appendix C is a set of circuitsvis pages. Figures without numbers are left out.
@@ -14,8 +14,8 @@ import plotly.graph_objects as go
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.emergence.curves import attention_figure, crossing_figure, loss_figure
 from retrieval_interp.reproduce.evidence import Evidence
-from retrieval_interp.reproduce.paper import UNLEARNED
 from retrieval_interp.storage.files import write_whole
+from retrieval_interp.sweep.findings import UNLEARNED
 from retrieval_interp.views.attention import attention_view
 
 _TRANSFORMERS = ("transformer-a", "transformer-b", "transformer-c", "transformer-d", "small")
@@ -27,37 +27,32 @@ def final_loss_figure(grids: dict[str, dict[str, Any]]) -> go.Figure:
     Args:
         grids: summaries of grids by name.
     """
-    figure = _loss_by_depth("final validation MSE")
+    figure = go.Figure()
     for name, summary in grids.items():
-        rows = summary["depths"]
-        error = {
-            "type": "data",
-            "array": [row["max"] - row["mean"] for row in rows],
-            "arrayminus": [row["mean"] - row["min"] for row in rows],
-        }
-        figure.add_scatter(
-            x=[row["layers"] for row in rows],
-            y=[row["mean"] for row in rows],
-            error_y=error,
-            name=_plain(f"{name} ({summary['scale']})"),
+        layers, mean, low, high = zip(
+            *((row["layers"], row["mean"], row["min"], row["max"]) for row in summary["depths"])
         )
-    return figure.add_hline(UNLEARNED, line_dash="dot", annotation_text="0.7: nothing learned")
+        up, down = ([abs(end - middle) for end, middle in zip(ends, mean)] for ends in (high, low))
+        error = {"type": "data", "array": up, "arrayminus": down}
+        title = _plain(f"{name} ({summary['scale']})")
+        figure.add_scatter(x=layers, y=mean, error_y=error, name=title)
+    figure.add_hline(UNLEARNED, line_dash="dot", annotation_text="0.7: nothing learned")
+    return _by_depth(figure, "final validation MSE")
 
 
 def partial_loss_figure(summary: dict[str, Any]) -> go.Figure:
     """Figure 4, right: the partial losses by depth, one line per place in the chain."""
-    rows = summary["depths"]
-    figure = _loss_by_depth("final partial MSE, mean of the runs")
-    for place, name in enumerate(summary["asked"]):
-        losses = [row["partial_losses"][place] for row in rows]
+    figure, rows = go.Figure(), summary["depths"]
+    columns = zip(*(row["partial_losses"] for row in rows))
+    for name, losses in zip(summary["asked"], columns):
         figure.add_scatter(x=[row["layers"] for row in rows], y=losses, name=_plain(name))
-    return figure.update_layout(title=_plain(f"{summary['grid']}, {summary['scale']}"))
+    figure.update_layout(title=_plain(f"{summary['grid']}, {summary['scale']}"))
+    return _by_depth(figure, "final partial MSE, mean of the runs")
 
 
-def _loss_by_depth(loss: str) -> go.Figure:
-    figure = go.Figure(layout={"template": "plotly_white"})
-    figure.update_xaxes(title="layers")
-    return figure.update_yaxes(title=loss, rangemode="tozero")
+def _by_depth(figure: go.Figure, loss: str) -> go.Figure:
+    figure.update_layout(template="plotly_white", xaxis_title="layers", yaxis_title=loss)
+    return figure.update_yaxes(rangemode="tozero")
 
 
 def _plain(text: str) -> str:
@@ -66,7 +61,7 @@ def _plain(text: str) -> str:
 
 
 def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure | str]]:
-    """Name and figure, circuits as SVG, for all that there are numbers for."""
+    """Name and figure, for all that there are numbers for; circuits are SVG."""
     grids = {name: evidence.grid(name) for name in ("section7-ic", "section7-nonic")}
     known = {name: summary for name, summary in grids.items() if summary is not None}
     if known:
@@ -74,55 +69,42 @@ def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure | str]]:
     if "section7-ic" in known:
         yield "figure-4-right", partial_loss_figure(known["section7-ic"])
     for name in _TRANSFORMERS:
-        trained = evidence.trained(name)
+        trained, found = evidence.trained(name), evidence.series(name)
         if trained is not None:
-            yield (
-                f"figure-5-{name}",
-                draw_circuit(
-                    trained.circuit,
-                    trained.checkpoint.config.layers,
-                    losses=trained.worth.ablated,
-                    intact=trained.worth.combined_loss,
-                    uninformed=trained.checkpoint.task.plateau or 1.0,
-                    task=trained.checkpoint.task,
-                ),
+            task, layers = trained.checkpoint.task, trained.checkpoint.config.layers
+            drawn = draw_circuit(
+                trained.circuit,
+                layers,
+                losses=trained.worth.ablated,
+                task=task,
+                intact=trained.worth.combined_loss,
+                uninformed=task.plateau or 1.0,
             )
-        found = evidence.series(name)
+            yield f"figure-5-{name}", drawn
         if found is not None:
-            series = found[0]
-            yield f"figure-6-{name}", loss_figure(series)
-            yield f"figure-7-{name}", crossing_figure(series)
-            yield f"appendix-D-{name}", attention_figure(series)
+            yield f"figure-6-{name}", loss_figure(found[0])
+            yield f"figure-7-{name}", crossing_figure(found[0])
+            yield f"appendix-D-{name}", attention_figure(found[0])
 
 
-def write_figures(evidence: Evidence, folder: Path) -> list[Path]:
-    """Write every figure: circuits as SVG, others as a page that works offline and Plotly's JSON.
+def write_figures(evidence: Evidence, folder: Path) -> Iterator[Path]:
+    """Write every figure, with one circuitsvis page per transformer (appendix C); gives the files.
 
-    Args:
-        evidence: where the numbers come from.
-        folder: created if missing.
-
-    Returns:
-        The files, including one circuitsvis page per transformer (appendix C).
-
-    Raises:
-        InputError: a file cannot be written.
+    Curves become pages that work offline and Plotly's JSON, circuits SVG.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
     for name, figure in figures(evidence):
-        texts = (
-            {"svg": figure}
-            if isinstance(figure, str)
-            else {"html": figure.to_html(include_plotlyjs=True), "json": figure.to_json()}
-        )
-        for kind, text in texts.items():
-            written.append(folder / f"{name}.{kind}")
-            write_whole(written[-1], text)
+        if isinstance(figure, str):
+            files = {f"{name}.svg": figure}
+        else:
+            page = figure.to_html(include_plotlyjs=True)
+            files = {f"{name}.html": page, f"{name}.json": figure.to_json()}
+        for file, content in files.items():
+            write_whole(folder / file, content)
+            yield folder / file
     for name in _TRANSFORMERS:
         trained = evidence.trained(name)
         if trained is not None:
             task, model = trained.checkpoint.task, trained.checkpoint.model
             view = attention_view(model, task, task.sample(4, split="test"), range(4))
-            written.append(view.save_html(folder / f"appendix-C-{name}.html"))
-    return written
+            yield view.save_html(folder / f"appendix-C-{name}.html")

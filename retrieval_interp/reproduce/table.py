@@ -21,23 +21,15 @@ def table_text(rows: Sequence[Row], width: int = 100) -> str:
     """
     lines: list[str] = []
     for _, group in groupby(rows, key=lambda row: row.id):
-        own = list(group)
-        claim = own[0]
+        claim, *more = group
         lines += wrapped(f"{claim.id}  {claim.claim} ({claim.where})", width, 4)
-        items = [f"paper: {claim.paper}"]
-        if claim.rule:
-            items.append(f"judged: {claim.rule}")
-        for row in own:
+        items = [f"paper: {claim.paper}", *([f"judged: {claim.rule}"] if claim.rule else [])]
+        for row in (claim, *more):
             # A command is broken at spaces alone, so that it can be copied.
             items += [f"{row.scale}: {row.ours or '-'}", f"{row.verdict}  [{row.command}]"]
         for item in items:
             lines += [f"    {line}" for line in wrapped(item, width - 4, 4)]
         lines.append("")
-    return "\n".join([*lines, *verdict_table(rows, width), "", _counts(rows)])
-
-
-def verdict_table(rows: Sequence[Row], width: int | None = None) -> list[str]:
-    """One line per row: the claim, what was run, and the verdict."""
     claims = [row.id for row in rows]
     cells = [
         [
@@ -47,14 +39,10 @@ def verdict_table(rows: Sequence[Row], width: int | None = None) -> list[str]:
         ]
         for place, row in enumerate(rows)
     ]
-    return text_table(["", "claim", "run", "verdict"], cells, width=width)
-
-
-def _counts(rows: Sequence[Row]) -> str:
-    """How many rows have which verdict."""
+    lines += text_table(["", "claim", "run", "verdict"], cells, width=width)
     found = Counter(row.verdict for row in rows)
-    listed = ", ".join(f"{found[v]} {v}" for v in get_args(Verdict) if found[v])
-    return f"{len(rows)} rows: {listed}"
+    counts = ", ".join(f"{found[name]} {name}" for name in get_args(Verdict) if found[name])
+    return "\n".join([*lines, "", f"{len(rows)} rows: {counts}"])
 
 
 def table_markdown(rows: Sequence[Row]) -> str:
@@ -62,20 +50,18 @@ def table_markdown(rows: Sequence[Row]) -> str:
     with its scale and commands.
     """
     lines = ["| | claim | paper | run | ours | verdict |", "|---|---|---|---|---|---|"]
+    runs: dict[tuple[str, str], dict[str, None]] = {}
     for _, group in groupby(rows, key=lambda row: row.id):
         for place, row in enumerate(group):
             rule = f"; {row.rule}" if row.rule else ""
             claim = [row.id, f"{row.claim} ({row.where}){rule}", row.paper]
             cells = [*(claim if place == 0 else ["", "", ""]), _run(row)]
             lines.append(_cells([*cells, row.ours or "-", row.verdict]))
+            scale = row.scale.removeprefix(_run(row)).lstrip(":;, ")
+            command = row.command.removeprefix("python -m retrieval_interp.")
+            runs.setdefault((_run(row), scale), {})[f"`{command}`"] = None
     lines += ["", "| run | scale | commands |", "|---|---|---|"]
-    runs: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        scale = row.scale.removeprefix(_run(row)).lstrip(":;, ")
-        runs.setdefault((_run(row), scale), []).append(row.command)
-    for (run, scale), commands in runs.items():
-        said = [f"`{each.removeprefix('python -m retrieval_interp.')}`" for each in commands]
-        lines.append(_cells([run, scale, ", ".join(dict.fromkeys(said))]))
+    lines += [_cells([run, scale, ", ".join(said)]) for (run, scale), said in runs.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -90,5 +76,5 @@ def _cells(cells: Sequence[str]) -> str:
 
 def table_json(rows: Sequence[Row]) -> str:
     """A list of rows, one per line."""
-    lines = ",\n".join("  " + json.dumps(asdict(row), ensure_ascii=False) for row in rows)
-    return f"[\n{lines}\n]\n"
+    lines = [json.dumps(asdict(row), ensure_ascii=False) for row in rows]
+    return "[\n  " + ",\n  ".join(lines) + "\n]\n"
