@@ -1,5 +1,5 @@
-from retrieval_interp.bench.opening import open as open
-from retrieval_interp.bench.workbench import Workbench as Workbench
+from retrieval_interp.bench import Workbench as Workbench
+from retrieval_interp.bench import open as open
 from retrieval_interp.circuits import Circuit as Circuit
 from retrieval_interp.circuits import CircuitScore as CircuitScore
 from retrieval_interp.circuits import Head as Head

@@ -94,7 +94,7 @@ def test_commands_read_their_options_before_they_load_heavy_libraries():
 
 def test_circuits_and_the_workbench_load_without_transformer_lens():
     assert "transformer_lens" not in loaded_by(
-        "import retrieval_interp.circuits, retrieval_interp.bench.workbench"
+        "import retrieval_interp.circuits, retrieval_interp.bench"
     )
 
 

@@ -295,7 +295,7 @@ def test_the_workbench_and_the_command_pass_options_on(
         asked.append(options)
         return Circuit({}, 7)
 
-    monkeypatch.setattr("retrieval_interp.bench.workbench.discover_circuit", found)
+    monkeypatch.setattr("retrieval_interp.bench.discover_circuit", found)
     bench.discover()
     bench.discover(time=60.0, heads=["L0.H0", Head(2, 0)], examples=16, restarts=1, one_hot=True)
     heads = [Head(0, 0), Head(2, 0)]

@@ -155,7 +155,7 @@ def _write(
 
 def _show(options: AblateOptions, checkpoint: "ri.Checkpoint", score: "ri.CircuitScore") -> None:
     from retrieval_interp.views.paper import paper_reports
-    from retrieval_interp.views.score_text import describe, scale
+    from retrieval_interp.views.score_text import describe
 
     task, config = checkpoint.task, checkpoint.config
     measured = f"every {task.loss_name} is measured on"
@@ -164,7 +164,7 @@ def _show(options: AblateOptions, checkpoint: "ri.Checkpoint", score: "ri.Circui
         found = f"read from {options.circuit}; {measured} {options.examples} examples"
     say(f"{checkpoint.name}: {describe(checkpoint.model, task)}")
     say(f"circuit {found}, seed {options.seed}")
-    say(scale(task))
+    say(task.loss_meaning)
     print(f"\n{ri.score_table(score, task, terminal_width())}")
     say(ri.verdict(score, task, paper_reports(task)))
     if task.graph is not None and score.circuit.mechanisms:

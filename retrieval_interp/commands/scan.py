@@ -128,7 +128,7 @@ def _load(options: ScanOptions) -> tuple[Any, Any]:
 
 
 def _write(options: ScanOptions, found: "ri.Scan", model: Any, record: dict[str, Any]) -> None:
-    from retrieval_interp.views.scan_text import scan_to_dict
+    from retrieval_interp.views.scan_view import scan_to_dict
 
     if options.json is not None:
         write_json(options.json, {"model": options.model, **scan_to_dict(found), "record": record})
@@ -139,7 +139,7 @@ def _write(options: ScanOptions, found: "ri.Scan", model: Any, record: dict[str,
 
 
 def _show(options: ScanOptions, found: "ri.Scan") -> None:
-    from retrieval_interp.views.scan_text import scan_text
+    from retrieval_interp.views.scan_view import scan_text
 
     say(f"{options.model}: {found.task.description}")
     print(f"\n{scan_text(found, terminal_width())}")
