@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import discover, parse_circuit, score_circuit
+from retrieval_interp.circuits import Circuit, discover, parse_circuit, score_circuit
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.make_runs import make_runs
 from retrieval_interp.commands.train import train_options
@@ -19,7 +19,6 @@ from retrieval_interp.tasks import (
     RetrievalTask,
     path_graph,
 )
-from retrieval_interp.views.score_text import scale
 from tests.test_model import randomize
 
 TRIPLE = GRAPHS["triple"]
@@ -279,7 +278,9 @@ def test_paths_are_named_by_the_nodes():
     assert "<title>L0.H0 s7&lt;-s5: z of x,y-&gt;z from x of x,y-&gt;z</title>" in drawing
     assert task.path_label(7, 5) == "z <- x of x,y->z"
     assert task.path_label(0, 4) == "query a <- y of a->y"
-    assert scale(task).startswith("MSE is the mean over all asked components: 0 is perfect, 0.81 ")
+    assert task.loss_meaning.startswith(
+        "MSE is the mean over all asked components: 0 is perfect, 0.81 "
+    )
 
 
 def test_circuit_files_say_which_graph_they_are_of(tmp_path):

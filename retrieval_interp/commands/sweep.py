@@ -95,8 +95,10 @@ def _choose_grid(options: SweepOptions) -> "Grid":
 
 def _sweep(folder: "SweepFolder", options: SweepOptions) -> bool:
     """Run the cells that are left, here or on a cluster. Returns whether one failed."""
+    from retrieval_interp.circuits.models.either import check_trainable
     from retrieval_interp.sweep.running import run_jobs
 
+    check_trainable()
     with ExitStack() as stack:
         run, workers, threads = _place(options, stack)
         stack.enter_context(folder)
