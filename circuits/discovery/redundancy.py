@@ -42,17 +42,14 @@ def needed_paths(
 
     each by two standard errors (`circuits.scores.tolerance.Bar`). So of a set of several paths any
     one suffices; where that is not clear, no set is returned. Sets are disjoint; where smallest
-    sets overlap, those whose heads matter more are returned. A role path is not looked into if the
-    model can lose it in all heads at once, and in the head where it seems to matter most. Role
-    paths that seem to matter most come first. Paths with less than 0.05 of mean attention are never
-    cut.
+    sets overlap, those whose heads matter more are returned. Role paths that seem to matter most
+    come first. Paths with less than 0.05 of mean attention are never cut.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
         tolerance: the loss that must not be exceeded; by default as in `discover`.
-        examples: number of examples that decide. That a path is needed may be clear, by four
-            standard errors, on the first 16, 64 or 192; that it is not is decided on all.
+        examples: number of examples that decide.
         seed: of these examples.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
@@ -115,12 +112,8 @@ def minimal_sets(
 ) -> list[tuple[Item, ...]]:
     """Disjoint sets that break something, but no longer if any one item is left out.
 
-    All items outside these sets, together, break nothing. Takes about log2 n tests for a set among
-    n items, and one or more for each of its own.
-
-    Args:
-        items: those that are tried first come first.
-        breaks: whether losing these items breaks it.
+    All items outside these sets, together, break nothing. Items that come first are tried first.
+    Takes about log2 n tests for a set among n items, and one or more for each of its own.
 
     >>> minimal_sets("abcde", lambda lost: "b" in lost or {"a", "d"} <= set(lost))
     [('b',), ('a', 'd')]

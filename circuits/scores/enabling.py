@@ -2,12 +2,8 @@
 
 With all patterns fixed, a path matters only by what it *carries* to the output. The head that joins
 a pair, without which no later head finds its target, then looks idle (the paper's exception in
-appendix E). So each path is also *cut live*: its attention is set to zero in the intact model and
-all later attention is recomputed (`circuits.scores.scorer.cut_losses`).
-
-`enabled_by` finds the later paths that lose attention when a path is cut, and whether through their
-queries or their keys, by taking only one of the two from the cut run and the other from the intact
-one.
+appendix E). So each path is also *cut live* (`circuits.scores.scorer.cut_losses`), and `enabled_by`
+finds the later paths that lose attention then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -111,14 +107,12 @@ def enabled_by(
 
 
 def _layer(cut: Cut) -> int:
-    """The first layer of a cut."""
     return min(path.head.layer for path in paths_of(cut))
 
 
 def _losers(
     sides: Float[Tensor, "side later"], cut: Cut, later: Sequence[HeadPath], least_drop: float
 ) -> tuple[Enabled, ...]:
-    """The paths of later layers that lose attention, the largest loss first."""
     found = [
         Enabled(path, before, after, by_query, by_key)
         for path, (before, by_key, by_query, after) in zip(later, sides.T.tolist())

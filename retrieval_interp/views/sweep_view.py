@@ -7,6 +7,7 @@ from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.scores.ablations import Ablations
 from retrieval_interp.tasks import Task
 from retrieval_interp.views.page import View, render, unescaped
+from retrieval_interp.views.tables import text_table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -73,13 +74,15 @@ def sweep_view(sweep: Ablations, task: Task) -> View:
     figure = sweep_figure(sweep, task).to_html(
         full_html=False, include_plotlyjs=True, config={"displayModeBar": False}
     )
+    header = ["path", "in words", "attention", f"{task.loss_name}, cut live", "rises by"]
     html = render(
         "sweep.html",
         figure=unescaped(figure),
         loss=task.loss_name,
         baseline=f"{sweep.baseline_loss:.4f}",
-        header=["path", "in words", "attention", f"{task.loss_name}, cut live", "rises by"],
+        header=header,
         rows=rows,
         count=len(sweep.paths),
     )
-    return View("Every head and path, one at a time", html, str(sweep), sweep)
+    text = "\n".join([str(sweep), "", *text_table(header, rows)])
+    return View("Every head and path, one at a time", html, text, sweep)
