@@ -86,14 +86,12 @@ def test_the_best_constant_of_few_examples_is_not_fitted_to_them():
     same = ri.Batch(batch.inputs, torch.full((8, 1), 3), batch.roles)
     assert constant_loss(Classes(), same, 100) < 0.7 * math.log(100)
 
-
-def test_a_constant_without_a_gradient_is_a_guess():
-    class Accuracy(Star):
+    class Accuracy(Star):  # has no gradient: what is left is a guess, zeros, the first class
         def example_losses(self, outputs, batch):
             return (outputs[:, 6].argmax(-1) != batch.targets[:, 0]).float()[:, None]
 
     batch = Accuracy().sample(64)
-    wrong = float((batch.targets != 0).float().mean())  # zeros say the first class
+    wrong = float((batch.targets != 0).float().mean())
     assert constant_loss(Accuracy(), batch, 4) == pytest.approx(wrong)
 
 
@@ -113,8 +111,7 @@ def test_an_excess_is_judged_by_its_own_error():
     assert relative.side(intact + 2 * allowed) is True
     hard = intact.sort(descending=True).values  # the first examples say little of the rest
     assert Bar(task, hard, 1.1, None).keeps(hard[:16] + 0.02) and float(hard[:16].mean()) > 0.8
-    noise = torch.randn(100, generator=torch.Generator().manual_seed(1))
-    noise -= noise.mean()
+    noise = torch.linspace(-2, 2, 100)
     assert relative.side(intact + allowed + noise) is None
 
 
@@ -307,7 +304,7 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so_everywhere():
     score = bench.score(0).data
     gain = score.baseline_loss - score.combined_loss
     assert score.better and score.sufficient and gain > 0.02
-    for text in (str(score), verdict(score, task), repr(bench.score(0)), bench.score(0).html):
+    for text in (str(score), verdict(score, task), bench.score(0).html):
         words = " ".join(unescape(re.sub("<[^>]*>", "", text)).split())
         assert f"better than the intact model, by {gain:.4g}" in words
         assert "told where the answer stands: its path L0.H0 END" in words

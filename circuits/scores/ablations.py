@@ -26,7 +26,6 @@ from retrieval_interp.circuits.scores.scorer import (
 )
 from retrieval_interp.tasks import Batch, Task
 
-_FAR = 0.5  # of a head's attention; estimates of larger changes may have any size
 _SHOWN = 5  # heads, and paths, that are printed
 
 
@@ -85,11 +84,6 @@ class EstimatedAblations:
     changed: dict[Head, float]  # the share of a head's attention that its mean does not have
     exact: dict[Hypothesis, float]  # losses of those with the largest estimates, largest first
     role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
-
-    @property
-    def far(self) -> list[Head]:
-        """The heads whose mean differs from their attention by more than half of it."""
-        return [head for head, share in self.changed.items() if share > _FAR]
 
     @property
     def rank_correlation(self) -> float:
