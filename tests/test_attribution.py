@@ -19,8 +19,8 @@ from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.circuits.notation import parse_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 from tests.test_ablation import hooks_left
 from tests.test_model import randomize
 from tests.test_own_model import Lookup, bridge_of, hooked_model

@@ -21,7 +21,7 @@ from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.circuits.scores.tolerance import Bar, constant_loss
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.next_token_task import NextTokenTask
-from retrieval_interp.views.scan_text import scan_verdict
+from retrieval_interp.views.scan_view import scan_verdict
 from retrieval_interp.views.score_text import score_table, verdict
 from tests.built_by_hand import END, Star, built, copies, finds_the_star, scores
 

@@ -9,8 +9,8 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.attention import Attention
 from transformer_lens.components.transformer_block import TransformerBlock
 
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 
 
 def plain_transformer(model, inputs, mlp):

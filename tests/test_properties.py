@@ -17,6 +17,7 @@ from retrieval_interp.circuits.known.heads import jump_head, pair_head
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Cut, OneHot, Shared
 from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.model import ModelConfig, build_model, word_tokenizer
 from retrieval_interp.tasks import (
     Batch,
     ConditionalRetrievalTask,
@@ -27,8 +28,6 @@ from retrieval_interp.tasks import (
     RetrievalTask,
 )
 from retrieval_interp.tasks.words.prompts import EquationsPrompt
-from retrieval_interp.training.model import ModelConfig, build_model
-from retrieval_interp.training.word_tokenizer import word_tokenizer
 
 # Sums in float32 take another order: up to some 30 roundings of 6e-8 at losses of the order of 1.
 ROUNDING = 2e-6

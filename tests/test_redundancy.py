@@ -15,7 +15,7 @@ from retrieval_interp.circuits.known.heads import doubling_heads, split
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.notation import circuit_diff
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.views.score_text import path_rows
+from retrieval_interp.views.score_text import path_table
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
 
@@ -134,7 +134,7 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
             later = {HeadPath(Head(1, 0), RolePath(0, 2)), HeadPath(Head(2, 0), RolePath(0, 4))}
             assert {enabled.path for enabled in row.enables} == later
             assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
-    (text,) = (row for row in path_rows(score, built.task) if row[0] == "L0.H0, L0.H1 s0<-s1")
+    (text,) = (row for row in path_table(score, built.task)[1] if row[0] == "L0.H0, L0.H1 s0<-s1")
     left = "L0.H0 0.0000, which is 100%, L0.H1 0.0000, which is 100%"
     assert text[-1].startswith(f"any one suffices (one left: {left}); enables L1.H0 s0<-s2")
 

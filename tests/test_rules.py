@@ -21,8 +21,8 @@ from retrieval_interp.circuits.mechanisms import (
 from retrieval_interp.circuits.notation import parse_circuit
 from retrieval_interp.circuits.runs.make_runs import make_runs
 from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 from tests.test_ablation import naive_outputs
 from tests.test_model import randomize
 from tests.test_own_model import Lookup, bridge_of, hooked_model

@@ -20,8 +20,8 @@ from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.make_runs import Runs, make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 from tests.test_ablation import naive_outputs
 from tests.test_mechanisms import ORDER, PATHS
 from tests.test_model import randomize

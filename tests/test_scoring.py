@@ -10,8 +10,8 @@ from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, cut_losses, removed_losses
 from retrieval_interp.circuits.scores.tolerance import Uninformed
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 from retrieval_interp.views.score_text import score_to_dict
 from tests.test_ablation import hooks_left, naive_outputs
 
