@@ -282,7 +282,7 @@ MANY = RetrievalGraph.parse(f"{'; '.join('abcdefgh')}; z <- {', '.join('abcdefgh
     [
         (lambda: paper_bound(0), "steps"),
         (lambda: causal_depth(True), "steps"),
-        (lambda: least_depth(0, causal=True), "steps"),
+        (lambda: least_depth(0, causal=True), "step"),
         (lambda: least_depth(MANY, causal=True), "at most 2100 positions, found 2320"),
         (lambda: describe_flow(circuit_of("L3.H0 s0<-s2"), 3, 1), r"from L0\.H0 to L2\.H0"),
         (lambda: describe_flow(Circuit({}, 4), 1, 1), "roles"),

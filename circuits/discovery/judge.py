@@ -1,7 +1,8 @@
 """Whether circuits hold the loss, decided by exact losses; and what to try first, estimated.
 
 The examples are looked at in parts, 16, 48, 128 and then all others, and a circuit that is far off
-after some of them is not run on the rest.
+after some of them is not run on the rest. That it is not far off is decided on all, as rare large
+losses may be missing among the first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,20 +66,12 @@ class Judge:
                 self.holding.append(circuit)
         return self.known[circuit]
 
-    def may_hold(self, circuit: Circuit) -> bool:
-        """Whether it is not known that the circuit does not hold."""
-        return self.known.get(circuit, True)
-
     def keeps(self, circuit: Circuit) -> bool:
         """As `holds`, of a circuit that is no candidate."""
         return self._is_close(circuit) and self.bar.keeps(self.losses(circuit))
 
     def exceeds(self, circuit: Circuit) -> bool:
-        """Whether the loss exceeds the tolerance by two standard errors.
-
-        That it does may be clear on the first examples. That it does not is decided on all, as rare
-        large losses may be missing among the first.
-        """
+        """Whether the loss exceeds the tolerance by two standard errors."""
         return not self._is_close(circuit) or self.bar.breaks(self.losses(circuit))
 
     def loss(self, circuit: Circuit) -> float:

@@ -173,7 +173,7 @@ class Steps:
         for add, fewer in combined:
             if compatible([*fewer, add]):
                 trial = self.space.changed(circuit, *fewer, add)
-                if self.space.simplicity(trial) < own and self.judge.may_hold(trial):
+                if self.space.simplicity(trial) < own and self.judge.known.get(trial, True):
                     trials[trial] = None
         effects = yield from self._effects(circuit, list(trials))
         near = self.judge.around(circuit)
@@ -253,7 +253,7 @@ class Steps:
     def _in_order(self, circuit: Circuit, changes: Sequence[Change]) -> Doing[list[Change]]:
         """Changes that may hold, those first that cost least loss for what they save."""
         trials = {change: self.space.changed(circuit, change) for change in changes}
-        trials = {change: t for change, t in trials.items() if self.judge.may_hold(t)}
+        trials = {change: t for change, t in trials.items() if self.judge.known.get(t, True)}
         effects = yield from self._effects(circuit, list(trials.values()))
         own = self.space.cost(circuit)
         price = {

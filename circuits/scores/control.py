@@ -91,8 +91,10 @@ def random_control(
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 
     They are measured on the first 32 examples, and on all where four standard errors less would be
-    as good as the given circuit.
+    as good as the given circuit. There are none of a circuit without paths.
     """
+    if not count or not any(circuit.paths()):
+        return []
     heads, draw, losses = heads_of(scorer.model), random.Random(seed), []
     paths = allowed_paths(scorer.batch, is_causal(scorer.model))
     quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])

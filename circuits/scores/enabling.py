@@ -29,7 +29,6 @@ from retrieval_interp.circuits.runs.means import weighted_mean
 from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, paths_of
 from retrieval_interp.tasks import Batch, InputError
 
-LEAST_DROP = 0.1  # of mean attention
 Seen = dict[int, dict[str, Tensor]]  # queries, keys and pattern by layer
 
 
@@ -54,7 +53,7 @@ def enabled_by(
     batch: Batch,
     cuts: Sequence[Cut],
     later: Sequence[HeadPath],
-    least_drop: float = LEAST_DROP,
+    least_drop: float = 0.1,
     progress: Progress = no_progress,
 ) -> dict[Cut, tuple[Enabled, ...]]:
     """Find the later paths that each path enables.
@@ -156,7 +155,7 @@ def _all_sides(
 ) -> tuple[Float[Tensor, "side path"], Float[Tensor, " path"]]:
     """Mean attention of paths with neither, the keys, the queries, and both from the changed run.
 
-    Zero in layers that are not in the changed run. Also how many chains each is the mean of.
+    Also how many chains each is the mean of.
     """
     sides, counts = torch.zeros(4, len(later)), torch.zeros(len(later))
     patterns = {

@@ -23,7 +23,7 @@ from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import mean_attention, standard_error
 from retrieval_interp.circuits.scores.control import random_control
-from retrieval_interp.circuits.scores.enabling import LEAST_DROP, Enabled, enabled_by
+from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.scores.scorer import (
     Cut,
     Measured,
@@ -39,7 +39,6 @@ from retrieval_interp.circuits.scores.tolerance import Bar, Uninformed, kept_sha
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _ENABLING = 128  # examples on which enabled paths are found
-NOT_SHOWN = "Enabled paths are not shown"
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ class LivePathScore:
     live_loss: float  # when it is cut
     live_se: float
     enables: tuple[Enabled, ...]  # later paths that lose attention then, on the first 128 examples
-    nearly: Enabled | None  # if there are none, the later path that loses most
     needed: bool | None  # live_loss above the limit by two standard errors; None if not clear
 
 
@@ -256,16 +254,10 @@ def score_circuit(
     bar = Bar(task, scorer.base_losses.mean(dim=1), uninformed.loss, tolerance)
     intact = _intact(scorer, circuit, uninformed, bar, progress)
     replaced = _replaced(scorer, circuit, intact, progress)
-    controls = controls if any(circuit.paths()) else 0
+    control = tuple(random_control(scorer, circuit, controls, progress=progress))
+    notes = _notes(task, circuit, intact, replaced)
     return CircuitScore(
-        circuit,
-        len(batch),
-        bar.tolerance,
-        intact,
-        replaced,
-        tuple(random_control(scorer, circuit, controls, progress=progress)),
-        _notes(task, circuit, intact, replaced),
-        task.loss_name,
+        circuit, len(batch), bar.tolerance, intact, replaced, control, notes, task.loss_name
     )
 
 
@@ -274,33 +266,26 @@ def _intact(
 ) -> IntactScore:
     model, batch, empty = scorer.model, scorer.batch, scorer.empty_circuit
     baseline, attention = Measured.of(scorer.base_losses), mean_attention(model, batch)
-    heads = [
-        HeadScore(
-            head, circuit[head], *Measured.of(scorer.losses(empty.replace(head, circuit[head])))
-        )
-        for head in progress(heads_of(model), "replacing heads")
-    ]
+    heads = []
+    for head in progress(heads_of(model), "replacing heads"):
+        losses = scorer.losses(empty.replace(head, circuit[head]))
+        heads.append(HeadScore(head, circuit[head], *Measured.of(losses)))
     paths = [*circuit.paths(), *circuit.enabling]
     left = itertools.chain(*map(all_but_one, circuit.redundant))
     cuts: list[Cut] = [*paths, *circuit.redundant, *left]
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
-    unshown, later = "", dict[Cut, tuple[Enabled, ...]]()
+    unshown, enables = "", dict[Cut, tuple[Enabled, ...]]()
     try:
-        later = enabled_by(model, few, [*paths, *circuit.redundant], paths, 0.0, progress)
+        enables = enabled_by(model, few, [*paths, *circuit.redundant], paths, progress=progress)
     except InputError as error:
-        unshown = f"{NOT_SHOWN}: {error}."
-    enables = {
-        each: tuple(row for row in rows if row.attention - row.when_cut >= LEAST_DROP)
-        for each, rows in later.items()
-    }
+        unshown = f"Enabled paths are not shown: {error}."
     rows = [
         LivePathScore(
             path,
             float(attention[path.head][path.path]),
             *Measured.of(cut[path]),
             enables.get(path, ()),
-            None if enables.get(path) else next(iter(later.get(path, ())), None),
             bar.side(cut[path]),
         )
         for path in paths
