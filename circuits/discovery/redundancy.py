@@ -6,7 +6,7 @@ that it cannot lose together. Which heads to try first is estimated; what is ret
 exact cuts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.discovery.steps import Doing, named
 from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
@@ -72,39 +73,36 @@ def needed_paths(
     if not judge.learned:
         return []
     attention, every = mean_attention(model, batch).cpu(), heads_of(model)
-    looks = progress(needed_sets(judge, attention, every), "cutting paths")
-    return [paths for _, found in looks for paths in found]
+    found: list[tuple[HeadPath, ...]] = []
+    for _ in progress(needed_sets(judge, attention, every, found), "cutting paths"):
+        pass
+    return found
 
 
 def needed_sets(
-    judge: Judge, attention: Float[Tensor, "layer head dest src"], heads: Sequence[Head]
-) -> Iterator[tuple[str, list[tuple[HeadPath, ...]]]]:
-    """`needed_paths` of some heads, on the examples of a judge, given each head's mean attention.
-
-    Yields what is done, and the sets that are found by it.
-    """
+    judge: Judge,
+    attention: Float[Tensor, "layer head dest src"],
+    heads: Sequence[Head],
+    found: list[tuple[HeadPath, ...]],
+) -> Doing[bool]:
+    """`needed_paths` of some heads, on the examples of a judge; they are added to `found`."""
     if not judge.keeps(judge.empty):
-        return  # no cut can be blamed
+        return True  # no cut can be blamed
     near, empty, least = judge.around(judge.empty), judge.empty, judge.options.weakest_cut
     paths = allowed_paths(judge.batch, is_causal(judge.model))
     present = [HeadPath(h, path) for path in paths for h in heads if attention[h][path] >= least]
-    effects = []
-    for effect in near.effects(empty, [empty.cut(path) for path in present]):
-        effects.append(effect)
-        yield "ordering paths", []
+    trials = [empty.cut(path) for path in present]
+    effects = yield from named("ordering paths", near.effects(empty, trials))
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
     each = list(dict.fromkeys(path.path for path in by_effect))
     for number, same in enumerate(each):
-        doing = f"cutting paths, {number + 1} of {len(each)}"
-        yield doing, []
+        yield f"cutting paths, {number + 1} of {len(each)}"
         heads_of_it = [path for path in by_effect if path.path == same]
-        found = minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost)))
-        clear = [
-            tuple(sorted(needed))
-            for needed in found
-            if len(needed) == 1 or all(near.keeps(empty.cut(*left)) for left in all_but_one(needed))
-        ]
-        yield doing, clear
+        for needed in minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost))):
+            others = all_but_one(needed) if len(needed) > 1 else []
+            if all(near.keeps(empty.cut(*left)) for left in others):
+                found.append(tuple(sorted(needed)))
+    return True
 
 
 def minimal_sets(

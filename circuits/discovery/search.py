@@ -175,7 +175,9 @@ class Search:
         # 7. What the intact model needs.
         unknown = "before all paths were cut; the intact model may need more"
         self.missing = [*before, f"cancelled {unknown}"]
-        done = yield from self._until(self._deadlines[1], self._look_for_needed())
+        space = self.space
+        needed = needed_sets(self.judge, space.attention, space.heads, self._needed)
+        done = yield from self._until(self._deadlines[1], needed)
         self.missing = before if done else [*before, f"stopped by its time limit {unknown}"]
 
     @property
@@ -211,9 +213,3 @@ class Search:
             if self.best.mechanisms:
                 self._numbers = self.space.cost(self.best), self.judge.exact_loss(self.best)
         return SearchState(doing, self.judge.scored, self.best, *self._numbers)
-
-    def _look_for_needed(self) -> Doing[bool]:
-        for doing, found in needed_sets(self.judge, self.space.attention, self.space.heads):
-            self._needed += found
-            yield doing
-        return True

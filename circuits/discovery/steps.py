@@ -175,7 +175,7 @@ class Steps:
                 trial = self.space.changed(circuit, *fewer, add)
                 if self.space.simplicity(trial) < own and self.judge.known.get(trial, True):
                     trials[trial] = None
-        effects = yield from self._effects(circuit, list(trials))
+        effects = yield from self.judge.effects(circuit, list(trials))
         near = self.judge.around(circuit)
         in_order = sorted(zip(effects, trials), key=lambda pair: pair[0])
         for _, trial in in_order[: self.options.rearranged]:
@@ -243,18 +243,11 @@ class Steps:
                     circuit = other
         return circuit
 
-    def _effects(self, circuit: Circuit, trials: Sequence[Circuit]) -> Doing[list[float]]:
-        effects = []
-        for effect in self.judge.effects(circuit, trials):
-            effects.append(effect)
-            yield ""
-        return effects
-
     def _in_order(self, circuit: Circuit, changes: Sequence[Change]) -> Doing[list[Change]]:
         """Changes that may hold, those first that cost least loss for what they save."""
         trials = {change: self.space.changed(circuit, change) for change in changes}
         trials = {change: t for change, t in trials.items() if self.judge.known.get(t, True)}
-        effects = yield from self._effects(circuit, list(trials.values()))
+        effects = yield from self.judge.effects(circuit, list(trials.values()))
         own = self.space.cost(circuit)
         price = {
             change: effect / max(1, own - self.space.cost(trial))
@@ -267,13 +260,13 @@ class Steps:
         if len(changes) <= most:
             return list(changes)
         trials = [self.space.changed(circuit, change) for change in changes]
-        effects = yield from self._effects(circuit, trials)
+        effects = yield from self.judge.effects(circuit, trials)
         best = sorted(range(len(changes)), key=effects.__getitem__)[:most]
         return [changes[place] for place in sorted(best)]
 
     def _best(self, circuit: Circuit, trials: Sequence[Circuit]) -> Doing[Circuit | None]:
         """The trial with the lowest loss, of those that promise most; None if it is no lower."""
-        effects = yield from self._effects(circuit, trials)
+        effects = yield from self.judge.effects(circuit, trials)
         near = self.judge.around(circuit)
         in_order = sorted(range(len(trials)), key=effects.__getitem__)
         promising = [trials[place] for place in in_order[: self.options.promising]]

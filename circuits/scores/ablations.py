@@ -83,7 +83,6 @@ class EstimatedAblations:
     estimates: dict[Hypothesis, Estimate]  # with one head replaced by its mean, or one path cut
     changed: dict[Head, float]  # the share of a head's attention that its mean does not have
     exact: dict[Hypothesis, float]  # losses of those with the largest estimates, largest first
-    role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
 
     @property
     def rank_correlation(self) -> float:
@@ -167,7 +166,6 @@ def estimated_ablations(
         estimates,
         {head: 1 - share for head, (_, share) in means.items()},
         {each: scorer.loss(trials[each]) for each in measured},
-        empty.role_names,
     )
 
 
