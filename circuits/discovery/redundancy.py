@@ -57,15 +57,6 @@ def needed_paths(
     Returns:
         The sets, each sorted; none for a model that has not learned the task or that is not two
         standard errors below the tolerance by itself.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> for paths in ri.needed_paths(small.model, small.task, examples=128)[:3]:
-        ...     print(*paths)
-        L0.H0 s2<-s1
-        L2.H0 s0<-s2
-        L0.H0 s4<-s3
     """
     device = next(model.parameters()).device
     batch = draw_batch(task, examples, seed, device, "discovery")

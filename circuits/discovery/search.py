@@ -99,22 +99,6 @@ def discover(
 
     Raises:
         KeyboardInterrupt: the search was cancelled before any circuit held.
-
-    Examples:
-        Takes about half a minute. `~` marks paths that only enable.
-
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> ri.discover(small.model, small.task, examples=128, restarts=1)
-        L0.H0 shared s4<-s3 s4<-s4 s6<-s5
-        L1.H0 identity
-        L2.H0 one-hot s0<-s2 s4<-s6
-        L3.H0 identity
-        L4.H0 one-hot s0<-s4
-        L0.H0 ~s0<-s0
-        L0.H0 ~s2<-s1
-        L0.H0 ~s2<-s2
-        L0.H0 ~s6<-s6
     """
     given = {"tolerance": tolerance, "examples": examples, **choices}
     given = {name: value for name, value in given.items() if value is not None}

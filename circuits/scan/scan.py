@@ -125,13 +125,6 @@ def scan(
         time: seconds that it may take, by default any; when they are over, the joint circuit so far
             is taken. Single heads are replaced in the first half.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> found = ri.scan(small.model, small.task, examples=64)
-        >>> print(found.heads[3].rule, round(found.heads[3].share, 1), round(found.kept, 2))
-        uniform 0.6 1.0
     """
     _check(model, by, alone, tolerance, time)
     start, limit = monotonic(), math.inf if time is None else time

@@ -113,15 +113,6 @@ def ablations(
         batch: the examples.
         least: skip paths with less mean attention.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> batch = small.task.sample(64, split="test")
-        >>> found = ri.ablations(small.model, small.task, batch, least=0.3)
-        >>> worst = max(found.paths, key=lambda row: row.live_loss)
-        >>> print(worst.path, round(found.baseline_loss, 3), round(worst.live_loss, 2))
-        L2.H0 s0<-s2 0.009 1.82
     """
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
     empty = scorer.empty_circuit

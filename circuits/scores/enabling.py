@@ -74,17 +74,6 @@ def enabled_by(
 
     Returns:
         For each cut, the paths that lose attention, the largest loss first.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> batch = small.task.sample(64, split="test")
-        >>> cut, *later = (ri.parse_head_path(f"L{text}", n_roles=7) for text in
-        ...     ("0.H0 s2<-s1", "2.H0 s0<-s2", "4.H0 s0<-s4"))
-        >>> for row in ri.enabled_by(small.model, batch, [cut], later)[cut]:
-        ...     print(row.path, row.side, round(row.attention, 2), "to", round(row.when_cut, 2))
-        L2.H0 s0<-s2 key 0.89 to 0.01
-        L4.H0 s0<-s4 query 0.99 to 0.2
     """
     means: dict[Cut, list[tuple[Tensor, Tensor]]] = {cut: [] for cut in cuts}
     first = min(map(_layer, cuts), default=0)

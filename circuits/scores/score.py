@@ -231,20 +231,6 @@ def score_circuit(
             the loss at which 95% of what the model has learned is kept.
         controls: number of random circuits to compare with.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> model, task = small.model, small.task
-        >>> circuit = ri.parse_circuit(["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform"], task)
-        >>> batch = task.sample(64, split="test")
-        >>> score = ri.score_circuit(model, task, circuit, batch, controls=0)
-        >>> round(score.combined_loss, 3), score.sufficient, score.minimal
-        (0.034, True, True)
-        >>> for row in score.paths:
-        ...     print(row.path, round(row.ablated_loss, 2), round(row.live_loss, 2))
-        L2.H0 s0<-s2 1.89 1.82
-        L2.H0 s4<-s6 0.4 0.41
     """
     if controls < 0:
         raise InputError(f"controls: expected 0 random circuits or more, found {controls}")
