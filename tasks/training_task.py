@@ -30,7 +30,6 @@ class TrainingTask(Task):
     """A task that models are built and trained for: a frozen dataclass whose fields are its sizes.
 
     Subclasses define `facts`, which gives the attributes below and those of `Task`, and `draw`.
-    Files find a subclass by its `name`: in this package, or anywhere that is imported before.
 
     Attributes:
         name: the task's name in files.
@@ -56,7 +55,7 @@ class TrainingTask(Task):
 
     @classmethod
     def named(cls, name: str | None) -> type["TrainingTask"]:
-        """The task with a name in files; those of retrieval have none in old ones."""
+        """The class of a name in files, of this package or imported before; old files have none."""
         name = "retrieval" if name is None else name
         if name not in _KINDS:
             for module in pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}."):
@@ -78,7 +77,7 @@ class TrainingTask(Task):
         raise NotImplementedError
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """The facts, and what follows from them in every task of this kind."""
+        """The facts, and what follows from them."""
         return {"tolerance": 0.05 * facts["loss_scale"], **facts}
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:

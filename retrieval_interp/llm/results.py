@@ -44,7 +44,7 @@ class Result:
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:
-    """The results in these log files or folders of them, by formulation, D and model."""
+    """The results in log files or folders, by formulation, D and model."""
     found: dict[tuple[str, str], Result] = {}
     for result in (result for path in _log_files(paths) for result in _read_log(path)):
         first = found.setdefault((result.model, result.label), result)
@@ -63,11 +63,12 @@ def _log_files(paths: Iterable[Path]) -> Iterator[Path]:
     from inspect_ai.log import list_eval_logs
 
     for path in dict.fromkeys(paths):
-        logs = list_eval_logs(str(path), descending=False) if path.is_dir() else []
-        if not logs and not path.is_file():
+        if path.is_file():
+            yield path
+        elif logs := list_eval_logs(str(path), descending=False) if path.is_dir() else []:
+            yield from (Path(log.name.removeprefix("file://")) for log in logs)
+        else:
             raise InputError(f"{path}: expected an Inspect log or a folder of them, found nothing")
-        yield from (Path(log.name.removeprefix("file://")) for log in logs)
-        yield from [] if logs else [path]
 
 
 def _read_log(path: Path) -> Iterator[Result]:
@@ -77,8 +78,7 @@ def _read_log(path: Path) -> Iterator[Result]:
         log = read_eval_log(path, exclude_fields=_UNREAD)
     except Exception as error:  # what Inspect raises depends on where the file stops being a log
         raise InputError(
-            f"{path}: expected an Inspect log (.eval or .json), found a file that cannot be read "
-            f"as one: {error!s:.80}; give the files that inspect eval wrote"
+            f"{path}: expected an Inspect log (.eval or .json), found another file: {error!s:.80}"
         ) from None
     scored = [sample for sample in log.samples or [] if _score(sample) is not None]
     formulation = log.metadata.get("formulation")
@@ -126,13 +126,13 @@ def _result(
 
 def results_table(results: Sequence[Result], width: int | None = None) -> str:
     """The rows as a text table, in lines of at most `width` characters."""
-    header = ["model", "formulation", "D", "questions"]
-    header += ["accuracy", "chance", "attempts", "unanswered"]
-    rows = []
-    for row in results:
-        asked = [printable(row.model), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
-        right = [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
-        rows.append([*asked, *right, f"{row.attempts:.2f}", f"{row.unanswered}"])
+    header = "model formulation D questions accuracy chance attempts unanswered".split()
+    rows = [
+        [printable(row.model), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
+        + [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
+        + [f"{row.attempts:.2f}", f"{row.unanswered}"]
+        for row in results
+    ]
     return "\n".join(text_table(header, rows, right=range(2, len(header)), width=width))
 
 
@@ -152,17 +152,17 @@ def accuracy_figure(results: Sequence[Result]) -> "Figure":
     models = sorted({row.model for row in results})
     for col, side in enumerate(sides, start=1):
         lines = side is by_steps
-        for number, model in enumerate(models):
+        for model in sorted({row.model for row in side}):
             own = [row for row in side if row.model == model]
-            name, colour = escape(model, quote=False), qualitative.D3[number % 10]
+            name = escape(model, quote=False)  # Plotly reads tags as markup
             (figure.add_scatter if lines else figure.add_bar)(
                 x=[row.steps if lines else row.label for row in own],
                 y=[row.accuracy for row in own],
                 error_y={"type": "data", "array": [row.stderr for row in own]},
-                name=name,  # Plotly reads tags as markup
+                name=name,
                 legendgroup=name,
-                showlegend=bool(own) and (col == 1 or not any(r.model == model for r in sides[0])),
-                marker={"color": colour},
+                showlegend=col == 1 or not any(row.model == model for row in sides[0]),
+                marker={"color": qualitative.D3[models.index(model) % 10]},
                 hovertext=[f"{row.label}, {row.questions} questions" for row in own],
                 row=1,
                 col=col,

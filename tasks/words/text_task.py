@@ -1,12 +1,9 @@
 """Questions as text for a language model, through its own tokenizer.
 
-1. A symbol may be several tokens; its role is at the last of them, where the model has read the
-   whole symbol. If a token holds characters of two symbols, the example is unusable.
-2. Answers are tokenized together with the prompt, as a model would have read them. Tokens that all
-   acceptable answers share, such as the bare space of tokenizers that split off digits, belong to
-   the prompt. The next token, in which the answers differ, is scored; if it is the same for two of
-   them, the example is unusable.
-3. Unusable examples are replaced by the next ones, with a warning that says how many and why.
+A role is at the last token of its symbol. Answers are tokenized together with the prompt; tokens
+that all of them share belong to the prompt, and the next one is scored. Examples are unusable where
+a token holds characters of two symbols, or two answers begin with one token; the next ones replace
+them, with a warning.
 """
 
 import math
@@ -51,10 +48,9 @@ class TextTask(Task):
     """
 
     loss_name = "cross entropy"
-    role_names: tuple[str, ...] = ()  # these three are set to the roles
+    role_names: tuple[str, ...] = ()  # set to the roles, as the labels and symbols are
     role_labels: tuple[str, ...] = ()
     role_symbols: tuple[str, ...] = ()
-    answer_roles: tuple[int, ...] = ()
     n_answers: int
 
     def __init__(
@@ -68,8 +64,7 @@ class TextTask(Task):
         bos = tokenizer.bos_token_id
         if prepend_bos and bos is None:
             raise InputError(
-                "task: expected a tokenizer with a beginning-of-sequence token, found none; leave "
-                "prepend_bos out"
+                "task: expected a tokenizer with a beginning-of-sequence token for prepend_bos"
             )
         self.tokenizer, self.answer_prefix = tokenizer, answer_prefix
         self.begin: list[int] = [] if bos is None or prepend_bos is False else [bos]

@@ -1,10 +1,9 @@
 """Conditional formulations: functions and relatives (paper, section 4, F4 and F5; A.4 and A.5).
 
-The question is a conditional retrieval: two symbols lead to a third. Chain 0 is the graph that is
-asked. What there are n of (functions and arguments, or people and relations) is numbered from 0:
-first the one asked for, then the others in print order; what belongs to number c alone has chain c,
-and what belongs to numbers c and k of both kinds has chain c * n + k. A role names a symbol and its
-statement, such as `alias@question` or `country@home`.
+Functions and arguments, or people and relations, are numbered from 0: the one asked for, then the
+others in print order. What belongs to number c alone has chain c, and what belongs to numbers c and
+k of both kinds has chain c * n + k, so chain 0 is the graph that is asked. A role names a symbol
+and its statement, such as `alias@question` or `country@home`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +13,7 @@ from typing import ClassVar
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.words.prompts import names
-from retrieval_interp.tasks.words.prompts.prompt import (
-    Draw,
-    Line,
-    Prompt,
-    Question,
-    asked_first,
-    write,
-)
+from retrieval_interp.tasks.words.prompts.prompt import Draw, Prompt, Question, asked_first, write
 
 _VALUE = "{function@table}({argument@table}) = {value@table}"
 _ALIAS = "{alias@definition} = {function@definition}"
@@ -115,8 +107,7 @@ class RelativesPrompt(Prompt):
         super().__post_init__()
         if self.chains > len(names.RELATIONS):
             raise InputError(
-                f"{self.name}: expected at most {len(names.RELATIONS)} chains, one per relation "
-                f"({', '.join(names.RELATIONS)}), found {self.chains}; ask for fewer"
+                f"{self.name}: expected at most {len(names.RELATIONS)} chains, found {self.chains}"
             )
 
     @property
@@ -125,8 +116,7 @@ class RelativesPrompt(Prompt):
 
     @property
     def chance(self) -> float:
-        """1 / chains²: one of chains * chains countries."""
-        return 1 / self.chains**2
+        return 1 / self.chains**2  # of as many countries
 
     @property
     def relations(self) -> tuple[str, ...]:
