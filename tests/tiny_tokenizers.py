@@ -47,3 +47,21 @@ def whole_words(texts):
     """A token for every word between blanks."""
     words = sorted({word for text in texts for word in text.split()})
     return word_tokenizer([*words, "<s>"], "<s>")
+
+
+def check_tokens(task, question, made):
+    """Whether roles are at the last tokens of their words; returns how many have several tokens."""
+    tokenizer = task.tokenizer
+    begin, several = len(task.begin), 0
+    for symbol in question.occurrences:
+        if symbol.chain or symbol.role not in task.roles:
+            continue
+        at = made.roles[task.roles.index(symbol.role)]
+        before, until = (len(tokenizer.decode(made.prompt[begin:end])) for end in (at, at + 1))
+        assert before < symbol.end <= until
+        several += before > symbol.start
+    assert tokenizer.decode(made.prompt[begin:]).rstrip() == question.prompt
+    assert made.roles[task.roles.index("END")] == len(made.prompt) - 1
+    scored = [tokenizer.decode([number]).strip() for number in made.answers]
+    assert question.correct.startswith(scored[0]) and len(set(scored)) == len(scored)
+    return several
