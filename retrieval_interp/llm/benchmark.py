@@ -67,6 +67,7 @@ class TaskRefused(InputError, PrerequisiteError):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
+        self.message = text.replace("[", r"\[")  # shown as rich markup
 
 
 def _benchmark(

@@ -98,9 +98,7 @@ class LivesWithPrompt(LinearPrompt):
     chains: int = number(4, least=1)
 
     name: ClassVar[str] = "lives-with"
-    ask = (
-        "Where does {s0} live? Say directly only the name of the city, without any other words."
-    )
+    ask = "Where does {s0} live? Say directly only the name of the city, without any other words."
 
     def symbols(self) -> Sequence[Sequence[str]]:
         by_step = names.groups(names.PEOPLE.take(self.steps * self.chains), self.chains)
