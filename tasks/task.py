@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch, Device
+from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.roles import join_labels
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.vectors.graph import RetrievalGraph
@@ -63,15 +63,11 @@ class Task:
         """Draw n examples of a seed; `train`, `validation`, `discovery` and `test` share none."""
         raise NotImplementedError
 
-    def example_losses(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch target"]:
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
         """The loss of each example and asked symbol; one column if only one thing is asked."""
         raise NotImplementedError
 
-    def answers(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch chain role d_out"]:
+    def answers(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain role d_out"]:
         """The outputs at the answer roles.
 
         Args:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import retrieval_interp.tasks as tasks
-from retrieval_interp.tasks.batch import Batch, Device
+from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import rotary_encoding
 from retrieval_interp.tasks.split import SPLITS, Split, check_draw
@@ -115,13 +115,11 @@ class TrainingTask(Task):
         check_draw(seed, split)
         return self.draw(indices, seed, SPLITS.index(split))
 
-    def partial_losses(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, " target"]:
+    def partial_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
         """The mean loss of each thing asked, in the order of `asked` (section 7.2)."""
         return self.example_losses(outputs, batch).mean(dim=0)
 
-    def loss(self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch) -> Float[Tensor, ""]:
+    def loss(self, outputs: Outputs, batch: Batch) -> Float[Tensor, ""]:
         """The mean over examples and everything asked."""
         return self.partial_losses(outputs, batch).mean()
 
@@ -166,9 +164,7 @@ class TokenTask(TrainingTask):
         """The words."""
         return [self.vocabulary[token] for token in batch.inputs[example].tolist()]
 
-    def logits(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch chain target name"]:
+    def logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain target name"]:
         """Logits of the candidates for everything asked."""
         after = self.answers(outputs, batch)[:, :, 0]
         return after.unflatten(-1, (self.n_targets, self.candidates))  # type: ignore[no-any-return]
@@ -177,24 +173,18 @@ class TokenTask(TrainingTask):
         """Which candidate is the answer to everything asked."""
         return batch.targets.reshape(*batch.roles.shape[:2], -1)
 
-    def example_losses(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch target"]:
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
         """Cross entropy among the candidates, in nats, of each example and thing asked."""
         logits, targets = self.logits(outputs, batch), self.right(batch)
         losses = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
         return losses.view(targets.shape).mean(dim=1)
 
-    def accuracies(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, " target"]:
+    def accuracies(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
         """How often the answer has the highest logit of its candidates, for each thing asked."""
         right = self.logits(outputs, batch).argmax(-1) == self.right(batch)
         return right.float().mean(dim=(0, 1))
 
-    def logit_differences(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch target"]:
+    def logit_differences(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
         """The answer's logit minus the mean of the others', per example and thing asked."""
         logits = self.logits(outputs, batch)
         right = logits.gather(-1, self.right(batch)[..., None])[..., 0]

@@ -102,7 +102,7 @@ def test_few_examples_come_in_turns_in_every_split(bpe):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"templates": []}, "templates: expected a list of texts, at least one"),
+        ({"templates": []}, "templates: expected a list of texts"),
         ({"templates": "{IO} and {S1}"}, "templates: expected a list of texts"),
         ({"templates": ["{IO} saw {S1}, who saw"]}, r"roles: expected a name .* found 'S2'"),
         ({"templates": ["{IO} and {S1}, {S2}, {IO} to"]}, "different marks"),
@@ -110,17 +110,13 @@ def test_few_examples_come_in_turns_in_every_split(bpe):
         ({"templates": ["{IO and {S1}, {S2} to"]}, "expected different marks such as {IO}"),
         ({"templates": ["{IO} and {S1}, {S2} to {END}"]}, "not {END}"),
         ({"templates": ["{IO} and {S1}, {S2} to "]}, "without a blank at the end"),
-        ({"fillings": {}}, "expected a name with words"),
         ({"fillings": {**FILLINGS, "IO": []}}, "fillings of IO: expected a list of texts"),
         ({"fillings": {**FILLINGS, "S2": "S9"}}, "fillings: expected a name .* found 'S9'"),
         ({"fillings": {**FILLINGS, "IO": ["Bob"], "S1": ["Bob"]}}, "expected enough words"),
-        ({"fillings": {**FILLINGS, "IO": [" Bob"]}}, "without a blank"),
         ({"answer": "OI"}, r"answer: expected a name .*\(IO, S1, S2, place\), found 'OI'"),
-        ({"wrong": ["S1", "S7"]}, "wrong: expected a name .* found 'S7'"),
         ({"wrong": []}, "at least two answers"),
         ({"wrong": "IO"}, "expected different words for IO and IO"),
         ({"roles": ("S1", "IO")}, "roles: expected different ones, with END among them"),
-        ({"roles": ("END", "S1", "S1")}, "roles: expected different ones"),
         ({"tokenizer": None}, "expected a Hugging Face tokenizer that gives offsets"),
         ({"tokenizer": tiny_tokenizers.byte_pairs(TEXTS, 300, bos=False), "prepend_bos": True},
          "beginning-of-sequence token"),
@@ -148,35 +144,28 @@ def test_what_makes_examples_unusable_is_said(changes, text):
     assert any(isinstance(reason, str) and re.search(text, reason) for reason in reasons)
 
 
-def test_indirect_objects():
+@pytest.mark.parametrize("kind", [tiny_tokenizers.byte_pairs, tiny_tokenizers.like_llama])
+def test_indirect_objects(kind):
     names = NAMES[:30]
     texts = [t.format(IO=a, S1=b, S2=b) for t in TEMPLATES for a, b in pairwise(names)]
-    for tokenizer in (
-        tiny_tokenizers.byte_pairs(texts, 2000),
-        tiny_tokenizers.like_llama(texts, 2000),
-    ):
-        task = IndirectObjectTask(tokenizer)
-        assert set(names[1:-1]) <= set(task.names)
-        assert {*task.names, *task.left_out} == set(NAMES) and "Zoe" not in task.names
-        assert task.left_out and f"({len(task.left_out)} left out)" in task.description
-        batch = task.sample(64)
-        assert batch.roles.shape == (64, 1, 5) and batch.targets.shape == (64, 1, 2)
-        end, s2, after, s1, io = batch.roles[:, 0].T
-        assert (after == s1 + 1).all() and (s2 > after).all() and (end > s2).all()
-        assert 16 < int((io < s1).sum()) < 48  # ABB and BAB
-        example = torch.arange(64)
-        assert torch.equal(batch.inputs[example, s1], batch.inputs[example, s2])
-        assert torch.equal(batch.inputs[example, io], batch.targets[:, 0, 0])
-        assert torch.equal(batch.inputs[example, s1], batch.targets[:, 0, 1])
+    tokenizer = kind(texts, 2000)
+    task = IndirectObjectTask(tokenizer)
+    assert set(names[1:-1]) <= set(task.names)
+    assert {*task.names, *task.left_out} == set(NAMES)
+    assert task.left_out and f"({len(task.left_out)} left out)" in task.description
+    batch = task.sample(64)
+    end, s2, after, s1, io = batch.roles[:, 0].T
+    assert (after == s1 + 1).all() and (s2 > after).all() and (end > s2).all()
+    assert 16 < int((io < s1).sum()) < 48  # ABB and BAB
+    words = [batch.inputs[torch.arange(64), at] for at in (io, s1, s2)]
+    assert torch.equal(words[1], words[2])
+    assert torch.equal(torch.stack(words[:2], dim=-1), batch.targets[:, 0])
     with pytest.raises(InputError, match="names: expected at least two that are one token"):
         IndirectObjectTask(tokenizer, names=["Anna", "Qzxwvut"])
-    with pytest.raises(InputError, match="gives offsets"):
-        IndirectObjectTask(None)
 
 
 def test_a_template_may_lack_a_role(bpe):
-    with_place = "At the {place} {IO} saw {S1} , {S2} spoke to"
-    without = "When {S1} and {IO} met, {S2} gave a book to"
+    with_place, without = GIVING[1], "When {S1} and {IO} met, {S2} gave a book to"
     task = giving(bpe, templates=[with_place, without], roles=("END", "S1", "place", "place+1"))
     questions, tokens = task.usable(40)
     assert task.role_names == ("END", "S1", "place", "place+1")

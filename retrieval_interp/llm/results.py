@@ -126,13 +126,13 @@ def _result(
 
 def results_table(results: Sequence[Result], width: int | None = None) -> str:
     """The rows as a text table, in lines of at most `width` characters."""
-    header = "model formulation D questions accuracy chance attempts unanswered".split()
-    rows = [
-        [printable(row.model), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
-        + [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
-        + [f"{row.attempts:.2f}", f"{row.unanswered}"]
-        for row in results
-    ]
+    header = ["model", "formulation", "D", "questions"]
+    header += ["accuracy", "chance", "attempts", "unanswered"]
+    rows = []
+    for row in results:
+        asked = [printable(row.model), row.formulation, f"{row.steps or '-'}", f"{row.questions}"]
+        right = [f"{row.accuracy:.3f} +- {row.stderr:.3f}", f"{row.chance:.3f}"]
+        rows.append([*asked, *right, f"{row.attempts:.2f}", f"{row.unanswered}"])
     return "\n".join(text_table(header, rows, right=range(2, len(header)), width=width))
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.tasks.batch import Batch, Device
+from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Task
@@ -105,9 +105,7 @@ class NextTokenTask(Task):
         ends = torch.tensor([len(sequence) - 1 for sequence in sequences])
         return Batch(tokens, targets, ends[:, None, None]).to(device)
 
-    def example_losses(
-        self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
-    ) -> Float[Tensor, "batch 1"]:
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
         """Cross entropy of the next token in nats, the mean over each sequence."""
         targets: Int[Tensor, "batch pos"] = batch.targets
         # Flat, since a sum over an axis that is not the last loses digits in a large vocabulary.

@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.tasks.batch import Batch, Device
+from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Task
@@ -37,7 +38,7 @@ class Tokens(NamedTuple):
 
 
 class Unusable(Exception):
-    """Why a question cannot be used with a tokenizer, and what to change."""
+    """Why a question cannot be used with a tokenizer."""
 
 
 class TextTask(Task):
@@ -72,7 +73,7 @@ class TextTask(Task):
         self.answer_roles = (self.roles.index(END),)
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        """One question of a seed; the splits share none."""
+        """One question of a seed and split."""
         raise NotImplementedError
 
     @cached_property
@@ -119,7 +120,9 @@ class TextTask(Task):
     def tokens(self, question: Question) -> Tokens:
         """A question as tokens; raises `Unusable` if it has no place for roles or answers."""
         words = sorted(question.acceptable, key=lambda word: word != question.correct)
-        read = [self._encode(question.prompt + self.answer_prefix + word) for word in words]
+        texts = [question.prompt + self.answer_prefix + word for word in words]
+        made = {"add_special_tokens": False, "return_offsets_mapping": True}
+        read = [self.tokenizer(text, **made) for text in texts]
         numbers = [each["input_ids"] for each in read]
         shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*numbers))))
         # An answer that begins another one, or a single one, has no token that differs.
@@ -168,16 +171,12 @@ class TextTask(Task):
             positions.append(at)
         return positions
 
-    def _encode(self, text: str) -> Any:
-        return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-
     def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
         """Pad some questions to one batch."""
-        length = max(len(each.prompt) for each in tokens)
+        rows = [torch.tensor(each.prompt) for each in tokens]
         padding = self.tokenizer.pad_token_id or 0  # never seen
-        rows = [[*each.prompt, *[padding] * (length - len(each.prompt))] for each in tokens]
         return Batch(
-            torch.tensor(rows),
+            pad_sequence(rows, batch_first=True, padding_value=padding),
             torch.tensor([[each.answers] for each in tokens]),
             torch.tensor([[each.roles] for each in tokens]),
         ).to(device)
@@ -187,26 +186,20 @@ class TextTask(Task):
         texts = [self.tokenizer.decode([token]) for token in batch.inputs[example].tolist()]
         return [text.strip() or repr(text) for text in texts]
 
-    def _logits(
-        self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
-    ) -> Float[Tensor, "batch answer"]:
+    def _logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch answer"]:
         """Logits of the acceptable answers, the correct one first."""
         return self.answers(outputs, batch)[:, 0, 0].gather(-1, batch.targets[:, 0])
 
-    def example_losses(
-        self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
-    ) -> Float[Tensor, "batch 1"]:
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
         """Cross entropy among the acceptable answers, in nats."""
         return -F.log_softmax(self._logits(outputs, batch), dim=-1)[:, :1]
 
-    def logit_differences(
-        self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
-    ) -> Float[Tensor, " batch"]:
+    def logit_differences(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
         """The correct answer's logit minus the mean of the other acceptable ones'."""
         logits = self._logits(outputs, batch)
         return logits[:, 0] - logits[:, 1:].mean(-1)
 
-    def accuracy(self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> float:
+    def accuracy(self, outputs: Outputs, batch: Batch) -> float:
         """How often the correct answer has the highest logit of the acceptable ones."""
         return float((self._logits(outputs, batch).argmax(-1) == 0).float().mean())
 

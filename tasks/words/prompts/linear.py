@@ -13,16 +13,14 @@ from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.words.prompts import names
 from retrieval_interp.tasks.words.prompts.prompt import Draw, Line, Prompt, Question, write
 
+MOST = 1000  # steps, and chains
+
 
 class LinearPrompt(Prompt):
     """A formulation whose chains are lines; subclasses provide names and sentences."""
 
     steps: int
     ask: ClassVar[str]  # the question, with the mark {s0}
-
-    @property
-    def n_statements(self) -> int:
-        return self.steps * self.chains
 
     def symbols(self) -> Sequence[Sequence[str]]:
         """The names available for each of x_0, x_1, ..., x_D, one per chain."""
@@ -66,8 +64,8 @@ class EquationsPrompt(LinearPrompt):
             section 4.
     """
 
-    steps: int = number(5, least=1)
-    chains: int = number(4, least=1)
+    steps: int = number(5, least=1, most=MOST)
+    chains: int = number(4, least=1, most=MOST)
     question: Literal["printed", "short"] = "printed"
 
     name: ClassVar[str] = "equations"
@@ -94,8 +92,8 @@ class LivesWithPrompt(LinearPrompt):
         chains: number of chains, each of which ends in a different city.
     """
 
-    steps: int = number(5, least=1)
-    chains: int = number(4, least=1)
+    steps: int = number(5, least=1, most=MOST)
+    chains: int = number(4, least=1, most=MOST)
 
     name: ClassVar[str] = "lives-with"
     ask = "Where does {s0} live? Say directly only the name of the city, without any other words."
@@ -125,7 +123,7 @@ class KingdomsPrompt(LinearPrompt):
         chains: number of chains, each of which leads to a different person.
     """
 
-    chains: int = number(4, least=1)
+    chains: int = number(4, least=1, most=MOST)
 
     name: ClassVar[str] = "kingdoms"
     steps = 5

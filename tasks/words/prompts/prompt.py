@@ -13,7 +13,6 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split, check_draw
 from retrieval_interp.tasks.structured import check_fields
 
-MAX_STATEMENTS = 10_000
 Line = tuple[str, int, Sequence[str]]  # text with roles as marks, its chain, a word per mark
 T = TypeVar("T")
 
@@ -67,7 +66,6 @@ class Prompt:
     Attributes:
         name: the formulation's name in the paper.
         chains: number of interleaved chains.
-        n_statements: statements of a question.
     """
 
     name: ClassVar[str]
@@ -75,15 +73,6 @@ class Prompt:
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
-        if self.n_statements > MAX_STATEMENTS:
-            raise InputError(
-                f"{self.name}: expected at most {MAX_STATEMENTS} statements per question, found "
-                f"{self.n_statements}; ask for fewer"
-            )
-
-    @property
-    def n_statements(self) -> int:
-        raise NotImplementedError
 
     @property
     def chance(self) -> float:
