@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import EquationsTask, KHopTask, RepeatedTokensTask
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.words.prompts import EquationsPrompt
-from retrieval_interp.training.model import ModelConfig, build_model
 
 EQUATIONS = [
     EquationsTask(),

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from retrieval_interp.commands.command import (
     check_outputs,
     parse_options,
-    progress_bar,
     saying,
     tell_files,
 )
+from retrieval_interp.progress import progress_bar
 from retrieval_interp.tasks.errors import InputError
 
 if TYPE_CHECKING:

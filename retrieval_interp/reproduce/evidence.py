@@ -20,9 +20,8 @@ import torch
 
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer
 from retrieval_interp.circuits import discover as discover_circuit
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
-from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
@@ -86,7 +85,7 @@ class Trained:
         if self.file is not None:
             trained = f"{self.name} was trained on"
             return read_circuit(self.file, checkpoint.task, config.layers, config.heads, trained)
-        line, model = line_with(self.progress), checkpoint.model
+        line, model = self.progress, checkpoint.model
         found = discover_circuit(
             model, checkpoint.task, examples=EXAMPLES, shared=False, progress=line
         )
