@@ -9,7 +9,7 @@ import dataclasses
 import json
 import typing
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.tasks.errors import InputError
 
@@ -77,6 +77,9 @@ def _converter() -> "Converter":
 
     converter = Converter(forbid_extra_keys=True, unstruct_collection_overrides={tuple: list})
 
+    def is_literal(hint: Any) -> bool:
+        return typing.get_origin(hint) is typing.Literal
+
     def is_text(hint: Any) -> bool:
         return hasattr(hint, "parse")
 
@@ -92,7 +95,7 @@ def _converter() -> "Converter":
 
     for kind in _TYPES:
         converter.register_structure_hook(kind, _strictly)
-    converter.register_structure_hook_func(lambda t: typing.get_origin(t) is Literal, _strictly)
+    converter.register_structure_hook_func(is_literal, _strictly)
     converter.register_structure_hook_func(is_text, lambda text, cls: cls.parse(text))
     converter.register_unstructure_hook_func(is_text, str)
     converter.register_structure_hook_func(is_named, read_named)

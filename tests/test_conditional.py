@@ -19,7 +19,6 @@ from retrieval_interp.tasks import (
     RetrievalTask,
     path_graph,
 )
-from retrieval_interp.views.score_text import scale
 from tests.test_model import randomize
 
 ALL = [
@@ -176,12 +175,6 @@ def test_roles_hold_the_symbols_of_their_nodes_and_statements_share_an_encoding(
             torch.testing.assert_close(tokens[:, :, role], block)
         first = [r.statement for r in task.graph.roles].index(statement)
         torch.testing.assert_close(encodings[:, :, role], encodings[:, :, first])
-    places = batch.inputs[0, :, task.dim :]
-    assert len({tuple(row) for row in places.round(decimals=5).tolist()}) == sum(
-        len(lines) for lines in statements(task, batch.inputs[0].tolist())[0].values()
-    ) + len(batch.roles[0])
-    apart = replace(task, position="token").sample(1).inputs[0, :, task.dim :]
-    assert len({tuple(row) for row in apart.round(decimals=6).tolist()}) == task.n_positions
 
 
 def test_a_query_of_several_symbols_is_read_at_its_last():
@@ -192,11 +185,9 @@ def test_a_query_of_several_symbols_is_read_at_its_last():
     ends = torch.tensor([[5, 6], [3, 4], [1, 2]])
     assert torch.equal(batch.roles[:, :, :2], (task.n_positions - ends).expand(4, -1, -1))
     outputs = torch.randn(4, task.n_positions, task.d_out)
-    read = outputs[:, [-5, -3, -1]]
-    assert torch.equal(task.predictions(outputs), read)
-    assert torch.equal(task.predictions(read), read)  # those alone
     outputs[:, [-5, -3, -1]] = batch.targets
-    assert float(task.loss(outputs, batch)) == 0.0
+    for given in (outputs, batch.targets):  # at all positions, and those only
+        assert float(task.loss(given, batch)) == 0.0
 
 
 def test_the_plateau_is_the_mean_of_the_candidates():
@@ -222,10 +213,6 @@ def test_the_command_line_takes_the_task_of_the_preset():
         parsed("conditional", "--task.steps", "3")
 
 
-SMALL = ConditionalRetrievalTask(chains=2, graph=GRAPHS["functions"], dim=2)
-SIZES = ModelConfig(layers=2, heads=1, d_model=8)
-
-
 class HighPlateau(ConditionalRetrievalTask):
     """So that an untrained model is searched for a circuit."""
 
@@ -235,23 +222,20 @@ class HighPlateau(ConditionalRetrievalTask):
 @pytest.mark.parametrize("tables", ["full", "chains"])
 @torch.no_grad()
 def test_circuits_are_found_and_scored_unchanged(tables):
-    task = HighPlateau(chains=2, graph=SMALL.graph, dim=2, tables=tables)
-    model = randomize(build_model(SIZES, task)).eval()
+    task = HighPlateau(chains=2, graph=GRAPHS["functions"], dim=2, tables=tables)
+    model = randomize(build_model(ModelConfig(layers=2, heads=1, d_model=8), task)).eval()
     batch = task.sample(16, split="test")
-    runs = make_runs(model, batch, task)
     # Statements of no chain have no role: the general way. Without them the fast one is exact.
+    runs = make_runs(model, batch, task)
     assert runs.compute_changes_only == (tables != "full")
-    lines = ["L0.H0 one-hot s3<-s2 s1<-s1", "L1.H0 s0<-s3"]
-    circuit = parse_circuit(lines, task)
+    circuit = parse_circuit(["L0.H0 one-hot s3<-s2 s1<-s1", "L1.H0 s0<-s3"], task)
     whole = task.predictions(HookRuns(model, batch).base(circuit).outputs)
-    read = task.predictions(runs.outputs(circuit, runs.base(Circuit.empty(task))))
+    read = task.predictions(runs.outputs(circuit, runs.base(ri.Circuit.empty(task))))
     torch.testing.assert_close(read, whole, atol=1e-5, rtol=0)
     intact = float(task.loss(model(batch.inputs), batch))
     found = discover(model, task, tolerance=1.5 * intact, examples=32, restarts=1)
-    assert found.mechanisms and found.task == task.to_dict()
     score = score_circuit(model, task, found, batch, tolerance=2 * intact, controls=3)
-    assert score.baseline_loss == pytest.approx(intact, rel=1e-4)
-    assert len(score.heads) == 2
+    assert found.mechanisms and score.baseline_loss == pytest.approx(intact, rel=1e-4)
 
 
 def test_paths_are_named_by_the_nodes():
@@ -259,9 +243,8 @@ def test_paths_are_named_by_the_nodes():
     circuit = parse_circuit(["L0.H0 s7<-s5"], task)
     drawing = ri.draw_circuit(circuit, 1, range(8), task=task)
     assert "<title>L0.H0 s7&lt;-s5: z of x,y-&gt;z from x of x,y-&gt;z</title>" in drawing
-    assert task.path_label(7, 5) == "z <- x of x,y->z"
     assert task.path_label(0, 4) == "query a <- y of a->y"
-    assert scale(task).startswith("MSE is the mean over all asked components: 0 is perfect, 0.81 ")
+    assert task.loss_meaning.startswith("MSE is the mean over all asked components: 0 is ")
 
 
 def test_circuit_files_say_which_graph_they_are_of(tmp_path):

@@ -84,9 +84,7 @@ def _benchmark(
         if len(set(each)) < len(each) or not all(str(n).isdecimal() for n in each):
             raise InputError(f"steps: expected different integers, found {each}")
         if min(questions, attempts) < 1:
-            raise InputError(
-                f"expected questions and attempts of at least 1, found {questions} and {attempts}"
-            )
+            raise InputError(f"expected questions and attempts, found {questions} and {attempts}")
         made = [kind(steps=int(n), chains=chains) for n in each] or [kind(chains=chains)]
         # Each index for every D before the next one, so that --limit shortens all D alike.
         samples = [_sample(prompt, index, seed) for index in range(questions) for prompt in made]
@@ -110,14 +108,14 @@ def _benchmark(
 
 def _sample(prompt: prompts.Prompt, index: int, seed: int) -> Sample:
     question = prompt.sample(index, seed, "test")
-    steps = {"steps": prompt.steps} if "steps" in vars(prompt) else {}
+    steps = vars(prompt).get("steps")
     return Sample(
         input=question.prompt,
         target=question.correct,
-        id=f"D{steps['steps']}-{index + 1}" if steps else index + 1,
+        id=f"D{steps}-{index + 1}" if steps else index + 1,
         metadata={
             "formulation": prompt.name,
-            **steps,
+            **({"steps": steps} if steps else {}),
             "chains": prompt.chains,
             "chance": prompt.chance,
             "acceptable": list(question.acceptable),

@@ -22,9 +22,8 @@ _UNREAD = {"messages", "events", "store", "attachments", "output"}  # no number 
 class Result:
     """How well a model answers the questions of a formulation.
 
-    The accuracy is averaged over epochs first, its standard error is over the questions. Chance is
-    the accuracy of picking an acceptable answer at random, `attempts` how often a question was
-    asked on average, `unanswered` how many questions never got an acceptable answer.
+    The accuracy is averaged over epochs first, its standard error is over the questions. `attempts`
+    is how often a question was asked on average, `unanswered` how many got no acceptable answer.
     """
 
     log: str
@@ -137,10 +136,9 @@ def results_table(results: Sequence[Result], width: int | None = None) -> str:
 
 
 def accuracy_figure(results: Sequence[Result]) -> "Figure":
-    """Accuracy with standard error, one colour per model, and random guessing (figure 2).
+    """Accuracy with standard errors by model, and of random guessing (figure 2).
 
-    Left the equations by D, right every formulation; there, of the equations, the paper's D = 5
-    only. A side without numbers is left out.
+    Left the equations by D, right every formulation; there, of the equations, the paper's D = 5.
     """
     from plotly.colors import qualitative
     from plotly.subplots import make_subplots
@@ -163,7 +161,6 @@ def accuracy_figure(results: Sequence[Result]) -> "Figure":
                 legendgroup=name,
                 showlegend=col == 1 or not any(row.model == model for row in sides[0]),
                 marker={"color": qualitative.D3[models.index(model) % 10]},
-                hovertext=[f"{row.label}, {row.questions} questions" for row in own],
                 row=1,
                 col=col,
             )

@@ -12,7 +12,14 @@ from typing import ClassVar
 
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.words.prompts import names
-from retrieval_interp.tasks.words.prompts.prompt import Draw, Prompt, Question, asked_first, write
+from retrieval_interp.tasks.words.prompts.prompt import (
+    Draw,
+    Line,
+    Prompt,
+    Question,
+    asked_first,
+    write,
+)
 
 _VALUE = "{function@table}({argument@table}) = {value@table}"
 _ALIAS = "{alias@definition} = {function@definition}"
