@@ -99,14 +99,14 @@ class TemplateTask(TextTask):
         few = list(islice(self._all(), _FEW))
         if not few or self.n_answers < 2:
             raise InputError(
-                "fillings: expected enough words to fill every mark with another one and at least "
-                f"two answers, found {self.n_answers} for {answer!r}; add words"
+                "fillings: expected enough words to fill every mark with another one, and at least "
+                f"two answers, found {self.n_answers}"
             )
         self._few = few if len(few) < _FEW else None
 
     def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str]) -> None:
-        known = [set(row) for row in self._rows] or [{*self._words, *self._same}]
-        filled: set[str] = set.intersection(*known)
+        rows: list[set[str]] = [set(row) for row in self._rows] or [{*self._words, *self._same}]
+        filled = set.intersection(*rows)
         for what, names, among in (
             ("fillings", self._same.values(), self._words),
             ("templates", marks, filled),
@@ -116,14 +116,10 @@ class TemplateTask(TextTask):
         ):
             for name in names:
                 if name not in among:
-                    raise InputError(
-                        f"{what}: expected a name with words ({', '.join(sorted(among))}), found "
-                        f"{name!r:.60}"
-                    )
+                    known = ", ".join(sorted(among))
+                    raise InputError(f"{what}: expected one of {known}, found {name!r:.60}")
         if END not in roles or len(set(roles)) < len(roles):
-            raise InputError(
-                f"roles: expected different ones, with {END} among them, found {list(roles)}"
-            )
+            raise InputError(f"roles: expected different ones and {END}, found {list(roles)}")
 
     def _all(self) -> Iterator[Question]:
         """All examples, each once."""
@@ -131,18 +127,15 @@ class TemplateTask(TextTask):
             for filling in self._rows or self._fill({}):
                 yield self._question(number, filling)
 
-    def _fill(self, chosen: dict[str, str]) -> Iterator[dict[str, str]]:
+    def _fill(self, chosen: Filling) -> Iterator[Filling]:
         """All fillings that begin like this one."""
         if len(chosen) == len(self._words):
-            yield self._complete(chosen)
+            yield chosen
             return
         name = list(self._words)[len(chosen)]
         for word in self._words[name]:
             if word not in chosen.values():
                 yield from self._fill({**chosen, name: word})
-
-    def _complete(self, chosen: dict[str, str]) -> dict[str, str]:
-        return {**chosen, **{name: chosen[other] for name, other in self._same.items()}}
 
     def _draw(self, rng: Draw) -> Question:
         number = rng.pick(len(self.templates))
@@ -151,17 +144,16 @@ class TemplateTask(TextTask):
         while True:
             chosen = {name: words[rng.pick(len(words))] for name, words in self._words.items()}
             if len(set(chosen.values())) == len(chosen):
-                return self._question(number, self._complete(chosen))
+                return self._question(number, chosen)
 
     def _question(self, number: int, filling: Filling) -> Question:
+        filling = {**filling, **{name: filling[other] for name, other in self._same.items()}}
         line = (self.templates[number], 0, [filling[mark] for mark in self._marks[number]])
         others = self.candidates if self.wrong is None else [filling[name] for name in self.wrong]
         question = write([line], filling[self.answer], {filling[self.answer], *others})
         if len(question.acceptable) < self.n_answers:
-            raise InputError(
-                f"fillings: expected different words for {self.answer} and "
-                f"{', '.join(self.wrong or ())}, found {filling!r:.200}; change one"
-            )
+            names = ", ".join([self.answer, *(self.wrong or ())])
+            raise InputError(f"fillings: expected different words for {names}, found {filling}")
         return question
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
