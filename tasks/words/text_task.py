@@ -159,17 +159,14 @@ class TextTask(Task):
     def _positions(self, places: dict[str, int], length: int) -> list[int]:
         """The position of every role, all different."""
         places = {**places, END: length - 1}
-        taken: dict[int, str] = {length: END}
-        positions: list[int] = []
-        for role in self.roles:
-            name = role.removesuffix("+1")
-            at = places[name] + role.endswith("+1") if name in places else -1
-            if at in taken:
-                raise Unusable(f"the roles {taken[at]} and {role} share a token")
-            if at >= 0:
-                taken[at] = role
-            positions.append(at)
-        return positions
+        found = {
+            role: places[name] + role.endswith("+1")
+            for role in self.roles
+            if (name := role.removesuffix("+1")) in places
+        }
+        if len({*found.values(), length}) <= len(found):
+            raise Unusable(f"roles share a token ({found})")
+        return [found.get(role, -1) for role in self.roles]
 
     def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
         """Pad some questions to one batch."""
