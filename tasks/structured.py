@@ -80,6 +80,17 @@ def _converter() -> "Converter":
     def is_literal(hint: Any) -> bool:
         return typing.get_origin(hint) is typing.Literal
 
+    def is_tuple(hint: Any) -> bool:
+        return typing.get_origin(hint) is tuple
+
+    def read_tuple(data: Any, hint: Any) -> tuple[Any, ...]:
+        kinds = typing.get_args(hint)
+        if not isinstance(data, list) or (kinds[-1] is not ... and len(data) != len(kinds)):
+            raise InputError(f"expected a list, found {data!r:.60}")
+        if kinds[-1] is ...:
+            return tuple(converter.structure(data, list[kinds[0]]))  # type: ignore[valid-type]
+        return tuple(map(converter.structure, data, kinds))
+
     def is_text(hint: Any) -> bool:
         return hasattr(hint, "parse")
 
@@ -96,6 +107,7 @@ def _converter() -> "Converter":
     for kind in _TYPES:
         converter.register_structure_hook(kind, _strictly)
     converter.register_structure_hook_func(is_literal, _strictly)
+    converter.register_structure_hook_func(is_tuple, read_tuple)
     converter.register_structure_hook_func(is_text, lambda text, cls: cls.parse(text))
     converter.register_unstructure_hook_func(is_text, str)
     converter.register_structure_hook_func(is_named, read_named)
@@ -129,5 +141,5 @@ def _said(error: BaseException, _: Any) -> str:
     if isinstance(error, KeyError):
         return f"expected the key {error}, which is missing"
     if isinstance(error, (TypeError, AttributeError)):  # 3 has no keys, for example
-        return f"expected an object or a list ({error})"
+        return f"expected an object ({error})"
     return str(error)

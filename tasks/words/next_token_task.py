@@ -62,7 +62,7 @@ class NextTokenTask(Task):
                 ids: list[int] = tokenizer(each, add_special_tokens=False)["input_ids"]
             except Exception as error:  # tokenizers raises nothing more specific
                 raise InputError(
-                    f"text: expected words of the tokenizer, found {each!r:.40} ({error})"
+                    f"text: expected words that the model's tokenizer knows, found {each!r:.40}"
                 ) from error
             if not ids:
                 raise InputError(f"text: expected words, found {each!r:.40}")
