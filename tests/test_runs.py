@@ -42,7 +42,7 @@ def bidirectional():
 
 
 ONE_PER_DEST = {dest: [src for d, src in PATHS if d == dest] for dest in ORDER}
-shared = st.sets(st.sampled_from(PATHS), max_size=5)
+shared = st.sets(st.sampled_from([RolePath(*path) for path in PATHS]), max_size=5)
 mechanism = st.one_of(
     st.sampled_from([ORIGINAL, UNIFORM, IDENTITY]),
     st.builds(lambda kind, paths: kind(tuple(paths)), st.sampled_from([Shared, Cut]), shared),
