@@ -259,10 +259,10 @@ def pattern_gradients(
         raise InputError(
             "attribution: expected finite gradients, found NaN or infinity; score exactly instead"
         )
-    patterns = ([kept[layer].float() for layer in range(n_layers)] for kept in (own, used))
+    owns, useds = ([kept[layer].float() for layer in range(n_layers)] for kept in (own, used))
     projections = [torch.stack(of_layer) for of_layer in zip(*of_outputs)]
     where = Where.of(batch, is_causal(model))
-    return PatternGradients(circuit, where, losses.detach(), *patterns, of_loss, projections)
+    return PatternGradients(circuit, where, losses.detach(), owns, useds, of_loss, projections)
 
 
 def _random_projections(

@@ -12,8 +12,11 @@ from retrieval_interp.circuits.mechanisms import (
     ORIGINAL,
     UNIFORM,
     Cut,
+    Identity,
     OneHot,
+    Original,
     Shared,
+    Uniform,
 )
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.make_runs import Runs, make_runs
@@ -43,16 +46,19 @@ def bidirectional():
 
 ONE_PER_DEST = {dest: [src for d, src in PATHS if d == dest] for dest in ORDER}
 shared = st.sets(st.sampled_from([RolePath(*path) for path in PATHS]), max_size=5)
-mechanism = st.one_of(
-    st.sampled_from([ORIGINAL, UNIFORM, IDENTITY]),
-    st.builds(lambda kind, paths: kind(tuple(paths)), st.sampled_from([Shared, Cut]), shared),
-)
+without_paths = st.tuples(st.sampled_from([Original, Uniform, Identity]))
+mechanism = st.one_of(without_paths, st.tuples(st.sampled_from([Shared, Cut]), shared))
 heads = st.tuples(st.integers(0, 2), st.integers(0, 1))
 drawn = st.dictionaries(heads, mechanism, max_size=6)
 
 
 def circuit_from(data, n_heads):
-    return Circuit({Head(*head): each for head, each in data.items() if head[1] < n_heads}, 5)
+    mechanisms = {
+        Head(*head): kind(*map(tuple, paths))
+        for head, (kind, *paths) in data.items()
+        if head[1] < n_heads
+    }
+    return Circuit(mechanisms, 5)
 
 
 def naive(model, circuit, batch=BATCH):
