@@ -17,9 +17,8 @@ import pytest
 from retrieval_interp.commands.sweep import main as sweep
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.storage.files import lock_folder
-from retrieval_interp.sweep.cells import Job, run_cell
+from retrieval_interp.sweep.cells import Job, in_process, run_cell, run_jobs
 from retrieval_interp.sweep.grid import Cell, make_grid
-from retrieval_interp.sweep.running import in_process, run_jobs
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 
