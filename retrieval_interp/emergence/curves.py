@@ -6,7 +6,6 @@ Curves are Plotly figures; a path has the same colour and dashes in all of them.
 from itertools import cycle
 from typing import Any
 
-import plotly.express as px
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
@@ -105,34 +104,30 @@ def necessity_figure(series: Series) -> go.Figure:
     (`Series.necessity`), cut in the intact model and removed from the circuit.
     """
     rows = path_emergence(series)
-    points = [
-        {"step": step, "share": value, "path": row.name, "curve": name}
-        for row in rows
-        for name, values in (
-            ("attention", series.attention(row.path)),
-            ("cut in the model", series.necessity(row.path)),
-            ("removed from the circuit", series.frozen_necessity(row.path) or []),
-        )
-        for step, value in zip(series.steps, values)
-    ]
     n_rows = (len(rows) + 1) // 2
-    figure = px.line(
-        points,
-        x="step",
-        y="share",
-        color="curve",
-        line_dash="curve",
-        color_discrete_sequence=[*_COLORS[:2], _GREY],
-        line_dash_sequence=["solid", "solid", "dot"],
-        facet_col="path",
-        facet_col_wrap=2,
-        facet_row_spacing=min(0.08, 0.25 / n_rows),
-        range_y=[-0.08, 1.08],
+    figure = make_subplots(
+        rows=n_rows,
+        cols=min(2, len(rows)),
+        shared_xaxes=True,
+        shared_yaxes=True,
+        subplot_titles=[row.name for row in rows],
+        horizontal_spacing=0.05,
+        vertical_spacing=min(0.08, 0.25 / n_rows),
     )
-    figure.for_each_annotation(lambda title: title.update(text=title.text.removeprefix("path=")))
-    figure.update_yaxes(title="")
-    figure = _styled(figure, 130 + 150 * n_rows, series, row=1)
-    top = {"title": "", "yref": "container", "y": 1, "xref": "paper", "x": 0}
+    for place, path in enumerate(series.paths):
+        where = {"row": place // 2 + 1, "col": place % 2 + 1, "showlegend": place == 0}
+        for name, values, line in (
+            ("attention", series.attention(path), {"color": _COLORS[0]}),
+            ("cut in the model", series.necessity(path), {"color": _COLORS[1]}),
+            ("removed from the circuit", series.frozen_necessity(path), {**_DOTTED, "width": 2}),
+        ):
+            if values is not None:
+                curve = {"x": series.steps, "y": values, "line": line}
+                figure.add_scatter(name=name, legendgroup=name, **curve, **where)
+    figure.update_yaxes(range=[-0.08, 1.08])
+    figure.update_annotations(font={"size": 12})
+    figure = _styled(figure, 130 + 150 * n_rows, series, row=n_rows)
+    top = {"yref": "container", "y": 1, "yanchor": "top", "xref": "paper", "x": 0}
     return figure.update_layout(margin={"t": 60}, legend=top)
 
 

@@ -86,10 +86,8 @@ class Trained:
         if self.file is not None:
             trained = f"{self.name} was trained on"
             return read_circuit(self.file, checkpoint.task, config.layers, config.heads, trained)
-        line, model = line_with(self.progress), checkpoint.model
-        found = discover_circuit(
-            model, checkpoint.task, examples=EXAMPLES, shared=False, progress=line
-        )
+        model, task, line = checkpoint.model, checkpoint.task, line_with(self.progress)
+        found = discover_circuit(model, task, examples=EXAMPLES, shared=False, progress=line)
         if found.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
         return found
@@ -118,12 +116,7 @@ class Trained:
 
 
 class Evidence:
-    """Everything the claims are judged by.
-
-    Args:
-        runs: folder of finished runs, searched after the package's own files.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
-    """
+    """Everything the claims are judged by; `runs` is searched after the package's own files."""
 
     def __init__(self, runs: Path = Path("runs"), progress: Progress = no_progress):
         self.runs, self.progress = runs, progress
@@ -132,9 +125,10 @@ class Evidence:
     def _trained(self, name: str) -> Trained | None:
         """A transformer by its preset's name; None if it has not been trained."""
         run, circuit = self.runs / name, self._file(f"{name}.circuit.json")
+        if name in shipped_checkpoints():
+            return Trained(name, name, circuit, self.progress)
         last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
-        where = name if name in shipped_checkpoints() else str(run) if last.is_file() else ""
-        return Trained(name, where, circuit, self.progress) if where else None
+        return Trained(name, str(run), circuit, self.progress) if last.is_file() else None
 
     def series(self, name: str) -> tuple[Series, str] | None:
         """A transformer's series through training, and the command that made it."""
