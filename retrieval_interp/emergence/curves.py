@@ -37,8 +37,9 @@ def attention_figure(series: Series) -> go.Figure:
         if row.above is not None:
             past = row.above.after is None
             symbol, y = ("diamond-open", values[0]) if past else ("diamond", THRESHOLD)
+            marker = {"symbol": symbol, "color": style["color"]}
             name = f"{row.name} above {THRESHOLD:g} at step {row.above}"
-            _mark(figure, row.above, y, style, symbol, name, showlegend=False, **group)
+            _mark(figure, row.above, y, marker, name, showlegend=False, **group)
     figure.add_hline(y=THRESHOLD, line=_DOTTED)
     figure.update_yaxes(title="mean attention", range=[-0.02, 1.03])
     return _styled(figure, 480, series)
@@ -64,9 +65,9 @@ def loss_figure(series: Series) -> go.Figure:
     top = 1.05 * max(map(max, partial))
     for row, style in zip(path_emergence(series), cycle(_STYLES)):
         if row.above is not None:
-            name, line = f"{row.name} {row.above}", {**_DOTTED, "color": style["color"]}
-            _mark(figure, row.above, top, style, "triangle-down", name, **below)
-            figure.add_vline(x=row.above.step, line=line)
+            marker = {"symbol": "triangle-down", "color": style["color"]}
+            _mark(figure, row.above, top, marker, f"{row.name} {row.above}", **below)
+            figure.add_vline(x=row.above.step, line={**_DOTTED, "color": style["color"]})
     figure.add_hline(y=THRESHOLD * task.loss_scale, line=_DOTTED, **below)
     figure.update_yaxes(title=task.loss_name, rangemode="tozero")
     return _styled(figure, 620, series, row=2)
@@ -131,17 +132,9 @@ def necessity_figure(series: Series) -> go.Figure:
     return figure.update_layout(margin={"t": 60}, legend=top)
 
 
-def _mark(
-    figure: go.Figure,
-    at: Crossing,
-    y: float,
-    style: dict[str, str],
-    symbol: str,
-    name: str,
-    **options: Any,
-) -> None:
-    marker = {"size": 10, "symbol": symbol, "color": style["color"]}
-    figure.add_scatter(x=[at.step], y=[y], mode="markers", marker=marker, name=name, **options)
+def _mark(figure: go.Figure, at: Crossing, y: float, marker: Any, name: str, **where: Any) -> None:
+    marker = {"size": 10, **marker}
+    figure.add_scatter(x=[at.step], y=[y], mode="markers", marker=marker, name=name, **where)
 
 
 def _styled(figure: go.Figure, height: int, series: Series, row: int | None = None) -> go.Figure:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-from retrieval_interp.circuits import HeadPath
 from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config.presets import PAPER, departures
 from retrieval_interp.config.recipe import Recipe
@@ -222,21 +221,18 @@ def costs_of_paths(worth: Worth) -> Answer:
     """
     first = min((path.head.layer for path in worth.ablated), default=None)
     name = "first useful layer" + ("" if first is None else f" (L{first})")
-    early = [one for one in worth.ablated.items() if one[0].head.layer == first]
-    later = [one for one in worth.ablated.items() if one[0].head.layer != first]
-    parts = _inside(name, early, FIRST_LAYER), _inside("later layers", later, PATHS)
-    agrees = worth.combined_loss < SUFFICIENT and all(inside for _, inside in parts)
-    return "; ".join(text for text, _ in parts), agrees
-
-
-def _inside(name: str, costs: list[tuple[HeadPath, float]], within: tuple[float, float]) -> Answer:
-    found: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
-    for path, cost in costs:
-        low, high = (round(cost, 2) < within[0], round(cost, 2) > within[1])
-        found["below" if low else "above" if high else "inside"].append(f"{path} {cost:.2f}")
-    parts = [f"{len(one)} {place} ({', '.join(one)})" for place, one in found.items() if one]
-    inside = len(found["inside"])
-    return f"{name}: {', '.join(parts) or 'no path'}", 0 < inside == len(costs)
+    said, agrees = [], worth.combined_loss < SUFFICIENT
+    for layers, early, (low, high) in ((name, True, FIRST_LAYER), ("later layers", False, PATHS)):
+        found: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
+        for path, cost in worth.ablated.items():
+            if (path.head.layer == first) is early:
+                exact = round(cost, 2)
+                place = "below" if exact < low else "above" if exact > high else "inside"
+                found[place].append(f"{path} {cost:.2f}")
+        parts = [f"{len(one)} {place} ({', '.join(one)})" for place, one in found.items() if one]
+        said.append(f"{layers}: {', '.join(parts) or 'no path'}")
+        agrees &= [place for place, one in found.items() if one] == ["inside"]
+    return "; ".join(said), agrees
 
 
 def _useful_heads(trained: Trained) -> Answer:

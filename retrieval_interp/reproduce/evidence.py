@@ -1,12 +1,9 @@
 """Where the numbers of the reproduction come from.
 
-No number is typed in by hand: each is computed from a checkpoint, or read from a result file that
-records its own command, versions and date. Both are looked up in the package first (`checkpoints/`,
-`results/`), then in a folder of finished runs.
-
-    results/<checkpoint>.circuit.json     a circuit, as `ablate --one-hot --save-circuit` writes it
-    results/<checkpoint>.emergence.json   a series, as `emergence --json` writes it
-    results/<grid>.json                   a grid, as `sweep` writes it (summary.json)
+Each is computed from a checkpoint, or read from a result file that records its own command,
+versions and date; from the package first, then from a folder of finished runs. Result files are
+`<checkpoint>.circuit.json` (`ablate --one-hot --save-circuit`), `<checkpoint>.emergence.json`
+(`emergence --json`) and `<grid>.json` (a sweep's summary.json).
 """
 
 import re
