@@ -4,7 +4,6 @@
 #             BROWSER=install also installs Debian's chromium for the browser tests)
 # make docs   build the pages with the API reference into site/ (offline after installing)
 # make bench  timings in turns with hand-written and naive code, growth, memory (an hour or two)
-# make faults what commands and readers stand: kills, signals, full disks, damaged input (an hour)
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +11,7 @@ RUN := $(VENV)/bin/python
 PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile -rs
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all docs bench faults clean chromium
+.PHONY: demo test test-all docs bench clean chromium
 DOCS := $(VENV)/.docs-installed
 
 demo: $(INSTALLED)
@@ -22,10 +21,10 @@ test: $(INSTALLED) chromium
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(PYTEST) -m 'not slow and not cluster and not faults'
+	$(PYTEST) -m 'not slow and not cluster'
 
 test-all: $(INSTALLED) chromium
-	$(PYTEST) -m 'not faults'
+	$(PYTEST)
 
 # Without it the browser tests are skipped and say so.
 chromium:
@@ -52,9 +51,6 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/growth.py --threads 1
 	$(RUN) benchmarks/whole_process.py
 	$(RUN) benchmarks/memory.py
-
-faults: $(INSTALLED)
-	$(PYTEST) -m faults tests/faults
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)

@@ -23,7 +23,7 @@ from measure import Rows, benchmark, timed
 from torch import Tensor
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution.estimates import rank_correlation
+from retrieval_interp.circuits.attribution import rank_correlation
 
 DRAWS = (1, 4, 16)
 STEPS = (5, 16)

@@ -20,7 +20,7 @@ from transformer_lens import head_detector
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution.estimates import rank_correlation
+from retrieval_interp.circuits.attribution import rank_correlation
 
 DETECTED: dict[str, Callable[..., Any]] = {
     "previous": head_detector.get_previous_token_head_detection_pattern,

@@ -5,7 +5,7 @@ https://arxiv.org/abs/2411.12118, appendix E.
 """
 
 import retrieval_interp.tasks  # noqa: F401  before PyTorch, as it says how threads wait
-from retrieval_interp.circuits.attribution.estimates import attribute as attribute
+from retrieval_interp.circuits.attribution import attribute as attribute
 from retrieval_interp.circuits.circuit import Circuit as Circuit
 from retrieval_interp.circuits.circuit import Head as Head
 from retrieval_interp.circuits.circuit import HeadPath as HeadPath
@@ -18,7 +18,7 @@ from retrieval_interp.circuits.hooks.ablated import ablated as ablated
 from retrieval_interp.circuits.mechanisms import Mechanism as Mechanism
 from retrieval_interp.circuits.notation import parse_circuit as parse_circuit
 from retrieval_interp.circuits.notation import parse_head_path as parse_head_path
-from retrieval_interp.circuits.runs.mean_attention import mean_attention as mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention as mean_attention
 from retrieval_interp.circuits.scores.ablations import ablations as ablations
 from retrieval_interp.circuits.scores.ablations import estimated_ablations as estimated_ablations
 from retrieval_interp.circuits.scores.enabling import enabled_by as enabled_by

@@ -4,7 +4,7 @@
 paths elsewhere, asks it. Nothing here runs a model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,11 +32,6 @@ def path_sources(
     """Where role `dest` of every chain attends along a path; nowhere without a destination.
 
     Where chains share the position of `dest`, its sources are those of all these chains.
-
-    Args:
-        path: which one.
-        roles: position of every role; -1 where it is absent.
-        n_positions: sequence length.
     """
     position = torch.arange(n_positions, device=roles.device)
     sources = roles[:, :, path.src, None] == position
@@ -66,14 +61,7 @@ def softmax_attention(
     allowed: Bool[Tensor, "*#batch dest src"],
     scale: float,
 ) -> Float[Tensor, "*batch dest src"]:
-    """The pattern of plain dot-product attention: softmax(q·k / scale) over the allowed sources.
-
-    Args:
-        queries: of the attending positions.
-        keys: of the positions attended to.
-        allowed: which destination may attend to which source.
-        scale: divisor of the scores, usually the square root of d_head.
-    """
+    """The pattern of plain dot-product attention: softmax(q·k / scale) over the allowed sources."""
     scores = queries @ keys.transpose(-1, -2) / scale
     pattern: Tensor = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
     return pattern
@@ -93,18 +81,13 @@ def cut_paths(
 
 
 def check_paths(
-    paths: tuple[RolePath, ...],
+    paths: Iterable[RolePath],
     roles: Int[Tensor, "batch chain role"],
     causal: bool,
     where: str = "",
     names: Sequence[str] = (),
 ) -> None:
-    """Check that paths fit these positions; errors start with `where`.
-
-    Raises:
-        InputError: a role that the batch lacks, or, in a causal model, a source of the own chain
-            that comes after its destination.
-    """
+    """Check that paths fit these positions; errors start with `where`."""
     n_roles = roles.shape[-1]
     for path in paths:
         if not (0 <= path.dest < n_roles and 0 <= path.src < n_roles):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism, Original
+from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
 from retrieval_interp.circuits.paths import Head as Head
 from retrieval_interp.circuits.paths import HeadPath as HeadPath
 from retrieval_interp.circuits.paths import RolePath as RolePath
@@ -50,17 +50,9 @@ class Circuit:
         names = tuple(task.role_names)
         return cls({}, len(names), task.to_dict(), role_names=names)
 
-    @property
-    def roles(self) -> Roles:
-        """What the roles are called, or how many there are, to read paths."""
-        return self.role_names or self.n_roles
-
     def __post_init__(self) -> None:
-        kept = {
-            Head(*head): mechanism
-            for head, mechanism in sorted(self.mechanisms.items())
-            if not isinstance(mechanism, Original)
-        }
+        mechanisms = sorted(self.mechanisms.items())
+        kept = {Head(*head): each for head, each in mechanisms if each != ORIGINAL}
         object.__setattr__(self, "mechanisms", kept)
         if self.role_names == tuple(map(role_name, range(self.n_roles))):
             object.__setattr__(self, "role_names", ())
@@ -72,18 +64,20 @@ class Circuit:
     def __getitem__(self, head: tuple[int, int]) -> Mechanism:
         return self.mechanisms.get(Head(*head), ORIGINAL)
 
+    @property
+    def roles(self) -> Roles:
+        """What the roles are called, or how many there are, to read paths."""
+        return self.role_names or self.n_roles
+
     def paths(self) -> Iterator[HeadPath]:
         """All one-hot and shared paths, by layer, head and role."""
         for head, mechanism in self.mechanisms.items():
             if mechanism.follows_paths:
-                for path in mechanism.paths:
-                    yield HeadPath(head, path)
+                yield from (HeadPath(head, path) for path in mechanism.paths)
 
     def every_path(self) -> Iterator[HeadPath]:
         """The one-hot and shared paths, those that enable, and those of which one suffices."""
-        yield from self.paths()
-        yield from self.enabling
-        yield from itertools.chain(*self.redundant)
+        return itertools.chain(self.paths(), self.enabling, *self.redundant)
 
     def replace(self, head: tuple[int, int], mechanism: Mechanism) -> "Circuit":
         """A copy with another mechanism for one head."""
@@ -102,17 +96,21 @@ class Circuit:
         return self.replace(path.head, self[path.head].without(path.path))
 
     def check_fits(self, n_layers: int, n_heads: int) -> None:
-        """Check that the model has every head that the circuit names.
-
-        Raises:
-            InputError: naming the heads that the model has.
-        """
+        """Check that the model has every head that the circuit names."""
         for head in [*self.mechanisms, *(path.head for path in self.every_path())]:
             if not (0 <= head.layer < n_layers and 0 <= head.head < n_heads):
                 raise InputError(
                     f"circuit: expected heads from L0.H0 to L{n_layers - 1}.H{n_heads - 1}, which "
                     f"the model has, found {head}"
                 )
+
+    def check_roles(self, task: Task) -> None:
+        """Check that it is for as many roles as a task has."""
+        if self.n_roles != len(task.role_names):
+            raise InputError(
+                f"circuit: expected one for the task's {len(task.role_names)} roles, found one for "
+                f"{self.n_roles}"
+            )
 
     def __repr__(self) -> str:
         """One line per head; `~` marks paths that only enable, then sets of which one suffices."""
@@ -128,18 +126,18 @@ class Circuit:
     def to_dict(self) -> dict[str, Any]:
         """The circuit as JSON data; `from_dict` reads it back."""
         names = self.role_names
-        redundant = [[path.text(names) for path in paths] for paths in self.redundant]
-        return {
+        data = {
             "task": dict(self.task),
-            **({"role_names": list(names)} if names else {}),
+            "role_names": list(names),
             "heads": [
                 {**head._asdict(), **mechanism.to_dict(names)}
                 for head, mechanism in self.mechanisms.items()
             ],
             "enabling": [path.text(names) for path in self.enabling],
-            **({"redundant": redundant} if redundant else {}),
-            **({"unfinished": self.unfinished} if self.unfinished else {}),
+            "redundant": [[path.text(names) for path in paths] for paths in self.redundant],
+            "unfinished": self.unfinished,
         }
+        return {key: x for key, x in data.items() if x or key in ("task", "heads", "enabling")}
 
     @classmethod
     def from_dict(cls, data: Any, roles: Roles | None = None) -> "Circuit":
@@ -147,56 +145,30 @@ class Circuit:
 
         Paths are read with the names that the file gives its roles, or else with the task's.
         Without a task there are as many roles as the file names.
-
-        Raises:
-            InputError: a key is missing, unknown or malformed; the message names the head.
         """
-        file = from_data(_File, data, "circuit")
+        file: _File = from_data(_File, data, "circuit")
+        check_role_names(file.role_names, "circuit")
         if roles is None:
             roles = file.role_names or _roles_named(file)
         n_roles = roles if isinstance(roles, int) else len(roles)
-        if len(file.role_names) not in (0, n_roles):
+        own, names = () if isinstance(roles, int) else tuple(roles), file.role_names
+        moved = [name for at, name in enumerate(names) if name in own and own.index(name) != at]
+        if moved or len(names) not in (0, n_roles):
             raise InputError(
-                f"circuit: role_names: expected {n_roles}, as the task has, found "
-                f"{len(file.role_names)}"
+                f"circuit: role_names: expected {n_roles}, in the task's order, found "
+                f"{', '.join(names)}"
             )
-        own = () if isinstance(roles, int) else tuple(roles)
-        check_role_names(file.role_names, "circuit")
-        for number, name in enumerate(file.role_names):
-            if name in own and own[number] != name:
-                raise InputError(
-                    f"circuit: role_names: expected {name!r:.40} for s{own.index(name)}, as the "
-                    f"task has it, found it for s{number}"
-                )
-        roles = file.role_names or roles
-        mechanisms: dict[Head, Mechanism] = {}
-        for number, row in enumerate(file.heads):
-            head, mechanism = _read_head(row, roles, f"circuit: heads[{number}]")
-            if min(head) < 0 or head in mechanisms:
-                raise InputError(f"circuit: expected every head once, from L0.H0 on, found {head}")
-            mechanisms[head] = mechanism
-        enabling = _paths(file.enabling, roles, "enabling")
-        redundant = tuple(_paths(paths, roles, "redundant") for paths in file.redundant)
-        for same in redundant:
-            if len(set(same)) < max(2, len(same)) or len({path.path for path in same}) > 1:
-                raise InputError(
-                    "circuit: redundant: expected the same path of two or more heads, found "
-                    f"{', '.join(map(str, same)) or 'none'}"
-                )
+        written: Roles = names or roles
         circuit = cls(
-            mechanisms,
+            _read_heads(file, written),
             n_roles,
             file.task,
-            enabling,
-            redundant,
-            own or file.role_names,
+            _read_paths(file.enabling, written, "enabling"),
+            tuple(_read_paths(paths, written, "redundant") for paths in file.redundant),
+            own or names,
             file.unfinished,
         )
-        seen = set(circuit.paths())
-        for path in enabling:
-            if path in seen:
-                raise InputError(f"circuit: enabling: expected every path once, found {path} twice")
-            seen.add(path)
+        _check_sets(circuit)
         return circuit
 
     def to_json(self, record: Mapping[str, Any] | None = None) -> str:
@@ -206,19 +178,16 @@ class Circuit:
             record: how it was found (command, versions, date); ignored when reading.
         """
         data = {**self.to_dict(), **({"record": dict(record)} if record else {})}
-        heads = data.pop("heads")
-        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
-        listed = ",\n".join("    " + json.dumps(row) for row in heads)
-        lines.insert(1 + ("role_names" in data), f'  "heads": [\n{listed}\n  ]')
+        rows = ",\n".join("    " + json.dumps(row) for row in data["heads"])
+        lines = [
+            f"  {json.dumps(key)}: " + (f"[\n{rows}\n  ]" if key == "heads" else json.dumps(value))
+            for key, value in data.items()
+        ]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
     def from_json(cls, text: str, roles: Roles | None = None) -> "Circuit":
-        """Read what `to_json` wrote.
-
-        Raises:
-            InputError: not JSON, or not a circuit.
-        """
+        """Read what `to_json` wrote."""
         return cls.from_dict(read_json(text, "circuit"), roles)
 
 
@@ -228,40 +197,11 @@ def one_suffices(paths: Sequence[HeadPath], names: Sequence[str] = ()) -> str:
     return f"any one of {heads} suffices for {paths[0].path.text(names)}"
 
 
-def _read_head(row: Mapping[str, Any], roles: Roles, where: str) -> tuple[Head, Mechanism]:
-    """A head and its mechanism from a row of a file."""
-    place = from_data(_HeadRow, {key: row[key] for key in _PLACE if key in row}, where)
-    head = Head(place.layer, place.head)
-    kind = MECHANISMS.get(place.mechanism)
-    if kind is None:
-        raise InputError(
-            f"circuit: {head}: expected a mechanism of {', '.join(MECHANISMS)}, found "
-            f"{place.mechanism!r:.60}"
-        )
-    try:
-        return head, kind.from_dict({k: v for k, v in row.items() if k not in _PLACE}, roles)
-    except InputError as error:
-        raise InputError(f"circuit: {head}: {error}") from None
-
-
-def _roles_named(file: "_File") -> int:
-    """As many roles as the paths of a file name."""
-    texts = json.dumps([file.heads, file.enabling, file.redundant])
-    return 1 + max(map(int, re.findall(r"\bs([0-9]{1,6})\b", texts)), default=0)
-
-
-def _paths(texts: Sequence[str], roles: Roles, key: str) -> tuple[HeadPath, ...]:
-    try:
-        return tuple(HeadPath.parse(text, roles) for text in texts)
-    except InputError as error:
-        raise InputError(f"circuit: {key}: {error}") from None
-
-
-_PLACE = ("layer", "head", "mechanism")
+# Reading files
 
 
 @dataclass(frozen=True)
-class _HeadRow:
+class _Place:
     layer: int
     head: int
     mechanism: str
@@ -279,3 +219,49 @@ class _File:
     redundant: tuple[tuple[str, ...], ...] = ()
     unfinished: str = ""
     record: dict[str, Any] = field(default_factory=dict)
+
+
+def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
+    mechanisms: dict[Head, Mechanism] = {}
+    for number, row in enumerate(file.heads):
+        known = {key: row[key] for key in _Place.__annotations__ if key in row}
+        place = from_data(_Place, known, f"circuit: heads[{number}]")
+        head, kind = Head(place.layer, place.head), MECHANISMS.get(place.mechanism)
+        if min(head) < 0 or head in mechanisms:
+            raise InputError(f"circuit: expected every head once, from L0.H0 on, found {head}")
+        if kind is None:
+            raise InputError(
+                f"circuit: {head}: expected a mechanism of {', '.join(MECHANISMS)}, found "
+                f"{place.mechanism!r:.60}"
+            )
+        try:
+            parameters = {key: x for key, x in row.items() if key not in known}
+            mechanisms[head] = kind.from_dict(parameters, roles)
+        except InputError as error:
+            raise InputError(f"circuit: {head}: {error}") from None
+    return mechanisms
+
+
+def _read_paths(texts: Sequence[str], roles: Roles, key: str) -> tuple[HeadPath, ...]:
+    try:
+        return tuple(HeadPath.parse(text, roles) for text in texts)
+    except InputError as error:
+        raise InputError(f"circuit: {key}: {error}") from None
+
+
+def _check_sets(circuit: Circuit) -> None:
+    paths = [*circuit.paths(), *circuit.enabling]
+    if twice := [path for path in circuit.enabling if paths.count(path) > 1]:
+        raise InputError(f"circuit: enabling: expected every path once, found {twice[0]} twice")
+    for same in circuit.redundant:
+        if len(set(same)) < max(2, len(same)) or len({path.path for path in same}) > 1:
+            raise InputError(
+                "circuit: redundant: expected the same path of two or more heads, found "
+                f"{', '.join(map(str, same)) or 'none'}"
+            )
+
+
+def _roles_named(file: _File) -> int:
+    """As many roles as the paths of a file name."""
+    texts = json.dumps([file.heads, file.enabling, file.redundant])
+    return 1 + max(map(int, re.findall(r"\bs([0-9]{1,6})\b", texts)), default=0)

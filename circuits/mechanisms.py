@@ -1,27 +1,5 @@
 """Mechanisms: what a head attends to, one class for each (paper, appendix E).
 
-Heads that keep their own attention:
-
-- `original`: as it is.
-- `cut`: with that of some paths set to zero.
-
-By role:
-
-- `uniform`: equal weight on every position that the mask allows.
-- `identity`: every position attends to itself.
-- `one-hot`: a path dest <- src puts all of role dest's attention on role src of the same chain.
-- `shared`: as one-hot, but a role may have several sources, which share its attention equally.
-- `role-mean`: every path has its own, measured weight; independent of content, but not simple.
-
-By position or token, as rules:
-
-- `offset k`: k positions back, or ahead if k < 0; `previous` is `offset 1`, `next` `offset -1`.
-- `first`: the first position, where heads of language models rest (an attention sink).
-- `last`: the last position, in a model that looks both ways.
-- `same`: the earlier positions with the same token, in equal parts.
-- `after-same`: the positions after these, in equal parts (induction).
-- `mean`: the head's mean pattern by position, measured.
-
 The row of a position without a path is all zeros, as in the paper. A new mechanism is a new class
 here; text, files, costs and pictures find it by its `kind`.
 """
@@ -29,7 +7,7 @@ here; text, files, costs and pictures find it by its `kind`.
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -73,6 +51,13 @@ class Where:
     causal: bool = True
     tokens: Int[Tensor, "batch pos"] | None = None
     real: Bool[Tensor, "batch pos"] | None = None
+    _checked: set[RolePath] = field(default_factory=set, compare=False, repr=False)
+
+    def check(self, paths: Iterable[RolePath], where: str = "", names: Sequence[str] = ()) -> None:
+        """Check that paths fit these positions, each once; errors start with `where`."""
+        new = [path for path in paths if path not in self._checked]
+        check_paths(new, self.roles, self.causal, where, names)
+        self._checked.update(new)
 
     @classmethod
     def of(cls, batch: Batch, causal: bool) -> "Where":
@@ -108,12 +93,7 @@ class Mechanism:
             MECHANISMS[cls.kind] = cls
 
     def pattern(self, where: Where) -> Pattern:
-        """Its attention, in float32; [1 dest src] if it is the same for every example.
-
-        Raises:
-            InputError: a path names a role that the batch lacks or violates the causal mask, or a
-                rule does not fit the batch.
-        """
+        """Its attention, in float32; [1 dest src] if it is the same for every example."""
         raise InputError(f"{self.kind}: the head keeps its own attention, no pattern to build")
 
     def shares(self, dest: int) -> tuple[tuple[int, float], ...] | None:
@@ -269,7 +249,7 @@ class _ByRole(_WithPaths):
     weights: tuple[float, ...] = ()
 
     def pattern(self, where: Where) -> Pattern:
-        check_paths(self.paths, where.roles, where.causal)
+        where.check(self.paths)
         roles, size = where.roles, where.n_positions
         pattern = torch.zeros(len(roles), size, size, device=roles.device)
         parts = torch.zeros(len(roles), size, device=roles.device)
@@ -396,13 +376,13 @@ class _Rule(Mechanism):
 class _Shift(_Rule):
     """The position some places back, or ahead."""
 
-    def _back(self, n_positions: int) -> int:
-        raise NotImplementedError
+    def back(self, n_positions: int) -> int:
+        """How many places."""
+        return n_positions
 
     def _rows(self, where: Where) -> Pattern:
         position = torch.arange(where.n_positions, device=where.roles.device)
-        sources = position - self._back(where.n_positions)
-        sources = sources.clamp(min=0, max=where.n_positions - 1)
+        sources = (position - self.back(where.n_positions)).clamp(0, where.n_positions - 1)
         return torch.nn.functional.one_hot(sources, where.n_positions).float()[None]
 
 
@@ -426,7 +406,7 @@ class Offset(_Shift):
     def looks_ahead(self) -> bool:
         return self.offset < 0
 
-    def _back(self, n_positions: int) -> int:
+    def back(self, n_positions: int) -> int:
         return self.offset
 
     @property
@@ -437,7 +417,7 @@ class Offset(_Shift):
     def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
         if len(words) != 1 or not re.fullmatch("-?[1-9][0-9]{0,5}", words[0]):
             raise InputError(
-                "expected `previous` or `next` alone, or an offset such as `offset 2`, found "
+                "expected `previous` or `next` on its own, or an offset such as `offset 2`, found "
                 f"{' '.join(words)!r:.60}"
             )
         return cls(int(words[0]))
@@ -445,33 +425,31 @@ class Offset(_Shift):
 
 @dataclass(frozen=True)
 class First(_Shift):
-    """The first position."""
+    """The first position, where heads of language models rest (an attention sink)."""
 
     kind = "first"
     color = "#4c78a8"
 
-    def _back(self, n_positions: int) -> int:
-        return n_positions
-
 
 @dataclass(frozen=True)
 class Last(_Shift):
-    """The last position."""
+    """The last position, in a model that looks both ways."""
 
     kind = "last"
     color = "#9ecae9"
     looks_ahead = True
 
-    def _back(self, n_positions: int) -> int:
+    def back(self, n_positions: int) -> int:
         return -n_positions
 
 
-class _ByToken(_Rule):
-    """Earlier positions by their token, in a model without a mask as well."""
+@dataclass(frozen=True)
+class Same(_Rule):
+    """The earlier positions with the same token, in equal parts, also in a model without a mask."""
 
-    def _targets(self, same: Bool[Tensor, "batch dest src"]) -> Bool[Tensor, "batch dest src"]:
-        """Where to attend, given the earlier positions with the same token."""
-        raise NotImplementedError
+    kind = "same"
+    color = "#f58518"
+    after: ClassVar[bool] = False
 
     def _rows(self, where: Where) -> Pattern:
         tokens = where.tokens
@@ -480,7 +458,9 @@ class _ByToken(_Rule):
                 f"{self.kind}: expected token ids, which this rule compares, found vectors; use "
                 "role paths"
             )
-        targets = self._targets((tokens[:, :, None] == tokens[:, None, :]).tril(-1))
+        targets = (tokens[:, :, None] == tokens[:, None, :]).tril(-1)
+        if self.after:
+            targets = torch.nn.functional.pad(targets[:, :, :-1], (1, 0))
         targets[:, :, 0] |= ~targets.any(-1)
         return targets / targets.sum(-1, keepdim=True)
 
@@ -489,25 +469,12 @@ class _ByToken(_Rule):
 
 
 @dataclass(frozen=True)
-class Same(_ByToken):
-    """The earlier positions with the same token, in equal parts."""
-
-    kind = "same"
-    color = "#f58518"
-
-    def _targets(self, same: Bool[Tensor, "batch dest src"]) -> Bool[Tensor, "batch dest src"]:
-        return same
-
-
-@dataclass(frozen=True)
-class AfterSame(_ByToken):
+class AfterSame(Same):
     """The positions after the earlier ones with the same token, in equal parts (induction)."""
 
     kind = "after-same"
     color = "#e45756"
-
-    def _targets(self, same: Bool[Tensor, "batch dest src"]) -> Bool[Tensor, "batch dest src"]:
-        return torch.nn.functional.pad(same[:, :, :-1], (1, 0))
+    after: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -530,10 +497,12 @@ class Mean(_Rule):
 
     def __post_init__(self) -> None:
         weights = self.weights.detach().float().cpu()
-        if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or not len(weights):
-            raise InputError(f"mean: expected a square pattern, found {list(weights.shape)}")
-        if not bool((weights >= 0).all()) or not bool((weights.sum(-1) <= 1 + 1e-2).all()):
-            raise InputError("mean: expected weights from 0 to 1 that sum to at most 1 in a row")
+        square = weights.ndim == 2 and 0 < weights.shape[0] == weights.shape[1]
+        if not square or not bool(((weights >= 0).all(-1) & (weights.sum(-1) <= 1.01)).all()):
+            raise InputError(
+                "mean: expected a square pattern of weights from 0 to 1 that sum to at most 1 in a "
+                f"row, found {list(weights.shape)}"
+            )
         rounded = weights.mul(10**_DIGITS).round() / 10**_DIGITS
         object.__setattr__(self, "weights", rounded)
 

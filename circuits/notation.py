@@ -21,9 +21,6 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
     Args:
         circuit: the circuit so far.
         line: in one of the forms above.
-
-    Raises:
-        InputError: not of those forms; the message quotes the line.
     """
     words = line.split()
     written = {kind: cls for kind, cls in MECHANISMS.items() if not cls.is_measured}
@@ -48,9 +45,6 @@ def parse_circuit(lines: str | Iterable[str], task: Task) -> Circuit:
     Args:
         lines: in the forms above, as one text or one by one; heads not named are left as they are.
         task: the task that the circuit belongs to.
-
-    Raises:
-        InputError: not of those forms, or a head is named twice; the message quotes the line.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -79,9 +73,6 @@ def parse_head_path(text: str, n_roles: int | Task) -> HeadPath:
     Args:
         text: a head and a path.
         n_roles: how many roles there are, or the task, whose names for them are then read, too.
-
-    Raises:
-        InputError: not of that form, or a role is out of range.
     """
     return HeadPath.parse(text, n_roles if isinstance(n_roles, int) else n_roles.role_names)
 

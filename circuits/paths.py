@@ -23,11 +23,7 @@ class Head(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Head":
-        """Read `L1.H0`.
-
-        Raises:
-            InputError: not of that form.
-        """
+        """Read `L1.H0`."""
         match = re.fullmatch(r"\s*L([0-9]{1,6})\.H([0-9]{1,6})\s*", text)
         if match is None:
             raise InputError(f"expected a head such as L1.H0, found {text!r:.60}")
@@ -45,11 +41,7 @@ class RolePath(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, roles: Roles) -> "RolePath":
-        """Read `s0<-s2`, also with a task's names for its roles.
-
-        Raises:
-            InputError: not two roles joined by an arrow, or a role out of range.
-        """
+        """Read `s0<-s2`, also with a task's names for its roles."""
         match = re.fullmatch(r"\s*(\S+?)\s*<-\s*(\S+)\s*", text)
         if match is None:
             raise InputError(f"expected a path such as s0<-s2, found {text!r:.60}")
@@ -80,11 +72,7 @@ class HeadPath(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, roles: Roles) -> "HeadPath":
-        """Read `L1.H0 s0<-s2`.
-
-        Raises:
-            InputError: not of that form, or a role out of range.
-        """
+        """Read `L1.H0 s0<-s2`."""
         head, _, path = text.strip().partition(" ")
         return cls(Head.parse(head), RolePath.parse(path, roles))
 

@@ -6,6 +6,11 @@ Names are loaded when they are first used, so that commands start without the he
 `__init__.pyi` lists them.
 """
 
+from pathlib import Path
+
+if (Path(__file__).parent / "tasks").is_file():  # a checkout without symbolic links
+    __path__.append(str(Path(__file__).parent.parent))
+
 from retrieval_interp.tasks.lazy_names import lazy_names
 from retrieval_interp.views.display import register_displays
 

@@ -1,5 +1,5 @@
-from retrieval_interp.bench.opening import open as open
-from retrieval_interp.bench.workbench import Workbench as Workbench
+from retrieval_interp.bench import Workbench as Workbench
+from retrieval_interp.bench import open as open
 from retrieval_interp.circuits import Circuit as Circuit
 from retrieval_interp.circuits import CircuitScore as CircuitScore
 from retrieval_interp.circuits import Head as Head
@@ -27,7 +27,6 @@ from retrieval_interp.circuits.notation import circuit_diff as circuit_diff
 from retrieval_interp.circuits.notation import circuit_text as circuit_text
 from retrieval_interp.circuits.scan.scan import Scan as Scan
 from retrieval_interp.circuits.scan.scan import scan as scan
-from retrieval_interp.commands.command import progress_bar as progress_bar
 from retrieval_interp.config.model_config import ModelConfig as ModelConfig
 from retrieval_interp.config.presets import PRESETS as PRESETS
 from retrieval_interp.config.recipe import Recipe as Recipe
@@ -42,6 +41,8 @@ from retrieval_interp.emergence.text import emergence_table as emergence_table
 from retrieval_interp.emergence.times import Crossing as Crossing
 from retrieval_interp.emergence.times import path_emergence as path_emergence
 from retrieval_interp.emergence.watch import Watch as Watch
+from retrieval_interp.model import build_model as build_model
+from retrieval_interp.progress import progress_bar as progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint as Checkpoint
 from retrieval_interp.storage.checkpoint import load_checkpoint as load_checkpoint
 from retrieval_interp.storage.checkpoint import save_checkpoint as save_checkpoint
@@ -66,7 +67,6 @@ from retrieval_interp.tasks.words.prompts import KingdomsPrompt as KingdomsPromp
 from retrieval_interp.tasks.words.prompts import LivesWithPrompt as LivesWithPrompt
 from retrieval_interp.tasks.words.prompts import RelativesPrompt as RelativesPrompt
 from retrieval_interp.training.loop import train_model as train_model
-from retrieval_interp.training.model import build_model as build_model
 from retrieval_interp.views.attention import attention_view as attention_view
 from retrieval_interp.views.page import View as View
 from retrieval_interp.views.report import render_report as render_report

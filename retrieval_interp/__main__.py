@@ -29,10 +29,10 @@ def run() -> None:
     prog = "retrieval-interp" if script else "python -m retrieval_interp"
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name not in COMMANDS:
-        run_command(lambda argv: _overview(argv, prog), prog)
+        run_command(_overview, prog)
     else:
         main = import_module(f"retrieval_interp.commands.{name}").main
-        run_command(lambda argv: main(argv, f"{prog} {name}"), f"{prog} {name}", sys.argv[2:])
+        run_command(main, f"{prog} {name}", sys.argv[2:])
 
 
 def _overview(argv: Sequence[str], prog: str) -> None:

@@ -1,9 +1,8 @@
 import contextlib
-import gc
 import importlib
 import signal
-import sys
 import warnings
+from io import StringIO
 from typing import NamedTuple
 
 import jaxtyping
@@ -35,14 +34,14 @@ def task():
 
 @pytest.fixture
 def config():
-    from retrieval_interp.training.model import ModelConfig
+    from retrieval_interp.model import ModelConfig
 
     return ModelConfig(layers=3, heads=2, d_model=16)
 
 
 @pytest.fixture
 def model(task, config):
-    from retrieval_interp.training.model import build_model
+    from retrieval_interp.model import build_model
 
     return build_model(config, task, seed=0).eval()
 
@@ -64,65 +63,48 @@ class Finished(NamedTuple):
 
 
 @contextlib.contextmanager
-def _process_settings_kept():
+def _settings_kept():
     """What a command changes in its process, which is ours here, is put back."""
-    numbers = [number for name in ("SIGINT", "SIGTERM", "SIGHUP")
-               if (number := getattr(signal, name, None))]  # fmt: skip
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    kept = gc.get_threshold(), torch.get_num_threads(), warnings.showwarning, sys.unraisablehook
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handlers = {name: signal.getsignal(getattr(signal, name)) for name in names}
+    threads, warn = torch.get_num_threads(), warnings.showwarning
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        gc.set_threshold(*kept[0])
-        torch.set_num_threads(kept[1])
-        warnings.showwarning, sys.unraisablehook = kept[2:]
-
-
-def _run_in_process(name, argv, cwd=None):
-    from retrieval_interp.commands.command import run_command
-
-    module = importlib.import_module(f"retrieval_interp.commands.{name}")
-    status = 0
-    with pytest.MonkeyPatch.context() as patch, _process_settings_kept():
-        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-        patch.setattr(sys, "argv", [name, *map(str, argv)])
-        if cwd is not None:
-            patch.chdir(cwd)
-        try:
-            run_command(module.main, f"retrieval-interp {name}")
-        except SystemExit as stop:
-            status = stop.code or 0
-    return status
+        for name, handler in handlers.items():
+            signal.signal(getattr(signal, name), handler)
+        torch.set_num_threads(threads)
+        warnings.showwarning = warn
 
 
 @pytest.fixture
-def run_command_in_process(capsys):
-    """Runs `python -m retrieval_interp.NAME ARGV` in this process, which saves loading libraries.
+def process_settings_kept():
+    with _settings_kept():
+        yield
+
+
+@pytest.fixture(scope="session")
+def run_command_in_process():
+    """Runs `retrieval-interp NAME ARGV` in this process, which saves loading libraries.
 
     `run_command_in_process("ablate", "--ckpt", "small", cwd=folder)` gives what `subprocess.run`
     does: `returncode`, `stdout` and `stderr`.
     """
 
     def run(name, *argv, cwd=None):
-        capsys.readouterr()  # what came before is not the command's
-        status = _run_in_process(name, argv, cwd)
-        return Finished(status, *capsys.readouterr())
+        from retrieval_interp.commands.command import run_command
 
-    return run
-
-
-@pytest.fixture(scope="module")
-def run_command_once():
-    """The same for fixtures of a module, which know no capsys."""
-
-    def run(name, *argv, cwd=None):
-        from io import StringIO
-
-        out, err = StringIO(), StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = _run_in_process(name, argv, cwd)
+        main = importlib.import_module(f"retrieval_interp.commands.{name}").main
+        status, out, err = 0, StringIO(), StringIO()
+        with pytest.MonkeyPatch.context() as patch, _settings_kept():
+            patch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+            if cwd is not None:
+                patch.chdir(cwd)
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                try:
+                    run_command(main, f"retrieval-interp {name}", [*map(str, argv)])
+                except SystemExit as stop:
+                    status = stop.code or 0
         return Finished(status, out.getvalue(), err.getvalue())
 
     return run

@@ -66,7 +66,7 @@ def on_terminal(command, columns=COLUMNS):
     return done.returncode, text[0]
 
 
-def run(monkeypatch, *arguments, columns=None):
+def run(monkeypatch, *arguments, columns=None, prog="retrieval-interp"):
     """`retrieval-interp ARGUMENTS` in this process.
 
     On a terminal of so many columns, or through a pipe if None.
@@ -74,7 +74,7 @@ def run(monkeypatch, *arguments, columns=None):
     Returns:
         The exit status, standard output and standard error; on a terminal both together.
     """
-    monkeypatch.setattr(sys, "argv", ["retrieval-interp", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", [prog, *map(str, arguments)])
     monkeypatch.setattr("retrieval_interp.commands.command._on_signals", lambda handler: None)
     if columns is None:
         monkeypatch.delenv("COLUMNS", raising=False)

@@ -5,7 +5,6 @@ from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
-    ORIGINAL,
     UNIFORM,
     OneHot,
     Where,
@@ -49,13 +48,6 @@ def test_replacing_attention_equals_hooks_set_by_hand(task, model):
         outputs = model(batch.inputs)
     torch.testing.assert_close(outputs, naive_outputs(model, circuit, batch))
     assert not torch.allclose(outputs, model(batch.inputs))
-
-
-def test_a_circuit_of_original_heads_changes_nothing(task, model):
-    batch = task.sample(5)
-    with ablated(model, Circuit({Head(0, 0): ORIGINAL}, 5), batch):
-        outputs = model(batch.inputs)
-    assert torch.equal(outputs, model(batch.inputs))
 
 
 def test_the_attention_seen_inside_is_the_circuits(task, model):

@@ -14,13 +14,13 @@ from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.known.heads import doubling_heads
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.ablations import ablations, estimated_ablations
 from retrieval_interp.circuits.scores.control import allowed_paths, random_circuit, random_control
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.views.sweep_view import sweep_figure
+from retrieval_interp.views.ablations_view import ablations_figure
 from tests.random_models import random_heads
 from tests.test_mechanisms import PATHS
 from tests.test_scoring import naive_mse
@@ -162,13 +162,13 @@ def test_the_ablations_of_a_workbench_are_a_heat_map_and_a_table(tmp_path):
     import retrieval_interp as ri
 
     bench = ri.open("small", examples=16)
-    view = bench.sweep(least=0.3)
+    view = bench.ablations(least=0.3)
     costs = view.data.head_costs
-    figure = sweep_figure(view.data, bench.task)
+    figure = ablations_figure(view.data, bench.task)
     assert [row[0] for row in figure.data[0].z] == [costs[head] for head in bench.heads]
     words = unescape(re.sub(r"</?span[^>]*>", "", view.html))
     assert "L2.H0 s0<-s2" in words and "query A <- B of A->B" in words
     assert repr(view).startswith("intact loss 0.0")
     assert bench.circuit == bench.scorer.empty_circuit
     with pytest.raises(InputError, match="least"):
-        bench.sweep(least=2.0)
+        bench.ablations(least=2.0)

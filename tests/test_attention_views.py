@@ -4,16 +4,6 @@ import re
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.tasks import RetrievalTask
-
-HOSTILE = "</script><script>alert(1)</script>&\"'\u2028"
-
-
-class HostileTask(RetrievalTask):
-    """A task whose tokens would break out of a page that does not escape them."""
-
-    def position_labels(self, batch, example):
-        return [HOSTILE] * batch.inputs.shape[1]
 
 
 def page_data(html):
@@ -47,20 +37,3 @@ def test_positions_are_named_by_symbol_and_chain(task):
     for chain, roles in enumerate(batch.roles[1].tolist(), start=1):
         for role, position in enumerate(roles):
             assert labels[position] == symbols[role].format(chain)
-
-
-def test_tokens_are_escaped(model):
-    task = HostileTask(chains=3, steps=2, dim=4)
-    view = ri.attention_view(model, task, task.sample(2), [0, 1])
-    assert page_data(view.html)["tokens"][0][0] == HOSTILE
-    assert "alert(1)</script>" not in view.html
-    assert view.html.count("</script") == 1  # the end of the one script there is
-
-
-def test_nothing_is_fetched(model, task, tmp_path):
-    view = ri.attention_view(model, task, task.sample(2))
-    page = view.save_html(tmp_path / "attention.html").read_text()
-    markup = re.sub(r"<script\b.*?</script>", "", page, flags=re.S)
-    assert not re.search(r"\b(src|href)\s*=|url\(|@import", markup)
-    assert "import(" not in page and "unpkg" not in page
-    assert 1_000_000 < len(page) < 2_000_000

@@ -6,15 +6,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.storage.checkpoint import (
-    FORMAT,
-    find_checkpoint,
     load_checkpoint,
     save_checkpoint,
     shipped_checkpoints,
     write_tensors,
 )
+from retrieval_interp.storage.find_checkpoint import find_checkpoint
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 
@@ -48,25 +47,19 @@ def test_names_files_and_run_folders_are_found(tmp_path, saved):
     assert find_checkpoint("small") == shipped_checkpoints()["small"]
 
 
-def test_what_is_no_checkpoint_is_refused_with_the_shipped_names(tmp_path):
+def test_what_is_no_checkpoint_is_refused(tmp_path, saved):
     with pytest.raises(InputError, match=r"'nothing': expected a file, .* one of: .*small"):
         load_checkpoint("nothing")
     with pytest.raises(InputError, match="expected a run folder with checkpoints/step-"):
         load_checkpoint(tmp_path)
-    (tmp_path / "text").write_text("not a checkpoint")
-    with pytest.raises(InputError, match="expected a checkpoint .a whole safetensors file"):
-        load_checkpoint(tmp_path / "text")
-    save_file({"a": torch.zeros(2)}, tmp_path / "other.safetensors")
-    with pytest.raises(InputError, match="without its 'retrieval_interp' metadata"):
-        load_checkpoint(tmp_path / "other.safetensors")
-
-
-def test_truncated_files_are_refused(tmp_path, saved):
+    save_file({"a": torch.zeros(2)}, tmp_path / "other")
     data = saved.read_bytes()
-    for length in (0, 4, 8, 100, len(data) // 2, len(data) - 1):
-        (tmp_path / "cut").write_bytes(data[:length])
-        with pytest.raises(InputError, match="expected a checkpoint"):
-            load_checkpoint(tmp_path / "cut")
+    cut = {length: data[:length] for length in (0, 4, 8, 100, len(data) // 2, len(data) - 1)}
+    huge = struct.pack("<Q", 2**62) + b"{}"
+    for content in (b"not a checkpoint", (tmp_path / "other").read_bytes(), huge, *cut.values()):
+        (tmp_path / "bad").write_bytes(content)
+        with pytest.raises(InputError, match="expected a checkpoint, a whole safetensors file"):
+            load_checkpoint(tmp_path / "bad")
 
 
 def test_a_flipped_byte_anywhere_is_noticed(tmp_path, saved):
@@ -82,91 +75,37 @@ def test_a_flipped_byte_anywhere_is_noticed(tmp_path, saved):
             load_checkpoint(tmp_path / "flipped")
 
 
-def test_a_huge_header_length_is_refused(tmp_path):
-    (tmp_path / "huge").write_bytes(struct.pack("<Q", 2**62) + b"{}")
-    with pytest.raises(InputError, match="expected a checkpoint"):
-        load_checkpoint(tmp_path / "huge")
+def missing(weights, content):
+    del weights["blocks.1.attn.W_K"]
 
 
-def content(task, config, /, **changes):
-    whole = {"format": FORMAT, "model": to_data(config), "task": task.to_dict(), "training": {}}
-    return {**whole, **changes}
+def extra(weights, content):
+    weights["blocks.1.attn.W_X"] = torch.zeros(3)
 
 
-def other_task(model, task, config):
-    return weights(model), content(task, config, task={"name": "words"})
-
-
-def wrong_steps(model, task, config):
-    return weights(model), content(task, config, task={**task.to_dict(), "steps": 3})
-
-
-def missing(model, task, config):
-    kept = {name: w for name, w in weights(model).items() if name != "blocks.1.attn.W_K"}
-    return kept, content(task, config)
-
-
-def extra(model, task, config):
-    return {**weights(model), "blocks.1.attn.W_X": torch.zeros(3)}, content(task, config)
-
-
-def infinite(model, task, config):
-    tampered = {name: w.detach().clone() for name, w in weights(model).items()}
-    tampered["blocks.2.mlp.W_in"][3, 4] = float("inf")
-    return tampered, content(task, config)
-
-
-def not_a_number(model, task, config):
-    tampered = {name: w.detach().clone() for name, w in weights(model).items()}
-    tampered["embed.W_E"][0, 0] = float("nan")
-    return tampered, content(task, config)
-
-
-def positions(model, task, config):
-    return {**weights(model), "pos_embed.W_pos": torch.ones(15, 16)}, content(task, config)
-
-
-def integers(model, task, config):
-    return {**weights(model), "embed.W_E": torch.ones(8, 16).int()}, content(task, config)
-
-
-def another_size(model, task, config):
-    bigger = {**to_data(config), "layers": 60_000, "d_model": 4096}
-    return weights(model), content(task, config, model=bigger)
-
-
-def another_format(model, task, config):
-    return weights(model), content(task, config, format=99)
-
-
-def unknown_key(model, task, config):
-    return weights(model), content(task, config, model={**to_data(config), "depth": 3})
+def infinite(weights, content):
+    weights["blocks.2.mlp.W_in"][3, 4] = float("inf")
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("change", "text"),
     [
-        (
-            other_task,
-            "task: expected the name 'conditional' or .* or 'retrieval', found 'w",
-        ),
-        (wrong_steps, r"expected pos_embed.W_pos as floats of shape \[21, 16\]|unembed"),
-        (missing, "exactly the model's 54 weights, found 1 missing: blocks.1.attn.W_K"),
-        (extra, "exactly the model's 54 weights, found 1 extra: blocks.1.attn.W_X"),
+        (lambda weights, content: content["task"].update(name="words"), "task: expected the name"),
+        (lambda weights, content: content["task"].update(steps=3), "pos_embed.W_pos|unembed.b_U"),
+        (lambda weights, content: content["model"].update(depth=3), "found 'depth'"),
+        (lambda weights, content: content.update(format=99), "format: .*99"),
+        (missing, "blocks.1.attn.W_K"),
+        (extra, "blocks.1.attn.W_X of shape None"),
         (infinite, "found NaN or infinity in blocks.2.mlp.W_in"),
-        (not_a_number, "found NaN or infinity in embed.W_E"),
-        (positions, "expected pos_embed.W_pos to be zero"),
-        (integers, "expected embed.W_E as floats of shape"),
-        (another_size, "exactly the model's 960006 weights, found 959952 missing"),
-        (another_format, "expected format 1, found 99"),
-        (unknown_key, "found 'depth'"),
     ],
 )
-def test_files_that_do_not_fit_are_refused(tmp_path, model, task, config, make, text):
-    path = tmp_path / "bad.safetensors"
-    write_tensors(path, *make(model, task, config))
+def test_files_that_do_not_fit_are_refused(tmp_path, model, task, config, change, text):
+    tensors = {name: weight.detach().clone() for name, weight in weights(model).items()}
+    content = {"format": 1, "model": to_data(config), "task": task.to_dict(), "training": {}}
+    change(tensors, content)
+    write_tensors(tmp_path / "bad", tensors, content)
     with pytest.raises(InputError, match=text):
-        load_checkpoint(path)
+        load_checkpoint(tmp_path / "bad")
 
 
 def test_an_edited_record_is_noticed(tmp_path, saved):
@@ -178,14 +117,6 @@ def test_an_edited_record_is_noticed(tmp_path, saved):
         load_checkpoint(saved)
 
 
-def test_saving_replaces_a_file_whole_or_not_at_all(tmp_path, saved, model, task, config):
-    before = saved.read_bytes()
-    with pytest.raises(InputError, match="expected to write a file"):
-        save_checkpoint(tmp_path / "missing" / "x.safetensors", model, task, config, {})
-    assert saved.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
-
-
 def test_a_full_disk_leaves_the_previous_checkpoint_whole(
     monkeypatch, tmp_path, saved, model, task, config
 ):
@@ -195,7 +126,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_whole(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(InputError, match="No space left on device; what was there before"):
+    with pytest.raises(InputError, match="No space left on device"):
         save_checkpoint(saved, model, task, config, {"step": 8})
     assert saved.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]

@@ -19,7 +19,7 @@ from retrieval_interp.circuits.known.heads import (
 )
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.random_models import PAIRINGS, distractor, random_heads
 

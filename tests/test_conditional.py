@@ -7,9 +7,9 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits import discover, parse_circuit, score_circuit
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
-from retrieval_interp.circuits.runs.parted_runs import make_runs
-from retrieval_interp.circuits.runs.role_runs import RoleRuns
-from retrieval_interp.commands.train_options import train_options
+from retrieval_interp.circuits.runs.make_runs import make_runs
+from retrieval_interp.commands.train import train_options
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.circuit_file import read_circuit
 from retrieval_interp.tasks import (
     GRAPHS,
@@ -19,7 +19,6 @@ from retrieval_interp.tasks import (
     RetrievalTask,
     path_graph,
 )
-from retrieval_interp.training.model import ModelConfig, build_model
 from retrieval_interp.views.score_text import scale
 from tests.test_model import randomize
 
@@ -259,12 +258,12 @@ def test_circuits_are_found_and_scored_unchanged(tables):
     batch = task.sample(16, split="test")
     runs = make_runs(model, batch, task)
     # Statements of no chain have no role: the general way. Without them the fast one is exact.
-    assert isinstance(runs, HookRuns if tables == "full" else RoleRuns)
+    assert runs.compute_changes_only == (tables != "full")
     lines = ["L0.H0 one-hot s3<-s2 s1<-s1", "L1.H0 s0<-s3"]
     circuit = parse_circuit(lines, task)
-    whole = HookRuns(model, batch, circuit)
-    read = task.predictions(runs.outputs(circuit))
-    torch.testing.assert_close(read, task.predictions(whole.base_outputs), atol=1e-5, rtol=0)
+    whole = task.predictions(HookRuns(model, batch).base(circuit).outputs)
+    read = task.predictions(runs.outputs(circuit, runs.base(Circuit.empty(task))))
+    torch.testing.assert_close(read, whole, atol=1e-5, rtol=0)
     intact = float(task.loss(model(batch.inputs), batch))
     found = discover(model, task, tolerance=1.5 * intact, examples=32, restarts=1)
     assert found.mechanisms and found.task == task.to_dict()
@@ -290,9 +289,7 @@ def test_circuit_files_say_which_graph_they_are_of(tmp_path):
     read = read_circuit(path, ConditionalRetrievalTask(chains=2), 2, 1, "it was trained")
     assert read.mechanisms == circuit.mechanisms
     other = ConditionalRetrievalTask(graph=RetrievalGraph.parse("a; y <- a; x <- a; z <- x, y"))
-    with pytest.raises(
-        InputError, match="a circuit for the graph 'a; y <- a; .* found one for 'a;"
-    ):
+    with pytest.raises(InputError, match="graph = 'a; y <- a; .* found one for 'a;"):
         read_circuit(path, other, 2, 1, "it was trained")
     path.write_text('{"heads": []}')
     read = read_circuit(path, other, 2, 1, "it was trained")

@@ -28,15 +28,12 @@ def test_keys_that_older_files_lack_take_their_defaults():
         ({"steps": "3"}, "r: steps: expected an integer, found '3'"),
         ({"steps": True}, "r: steps: expected an integer, found True"),
         ({"steps": 3.5}, "r: steps: expected an integer, found 3.5"),
-        (
-            {"schedule": "linear"},
-            "r: schedule: expected 'constant' or 'cosine' or 'cooldown', found 'linear'",
-        ),
+        ({"schedule": "linear"}, "r: schedule: expected .* found 'linear'"),
         ({"task": {"position": "word"}}, "r: task.position: expected 'pair' or 'token'"),
         ({"model": {"d_head": "x"}}, r"r: model.d_head: expected an integer, found 'x'"),
-        ({"learning_rate": float("nan")}, "learning_rate to be a number from 0 up, found nan"),
+        ({"learning_rate": float("nan")}, "learning_rate to be at least 0, found nan"),
         ({"cooldown": 0.0}, "cooldown to be a share above 0 and up to 1, found 0.0"),
-        ({"steps": 0}, "steps to be an integer of at least 1, found 0"),
+        ({"steps": 0}, "steps to be at least 1, found 0"),
         ({"batch": 100, "examples": 50}, "expected at least batch = 100 examples, found 50"),
         ({"log_every": 7}, "checkpoint_every to be a multiple of log_every = 7, found 1000"),
     ],
@@ -48,20 +45,10 @@ def test_bad_recipes_are_refused_by_key(data, text):
 
 def test_recipes_are_the_papers():
     a, d = PAPER["transformer-a"], PAPER["transformer-d"]
-    assert (a.model.layers, a.model.heads, a.model.d_model, a.steps, a.batch) == (
-        12,
-        1,
-        128,
-        24_000,
-        128,
-    )
-    assert (d.model.layers, d.model.head_width, d.model.mlp, d.steps, d.checkpoint_every) == (
-        24,
-        16,
-        False,
-        6_400,
-        80,
-    )
+    sizes = (a.model.layers, a.model.heads, a.model.d_model, a.steps, a.batch)
+    assert sizes == (12, 1, 128, 24_000, 128)
+    sizes = (d.model.layers, d.model.head_width, d.model.mlp, d.steps, d.checkpoint_every)
+    assert sizes == (24, 16, False, 6_400, 80)
     assert all(PAPER[f"section7-ic-{n}"].examples == 2**20 for n in range(1, 9))
     assert not PAPER["section7-nonic-3"].task.curriculum
 

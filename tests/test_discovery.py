@@ -18,11 +18,11 @@ from retrieval_interp.circuits.discovery.search import STRATEGIES, Search, Searc
 from retrieval_interp.circuits.discovery.space import Change, propose
 from retrieval_interp.circuits.discovery.steps import Steps
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
-from retrieval_interp.training.model import ModelConfig, build_model
 from tests.terminal import COLUMNS, lines_of, set_size, terminal
 from tests.test_scoring import naive_mse
 
@@ -295,7 +295,7 @@ def test_the_workbench_and_the_command_pass_options_on(
         asked.append(options)
         return Circuit({}, 7)
 
-    monkeypatch.setattr("retrieval_interp.bench.workbench.discover_circuit", found)
+    monkeypatch.setattr("retrieval_interp.bench.discover_circuit", found)
     bench.discover()
     bench.discover(time=60.0, heads=["L0.H0", Head(2, 0)], examples=16, restarts=1, one_hot=True)
     heads = [Head(0, 0), Head(2, 0)]
@@ -339,7 +339,7 @@ def test_an_unfinished_circuit_says_so_in_files_text_and_scores(small, tmp_path)
 
 
 def test_the_line_of_a_search_fits_the_terminal(whole):
-    from retrieval_interp.commands.search_line import search_line
+    from retrieval_interp.progress import search_line
 
     with pytest.MonkeyPatch.context() as patch, terminal(80) as (file, text):
         patch.setattr(sys, "stderr", file)

@@ -14,15 +14,14 @@ from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.redundancy import needed_paths
 from retrieval_interp.circuits.mechanisms import NEXT, PREVIOUS, UNIFORM, Where
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
-from retrieval_interp.circuits.runs.means import head_means, role_mean
+from retrieval_interp.circuits.runs.means import head_means, mean_attention, role_mean
 from retrieval_interp.circuits.scan.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.circuits.scores.tolerance import Bar, constant_loss
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.next_token_task import NextTokenTask
-from retrieval_interp.views.scan_text import scan_verdict
+from retrieval_interp.views.scan_view import scan_verdict
 from retrieval_interp.views.score_text import score_table, verdict
 from tests.built_by_hand import END, Star, built, copies, finds_the_star, scores
 

@@ -24,10 +24,10 @@ from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Losses, Series, series_from_dict
 from retrieval_interp.emergence.times import loss_emergence, paper_epochs, path_emergence
 from retrieval_interp.emergence.watch import Probe
+from retrieval_interp.model import ModelConfig
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.tasks.structured import to_data
-from retrieval_interp.training.model import ModelConfig
 from tests.test_scoring import naive_mse
 
 LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 one-hot s0<-s2 s4<-s6", "L4.H0 one-hot s0<-s4"]

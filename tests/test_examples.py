@@ -23,14 +23,9 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 
 def run(*arguments, cwd):
+    command = [sys.executable, *map(str, arguments)]
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -100,20 +95,8 @@ def test_the_lines_of_a_page_run(page, printed):
     assert all(part in found for part in PRINTED[page]), found
     if page == "README.md":  # the next block is lines that they print
         (shown,) = (block for block in blocks(page) if block.startswith("L4.H0: original"))
-        lines = shown.splitlines()
-        assert (
-            len(lines) == 5
-            and [line for line in lines if not is_shown(line, found.splitlines())] == []
-        )
-
-
-def test_the_depths_of_the_shown_graph_are_those_of_the_text(printed):
-    code = "\nfrom retrieval_interp.circuits.flow import node_depths"
-    code += "\nprint(node_depths(task.graph, causal=True))"
-    found = printed(blocks("docs/conditional.md", "python")[0] + code)
-    assert found.splitlines()[-1] == "{'a': 0, 'x': 2, 'y': 2, 'z': 3}"
-    said = "a is there from the start, x and y after 2 layers, and z after 3."
-    assert said in (ROOT / "docs/conditional.md").read_text()
+        assert shown.count("\n") == 5
+        assert all(is_shown(line, found.splitlines()) for line in shown.splitlines())
 
 
 @pytest.mark.slow
@@ -135,10 +118,8 @@ def example(name, *argv):
 
 
 def test_compiled_models_reach_the_bound(printed):
-    rows = [
-        line.split()
-        for line in printed(example("reach_the_bound.py", "1", "3", "8")).splitlines()[1:]
-    ]
+    lines = printed(example("reach_the_bound.py", "1", "3", "8")).splitlines()[1:]
+    rows = [line.split() for line in lines]
     assert [row[:2] for row in rows] == [["1", "2"], ["3", "3"], ["8", "5"]]
     assert all(float(row[4]) < 1e-3 and row[5] == "refused" for row in rows)
 
@@ -178,8 +159,15 @@ def test_a_task_that_can_be_trained_is_added_and_explained(tmp_path):
     assert (tmp_path / "recall" / "config.json").exists()
 
 
+@pytest.mark.slow
+def test_a_task_of_ones_own_is_trained_and_kept(tmp_path):
+    printed = run(ROOT / "examples" / "trained_task.py", cwd=tmp_path)
+    assert "Sufficient: with 2 of 2 heads" in printed
+    assert (tmp_path / "recall" / "config.json").exists()
+
+
 def test_notebooks_are_committed_without_outputs():
-    assert len(NOTEBOOKS) == 5
+    assert {path.stem for path in NOTEBOOKS} == SHOWN.keys()
     for path in NOTEBOOKS:
         notebook = json.loads(path.read_text())
         assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5), path
@@ -194,124 +182,94 @@ def test_notebooks_are_committed_without_outputs():
 def executed(tmp_path, monkeypatch):
     """Runs a notebook from a temporary folder, with this interpreter and no settings of a user.
 
-    Gives what each code cell showed: streams and plain texts, and the kinds of data beside them.
+    Gives what each code cell showed: streams and plain texts, and the kinds of data with them.
     """
-    spec = {
-        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-        "display_name": "Python 3",
-        "language": "python",
-    }
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     kernel = tmp_path / "data" / "kernels" / "python3" / "kernel.json"
     kernel.parent.mkdir(parents=True)
-    kernel.write_text(json.dumps(spec))
+    kernel.write_text(json.dumps({"argv": argv, "display_name": "Python", "language": "python"}))
     for name in ("DATA", "CONFIG", "RUNTIME"):
         monkeypatch.setenv(f"JUPYTER_{name}_DIR", str(tmp_path / name.lower()))
     monkeypatch.setenv("JUPYTER_NO_CONFIG", "1")
-    work = tmp_path / "work"
-    work.mkdir()
-    environment = {
-        **os.environ,
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "IPYTHONDIR": str(tmp_path / "ipython"),
-        "TMPDIR": str(work),
-        "HOME": str(tmp_path),
-    }
+    folders = dict.fromkeys(("TMPDIR", "HOME", "IPYTHONDIR"), str(tmp_path))
 
     def execute(name):
         notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
-        client = NotebookClient(
-            notebook,
-            timeout=900,
-            kernel_name="python3",
-            allow_errors=False,
-            resources={"metadata": {"path": str(work)}},
-        )
-        client.execute(env=environment)
+        where = {"metadata": {"path": str(tmp_path)}}
+        client = NotebookClient(notebook, timeout=900, kernel_name="python3", resources=where)
+        client.execute(env={**os.environ, **folders, "OMP_WAIT_POLICY": "PASSIVE"})
         shown = {}
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                texts, kinds = [], set()
-                for output in cell.outputs:
-                    assert output.get("name") != "stderr", output.text
-                    # A stream may come in pieces.
-                    text = output.get("text") or output.data.get("text/plain", "") + "\n"
-                    texts.append(text)
-                    kinds |= set(output.get("data", ()))
-                shown[cell.id] = ("".join(texts), kinds)
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+            texts, kinds = [], set()
+            for output in cell.outputs:
+                assert output.get("name") != "stderr", output.text
+                texts.append(output.get("text") or output.data.get("text/plain", "") + "\n")
+                kinds |= set(output.get("data", ()))
+            shown[cell.id] = ("".join(texts), kinds)
         return shown
 
     return execute
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
+# What the cells of each notebook have to show: parts of a text, or a kind of data.
+SHOWN = {
+    "circuit_discovery": {
+        "join": ["not below 0.05"],
+        "role-maps": ["text/html"],
+        **{key: [", below 0.05"] for key in ("top-head", "second-head", "shared", "discover")},
+        "score": ["Not minimal"],
+        "score-found": ["Minimal, as no path can go"],
+        "numbers": ["6 paths", "minimal: True"],
+        "keep": ['"enabling"'],
+        "load": ["nothing changed"],
+        "explore": [WIDGET, "text/html"],
+    },
+    "train_and_watch_heads_emerge": {
+        "train": [WIDGET],
+        "emerge": [WIDGET],
+        "order": ["L0.H0 s2<-s1: above 0.4 from step"],
+        "bench": ["4 layers of 1 head"],
+        "role-maps": ["L3.H0"],
+        "cut": ["intact"],
+    },
+    "depth_bound": {
+        "hand": ["D = 4, 4 layers", "B, C, D and E."],
+        "one-fewer-by-hand": ["but not E"],
+        "figure": [WIDGET],
+        "suppose": ["MSE 0.0000", ", below 0.01"],
+        "score": ["0 of 20 random circuits"],
+        "refused": ["refused: compile: expected heads that bring x_4 to s0"],
+    },
+    "your_own_model": {
+        "suppose": [", below 0.1"],
+        "score": ["Sufficient", "L0.H0 s2<-s1", "enables L1.H0 s0<-s2 (key"],
+        "bridge": ["Lookup model: Lookup with roles"],
+        "bridge-score": ["Sufficient"],
+    },
+    "language_model": {
+        "scan": ["can be replaced together"],
+        "task": ["logit difference"],
+        "score": ["Holds so far (4 heads left as they are)"],
+        "own": ["accuracy 100%"],
+    },
+}
 
 
 @pytest.mark.slow
-def test_the_notebook_that_finds_a_circuit(executed):
-    shown = executed("circuit_discovery")
-    assert "not below 0.05" in shown["join"][0] and "text/html" in shown["role-maps"][1]
-    for cell in ("top-head", "second-head", "shared", "rest-identity", "discover"):
-        assert "not below" not in shown[cell][0] and ", below 0.05" in shown[cell][0], cell
-    assert "Not minimal" in shown["score"][0]
-    assert "Minimal, as no path can go" in shown["score-found"][0]
-    assert "6 paths" in shown["numbers"][0] and "minimal: True" in shown["numbers"][0]
-    assert '"enabling"' in shown["keep"][0] and "nothing changed" in shown["load"][0]
-    assert shown["explore"][1] >= {WIDGET, "text/html"}
-
-
-@pytest.mark.slow
-def test_the_notebook_that_trains(executed):
-    shown = executed("train_and_watch_heads_emerge")
-    assert WIDGET in shown["train"][1] and WIDGET in shown["emerge"][1]
-    loss, b, c = (float(x) for x in re.findall(r"\d\.\d{3}", shown["result"][0]))
-    assert loss < 0.3 and b < c < 0.5
-    learned = [int(step) for step in re.findall(r"at step (\d+)", shown["result"][0])]
-    assert len(learned) == 2 and learned[0] <= learned[1]
-    assert "L0.H0 s2<-s1: above 0.4 from step" in shown["order"][0]
-    assert "4 layers of 1 head" in shown["bench"][0] and "L3.H0" in shown["role-maps"][0]
-    cuts = [line.split() for line in shown["cut"][0].splitlines()[1:]]
-    assert len(cuts) == 8 and cuts[0][0] == "intact"
-    assert max(float(row[-1]) for row in cuts[1:]) > 3 * float(cuts[0][-1])
-
-
-@pytest.mark.slow
-def test_the_notebook_on_depth(executed):
-    shown = executed("depth_bound")
-    assert "D = 4, 4 layers" in shown["hand"][0] and "B, C, D and E." in shown["hand"][0]
-    assert "but not E" in shown["one-fewer-by-hand"][0]
-    rows = [line.split() for line in shown["table"][0].splitlines()]
-    assert ["4", "2", "3", "4", "3", "4"] in rows and WIDGET in shown["figure"][1]
-    assert "MSE 0.0000" in shown["suppose"][0] and ", below 0.01" in shown["suppose"][0]
-    assert "0 of 20 random circuits" in shown["score"][0]
-    assert "refused: compile: expected heads that bring x_4 to s0" in shown["refused"][0]
-
-
-@pytest.mark.slow
-def test_the_notebook_with_a_model_of_ones_own(executed):
-    shown = executed("your_own_model")
-    losses = [float(x) for x in re.findall(r"cross entropy (\d\.\d{4})", shown["train"][0])]
-    assert losses[0] > 1 and losses[-1] < 0.05
-    assert ", below 0.1" in shown["suppose"][0] and "Sufficient" in shown["score"][0]
-    assert "L0.H0 s2<-s1" in shown["score"][0] and "enables L1.H0 s0<-s2 (key" in shown["score"][0]
-    assert shown["bridge"][0].startswith("Lookup model: Lookup with roles")
-    rows = [line.split() for line in shown["same"][0].splitlines()[1:]]
-    assert len(rows) == 5
-    assert all(abs(float(row[0]) - float(row[1])) < 1e-4 for row in rows)
-    assert "Sufficient" in shown["bridge-score"][0]
-
-
-@pytest.mark.slow
-def test_the_notebook_on_a_language_model(executed):
-    shown = executed("language_model")
-    small = "on the shipped models" in shown["open"][0]
-    assert "can be replaced together" in shown["scan"][0]
-    assert ("after-same" if small else "mean") in shown["scan"][0]
-    assert ("answer" if small else ", IO") in shown["task"][0]
-    assert float(re.search(r"logit difference ([0-9.]+)", shown["task"][0])[1]) > 2
-    assert shown["sweep"][0].count("\n") == 11
-    if small:
-        assert "answer <- query A cut" in shown["sweep"][0]
-    assert "Holds so far (4 heads left as they are)" in shown["score"][0]
-    right = [float(share) for share in re.findall(r"right in ([0-9.]+)%", shown["with-circuit"][0])]
-    assert len(right) == 3 and min(right) > 95
-    assert "accuracy 100%" in shown["own"][0]
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_notebook_shows_what_it_says(name, executed):
+    shown = executed(name)
+    for cell, parts in SHOWN[name].items():
+        text, kinds = shown[cell]
+        assert all(part in text or part in kinds for part in parts), (cell, text)
+    if name == "train_and_watch_heads_emerge":
+        loss, b, c = (float(x) for x in re.findall(r"\d\.\d{3}", shown["result"][0]))
+        assert loss < 0.3 and b < c < 0.5
+        cuts = [line.split() for line in shown["cut"][0].splitlines()[1:]]
+        assert max(float(row[-1]) for row in cuts[1:]) > 3 * float(cuts[0][-1])
+    if name == "your_own_model":
+        losses = [float(x) for x in re.findall(r"entropy (\d\.\d{4})", shown["train"][0])]
+        assert losses[0] > 1 and losses[-1] < 0.05
+        rows = [line.split() for line in shown["same"][0].splitlines()[1:]]
+        assert rows and all(abs(float(row[0]) - float(row[1])) < 1e-4 for row in rows)

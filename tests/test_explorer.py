@@ -1,7 +1,7 @@
+"""What the explorer's page shows and does, without a browser."""
+
 import asyncio
-import json
-from dataclasses import replace
-from html import unescape
+import re
 
 import pytest
 import torch
@@ -9,8 +9,9 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.discovery.search import SearchStopped
 from retrieval_interp.config.model_config import ModelConfig
-from retrieval_interp.training.model import build_model
-from retrieval_interp.views.finding import finding
+from retrieval_interp.explorer.state import page_state
+from retrieval_interp.model import build_model
+from retrieval_interp.tasks import InputError
 
 
 @pytest.fixture
@@ -19,23 +20,51 @@ def bench(model, task):
 
 
 @pytest.fixture
-def explorer(bench):
-    return bench.explore()
+def page(bench):
+    return bench.explore().exploring
 
 
-def ask(explorer, what, **more):
-    explorer._answer(explorer, {"do": what, **more})
+def ask(page, what, **more):
+    page.answer({"do": what, **more})
 
 
-def test_a_click_makes_a_path_and_a_second_takes_it_away(explorer, bench):
-    ask(explorer, "toggle", path="L1.H0 s0<-s2")
-    assert str(explorer.circuit[1, 0]) == "one-hot s0<-s2"
-    assert explorer.state["loss"] == bench.loss != bench.intact_loss
-    assert explorer.state["heads"]["L1.H0"] == {"kind": "one-hot", "paths": [[0, 2]]}
-    assert explorer.state["drawing"].count("marker-end") == 1 and explorer.state["undoable"]
-    ask(explorer, "toggle", path="L1.H0 s0<-s2")
-    assert explorer.circuit.mechanisms == {}
-    assert explorer.state["loss"] == pytest.approx(bench.intact_loss, abs=1e-6)
+def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench):
+    ask(page, "toggle", path="L1.H0 s0<-s2")
+    assert str(bench.circuit[1, 0]) == "one-hot s0<-s2"
+    assert page.page["loss"] == bench.loss != bench.intact_loss and page.page["undoable"]
+    assert page.page["drawing"].count("marker-end") == 1
+    assert f"{bench.loss:.4f}" in page.html
+    ask(page, "toggle", path="L1.H0 s0<-s2")
+    assert bench.circuit.mechanisms == {}
+    assert page.page["loss"] == pytest.approx(bench.intact_loss, abs=1e-6)
+
+
+def test_a_page_follows_from_the_workbench_and_what_is_selected(page, bench):
+    ask(page, "show", path="L1.H0 s0<-s2", example=3)
+    state = page_state(bench, page.selected, page._known)
+    assert state == {key: page.page[key] for key in state}
+    assert page_state(bench, page.selected, {})["choices"] is None  # not measured yet
+
+
+def test_a_selected_path_says_what_it_is_worth(page, bench):
+    path = "L1.H0 s0<-s2"
+    ask(page, "show", path=path)
+    row, empty = page.page["row"], bench.scorer.empty_circuit
+    cut = bench.loss_with(empty.cut(ri.parse_head_path(path, 5)))
+    assert row["live_loss"] == pytest.approx(cut, abs=1e-6) and not page.page["inside"]
+    assert row["added_loss"] == pytest.approx(bench.loss_with(path), abs=1e-6)
+    assert row["attention"] == pytest.approx(float(bench.intact_attention[1, 0, 0, 2]), abs=1e-4)
+    ask(page, "suppose", line="L0.H0 uniform")
+    ask(page, "toggle", path=path)
+    row = page.page["row"]
+    assert page.page["inside"] and page.page["rows"] == [row]
+    assert row["ablated_loss"] == pytest.approx(bench.loss_with("L1.H0 one-hot"))
+    ask(page, "score")
+    (scored,) = bench.scored.paths
+    assert page.page["rows"][0]["ablated_loss"] == scored.ablated_loss
+    assert page.page["rows"][0]["live_loss"] == pytest.approx(row["live_loss"], abs=1e-6)
+    ask(page, "show", path="L1.H0 s2<-s0")
+    assert "source before its destination" in page.page["row"]["does"]
 
 
 class Named(ri.RepeatedTokensTask):
@@ -45,104 +74,77 @@ class Named(ri.RepeatedTokensTask):
 def test_paths_have_the_tasks_own_names_everywhere(tmp_path):
     task = Named(length=4, alphabet=6)
     model = build_model(ModelConfig(layers=2, heads=1, d_model=8), task)
-    bench = ri.open(model, task, examples=8, progress=lambda items, what: items)
-    explorer, name = bench.explore(), "L1.H0 query<-answer"
-    ask(explorer, "toggle", path=name)
-    ask(explorer, "show", layer=1, head=0, example=0, with_circuit=False, path=name)
-    assert explorer.model_info["roles"] == list(Named.role_names)
-    assert explorer.shown["path"]["name"] == explorer.state["rows"][0]["name"] == name
-    assert ' data-path="L1.H0 query&lt;-answer"' in explorer.state["drawing"]
-    bench.suppose("L0.H0 answer<-first")
-    page = unescape(bench.report(tmp_path / "report.html").read_text())
-    assert page.count(f'data-path="{name}"') >= 3  # arrow, row, cell
-    score = bench.score().data
-    score = replace(score, intact=replace(score.intact, loss=0.01))  # as if it had learned
-    said = finding(score, task, bench.batch, 2, 1)
-    assert "L0.H0, a previous-token head, brings what is at “first A” to “B after it”." in said
+    own = ri.open(model, task, examples=8, progress=lambda items, what: items)
+    page, name = own.explore().exploring, "L1.H0 query<-answer"
+    ask(page, "toggle", path=name)
+    ask(page, "show", path=name)
+    escaped = name.replace("<", "&lt;")
+    for html in (page.html, own.report(tmp_path / "report.html").read_text()):
+        assert html.count(f'data-path="{escaped}"') >= 3  # arrow, row, cell
 
 
-def test_a_selected_path_says_what_it_is_worth(explorer, bench):
-    path = "L1.H0 s0<-s2"
-    ask(explorer, "show", layer=1, head=0, example=0, with_circuit=False, path=path)
-    shown, empty = explorer.shown["path"], bench.scorer.empty_circuit
-    cut = bench.loss_with(empty.cut(ri.parse_head_path(path, 5)))
-    assert shown["live"] == pytest.approx(cut, abs=1e-6) and not shown["present"]
-    assert shown["added"] == pytest.approx(bench.loss_with(path), abs=1e-6)
-    assert shown["attention"] == pytest.approx(float(bench.intact_attention[1, 0, 0, 2]), abs=1e-4)
-    ask(explorer, "suppose", line="L0.H0 uniform")
-    ask(explorer, "toggle", path=path)
-    shown = explorer.shown["path"]
-    assert shown["present"] and shown["ablated"] == pytest.approx(bench.loss_with("L1.H0 one-hot"))
-    assert explorer.state["rows"] == [shown]
-    ask(explorer, "score")
-    (row,) = bench.scored.paths
-    assert explorer.state["rows"][0]["ablated"] == row.ablated_loss
-    assert explorer.state["rows"][0]["live"] == pytest.approx(shown["live"], abs=1e-6)
-    ask(explorer, "show", layer=0, head=0, example=0, with_circuit=False, path=path)
-    assert explorer.state["failed"] and "one of the shown head L0.H0" in explorer.state["said"]
-    ask(explorer, "show", layer=1, head=0, example=0, with_circuit=False, path="L1.H0 s2<-s0")
-    assert "source before its destination" in explorer.shown["path"]["note"]
-
-
-def test_a_scored_path_says_what_it_does_wherever_it_is_shown(model, task, monkeypatch):
-    monkeypatch.setattr(type(task), "plateau", 10.0)  # random weights give less
-    bench = ri.open(model, task, examples=8, tolerance=9.0, progress=lambda items, what: items)
-    explorer, path = bench.explore(), "L1.H0 s0<-s2"
-    ask(explorer, "toggle", path=path)
-    ask(explorer, "show", layer=1, head=0, example=0, with_circuit=False, path=path)
-    assert "does" not in explorer.shown["path"]
-    ask(explorer, "score")
-    assert explorer.shown["path"]["does"] == "the intact model does without it"
-    assert explorer.state["rows"][0]["does"] == explorer.shown["path"]["does"]
-    ask(explorer, "suppose", line="L0.H0 uniform")
-    assert "does" not in explorer.shown["path"]
-
-
-def test_the_mechanism_in_place_is_always_among_the_choices(explorer):
-    ask(explorer, "suppose", line="L0.H0 one-hot s4<-s3")
-    (chosen,) = [choice for choice in explorer.shown["choices"] if choice["chosen"]]
-    assert chosen["line"] == "L0.H0 one-hot s4<-s3" and chosen["name"] == "one-hot, now"
-    assert chosen["loss"] == pytest.approx(explorer.state["loss"], abs=1e-6)
-
-
-def test_the_choices_are_worth_what_they_say(explorer, bench):
-    ask(explorer, "show", layer=1, head=1, example=3, with_circuit=False)
-    choices = explorer.shown["choices"]
-    assert [choice["chosen"] for choice in choices].count(True) == 1
+def test_the_choices_are_worth_what_they_say(page, bench):
+    ask(page, "suppose", line="L1.H1 one-hot s4<-s3")
+    ask(page, "show", head="L1.H1", example=3)
+    choices = page.page["choices"]
+    (chosen,) = [choice for choice in choices if choice["chosen"]]
+    assert chosen["line"] == "L1.H1 one-hot s4<-s3" and chosen["name"] == "one-hot, now"
     assert {"original", "uniform", "identity", "role-mean"} <= {row["name"] for row in choices}
     for choice in choices:
-        ask(explorer, "suppose", line=choice["line"])
+        ask(page, "suppose", line=choice["line"])
         assert bench.loss == pytest.approx(choice["loss"], abs=1e-5), choice
-        assert not explorer.state["failed"]
+        assert not page.page["failed"]
 
 
-def test_the_example_shown_is_the_one_asked_for(explorer, bench):
-    ask(explorer, "show", layer=2, head=1, example=5, with_circuit=False)
-    shown = explorer.shown
-    _, cache = bench.model.run_with_cache(bench.batch.inputs)
+def test_the_example_shown_is_the_one_asked_for(page, bench):
+    ask(page, "show", head="L2.H1", example=5)
+    look, (_, cache) = page.page["look"], bench.model.run_with_cache(bench.batch.inputs)
     expected = cache["blocks.2.attn.hook_pattern"][5, 1]
-    torch.testing.assert_close(torch.tensor(shown["pattern"]) / 1000, expected, atol=5e-4, rtol=0)
-    assert shown["chains"] == bench.batch.roles[5].tolist()
-    assert shown["tokens"] == bench.task.position_labels(bench.batch, 5)
-    by_role = ri.mean_attention(bench.model, bench.batch)
-    torch.testing.assert_close(torch.tensor(shown["by_role"]) / 1000, by_role, atol=5e-4, rtol=0)
-    ask(explorer, "suppose", line="L0.H0 uniform")
-    ask(explorer, "show", layer=0, head=0, example=0, with_circuit=True)
-    assert explorer.shown["pattern"][3][:4] == [250] * 4
+    for cell in look["cells"]:
+        assert cell["weight"] == pytest.approx(
+            float(expected[cell["at"], cell["source"]]), abs=1e-5
+        )
+    assert len(look["cells"]) == int((expected >= 0.02).sum())
+    assert look["tokens"] == bench.task.position_labels(bench.batch, 5)
+    by_role = bench.roles().data
+    for head, shown in zip(bench.heads, page.page["maps"]):
+        weights = [[cell["weight"] for cell in row] for row in shown["rows"]]
+        ordered = by_role[head][bench.order][:, bench.order]
+        torch.testing.assert_close(torch.tensor(weights), ordered, atol=6e-4, rtol=0)
+    ask(page, "suppose", line="L0.H0 uniform")
+    ask(page, "show", head="L0.H0", with_circuit=True)
+    assert {cell["weight"] for cell in page.page["look"]["cells"] if cell["at"] == 3} == {0.25}
 
 
-def test_undo_clear_discover_and_save(explorer, bench, tmp_path):
-    ask(explorer, "suppose", line="L0.H0 uniform")
-    ask(explorer, "suppose", line="L1.H0 identity")
-    ask(explorer, "undo")
-    assert list(map(str, explorer.circuit.mechanisms)) == ["L0.H0"]
-    ask(explorer, "save", path=str(tmp_path / "circuit.json"))
-    assert ri.Circuit.from_json((tmp_path / "circuit.json").read_text(), 5) == explorer.circuit
-    assert "saved to" in explorer.state["said"]
-    ask(explorer, "clear")
-    assert explorer.circuit.mechanisms == {} and explorer.state["undoable"]
-    ask(explorer, "discover")  # an untrained model: nothing to find
-    assert explorer.circuit.mechanisms == {} and explorer.state["busy"] == ""
+def test_paths_are_framed_where_they_put_attention(page, bench):
+    bench.suppose("L0.H0 s4<-s3", "L0.H0 s0<-s2")
+    ask(page, "show", path="L0.H0 s4<-s3", chain=1)
+
+    def cells(name):  # of the pattern that a circuit of this path alone has
+        circuit = ri.parse_circuit([f"L0.H0 one-hot {name}"], bench.task)
+        with ri.ablated(bench.model, circuit, bench.batch[:1]):
+            _, cache = bench.model.run_with_cache(bench.batch.inputs[:1])
+        return set(map(tuple, cache["pattern", 0][0, 0].nonzero().tolist()))
+
+    frames = page.page["look"]["frames"]
+    found = {(frame["at"], frame["source"]) for frame in frames if frame["selected"]}
+    assert found == cells("s4<-s3")  # the selected one on all chains, others on the chosen one
+    (other,) = [(one["at"], one["source"]) for one in frames if not one["selected"]]
+    assert other in cells("s0<-s2") and other[0] == bench.batch.roles[0, 1, 0]
+
+
+def test_undo_clear_discover_and_save(page, bench, tmp_path):
+    ask(page, "suppose", line="L0.H0 uniform")
+    ask(page, "suppose", line="L1.H0 identity")
+    ask(page, "undo")
+    assert list(map(str, bench.circuit.mechanisms)) == ["L0.H0"]
+    ask(page, "save", file=str(tmp_path / "circuit.json"))
+    assert ri.Circuit.from_json((tmp_path / "circuit.json").read_text(), 5) == bench.circuit
+    assert "saved to" in page.page["said"]
+    ask(page, "clear")
+    assert bench.circuit.mechanisms == {} and page.page["undoable"]
+    ask(page, "discover")  # an untrained model: nothing to find
+    assert bench.circuit.mechanisms == {} and page.page["busy"] == ""
 
 
 @pytest.mark.parametrize(
@@ -150,63 +152,55 @@ def test_undo_clear_discover_and_save(explorer, bench, tmp_path):
     [
         ({"do": "suppose", "line": "L9.H0 uniform"}, "expected a head from L0.H0 to L2.H1"),
         ({"do": "toggle", "path": "L0.H0 s2<-s0"}, "source before its destination"),
-        ({"do": "show", "layer": 9, "head": 0, "example": 0, "with_circuit": False}, "L9.H0"),
-        ({"do": "show", "layer": 0, "head": 0, "example": 99, "with_circuit": False}, "0 to 7"),
-        ({"do": "save", "path": "/nowhere/to/be/found/c.json"}, "expected an existing folder"),
+        ({"do": "show", "head": "L9.H0"}, "L9.H0"),
+        ({"do": "show", "example": 99}, "0 to 7"),
+        ({"do": "show", "example": None}, "example"),
+        ({"do": "show", "example": 0.0}, "example"),
+        ({"do": "show", "chain": 3}, "chain"),
+        ({"do": "show", "with_circuit": 1}, "with_circuit"),
+        ({"do": "save", "file": "/nowhere/to/be/found/c.json"}, "existing folder"),
         ({"do": "undo"}, "expected a change to take back"),
-        (
-            {"do": "show", "layer": 0, "head": 0, "example": None, "with_circuit": False},
-            "example: expected a whole number, found None",
-        ),
-        (
-            {"do": "show", "layer": 0.0, "head": 0, "example": 0, "with_circuit": False},
-            "layer: expected a whole number, found 0.0",
-        ),
-        (
-            {"do": "show", "layer": 0, "head": False, "example": 0, "with_circuit": False},
-            "head: expected a whole number, found False",
-        ),
-        ({"do": "discover", "time": "soon"}, "time: expected a number, found 'soon'"),
-        ({"do": "discover", "heads": "L0.H0"}, "heads: expected a list, found 'L0.H0'"),
-        ({"do": "score", "controls": 2.5}, "controls: expected a whole number, found 2.5"),
-        ({"do": "suppose"}, "line: expected text, found None"),
+        ({"do": "discover", "time": "soon"}, "time"),
+        ({"do": "discover", "heads": "L0.H0"}, "heads"),
+        ({"do": "score", "controls": 2.5}, "controls"),
+        ({"do": "suppose"}, "line"),
         ({"do": "dance"}, "expected a known request, found 'dance'"),
     ],
 )
-def test_what_cannot_be_is_said_and_changes_nothing(explorer, asked, text):
-    explorer._answer(explorer, asked)
-    assert text in explorer.state["said"] and explorer.state["failed"]
-    assert explorer.circuit.mechanisms == {} and not explorer.state["undoable"]
-    ask(explorer, "suppose", line="L0.H0 uniform")
-    assert not explorer.state["failed"]
+def test_what_cannot_be_is_said_and_changes_nothing(page, bench, asked, text):
+    page.answer(asked)
+    assert text in page.page["said"] and page.page["failed"]
+    assert bench.circuit.mechanisms == {} and not page.page["undoable"]
+    ask(page, "suppose", line="L0.H0 uniform")
+    assert not page.page["failed"]
 
 
-def test_what_the_workbench_changes_is_shown(explorer, bench):
-    other = bench.explore()
+def test_what_the_workbench_changes_is_shown_in_every_widget(bench):
+    widgets = bench.explore(), bench.explore()
     bench.suppose("L0.H0 uniform")
-    for shown in (explorer, other):
-        assert shown.state["replaced"] == 1 and shown.state["loss"] == bench.loss
-    ask(other, "undo")
-    assert explorer.state["replaced"] == 0
-
-
-def test_paths_of_a_cut_head_are_not_shown_as_the_circuits(explorer, bench):
+    for widget in widgets:
+        assert f"{bench.loss:.4f}" in widget.page and "1 of 6 heads" in widget.page
+    widgets[1]._answer(None, {"do": "undo"})
+    assert "0 of 6 heads" in widgets[0].page
     bench.suppose("L1.H0 cut s2<-s1")
-    assert explorer.state["heads"]["L1.H0"] == {"kind": "cut", "paths": []}
+    ((_, cut),) = [(at, row) for at, row in enumerate(widgets[0].exploring.page["maps"])
+                   if row["head"] == "L1.H0"]  # fmt: skip
+    assert cut["kind"] == "cut" and not any(cell["framed"] for row in cut["rows"] for cell in row)
 
 
-def test_what_is_sent_is_json(explorer, bench, monkeypatch):
+def test_numbers_that_are_not_finite_are_dashes(page, bench, monkeypatch):
     monkeypatch.setattr(type(bench), "loss_with", lambda self, *lines: float("inf"))
-    ask(explorer, "show", layer=0, head=1, example=0, with_circuit=False)  # not shown yet
-    json.dumps([explorer.state, explorer.shown, explorer.model_info], allow_nan=False)
-    assert explorer.shown["choices"][0]["loss"] is None
+    ask(page, "show", head="L0.H1")  # not shown yet
+    assert page.page["choices"][0]["loss"] is None and "<span>–</span>" in page.html
 
 
-def test_frontends_without_widgets_get_the_static_view(explorer):
-    bundle = explorer._repr_mimebundle_()
-    data = bundle[0] if isinstance(bundle, tuple) else bundle
-    assert "application/vnd.jupyter.widget-view+json" in data
-    assert "<svg" in data["text/html"] and "explorer of" in data["text/plain"]
+def test_without_widgets_it_says_what_to_install(bench, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "anywidget", None)
+    monkeypatch.delitem(
+        __import__("sys").modules, "retrieval_interp.explorer.widget", raising=False
+    )
+    with pytest.raises(InputError, match="pip install"):
+        bench.explore()
 
 
 # Searching
@@ -221,71 +215,54 @@ def searchable(monkeypatch):
 
 
 def test_a_cancelled_search_gives_the_best_circuit_so_far(searchable):
-    exploring, texts = searchable.exploring, []
+    page, texts = searchable.exploring, []
 
-    def publish(name, value):
-        if name == "state" and "best cost" in value["busy"]:
-            texts.append(value["busy"])
-            exploring.cancel()
+    def publish(html):
+        if "best cost" in page.page["busy"]:
+            texts.append(page.page["busy"])
+            page.cancel()
 
-    exploring.publish = publish
+    page.publish = publish
     with pytest.warns(SearchStopped, match="the search was cancelled"):
-        exploring.answer({"do": "discover"})
-    assert len(texts) == 1 and texts[0].startswith("start 1 of 4: ")
-    assert exploring.state["said"].startswith("unfinished: the search was cancelled")
-    assert exploring.circuit.mechanisms and exploring.circuit.unfinished
-    assert exploring.state["busy"] == "" and exploring.state["undoable"]
-    exploring.cancel()  # of nothing: the next search is not cancelled by it
-    exploring.publish = lambda name, value: None
-    few = {"restarts": 1, "time": 1000, "examples": 16, "heads": ["L1.H0", "L3.H0"]}
-    exploring.answer({"do": "discover", **few})
-    assert exploring.circuit.unfinished == ""
-
-
-def test_a_search_that_is_cancelled_at_once_changes_nothing(searchable):
-    exploring = searchable.exploring
-    exploring.publish = lambda name, value: exploring.cancel()
-    exploring.answer({"do": "discover"})
-    assert exploring.state["said"] == "cancelled before any circuit held; nothing changed"
-    assert exploring.circuit.mechanisms == {} and not exploring.state["failed"]
+        ask(page, "discover")
+    assert len(texts) == 1 and page.page["said"].startswith("unfinished: the search was cancelled")
+    assert page.bench.circuit.mechanisms and page.bench.circuit.unfinished
+    assert page.page["busy"] == "" and page.page["undoable"]
+    page.cancel()  # of nothing: the next search is not cancelled by it
+    page.publish = lambda html: None
+    ask(page, "discover", restarts=1, time=1000, examples=16, heads=["L1.H0", "L3.H0"])
+    assert page.bench.circuit.unfinished == ""
+    ask(page, "clear")
+    page.publish = lambda html: page.cancel()
+    ask(page, "discover")
+    assert page.page["said"] == "cancelled before any circuit held; nothing changed"
+    assert page.bench.circuit.mechanisms == {} and not page.page["failed"]
 
 
 def test_messages_are_answered_while_a_notebook_searches(searchable):
     """A notebook has an event loop. The search has a copy of the model, which others may use."""
-    bench = searchable.exploring.bench
-    seen = []
+    page, seen = searchable.exploring, []
 
     async def becomes(condition):
         while not condition():
             await asyncio.sleep(0.01)
 
     async def work():
-        ask(searchable, "discover")
-        assert not searchable.circuit.mechanisms  # asked, and not yet done
-        await asyncio.wait_for(becomes(lambda: "best cost" in searchable.state["busy"]), 300)
-        ask(searchable, "show", layer=2, head=0, example=3, with_circuit=False)
-        seen.append(searchable.shown["pattern"])
-        ask(searchable, "cancel")
-        await asyncio.wait_for(becomes(lambda: not searchable.exploring._searching), 300)
-        await asyncio.wait_for(becomes(lambda: searchable.circuit.mechanisms), 300)
+        searchable._answer(None, {"do": "discover"})
+        assert not page.bench.circuit.mechanisms  # asked, and not yet done
+        await asyncio.wait_for(becomes(lambda: "best cost" in page.page.get("busy", "")), 300)
+        searchable._answer(None, {"do": "show", "head": "L2.H0", "example": 3})
+        seen.extend(page.page["look"]["cells"])
+        searchable._answer(None, {"do": "cancel"})
+        await asyncio.wait_for(becomes(lambda: page.bench.circuit.mechanisms), 300)
+        await asyncio.wait_for(becomes(lambda: page.page["said"]), 300)
 
     with pytest.warns(SearchStopped, match="the search was cancelled"):
         asyncio.run(work())
-    assert searchable.state["said"].startswith("unfinished: the search was cancelled")
-    _, cache = bench.model.run_with_cache(bench.batch.inputs)
+    assert re.match("unfinished: the search was cancelled", page.page["said"])
+    _, cache = page.bench.model.run_with_cache(page.bench.batch.inputs)
     expected = cache["blocks.2.attn.hook_pattern"][3, 0]
-    torch.testing.assert_close(torch.tensor(seen[0]) / 1000, expected, atol=5e-4, rtol=0)
-
-
-def test_what_bounds_a_search_and_a_score_reaches_them(explorer, bench, monkeypatch):
-    asked = []
-    monkeypatch.setattr(type(bench), "searched", lambda *_, **options: asked.append(options))
-    monkeypatch.setattr(
-        type(bench), "score", lambda *given, **_: asked.append({"controls": given[1]})
-    )
-    bounds = {"time": 5, "heads": ["L0.H0"], "examples": 16, "restarts": 2, "one_hot": True}
-    ask(explorer, "discover", **bounds)
-    ask(explorer, "score", controls=3)
-    ask(explorer, "score")
-    assert asked[0].pop("progress")
-    assert asked == [{**bounds, "time": 5.0}, {"controls": 3}, {"controls": 20}]
+    for cell in seen:
+        assert cell["weight"] == pytest.approx(
+            float(expected[cell["at"], cell["source"]]), abs=1e-5
+        )

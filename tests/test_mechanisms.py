@@ -1,7 +1,5 @@
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from retrieval_interp.circuits.circuit import RolePath
 from retrieval_interp.circuits.mechanisms import (
@@ -17,32 +15,6 @@ TASK = RetrievalTask(chains=3, steps=2, dim=2)
 # Sequence order of the roles when D = 2: a source may not come after its destination.
 ORDER = {3: 0, 4: 1, 1: 2, 2: 3, 0: 4}
 PATHS = [(dest, src) for dest in range(5) for src in range(5) if ORDER[src] <= ORDER[dest]]
-
-
-def reference_pattern(paths, roles, n_positions):
-    """The definition in loops: a row for each position, a share for each source."""
-    pattern = torch.zeros(len(roles), n_positions, n_positions)
-    for example in range(len(roles)):
-        for dest in range(n_positions):
-            sources = []
-            for chain in roles[example].tolist():
-                for path in paths:
-                    if chain[path[0]] == dest:
-                        sources.append(chain[path[1]])
-            for src in sources:
-                pattern[example, dest, src] += 1 / len(sources)
-    return pattern
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.sets(st.sampled_from(PATHS)))
-def test_shared_patterns_equal_the_definition(paths):
-    batch = TASK.sample(3, seed=1)
-    mechanism = Shared(tuple(RolePath(*path) for path in paths))
-    pattern = mechanism.pattern(Where(batch.roles, TASK.n_positions))
-    expected = reference_pattern(paths, batch.roles, TASK.n_positions)
-    torch.testing.assert_close(pattern, expected)
-    assert not pattern.triu(1).any()
 
 
 def test_uniform_spreads_over_what_the_mask_allows_and_identity_stays():

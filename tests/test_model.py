@@ -9,8 +9,8 @@ from transformer_lens import HookedTransformer
 from transformer_lens.components.attention import Attention
 from transformer_lens.components.transformer_block import TransformerBlock
 
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 
 
 def plain_transformer(model, inputs, mlp):
@@ -94,15 +94,6 @@ def test_hooks_may_write_into_what_they_get(task, model):
     )
     torch.testing.assert_close(changed, expected)
     changed.sum().backward()
-
-
-def test_split_inputs_work_as_in_transformer_lens(task, model):
-    inputs = task.sample(4).inputs
-    before = model(inputs)
-    model.set_use_split_qkv_input(True)
-    _, cache = model.run_with_cache(inputs)
-    assert cache["blocks.0.hook_q_input"].shape == (4, task.n_positions, 2, 16)
-    torch.testing.assert_close(model(inputs), before)
 
 
 def test_hooks_caches_and_partial_runs_work(task, model):
@@ -203,17 +194,6 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_state_alone(
     assert torch.equal(first.W_Q, second.W_Q) and not torch.equal(first.W_Q, third.W_Q)
 
 
-def test_building_warns_of_nothing(task, config):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        build_model(config, task)
-
-
-def test_inputs_of_another_shape_are_refused(model):
-    with pytest.raises(InputError, match=r"shape \[batch, pos, 8\], found \[2, 5, 9\]"):
-        model(torch.zeros(2, 5, 9))
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -225,10 +205,6 @@ def test_inputs_of_another_shape_are_refused(model):
 def test_sizes_out_of_range_are_refused(change, text):
     with pytest.raises(InputError, match=text):
         ModelConfig(**change)
-
-
-def test_default_sizes_are_valid():
-    assert build_model(ModelConfig(), RetrievalTask()).cfg.d_head == 64
 
 
 def test_linear_init_is_that_of_pytorchs_linear_layers():

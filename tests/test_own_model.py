@@ -11,7 +11,7 @@ from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
-from retrieval_interp.circuits.hooks.by_values import pattern_is_used
+from retrieval_interp.circuits.hooks.hooked import Hooked
 from retrieval_interp.circuits.mechanisms import OneHot, RoleMean, Shared, Where
 from retrieval_interp.tasks import InputError
 from tests.test_ablation import naive_outputs
@@ -109,7 +109,7 @@ def test_losses_on_tokens_equal_runs_with_hooks_set_by_hand(task, hooked, lines)
 def test_a_bridge_has_the_same_losses_as_the_same_weights_hooked(task, hooked, bridge, lines):
     """The bridge shows its pattern and does not use what a hook returns there."""
     batch = task.sample(6, split="test")
-    assert pattern_is_used(hooked, batch) and not pattern_is_used(bridge, batch)
+    assert Hooked(hooked).pattern_is_used(batch) and not Hooked(bridge).pattern_is_used(batch)
     circuit = ri.parse_circuit(lines, task)
     ours, theirs = (Scorer(model, task, batch) for model in (hooked, bridge))
     torch.testing.assert_close(theirs.losses(circuit), ours.losses(circuit), atol=1e-5, rtol=0)
@@ -132,11 +132,6 @@ def test_a_bridge_gets_the_same_score_on_the_workbench(task, hooked, bridge):
         assert mine.ablated_loss == pytest.approx(other.ablated_loss, abs=1e-5)
         assert mine.live_loss == pytest.approx(other.live_loss, abs=1e-5)
         assert [later.path for later in mine.enables] == [later.path for later in other.enables]
-
-
-def test_a_model_without_its_task_is_refused(hooked):
-    with pytest.raises(InputError, match=r"no checkpoint \(HookedTransformer\): ri.open\(model,"):
-        ri.open(hooked)
 
 
 def test_what_a_bridge_shows_is_what_was_used(task, bridge):
@@ -247,13 +242,13 @@ class Broken(Lookup):
         ({"role_names": ("query", "s0", "value")}, "numbers, found 's0' for s1"),
         ({"role_names": ("key", "key", "value")}, "found 'key' for s1"),
         ({"role_labels": ("one",)}, "expected a label and a symbol for each of 3 roles"),
-        ({"roles": torch.zeros(8, 4, 2, dtype=torch.long)}, "expected a batch with the task's 3"),
+        ({"roles": torch.zeros(8, 4, 2, dtype=torch.long)}, "expected the task's 3 roles"),
         ({"roles": torch.zeros(8, 0, 3, dtype=torch.long)}, "whole numbers of shape"),
         (
             {"roles": torch.full((8, 4, 3), 99)},
-            "positions 0 to 12, or -1 where absent, found 8 at 99 to 99",
+            "positions 0 to 12, or -1 where absent, found 99 to 99",
         ),
-        ({"roles": torch.full((8, 4, 3), -2)}, "found 8 at -2 to -2"),
+        ({"roles": torch.full((8, 4, 3), -2)}, "found -2 to -2"),
         (
             {"losses": lambda losses: losses[:3]},
             r"example_losses of shape \[8, asked\].*found float32 of \[3, 1",

@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
+from retrieval_interp.model import word_tokenizer
 from retrieval_interp.tasks import EquationsTask, InputError, PromptTask
 from retrieval_interp.tasks.training_task import BEGIN
 from retrieval_interp.tasks.words.prompts import (
@@ -14,7 +15,6 @@ from retrieval_interp.tasks.words.prompts import (
     LivesWithPrompt,
     RelativesPrompt,
 )
-from retrieval_interp.training.word_tokenizer import word_tokenizer
 from tests import tiny_tokenizers
 
 FORMULATIONS = [

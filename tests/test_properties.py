@@ -17,6 +17,7 @@ from retrieval_interp.circuits.known.heads import jump_head, pair_head
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Cut, OneHot, Shared
 from retrieval_interp.circuits.scores.scorer import Scorer
+from retrieval_interp.model import ModelConfig, build_model, word_tokenizer
 from retrieval_interp.tasks import (
     Batch,
     ConditionalRetrievalTask,
@@ -27,8 +28,6 @@ from retrieval_interp.tasks import (
     RetrievalTask,
 )
 from retrieval_interp.tasks.words.prompts import EquationsPrompt
-from retrieval_interp.training.model import ModelConfig, build_model
-from retrieval_interp.training.word_tokenizer import word_tokenizer
 
 # Sums in float32 take another order: up to some 30 roundings of 6e-8 at losses of the order of 1.
 ROUNDING = 2e-6
@@ -155,16 +154,3 @@ def test_scores_do_not_depend_on_how_examples_are_batched(known):
     parts = [batch[:2], batch[2:5], batch[5:]]
     each = [losses(task, model, circuit, part) * len(part) for part in parts]
     torch.testing.assert_close(torch.stack(each).sum(0) / 12, whole, atol=ROUNDING, rtol=ROUNDING)
-
-
-def test_scores_do_not_depend_on_threads(known):
-    task, model = known
-    circuit, batch = ri.parse_circuit(LIVING, task), task.sample(12, seed=4)
-    before, scores = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            scores.append(losses(task, model, circuit, batch))
-    finally:
-        torch.set_num_threads(before)
-    torch.testing.assert_close(*scores, atol=ROUNDING, rtol=ROUNDING)

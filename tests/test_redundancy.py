@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.redundancy import minimal_sets
-from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.known.heads import doubling_heads, split
 from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.circuits.notation import circuit_diff
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.views.score_text import path_rows
+from retrieval_interp.views.score_text import path_table
 
 TOLERANCE = 0.05 / 8  # for symbols of variance 1/8
 
@@ -144,22 +143,12 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
             later = {HeadPath(Head(1, 0), RolePath(0, 2)), HeadPath(Head(2, 0), RolePath(0, 4))}
             assert {enabled.path for enabled in row.enables} == later
             assert row.enables[0].side == "query" and row.enables[0].attention > 0.99
-    (text,) = (row for row in path_rows(score, built.task) if row[0] == "L0.H0, L0.H1 s0<-s1")
+    (text,) = (row for row in path_table(score, built.task)[1] if row[0] == "L0.H0, L0.H1 s0<-s1")
     left = "L0.H0 0.0000, which is 100%, L0.H1 0.0000, which is 100%"
     assert text[-1].startswith(f"any one suffices (one left: {left}); enables L1.H0 s0<-s2")
     cut = {row.text(): row.live_loss for row in score.redundant}
     printed = [line for line in str(score).splitlines() if line.startswith(tuple(cut))]
     assert [line.split()[-1] for line in printed] == [f"{loss:.4f}" for loss in cut.values()]
-
-
-def test_a_bundle_is_drawn_behind_its_arrows(halved):
-    _, circuit, _ = halved
-    about = "any one of L0.H0, L0.H1 suffices for s2"
-    drawn = draw_circuit(circuit, 3)
-    assert drawn.count('stroke-opacity="0.14"') == len(circuit.redundant)
-    assert about in drawn
-    alone = Circuit(circuit.mechanisms, circuit.n_roles)
-    assert 'stroke-opacity="0.14"' not in draw_circuit(alone, 3)
 
 
 def test_a_circuit_file_keeps_redundant_paths(halved):

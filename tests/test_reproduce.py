@@ -14,6 +14,7 @@ from retrieval_interp.commands.reproduce import main
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Losses, PathAtStep, Series, Snapshot
 from retrieval_interp.emergence.text import emergence_json
+from retrieval_interp.model import ModelConfig
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, judge
 from retrieval_interp.reproduce.evidence import Evidence, Worth
@@ -21,7 +22,6 @@ from retrieval_interp.reproduce.gallery import figures
 from retrieval_interp.reproduce.heads import heads_emerge
 from retrieval_interp.reproduce.table import table_markdown
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig
 
 RECORD = {"command": "a command", "versions": {"torch": ["2"]}, "date": "2026-01-01"}
 RECIPE = {

@@ -25,8 +25,7 @@ from retrieval_interp.circuits.scan.scan import next_token_task, scan
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.next_token_task import NextTokenTask
-from retrieval_interp.views.scan_text import scan_text, scan_to_dict, scan_verdict
-from retrieval_interp.views.scan_view import scan_view
+from retrieval_interp.views.scan_view import scan_text, scan_to_dict, scan_verdict, scan_view
 from tests.browser import needs_chromium, page_in_chromium
 from tests.test_own_model import Lookup, bridge_of, hooked_model
 from tests.test_prompt_task import byte_pairs

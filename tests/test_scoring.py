@@ -6,12 +6,12 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, cut_losses, removed_losses
 from retrieval_interp.circuits.scores.tolerance import Uninformed
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.model import ModelConfig, build_model
 from retrieval_interp.views.score_text import score_to_dict
 from tests.test_ablation import hooks_left, naive_outputs
 
@@ -85,7 +85,7 @@ def test_models_and_batches_that_do_not_fit_are_refused(task, model):
     longer, other = RetrievalTask(steps=3), RetrievalTask(chains=3, steps=3, dim=4)
     with pytest.raises(InputError, match="found 8 and 8"):
         Scorer(model, longer, longer.sample(2))
-    with pytest.raises(InputError, match="s0 to s4, found one with 7"):
+    with pytest.raises(InputError, match="s0 to s4, found 7"):
         Scorer(model, task, other.sample(2))
     scorer = Scorer(model, task, task.sample(2))
     later = Circuit({Head(0, 0): OneHot((RolePath(1, 2),))}, 5)

@@ -17,11 +17,10 @@ import pytest
 import retrieval_interp as ri
 from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.emergence.report import render_emergence
-from retrieval_interp.reproduce.gallery import final_loss_figure, partial_loss_figure
+from retrieval_interp.model import build_model
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.tasks.structured import to_data
-from retrieval_interp.training.model import build_model
 from retrieval_interp.views.display import circuit_html
 from tests.tiny_run import SIZES, TASKS, log_data, run
 
@@ -32,9 +31,11 @@ needs_inspect = pytest.mark.skipif(
 
 # Nothing that is read runs
 
-MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml"}
-CALLS = {"eval", "exec", "compile", "__import__"}
-METHODS = {"torch.load", "torch.save", "os.system", "os.popen", "yaml.load"}
+DANGERS = {
+    *("pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml"),
+    *("eval", "exec", "compile", "__import__", "shell", "allow_pickle"),
+    *("torch.load", "torch.save", "os.system", "os.popen"),
+}
 
 
 def dangers(source):
@@ -46,17 +47,12 @@ def dangers(source):
             names = [alias.name.split(".")[0] for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [str(node.module).split(".")[0]]
-        found += [f"{node.lineno}: import {name}" for name in names if name in MODULES]
-        if isinstance(node, ast.ImportFrom):
-            full = {f"{node.module}.{alias.name}" for alias in node.names}
-            found += [f"{node.lineno}: {name}" for name in full & METHODS]
-        # exec("") runs nothing (see commands.run_command).
-        if not isinstance(node, ast.Call) or ast.unparse(node) == "exec('')":
-            continue
-        called = ast.unparse(node.func)
-        given = {word.arg: ast.unparse(word.value) for word in node.keywords}
-        if called in CALLS | METHODS or "True" in (given.get("shell"), given.get("allow_pickle")):
-            found.append(f"{node.lineno}: {called}")
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node) != "exec('')":
+            names = [ast.unparse(node.func)]
+            given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            names += [name for name in ("shell", "allow_pickle") if given.get(name) == "True"]
+        found += [f"{node.lineno}: {name}" for name in names if name in DANGERS]
     return found
 
 
@@ -144,8 +140,9 @@ def bench_pages(text, folder, capsys):
     yield "attention", bench.attention().save_html(folder / "attention.html").read_text()
     yield "report", bench.report(folder / "report.html").read_text()
     yield "bench", bench._repr_html_()
-    yield "circuit", circuit_html(bench.circuit)
+    yield "explorer", bench.explore().page
     yield "drawing", ri.draw_circuit(bench.circuit, 2, [1, 2, 0], task=task)
+    yield "circuit", circuit_html(bench.circuit)
 
 
 def ablate_page(text, folder, capsys):
@@ -167,16 +164,6 @@ def emergence_page(text, folder, capsys):
     page = render_emergence(named, text, 4, 0)
     # Plotly's own script is left out: it is large, and no part of it comes from a file.
     yield "emergence", re.sub(r"<script>/\*\*.*?</script>", "", page, flags=re.S)
-
-
-def sweep_figures(text, folder, capsys):
-    depth = {"layers": 1, "mean": 0.5, "min": 0.4, "max": 0.6, "partial_losses": [0.5]}
-    summary = {"grid": text, "scale": text, "asked": [text], "depths": [depth]}
-    for name, figure in (
-        ("left", final_loss_figure({text: summary})),
-        ("right", partial_loss_figure(summary)),
-    ):
-        yield name, figure.to_html(include_plotlyjs=False, div_id="figure")
 
 
 def log_page(text, folder, capsys):
@@ -202,7 +189,10 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, *(name for name, _ in attrs)))
-        self.links += [v for name, v in attrs if name in ("src", "href", "data", "action")]
+        links = [v for name, v in attrs if name in ("src", "href", "data", "action")]
+        # Downloads are made in the page; what they hold is escaped.
+        made = r"data:(application/json|image/svg\+xml),[\w%/.~-]*"
+        self.links += [link for link in links if not re.fullmatch(made, link)]
         self.inside = tag
         self.texts += [value or "" for _, value in attrs]
 
@@ -219,7 +209,6 @@ class Page(HTMLParser):
         bench_pages,
         ablate_page,
         emergence_page,
-        sweep_figures,
         pytest.param(log_page, marks=needs_inspect),
     ],
 )
@@ -235,7 +224,7 @@ def test_names_do_not_become_markup(make, tmp_path, capsys):
         assert found.elements == expected.elements and found.links == expected.links, name
         assert len(expected.scripts) == len(found.scripts), name
         assert "<script>alert(1)" not in hostile and "\u2028" not in "".join(found.scripts), name
-        if name in ("figure", "left", "right", "log"):
+        if name == "log":
             assert "\\u003cimg" not in hostile and "&lt;img" in hostile, name  # as Plotly reads it
         elif name != "circuit":  # which names no task
             assert any("alert" in part for part in (*found.texts, *found.scripts)), name
@@ -287,8 +276,7 @@ def test_the_guard_sees_a_request(tmp_path):
         "import contextlib, urllib.request\nwith contextlib.suppress(OSError):\n"
         "    urllib.request.urlopen('http://127.0.0.1:9')\n"
     )
-    done = asked_by([["asks"]], tmp_path)
-    assert len(done) == 1 and done[0].startswith("socket.")
+    assert len(asked_by([["asks"]], tmp_path)) == 1
 
 
 @pytest.mark.slow

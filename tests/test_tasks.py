@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import (
     GRAPHS,
     ConditionalRetrievalTask,
@@ -19,7 +20,6 @@ from retrieval_interp.tasks import (
     TrainingTask,
 )
 from retrieval_interp.tasks.structured import from_data, to_data
-from retrieval_interp.training.model import ModelConfig, build_model
 
 TASKS = [
     RetrievalTask(dim=2),

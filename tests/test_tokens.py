@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import KHopTask, RepeatedTokensTask
 from retrieval_interp.tasks.structured import from_data
-from retrieval_interp.training.model import ModelConfig, build_model
 
 TASKS = [
     RepeatedTokensTask(),

@@ -1,23 +1,21 @@
-import ast
 import json
-import os
-import random
+import platform
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
+from retrieval_interp.storage.run_folder import last_step
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.training.device import choose_device
 from retrieval_interp.training.loop import step_indices, train_model
-from retrieval_interp.training.model import ModelConfig, build_model
 
 TINY = Recipe(
     task=RetrievalTask(chains=2, steps=1, dim=2),
@@ -72,11 +70,6 @@ def test_bfloat16_rounds_matrix_products_and_nothing_that_is_kept():
         assert {p.dtype for p in trained.model.parameters()} == {torch.float32}
     assert first["bfloat16"] != first["float32"]
     assert first["bfloat16"] == pytest.approx(first["float32"], rel=2**-7)
-    losses = [
-        train_model(replace(TINY, learning_rate=0.01, precision=p), compile=False).metrics[-1]
-        for p in ("float32", "bfloat16")
-    ]
-    assert losses[1]["validation_loss"] == pytest.approx(losses[0]["validation_loss"], rel=0.05)
 
 
 def test_training_equals_a_loop_written_by_hand():
@@ -138,28 +131,24 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     recipe = replace(TINY, steps=4000, log_every=10, checkpoint_every=50)
     script = f"""
 import torch; torch.set_num_threads(1)
+from dataclasses import replace
 from retrieval_interp.training.loop import train_model
 from tests.test_training import TINY
-from dataclasses import replace
-recipe = replace(TINY, steps={recipe.steps}, log_every=10, checkpoint_every=50)
-train_model(recipe, {str(tmp_path / "killed")!r}, compile=False)
+recipe = replace(TINY, steps=4000, log_every=10, checkpoint_every=50)
+train_model(recipe, {str(tmp_path / "run")!r}, compile=False)
 """
-    draw, kills = random.Random(0), 0
-    while kills < 3:
-        process = subprocess.Popen([sys.executable, "-c", script], cwd=os.getcwd())
-        while not (tmp_path / "killed" / "metrics.jsonl").exists() and process.poll() is None:
+    for pause in (0.3, 1.1):
+        process = subprocess.Popen([sys.executable, "-c", script])
+        kept = last_step(tmp_path / "run")
+        while last_step(tmp_path / "run") == kept and process.poll() is None:
             time.sleep(0.01)
-        time.sleep(draw.uniform(0.2, 2.0) + (3.5 if kills else 0))
-        process.send_signal(signal.SIGKILL)
+        time.sleep(pause)
+        process.kill()
         assert process.wait() == -signal.SIGKILL, "the run was over before it was killed"
-        kills += 1
-        for path in (tmp_path / "killed").rglob("*.safetensors"):
-            if not path.name.startswith("."):
-                read_tensors(path, "whatever was written")  # whole, or this raises
-    finished = train_model(recipe, tmp_path / "killed", compile=False)
+    finished = train_model(recipe, tmp_path / "run", compile=False)
     undisturbed = train_model(recipe, compile=False)
     assert same(dict(finished.model.named_parameters()), dict(undisturbed.model.named_parameters()))
-    assert not list((tmp_path / "killed").rglob(".writing-*"))
+    assert not list((tmp_path / "run").rglob(".writing-*"))
     assert [row["step"] for row in finished.metrics] == [row["step"] for row in undisturbed.metrics]
 
 
@@ -188,9 +177,7 @@ from tests.test_training import TINY
 runs = [train_model(replace(TINY, steps=8), compile=compile) for compile in (False, True)]
 print(json.dumps([[run.record["compiled"], run.metrics] for run in runs]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=os.getcwd()
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     (eager, rows), (compiled, others) = json.loads(done.stdout)
     assert compiled and not eager
     for row, other in zip(rows, others):
@@ -207,39 +194,42 @@ def test_where_compiling_fails_training_goes_on_with_a_word(monkeypatch):
     assert not trained.record["compiled"]
 
 
-def test_a_folder_of_another_recipe_is_refused(tmp_path):
-    train_model(TINY, tmp_path / "run", compile=False)
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    other = replace(TINY, task=replace(TINY.task, chains=3))
-    with pytest.raises(InputError, match="with task.chains = 3, found one with task.chains = 2"):
-        train_model(other, tmp_path / "run", compile=False)
-    assert before == {
-        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
-    }
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_with_other_files_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="found a folder with other files"):
-        train_model(TINY, tmp_path, compile=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+def half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("damage", "recipe", "text"),
+    [
+        (lambda run: None, replace(TINY, batch=4), "batch = 4, found one with batch = 8"),
+        (lambda run: (run / "config.json").rename(run / "thesis.tex"), TINY, "other files"),
+        (lambda run: (run / "state.safetensors").unlink(), TINY, "found none; put it back"),
+        (lambda run: half(run / "state.safetensors"), TINY, "a run's state"),
+        (lambda run: (run / "metrics.jsonl").write_text("x\n{}\n"), TINY, "line 1"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_refused_and_nothing_is_lost(tmp_path, damage, recipe, text):
+    with pytest.raises(Stop):
+        train_model(TINY, tmp_path / "run", compile=False, on_step=stop_at(25))
+    damage(tmp_path / "run")
+    before = files(tmp_path)
+    with pytest.raises(InputError, match=text):
+        train_model(recipe, tmp_path / "run", compile=False)
+    assert files(tmp_path) == before
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
     def second(done, row):
-        if done == 1:
-            with pytest.raises(InputError, match="that no other process is training"):
-                train_model(TINY, tmp_path / "run", compile=False)
-            raise Stop
+        with pytest.raises(InputError, match="that no other process is training"):
+            train_model(TINY, tmp_path / "run", compile=False)
+        raise Stop
 
     with pytest.raises(Stop):
         train_model(TINY, tmp_path / "run", compile=False, on_step=second)
-
-
-def test_an_unwritable_place_is_refused_in_one_line(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="expected a folder that can be written"):
-        train_model(TINY, tmp_path / "file" / "run", compile=False)
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
@@ -260,36 +250,12 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     assert same(state(tmp_path / "run"), state(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize(
-    ("damage", "text"),
-    [
-        (lambda run: (run / "state.safetensors").unlink(), "expected the state that belongs to"),
-        (
-            lambda run: (run / "state.safetensors").write_bytes(
-                (run / "checkpoints" / "step-000020.safetensors").read_bytes()
-            ),
-            "state.safetensors: a run's state: expected the key 'step', which is missing",
-        ),
-        (lambda run: (run / "metrics.jsonl").write_text("x\n{}\n"), "a JSON object in line 1"),
-        (lambda run: (run / "metrics.jsonl").write_text('{"step": "4"}\n'), "line 1: step: exp"),
-    ],
-)
-def test_a_damaged_run_is_refused_and_nothing_is_lost(tmp_path, damage, text):
-    with pytest.raises(Stop):
-        train_model(TINY, tmp_path / "run", compile=False, on_step=stop_at(25))
-    damage(tmp_path / "run")
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=text):
-        train_model(TINY, tmp_path / "run", compile=False)
-    assert before == {
-        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
-    }
-
-
 def test_a_run_killed_before_its_first_file_can_start_again(tmp_path):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "lock").touch()
+    (tmp_path / "run" / ".writing-config.json-abc").write_text("{")
     assert train_model(replace(TINY, steps=2), tmp_path / "run", compile=False).record["step"] == 2
+    assert not list((tmp_path / "run").rglob(".writing-*"))
 
 
 def test_a_diverging_run_stops_with_a_word():
@@ -306,11 +272,8 @@ def test_devices_that_are_not_there_are_refused():
             choose_device("cuda")
 
 
-# Watchers
-
-
 class Recorder:
-    """A watcher of a few lines: training asks for no more."""
+    """A callback of a few lines: training asks for no more."""
 
     def __init__(self):
         self.seen = []
@@ -325,19 +288,30 @@ class Recorder:
         self.seen.append(step)
 
 
-def test_anything_can_watch(tmp_path):
-    watcher = Recorder()
-    train_model(TINY, tmp_path, compile=False, watch=watcher)
-    started = [("check", tmp_path), ("start", tmp_path, 0)]
-    assert watcher.seen == [*started, *range(5, 61, 5)]
+def test_a_callback_sees_the_model_at_every_log_step(tmp_path):
+    recorder = Recorder()
+    train_model(TINY, tmp_path, compile=False, watch=recorder)
+    assert recorder.seen == [("check", tmp_path), ("start", tmp_path, 0), *range(5, 61, 5)]
     alone = Recorder()
     train_model(replace(TINY, steps=7), compile=False, watch=alone)
     assert alone.seen == [("start", None, 0), 5, 7]
 
 
-def test_training_knows_nothing_of_who_watches():
-    folder = Path(__file__).parent.parent / "retrieval_interp" / "training"
-    for path in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                assert not (node.module or "").startswith("retrieval_interp.emergence"), path
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+def test_large_tensors_come_to_get_the_same_memory_again():
+    script = """
+import resource, torch
+from retrieval_interp.training.freed_memory import keep_freed_memory
+keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    torch.ones(12 * 2**20)  # 48 MiB
+before = faults()
+for _ in range(10):
+    torch.ones(12 * 2**20)
+print(faults() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert int(done.stdout) < 48 * 2**20 // 4096  # ten times as many otherwise

@@ -1,18 +1,16 @@
+"""The workbench: what is supposed is measured exactly, and what cannot be is refused."""
+
 import json
-import sys
-from html import unescape
 
 import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.bench.workbench import Workbench
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
+from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
-from retrieval_interp.training.model import build_model
-from retrieval_interp.views.paper import paper_reports
+from retrieval_interp.views.paper import Reported, paper_reports
 from retrieval_interp.views.report import render_report
-from retrieval_interp.views.score_text import Reported
 
 
 @pytest.fixture
@@ -35,19 +33,14 @@ def test_what_is_supposed_is_measured_exactly(bench):
     intact = naive_loss(bench, ri.Circuit({}, 5))
     assert bench.loss == pytest.approx(intact, abs=1e-5)
     lines = ["L1.H0 s0<-s2", "L1.H0 s0<-s4", "L2.H1 uniform", "L0.H1 one-hot s2<-s1 s4<-s3"]
-    for number, line in enumerate([*lines, "L0.H0 role-mean", "L2.H1 original"], start=1):
+    for line in [*lines, "L0.H0 role-mean", "L2.H1 original"]:
+        asked = bench.loss_with(line)
         view = bench.suppose(line)
-        assert view.data == bench.loss
+        assert view.data == bench.loss == pytest.approx(asked, abs=1e-6)
         assert bench.loss == pytest.approx(naive_loss(bench, bench.circuit), abs=1e-5)
         assert f"{bench.loss:.4f}" in repr(view) and f"{bench.loss:.4f}" in view.html
-        assert len(bench._steps) == number + 1
     assert str(bench.circuit[1, 0]) == "shared s0<-s2 s0<-s4"
     assert bench.intact_loss == pytest.approx(intact, abs=1e-5)
-    before = bench.circuit
-    asked = bench.loss_with("L2.H0 uniform")
-    assert bench.circuit == before and bench.suppose("L2.H0 uniform").data == pytest.approx(
-        asked, abs=1e-6
-    )
 
 
 def test_changes_are_taken_back_one_by_one(bench):
@@ -62,72 +55,69 @@ def test_changes_are_taken_back_one_by_one(bench):
     bench.undo()
     assert "L1.H0: one-hot s0<-s2 -> shared s0<-s2 s0<-s4" in repr(bench.undo())
     assert bench.circuit == second and bench.loss == loss
+    assert "nothing changed" in repr(bench.suppose("L2.H0 identity"))
     bench.undo()
     assert bench.circuit == first and not bench.undoable
-    with pytest.raises(InputError, match="undo: expected a change to take back, found none"):
-        bench.undo()
+    bench.suppose("L0.H0 uniform")
+    assert bench.circuit[0, 0] == UNIFORM
+    bench.suppose(*(f"{head} original" for head in bench.heads))
+    assert bench.circuit.mechanisms == {}
+    assert bench.loss == pytest.approx(bench.intact_loss, abs=1e-6)
 
 
-def test_supposing_the_same_again_changes_nothing(bench):
-    bench.suppose("L1.H0 uniform")
-    assert "nothing changed" in repr(bench.suppose("L1.H0 uniform"))
-    bench.undo()
-    assert not bench.undoable
+BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
 
 
 @pytest.mark.parametrize(
-    ("line", "text"),
+    ("act", "text"),
     [
-        ("L9.H0 uniform", r"expected a head from L0\.H0 to L2\.H1, found L9\.H0"),
-        ("L0.H7 s2<-s1", r"expected a head from L0\.H0 to L2\.H1, found L0\.H7"),
-        ("L0.H7 role-mean", r"expected a head from L0\.H0 to L2\.H1, found L0\.H7"),
-        ("L0.H0 s0<-s9", "expected a role from s0 to s4, found 's9'"),
-        ("L0.H0 s2<-s0", "L0.H0: expected a source before its destination"),
-        ("L0.H0 sideways", "expected a line such as"),
+        (lambda bench: bench.suppose("L1.H1 identity", "L9.H0 uniform"), "found L9.H0"),
+        (lambda bench: bench.suppose("L0.H7 s2<-s1"), "found L0.H7"),
+        (lambda bench: bench.suppose("L0.H7 role-mean"), "found L0.H7"),
+        (lambda bench: bench.suppose("L0.H0 s0<-s9"), "role"),
+        (lambda bench: bench.suppose("L0.H0 s2<-s0"), "source before its destination"),
+        (lambda bench: bench.suppose(BACK), "source before its destination"),
+        (lambda bench: bench.suppose(ri.Circuit({}, 3)), "5 roles"),
+        (lambda bench: bench.suppose("L0.H0 sideways"), "expected a line such as"),
+        (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
+        (lambda bench: bench.undo(), "undo"),
+        (lambda bench: bench.attention(layer=3), "layer: expected 0 to 2, found 3"),
+        (lambda bench: bench.attention(examples=[0, 99]), "example: expected 0 to 7, found 99"),
+        (lambda bench: bench.attention(examples=[]), "at least one"),
+        (lambda bench: bench.roles(layer=3), "layer: expected 0 to 2, found 3"),
+        (lambda bench: bench.ablations(least=2.0), "least"),
+        (lambda bench: bench.save("missing/folder/c.json"), "existing folder"),
+        (lambda bench: bench.report("missing/folder/r.html"), "existing folder"),
+        (lambda bench: bench.roles().save_html("missing/folder/r.html"), "existing folder"),
+        (lambda bench: ri.open(bench.model), "a hooked model and a task"),
+        (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
+        (lambda bench: ri.open("nothing-of-this-name"), "nothing-of-this-name"),
+        (lambda bench: ri.open(bench.model, bench.task, examples=1), "examples"),
+        (lambda bench: ri.open(bench.model, bench.task, seed=-1), "seed"),
+        (lambda bench: ri.open(bench.model, bench.task, tolerance=float("nan")), "tolerance"),
+        (lambda bench: ri.open(bench.model, ri.RetrievalTask(chains=3, steps=3, dim=4)), "model"),
     ],
 )
-def test_what_is_not_there_is_refused_and_changes_nothing(bench, line, text):
-    bench.suppose("L1.H0 uniform")
-    before = bench.circuit
+def test_what_is_not_there_is_refused_and_changes_nothing(bench, act, text):
     with pytest.raises(InputError, match=text):
-        bench.suppose("L1.H1 identity", line)
-    assert bench.circuit == before
-    with pytest.raises(InputError, match=r"expected a path of the circuit \(none\)"):
-        bench.remove("L1.H0 s0<-s2")
-    wrong = ri.Circuit({}, 5).replace((0, 0), ri.mechanisms.OneHot((ri.RolePath(2, 0),)))
-    with pytest.raises(InputError, match="source before its destination"):
-        bench.suppose(wrong)
-    assert bench.circuit == before
+        act(bench)
+    assert bench.circuit.mechanisms == {} and not bench.undoable
 
 
 def test_attention_and_roles_are_the_models(bench):
     view = bench.attention(layer=1, examples=[2, 5])
     _, cache = bench.model.run_with_cache(bench.batch.inputs)
     torch.testing.assert_close(view.data, cache["blocks.1.attn.hook_pattern"][[2, 5]])
-    torch.testing.assert_close(
-        bench.roles().data, ri.mean_attention(bench.model, bench.batch), atol=1e-6, rtol=0
-    )
+    by_role = ri.mean_attention(bench.model, bench.batch)
+    torch.testing.assert_close(bench.roles().data, by_role, atol=1e-6, rtol=0)
+    last = bench.roles(layer=2)
+    assert last.data.shape == (1, 2, 5, 5)
+    assert "L2.H1" in repr(last) and "L2.H0" in last.html and "L0.H0" not in last.html
     bench.suppose("L0.H0 uniform")
     first = bench.attention(layer=0, examples=3, with_circuit=True).data[0, 0]
     torch.testing.assert_close(first[4, :5], torch.full((5,), 0.2))
     there = bench.roles(with_circuit=True)
-    assert "with the circuit in place" in repr(there)
     assert not torch.allclose(there.data[1], bench.roles().data[1])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"layer": 3}, "layer: expected 0 to 2, found 3"),
-        ({"layer": -1}, "layer: expected 0 to 2, found -1"),
-        ({"examples": 8}, "example: expected 0 to 7, found 8"),
-        ({"examples": [0, 99]}, "example: expected 0 to 7, found 99"),
-        ({"examples": []}, "example: expected at least one, found none"),
-    ],
-)
-def test_layers_and_examples_that_are_not_there_are_refused(bench, arguments, text):
-    with pytest.raises(InputError, match=text):
-        bench.attention(**arguments)
 
 
 def test_with_nothing_supposed_the_intact_model_is_scored(bench):
@@ -135,6 +125,10 @@ def test_with_nothing_supposed_the_intact_model_is_scored(bench):
     assert "Nothing is supposed yet" in repr(view) and "Nothing is supposed yet" in view.html
     assert view.data.combined_loss == view.data.baseline_loss
     assert view.data.baseline_loss == pytest.approx(bench.loss, abs=1e-6)
+    assert view.data.tolerance == 0.05
+    bench.tolerance = 5.0
+    assert bench.score().data.tolerance == 5.0  # scored anew
+    assert "the model has not learned the task" in repr(bench.discover())
 
 
 @pytest.mark.slow
@@ -151,69 +145,53 @@ def test_the_shipped_model_from_the_first_look_to_the_report(small, tmp_path, ca
     small.suppose(ri.Circuit({}, 7))
     assert small.load(path).data == pytest.approx(found.data, abs=1e-6) and small.circuit == kept
     page = small.report(tmp_path / "report.html").read_text()
-    assert (
-        f"{view.data.combined_loss:.4f}" in page
-        and "ri.open(&#39;small&#39;, examples=64, seed=0, tolerance=0.05)" in page
-    )
+    assert f"{view.data.combined_loss:.4f}" in page
+    assert "ri.open(&#39;small&#39;, examples=64, seed=0, tolerance=0.05)" in page
     assert "L4   H0 one-hot" in repr(small) and "<svg" in small._repr_html_()
     printed = capsys.readouterr()
     assert printed.out == printed.err == ""
 
 
-def test_the_control_is_of_the_same_examples(small):
-    """The report's numbers are those of the command on the same examples."""
-    score = small.score().data
-    batch = small.task.sample(64, split="test")
-    again = ri.score_circuit(small.model, small.task, small.circuit, batch)
-    assert again.combined_loss == pytest.approx(score.combined_loss, abs=1e-6)
-    page = render_report(again, small.model, small.task, name="x", seed=0, command="y")
-    assert "trained" not in page
-
-
 def test_the_report_shows_what_was_measured_and_measures_no_more(bench, tmp_path, monkeypatch):
     bench.suppose("L1.H0 s0<-s2")
     score, drawn = bench.score().data, bench.roles()
+    batch = bench.task.sample(8, split="test")  # as the command draws them
+    again = ri.score_circuit(bench.model, bench.task, bench.circuit, batch)
+    assert again.combined_loss == pytest.approx(score.combined_loss, abs=1e-6)
+    assert "trained" not in render_report(
+        again, bench.model, bench.task, name="", seed=0, command=""
+    )
 
-    def again(*arguments, **more):
+    def measured(*arguments, **more):
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("retrieval_interp.views.report.mean_attention", again)
-    monkeypatch.setattr(type(bench.task), "sample", again)
+    monkeypatch.setattr("retrieval_interp.views.report.mean_attention", measured)
+    monkeypatch.setattr(type(bench.task), "sample", measured)
     page = bench.report(tmp_path / "report.html").read_text()
+    assert "<h1>Circuit of RetrievalTask model</h1>" in page  # of no configured name
     assert f"{score.combined_loss:.4f}" in page
-    about = f"{bench.task.path_label(4, 3)}: {float(drawn.data[0, 1, 4, 3]):.3f}"
-    assert f'<td title="{about}" style="--w:' in unescape(page)
+    assert f": {float(drawn.data[0, 1, 4, 3]):.3f}" in page
 
 
-def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, bench, tmp_path):
+def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, tmp_path):
     small.suppose(ri.Circuit({}, 7))
     small.suppose("L4.H0 s0<-s4")
     view = small.score()
-    words = " ".join(repr(view).split())
-    assert "; paper: below 0.05)" in words
-    assert "(paper: 0.17 to 0.89 per path, 0.05 to 0.1 in the first useful layer)" in words
-    beside = "the paper reports a loss below 0.05 with all heads replaced, and, with one path"
-    for html in (view.html, small.report(tmp_path / "report.html").read_text()):
-        verdict = html.partition('class="verdict')[2].partition("</p>")[0]
-        assert "intact" in verdict and "paper" not in verdict  # ours stand alone
-        assert beside in " ".join(html.split())
+    assert "paper: below 0.05" in repr(view) and "paper: 0.17 to 0.89" in " ".join(
+        repr(view).split()
+    )
     page = small.report(tmp_path / "report.html").read_text()
+    for html in (view.html, page):
+        verdict = html.partition('class="verdict')[2].partition("</p>")[0]
+        assert "intact" in verdict and "paper" not in verdict  # ours by themselves
+        assert "the paper reports a loss below 0.05 with all heads replaced" in " ".join(
+            html.split()
+        )
     assert "Mechanism and Emergence of Stacked Attention Heads" in page
     assert "paper" not in ri.verdict(view.data, small.task)  # which nobody told
-    reported = Reported("Someone, somewhere", "they", "a lot", "more")
-    assert "; they: a lot)" in ri.verdict(view.data, small.task, reported)
     assert paper_reports(ri.EquationsTask()) == Reported("")
     units = paper_reports(ri.RetrievalTask(tokens="unit"))
     assert units.citation and not units.combined  # whose losses are on another scale
-
-
-def test_an_own_model_is_called_by_its_configuration_or_its_task(model, task, bench, tmp_path):
-    """Not by its class, which says nothing."""
-    assert ri.open(model, task, examples=8).name == "RetrievalTask model"
-    page = bench.report(tmp_path / "report.html").read_text()
-    assert "<h1>Circuit of RetrievalTask model</h1>" in page
-    model.cfg.model_name = "attn-only-2l"
-    assert ri.open(model, task, examples=8).name == "attn-only-2l"
 
 
 def test_tables_are_text_in_a_notebook_too(bench, monkeypatch, capsys):
@@ -224,141 +202,56 @@ def test_tables_are_text_in_a_notebook_too(bench, monkeypatch, capsys):
     assert "baseline MSE" in table and "L0.H0" not in capsys.readouterr().out
 
 
-def test_a_model_needs_a_task_and_a_checkpoint_has_its_own(model, task):
-    with pytest.raises(InputError, match=r"VectorTransformer\): ri.open\(model, task\)"):
-        ri.open(model)
-    with pytest.raises(InputError, match="expected none for a checkpoint"):
-        ri.open("small", task)
-    with pytest.raises(InputError, match="nothing-of-this-name"):
-        ri.open("nothing-of-this-name")
-    with pytest.raises(InputError, match="examples: expected 2 to 1000000, found 1"):
-        ri.open(model, task, examples=1)
-    with pytest.raises(InputError, match="tolerance: expected a number above 0, found 0"):
-        ri.open(model, task, tolerance=0.0)
-    other = ri.RetrievalTask(chains=3, steps=3, dim=4)
-    with pytest.raises(InputError, match="expected a model with 8 inputs and 12 outputs"):
-        ri.open(model, other)
-
-
 def test_a_model_on_another_device_is_refused(task, config):
-    model = build_model(config, task)
     batch = task.sample(4)
-    elsewhere = model.to("meta", print_details=False)
-    with pytest.raises(InputError, match=r"model's device, meta, found it on cpu; use batch\.to"):
+    elsewhere = build_model(config, task).to("meta", print_details=False)
+    with pytest.raises(InputError, match="found it on cpu"):
         ri.attention_view(elsewhere, task, batch)
     with pytest.raises(InputError, match="found it on cpu"):
         ri.score_circuit(elsewhere, task, ri.Circuit({}, 5), batch)
-
-
-def test_files_that_cannot_be_written_are_refused_first(bench, tmp_path):
-    for write in (bench.save, bench.report, bench.roles().save_html):
-        with pytest.raises(InputError, match="expected an existing folder"):
-            write(tmp_path / "missing" / "file")
-
-
-def test_without_widgets_there_is_a_static_view(bench, monkeypatch):
-    monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.delitem(sys.modules, "retrieval_interp.explorer.widget", raising=False)
-    view = bench.explore()
-    assert isinstance(view, ri.View)
-    assert "needs anywidget, which is not installed: pip install" in repr(view)
-    assert "needs anywidget" in view.html and "<svg" in view.html
-
-
-def test_original_everywhere_changes_nothing(bench):
-    lines = [f"{head} original" for head in bench.heads]
-    bench.suppose("L0.H0 uniform")
-    assert bench.circuit[0, 0] == UNIFORM
-    bench.suppose(*lines)
-    assert bench.circuit.mechanisms == {}
-    assert bench.loss == pytest.approx(bench.intact_loss, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"examples": True}, "examples: expected 2 to 1000000, found True"),
-        ({"seed": -1}, "seed: expected 0 to"),
-        ({"tolerance": float("nan")}, "tolerance: expected a number above 0, found nan"),
-        ({"tolerance": float("inf")}, "tolerance: expected a number above 0, found inf"),
-    ],
-)
-def test_other_numbers_are_refused(model, task, arguments, text):
-    with pytest.raises(InputError, match=text):
-        Workbench(
-            model,
-            task,
-            "x",
-            {},
-            progress=lambda items, what: items,
-            **{"examples": 8, "seed": 0, "tolerance": 0.05, **arguments},
-        )
 
 
 def test_a_changed_model_is_not_measured_with_what_was_kept(bench):
     bench.suppose("L0.H0 uniform")
     hook = ("blocks.1.attn.hook_z", lambda z, hook: 2 * z)
     with bench.model.hooks(fwd_hooks=[hook]):
-        with pytest.raises(InputError, match="found other weights or hooks; open it again"):
+        with pytest.raises(InputError, match="open it again"):
             bench.suppose("L1.H0 uniform")
     bench.suppose("L1.H0 uniform")
     with torch.no_grad():
         bench.model.blocks[2].attn.W_O.mul_(0.5)
     for ask in (bench.score, lambda: bench.loss_with("L2.H0 uniform")):
-        with pytest.raises(InputError, match="found other weights or hooks; open it again"):
+        with pytest.raises(InputError, match="open it again"):
             ask()
 
 
-def test_another_tolerance_is_scored_anew(bench):
-    assert bench.score().data.tolerance == 0.05
-    bench.tolerance = 5.0
-    assert bench.score().data.tolerance == 5.0
-
-
-def test_an_interrupted_change_leaves_the_last_one(small, monkeypatch):
+def test_an_interrupted_change_leaves_the_last_one(bench, monkeypatch):
     """Ctrl-C in the middle of a run must not leave half of it behind."""
     from retrieval_interp.circuits.runs.role_runs import RoleRuns
 
-    small.suppose(ri.Circuit({}, 7))
-    small.suppose("L4.H0 s0<-s4")
-    before, loss, expected = small.circuit, small.loss, small.loss_with("L2.H0 uniform")
-    small.loss_with("L0.H0 uniform")  # the last run need not be run again
+    bench.suppose("L2.H0 s0<-s4")
+    before, loss, expected = bench.circuit, bench.loss, bench.loss_with("L1.H0 uniform")
+    bench.loss_with("L0.H0 uniform")  # the last run need not be run again
 
     def interrupted(self, residual):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(RoleRuns, "_read_out", interrupted)
-        for change in (lambda: small.suppose("L2.H0 uniform"), small.undo):
+        for change in (lambda: bench.suppose("L1.H0 uniform"), bench.undo):
             with pytest.raises(KeyboardInterrupt):
                 change()
-    assert (small.circuit, small.loss) == (before, loss)
-    assert small.suppose("L2.H0 uniform").data == pytest.approx(expected, abs=1e-6)
+    assert (bench.circuit, bench.loss) == (before, loss)
+    assert bench.suppose("L1.H0 uniform").data == pytest.approx(expected, abs=1e-6)
 
 
 def test_circuits_of_other_tasks_are_not_loaded(bench, tmp_path):
     path = tmp_path / "circuit.json"
-    for task, text in (
-        ({"name": "sorting", "steps": 2}, "expected a circuit for the task 'retrieval'"),
-        ({"name": "retrieval", "steps": 9}, "for chains of 2 steps"),
+    for data, text in (
+        ({"heads": [], "task": {"name": "sorting", "steps": 2}}, "task"),
+        ({"heads": [], "task": {"name": "retrieval", "steps": 9}}, "2 steps"),
+        ({"heads": [], "enabling": ["L1.H0 s4<-s0"]}, "source before its destination"),
     ):
-        path.write_text(json.dumps({"heads": [], "task": task}))
+        path.write_text(json.dumps(data))
         with pytest.raises(InputError, match=text):
             bench.load(path)
-    path.write_text(json.dumps({"heads": [], "enabling": ["L1.H0 s4<-s0"]}))
-    with pytest.raises(InputError, match="source before its destination"):
-        bench.load(path)
-    with pytest.raises(InputError, match="expected one for the task's 5 roles, found one for 3"):
-        bench.suppose(ri.Circuit({}, 3))
-
-
-def test_an_untrained_model_has_no_circuit_and_the_view_says_so(bench):
-    assert "the model has not learned the task" in repr(bench.discover())
-
-
-def test_layers_can_be_looked_at_one_by_one(bench):
-    view = bench.roles(layer=2)
-    assert view.data.shape == (1, 2, 5, 5)
-    assert "L2.H1" in repr(view) and "L2.H0" in view.html and "L0.H0" not in view.html
-    with pytest.raises(InputError, match="layer: expected 0 to 2, found 3"):
-        bench.roles(layer=3)

@@ -8,6 +8,7 @@ from retrieval_interp.circuits import Circuit, parse_circuit, parse_head_path
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Losses, Series
 from retrieval_interp.emergence.watch import Probe
+from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import (
     ConditionalRetrievalTask,
     EquationsTask,
@@ -15,7 +16,6 @@ from retrieval_interp.tasks import (
     RepeatedTokensTask,
     RetrievalTask,
 )
-from retrieval_interp.training.model import ModelConfig, build_model
 
 TASKS = (
     RetrievalTask(chains=2, steps=1, dim=2),

@@ -3,7 +3,7 @@
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from retrieval_interp.training.word_tokenizer import word_tokenizer
+from retrieval_interp.model import word_tokenizer
 
 
 def _trained(texts, before, after, vocab_size, bos, alphabet=()):

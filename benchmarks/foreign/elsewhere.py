@@ -21,7 +21,7 @@ from torch import Tensor
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Scorer
-from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.tolerance import (
     Bar,
     constant_loss,

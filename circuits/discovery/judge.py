@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution.estimates import Attribution, attribute
+from retrieval_interp.circuits.attribution import Attribution, attribute
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
-from retrieval_interp.circuits.runs.hook_runs import HookRuns
-from retrieval_interp.circuits.runs.losses import standard_error
+from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.circuits.scores.tolerance import Bar, has_learned, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError, Task
@@ -95,8 +94,8 @@ class Judge:
 
         Estimated if they are many, else exact, on the first 16 examples.
         """
-        hooked = isinstance(self.parts[0].runs, HookRuns)
-        many = len(trials) > (self.options.few if hooked else self.options.few_fast)
+        fast = self.parts[0].runs.compute_changes_only
+        many = len(trials) > (self.options.few_fast if fast else self.options.few)
         if many and self._estimable:
             few = self.batch[: self.options.estimated]
             gradients = attribution(self.model, self.task, few, circuit)

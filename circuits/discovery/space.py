@@ -9,7 +9,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,
@@ -22,8 +22,12 @@ from retrieval_interp.circuits.mechanisms import (
     position_rules,
 )
 from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.runs.means import position_means, role_mean
-from retrieval_interp.circuits.runs.pattern_shares import pattern_shares, role_shares
+from retrieval_interp.circuits.runs.means import (
+    pattern_shares,
+    position_means,
+    role_mean,
+    role_shares,
+)
 from retrieval_interp.tasks import Batch
 
 

@@ -1,8 +1,7 @@
 """Applying a circuit to a hooked model by replacing attention patterns (paper, appendix E).
 
 Patterns are replaced at TransformerLens's `hook_pattern`, after the softmax, so any model with
-these hook points will do. If a model only shows its pattern there, its `hook_z` is replaced instead
-(`circuits.hooks.by_values`). Hooks live inside one `with` block.
+these hook points will do.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,60 +12,15 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import check_paths, cut_paths
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.hooks.by_values import pattern_is_used, value_hooks
-from retrieval_interp.circuits.hooks.points import is_causal, pattern_hook_name
+from retrieval_interp.circuits.attention import cut_paths
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hooks.by_values import value_hooks
+from retrieval_interp.circuits.hooks.hooked import Hooked, is_causal, pattern_hook_name
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.tasks import Batch, InputError
 
 PatternHook = Callable[..., Tensor | None]
 _KEPT = 64_000_000  # weights of patterns that are kept
-
-
-def circuit_hooks(
-    circuit: Circuit,
-    batch: Batch,
-    causal: bool,
-    first_layer: int = 0,
-    by_values: bool = False,
-    known: "Patterns | None" = None,
-) -> list[tuple[str, PatternHook]]:
-    """Hooks that replace the attention of a circuit's heads.
-
-    Args:
-        circuit: the mechanisms to apply.
-        batch: the batch that the hooks are for.
-        causal: whether the model masks later positions.
-        first_layer: skip the layers before this one.
-        by_values: replace the heads' results, for models that ignore the pattern that a hook
-            returns (`circuits.hooks.by_values`).
-        known: patterns of this batch, kept from other circuits.
-
-    Returns:
-        Pairs of hook name and hook, for `model.hooks` or `model.run_with_hooks`.
-    """
-    layers: dict[int, list[Head]] = {}
-    for head in circuit.mechanisms:
-        if head.layer >= first_layer:
-            layers.setdefault(head.layer, []).append(head)
-    hooks: list[tuple[str, PatternHook]] = []
-    build = known or Patterns(batch, causal)
-    for layer, heads in layers.items():
-        patterns, cuts = {}, {}
-        for head in heads:
-            mechanism = circuit[head]
-            if mechanism.keeps_own:
-                check_paths(mechanism.paths, batch.roles, causal, names=circuit.role_names)
-                cuts[head.head] = mechanism.paths
-            else:
-                patterns[head.head] = build(mechanism)
-        if by_values:
-            hooks += value_hooks(layer, patterns, cuts, batch, causal)
-        else:
-            hook = partial(_replace_heads, patterns=patterns, cuts=cuts, roles=batch.roles)
-            hooks.append((pattern_hook_name(layer), hook))
-    return hooks
 
 
 class Patterns:
@@ -94,33 +48,52 @@ class Patterns:
         return pattern
 
 
+def _circuit_hooks(
+    model: Any, circuit: Circuit, batch: Batch, first_layer: int, pattern_of: Patterns
+) -> list[tuple[str, PatternHook]]:
+    """Hooks that replace the attention of a circuit's heads, from a layer on."""
+    layers: dict[int, dict[int, Mechanism]] = {}
+    for head, mechanism in circuit.mechanisms.items():
+        if head.layer >= first_layer:
+            layers.setdefault(head.layer, {})[head.head] = mechanism
+            pattern_of.where.check(mechanism.paths, names=circuit.role_names)
+    if not layers:
+        return []
+    if not Hooked(model).pattern_is_used(batch):
+        return [
+            hook
+            for layer, heads in layers.items()
+            for hook in value_hooks(layer, heads, pattern_of, batch, is_causal(model))
+        ]
+    return [
+        (
+            pattern_hook_name(layer),
+            partial(_replace_heads, mechanisms=heads, pattern_of=pattern_of, batch=batch),
+        )
+        for layer, heads in layers.items()
+    ]
+
+
 def _replace_heads(
     pattern: Float[Tensor, "batch head dest src"],
     hook: Any,
-    patterns: dict[int, Tensor],
-    cuts: dict[int, tuple[RolePath, ...]],
-    roles: Tensor,
+    mechanisms: dict[int, Mechanism],
+    pattern_of: Patterns,
+    batch: Batch,
 ) -> Float[Tensor, "batch head dest src"]:
-    for replacement in patterns.values():
-        if replacement.shape[-2:] != pattern.shape[-2:] or len(replacement) not in (
-            1,
-            len(pattern),
-        ):
-            raise InputError(
-                f"ablation: the circuit was applied for a batch of {len(replacement)} examples and "
-                f"{replacement.shape[-1]} positions, but the model ran on {len(pattern)} and "
-                f"{pattern.shape[-1]}; run the same batch"
-            )
-    if cuts and len(roles) != len(pattern):
+    examples, length = batch.inputs.shape[:2]
+    if (examples, length) != (len(pattern), pattern.shape[-1]):
         raise InputError(
-            f"ablation: the circuit was applied for a batch of {len(roles)} examples, but the "
-            f"model ran on {len(pattern)}; run the same batch"
+            f"ablation: the circuit was applied for a batch of {examples} examples and {length} "
+            f"positions, but the model ran on {len(pattern)} and {pattern.shape[-1]}; run the same "
+            "batch"
         )
     replaced = pattern.clone()
-    for head, paths in cuts.items():
-        replaced[:, head] = cut_paths(pattern[:, head], paths, roles)
-    for head, replacement in patterns.items():
-        replaced[:, head] = replacement.to(pattern)
+    for head, mechanism in mechanisms.items():
+        if mechanism.keeps_own:
+            replaced[:, head] = cut_paths(pattern[:, head], mechanism.paths, batch.roles)
+        else:
+            replaced[:, head] = pattern_of(mechanism).to(pattern)
     return replaced
 
 
@@ -164,8 +137,8 @@ def ablated(
         0.034
     """
     circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
-    by_values = bool(circuit.mechanisms) and not pattern_is_used(model, batch)
-    hooks = circuit_hooks(circuit, batch, is_causal(model), first_layer, by_values, known)
+    pattern_of = known or Patterns(batch, is_causal(model))
+    hooks = _circuit_hooks(model, circuit, batch, first_layer, pattern_of)
     fired: set[str] = set()
 
     def noting(name: str, function: PatternHook) -> PatternHook:

@@ -26,7 +26,7 @@ from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.tasks import InputError, RetrievalTask
 
 if TYPE_CHECKING:
-    from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+    from retrieval_interp.circuits.models.transformer import VectorTransformer
 
 BETA = 2.0**26
 PENALTY = 2.0**-12
@@ -119,8 +119,10 @@ def _build(
     n_layers: int,
     n_heads: int,
 ) -> "VectorTransformer":
-    from retrieval_interp.circuits.models.transformer import HookedTransformerConfig
-    from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+    from retrieval_interp.circuits.models.transformer import (
+        HookedTransformerConfig,
+        VectorTransformer,
+    )
 
     dim = task.dim
     eye = torch.eye(dim)

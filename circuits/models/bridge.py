@@ -12,7 +12,7 @@ from torch import Tensor
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
-from retrieval_interp.circuits.models.vectors import embed_vectors
+from retrieval_interp.circuits.models.either import embed_vectors
 
 
 class VectorBridge(TransformerBridge):
@@ -23,11 +23,7 @@ class VectorBridge(TransformerBridge):
     def forward(  # type: ignore[override]
         self, input: Float[Tensor, "batch pos d_in"], *arguments: Any, **options: Any
     ) -> Any:
-        """As TransformerBridge's, which takes floats for embeddings.
-
-        Raises:
-            InputError: the input is not [batch, pos, d_in].
-        """
+        """As TransformerBridge's, which takes floats for embeddings."""
         return super().forward(embed_vectors(input, self.W_E), *arguments, **options)
 
 

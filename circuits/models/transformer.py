@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.models.version import check_trainable
+from retrieval_interp.circuits.models.either import check_trainable, embed_vectors
 
 try:
     from transformer_lens import HookedTransformer
@@ -24,7 +24,6 @@ except ImportError:
 class Attention(StockAttention):
     """TransformerLens's attention; compiled, one matrix product gives queries, keys and values.
 
-    Three products read their input three times, and narrow heads are limited by memory bandwidth.
     Uncompiled, the stock code runs, because hooks may write into the tensors they get, which must
     then not be views of one tensor. It also runs if the three inputs differ or the weights are of a
     special kind.
@@ -93,19 +92,39 @@ class Block(TransformerBlock):
 
 
 class Transformer(HookedTransformer):
-    """HookedTransformer with faster blocks."""
+    """HookedTransformer with faster blocks, which take over the weights of its own."""
 
     def __init__(self, cfg: HookedTransformerConfig, tokenizer: Any = None):
         with warnings.catch_warnings():
             # TransformerLens 3 announces the class's removal in 4, where nothing is trained.
             warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
             super().__init__(cfg, tokenizer=tokenizer)
-        self._replace_blocks()
-
-    def _replace_blocks(self) -> None:
-        """Replace HookedTransformer's blocks by ours, which take over their weights."""
         stock = self.blocks
         self.blocks = type(stock)(Block(self.cfg, layer) for layer in range(self.cfg.n_layers))
         self.blocks.load_state_dict(stock.state_dict())
         self.blocks.to(self.cfg.device)
         self.setup()
+
+
+class VectorTransformer(Transformer):
+    """A transformer that reads vectors [batch, pos, d_in] instead of tokens, and writes vectors.
+
+    `embed.W_E` [2K, d_model] is a linear read-in and `unembed` a linear read-out, so stock
+    TransformerLens can load the weights. The input carries its position: `pos_embed.W_pos` stays
+    zero and is not trained.
+    """
+
+    reads_vectors = True
+
+    def __init__(self, cfg: HookedTransformerConfig):
+        super().__init__(cfg)
+        self.pos_embed.W_pos.requires_grad_(False).zero_()
+
+    def input_to_embed(  # type: ignore[override]
+        self,
+        input: Float[Tensor, "batch pos d_in"],
+        attention_mask: Tensor | None = None,
+        **_: Any,
+    ) -> tuple[Float[Tensor, "batch pos d_model"], None, None, Tensor | None]:
+        """Project the vectors into the residual stream."""
+        return self.hook_embed(embed_vectors(input, self.W_E)), None, None, attention_mask

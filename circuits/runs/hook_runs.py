@@ -1,7 +1,7 @@
 """Running any hooked model under many circuits, from the first layer in which they differ."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks.ablated import Patterns, ablated
-from retrieval_interp.circuits.hooks.points import call_options, is_causal, is_hooked_transformer
-from retrieval_interp.circuits.hooks.skipped import blocks_skipped, can_skip_blocks
+from retrieval_interp.circuits.hooks.hooked import Hooked, has_hooks, is_causal
 from retrieval_interp.tasks import Batch, InputError
 
 WHOLE = 512  # examples per run; more are no faster and take memory
@@ -27,90 +26,64 @@ def parts_of(model: Any, batch: Batch) -> list[Batch]:
     return list(batch.parts(min(PART, fitting)))
 
 
-def has_hooks(model: Any) -> bool:
-    """Whether somebody has set a hook on the model."""
-    return any(point.has_hooks() for point in model.hook_dict.values())
+@dataclass(frozen=True)
+class HookBase:
+    """A whole run: its outputs, and the residual stream before every layer if runs start there."""
+
+    circuit: Circuit
+    outputs: Float[Tensor, "batch answer d_out"]
+    residuals: list[Float[Tensor, "batch pos d_model"]]
 
 
 class HookRuns:
-    """Runs of a hooked model, from the first layer in which a circuit differs from the base.
+    """Runs of a hooked model on a batch.
 
-    In a `TransformerBridge` the blocks before it are skipped (`circuits.hooks.skipped`), or if that
-    is not possible the model is run from its first layer. If the task has answer roles, logits are
-    computed at these only; with a large vocabulary all would fill the memory.
+    If the task has answer roles, logits are computed at these only; with a large vocabulary all
+    would fill the memory.
     """
 
-    def __init__(
-        self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
-    ):
-        self.model, self.batch, self.options = model, batch, call_options(batch)
-        # A user's hook before a layer would act twice on the activation kept there.
-        hooked = any(
-            point.has_hooks() for name, point in model.hook_dict.items() if "resid_pre" in name
-        )
-        self.starts_anywhere = not hooked and (
-            model.cfg.positional_embedding_type != "shortformer"
-            if is_hooked_transformer(model)
-            else can_skip_blocks(model, batch)
-        )
+    def __init__(self, model: Any, batch: Batch, answer_roles: tuple[int, ...] = ()):
+        self.model, self.batch, self.hooked = model, batch, Hooked(model)
+        self.starts_anywhere = self.hooked.starts_anywhere(batch)
         self.reading = answer_hooks(model, batch, answer_roles)
         self.patterns = Patterns(batch, is_causal(model))
-        self.rebase(circuit)
 
     @torch.no_grad()
-    def rebase(self, circuit: Circuit) -> Float[Tensor, "batch pos d_out"]:
+    def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
+        """Run a circuit from the first layer on."""
         residuals: list[Tensor] = []
+        n_layers = self.model.cfg.n_layers if self.starts_anywhere else 0
 
         def keep(residual: Tensor, hook: Any) -> None:
             residuals.append(residual.detach())
 
-        n_layers = self.model.cfg.n_layers if self.starts_anywhere else 0
-        names = [f"blocks.{layer}.hook_resid_pre" for layer in range(n_layers)]
+        hooks = [(f"blocks.{layer}.hook_resid_pre", keep) for layer in range(n_layers)]
         with (
             ablated(self.model, circuit, self.batch, known=self.patterns),
-            self.model.hooks(fwd_hooks=[*((name, keep) for name in names), *self.reading]),
+            self.model.hooks(fwd_hooks=[*hooks, *self.reading]),
         ):
-            outputs: Tensor = self.model(self.batch.inputs, **self.options)
-        if len(residuals) != len(names):
+            outputs = self.hooked.run(self.batch)
+        if len(residuals) != n_layers:
             raise InputError(
-                f"scoring: expected hook_resid_pre to fire once in each of {len(names)} layers, "
+                f"scoring: expected hook_resid_pre to fire once in each of {n_layers} layers, "
                 f"found {len(residuals)} times"
             )
-        self.base, self.residuals = circuit, residuals
-        self.base_outputs = outputs
-        return outputs
+        return HookBase(circuit, outputs, residuals)
 
     @torch.no_grad()
-    def outputs(self, circuit: Circuit) -> Float[Tensor, "batch pos d_out"]:
-        layer = self._first_difference(circuit)
-        if layer is None:
-            return self.base_outputs
-        outputs: Tensor
-        if not self.starts_anywhere:
-            with self._answering(circuit):
-                outputs = self.model(self.batch.inputs, **self.options)
-        elif is_hooked_transformer(self.model):
-            with self._answering(circuit, layer):
-                outputs = self.model(self.residuals[layer], start_at_layer=layer, **self.options)
-        else:
-            with (
-                self._answering(circuit, layer),
-                blocks_skipped(self.model, layer, self.residuals[layer]),
-            ):
-                outputs = self.model(self.batch.inputs, **self.options)
-        return outputs
-
-    @contextmanager
-    def _answering(self, circuit: Circuit, first_layer: int = 0) -> Iterator[None]:
+    def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
+        """The outputs under a circuit, computed from where it differs from the base."""
+        heads = circuit.mechanisms.keys() | base.circuit.mechanisms.keys()
+        layers = [head.layer for head in heads if circuit[head] != base.circuit[head]]
+        if not layers:
+            return base.outputs
+        layer = min(layers) if self.starts_anywhere else 0
+        residual = base.residuals[layer] if self.starts_anywhere else None
         with (
-            ablated(self.model, circuit, self.batch, first_layer, self.patterns),
+            ablated(self.model, circuit, self.batch, layer, self.patterns),
             self.model.hooks(fwd_hooks=self.reading),
         ):
-            yield
-
-    def _first_difference(self, circuit: Circuit) -> int | None:
-        heads = circuit.mechanisms.keys() | self.base.mechanisms.keys()
-        return min((head.layer for head in heads if circuit[head] != self.base[head]), default=None)
+            return self.hooked.run(self.batch, layer, residual)
 
 
 def answer_hooks(

@@ -1,20 +1,84 @@
-"""Mean attention of heads as mechanisms: by role, or by position."""
+"""Means: of losses over examples, and of heads' attention by role and by position."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Head, RolePath
-from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
-from retrieval_interp.circuits.runs.pattern_shares import mean_patterns, pattern_shares
-from retrieval_interp.tasks import Batch
+from retrieval_interp.circuits.hooks.hooked import call_options, is_causal, pattern_hook_name
+from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean, Where
+from retrieval_interp.circuits.runs.hook_runs import parts_of
+from retrieval_interp.tasks import Batch, InputError
 
 _NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads
+_AT_ONCE = 50_000_000  # weights of the patterns that are held at once
 
 
-def role_mean(attention: Float[Tensor, "dest src"]) -> Mechanism:
-    """A head's mean attention by role as a role-mean mechanism.
+# Of losses
+
+
+def mean_loss(losses: Float[Tensor, "batch target"]) -> float:
+    """The mean over targets, then over examples; the same everywhere, so equal runs score equal."""
+    return float(losses.mean(dim=1).mean())
+
+
+def standard_error(losses: Float[Tensor, " batch"]) -> float:
+    """The standard error of the mean over n examples, s / √n; 0 for a single one."""
+    return float(losses.std()) / len(losses) ** 0.5 if len(losses) > 1 else 0.0
+
+
+# Of attention by role
+
+
+def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:
+    """Mean attention from each role to each role of the same chain, per head.
+
+    With A[l, h, b] the attention pattern of head h in layer l on example b, and roles[b, c, r] the
+    position of role r of chain c, over the examples and chains that have both roles,
+
+        mean[l, h, dest, src] = mean over b and c of A[l, h, b, roles[b, c, dest], roles[b, c, src]]
+
+    Where several chains have role dest at the same position, as where one position answers for all
+    of them, it is the attention from there to role src of all these chains together.
+
+    Returns:
+        [layer head dest src], each in [0, 1]. What a row lacks to 1 goes to other chains (and to
+        positions without a role).
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> small = ri.load_checkpoint("small")
+        >>> attention = ri.mean_attention(small.model, small.task.sample(64, split="test"))
+        >>> attention.shape  # layer, head, dest, src
+        torch.Size([5, 1, 7, 7])
+        >>> round(attention[2, 0, 0, 2].item(), 2)  # L2.H0 s0<-s2
+        0.89
+    """
+
+    def of_part(part: Batch) -> tuple[Tensor, Tensor]:
+        layers = read_patterns(model, part, lambda p: attention_by_role(p, part.roles))
+        return torch.stack([mean for mean, _ in layers]), layers[0][1]
+
+    return weighted_mean(of_part(part) for part in parts_of(model, batch))
+
+
+def weighted_mean(parts: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """The mean over all examples, from the parts' means and how many examples each is the mean of.
+
+    Counts are broadcast against means.
+    """
+    means, counts = zip(*parts)
+    total = torch.stack([count.float() for count in counts]).sum(0).clamp(min=1)
+    mean: Tensor = torch.stack([m * (count / total) for m, count in zip(means, counts)]).sum(0)
+    return mean
+
+
+def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
+    """A head's mean attention by role as a mechanism.
 
     Rows that sum to more than 1, as where sources share positions, are scaled to 1.
     """
@@ -28,14 +92,31 @@ def role_mean(attention: Float[Tensor, "dest src"]) -> Mechanism:
     return RoleMean(tuple(weights), tuple(weights.values()))
 
 
+# Of attention by position
+
+
+@torch.no_grad()
+def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest src"]:
+    """Mean attention by position, over the examples that have it (`_asked`).
+
+    Positions count from the first that is no padding.
+    """
+    causal, total = is_causal(model), list[Tensor]()
+    for part in _parts(model, batch):
+        weights = _asked(part, causal)[:, None, :, None]
+        sums = [
+            _from_start(pattern * weights, part, (2, 3)).sum(0)
+            for pattern in read_patterns(model, part, Tensor.float)
+        ]
+        total = [a + b for a, b in zip(total, sums)] if total else sums
+    count = _from_start(_asked(batch, causal), batch, (1,)).sum(0)
+    return torch.stack(total) / count.clamp(min=1)[None, None, :, None]
+
+
 def position_means(model: Any, batch: Batch) -> dict[Head, Mechanism]:
-    """The mean pattern of every head by position."""
-    means = mean_patterns(model, batch).cpu()
-    return {
-        Head(layer, head): Mean(means[layer, head])
-        for layer in range(means.shape[0])
-        for head in range(means.shape[1])
-    }
+    """The mean pattern of every head by position, as a mechanism."""
+    layers = enumerate(mean_patterns(model, batch).cpu())
+    return {Head(at, head): Mean(mean) for at, of in layers for head, mean in enumerate(of)}
 
 
 def head_means(
@@ -44,19 +125,103 @@ def head_means(
     """The mean of every head, by position or by role, whichever shares more with its patterns.
 
     A mean by role says little where positions have no role, and one by position where roles move.
-
-    Args:
-        model: a hooked model; left unchanged.
-        batch: the examples.
-        attention: mean attention by role, where it is allowed.
-
-    Returns:
-        The mechanism, and the share of the head's attention that it has.
+    With the share of the head's attention that it has. `attention` is the mean by role, where it
+    is allowed.
     """
-    means = {head: [mean] for head, mean in position_means(model, batch).items()}
-    for head, of_head in means.items():
-        if batch.roles.shape[-1] > 1:
-            of_head.insert(0, role_mean(attention[head]))
+    by_role = batch.roles.shape[-1] > 1
+    means: dict[Head, list[Mechanism]] = {
+        head: [*([role_mean(attention[head])] if by_role else []), mean]
+        for head, mean in position_means(model, batch).items()
+    }
     shares = pattern_shares(model, batch, means)
     best = {head: max(range(len(own)), key=own.__getitem__) for head, own in shares.items()}
     return {head: (means[head][at], shares[head][at]) for head, at in best.items()}
+
+
+# What patterns share with mechanisms
+
+
+def pattern_shares(
+    model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
+) -> dict[Head, list[float]]:
+    """What the pattern of every head shares with each of its mechanisms.
+
+    Σ min(pattern, mechanism) over sources, as a mean over the positions that count (`_asked`): 1 if
+    they are equal, and 1 minus their total variation distance in general.
+    """
+    sums = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
+    causal = is_causal(model)
+    for part, head, place, shared in _shared_rows(model, batch, mechanisms):
+        sums[head][place] += float((shared * _asked(part, causal)).sum())
+    total = float(_asked(batch, causal).sum()) or 1.0
+    return {head: [each / total for each in of_head] for head, of_head in sums.items()}
+
+
+def role_shares(
+    model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
+) -> dict[Head, list[Float[Tensor, " role"]]]:
+    """As `pattern_shares`, as a mean over the positions of each role; 0 for one that is absent."""
+    roles = batch.roles
+    sums = {head: [torch.zeros(roles.shape[-1])] * len(own) for head, own in mechanisms.items()}
+    for part, head, place, shared in _shared_rows(model, batch, mechanisms):
+        at = part.roles.flatten(1)
+        of_roles = shared.gather(1, at.clamp(min=0)).masked_fill(at < 0, 0.0)
+        sums[head][place] = sums[head][place] + of_roles.view_as(part.roles).sum((0, 1)).cpu()
+    total = (roles >= 0).sum((0, 1)).clamp(min=1).cpu()
+    return {head: [each / total for each in of_head] for head, of_head in sums.items()}
+
+
+def _shared_rows(
+    model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
+) -> Iterator[tuple[Batch, Head, int, Float[Tensor, "batch dest"]]]:
+    """Of each part of a batch, head and mechanism, what every row shares with the mechanism."""
+    for part in _parts(model, batch):
+        where, rules = Where.of(part, is_causal(model)), dict[Mechanism, Tensor]()
+        patterns = read_patterns(model, part, Tensor.float)
+        for head, of_head in mechanisms.items():
+            for place, mechanism in enumerate(of_head):
+                wanted = rules.get(mechanism)
+                if wanted is None:
+                    wanted = mechanism.pattern(where)
+                    if not (mechanism.paths or mechanism.is_measured):  # others have it, too
+                        rules[mechanism] = wanted
+                shared = torch.minimum(patterns[head.layer][:, head.head], wanted).sum(-1)
+                yield part, head, place, shared
+
+
+# Reading patterns
+
+
+@torch.no_grad()
+def read_patterns(model: Any, batch: Batch, keep: Callable[[Tensor], Any]) -> list[Any]:
+    """What `keep` makes of every layer's pattern, [batch head dest src], in one run."""
+    layers: list[Any] = []
+    names = [pattern_hook_name(layer) for layer in range(model.cfg.n_layers)]
+    hooks = [(name, lambda pattern, hook: layers.append(keep(pattern.detach()))) for name in names]
+    if all(name in model.hook_dict for name in names):
+        model.run_with_hooks(batch.inputs, **call_options(batch), fwd_hooks=hooks, return_type=None)
+    if len(layers) != len(names):
+        raise InputError(
+            f"attention: expected {names[0]} and its counterparts to fire in {len(names)} layers, "
+            f"found {len(layers)}; load the model as a HookedTransformer or TransformerBridge"
+        )
+    return layers
+
+
+def _asked(batch: Batch, causal: bool) -> Float[Tensor, "batch pos"]:
+    """1 at positions that count, 0 at others: padding and, in a causal model, after all roles."""
+    last = batch.roles.flatten(1).amax(1, keepdim=True)
+    asked = torch.arange(batch.inputs.shape[1], device=last.device) <= last
+    asked = asked if causal else torch.ones_like(asked)
+    return (asked if batch.attention_mask is None else asked & batch.attention_mask).float()
+
+
+def _from_start(x: Tensor, batch: Batch, dims: tuple[int, ...]) -> Tensor:
+    """Positions moved so that each example starts at 0."""
+    real = batch.attention_mask
+    return x if real is None else shifted(x, -first_real(real), dims)
+
+
+def _parts(model: Any, batch: Batch) -> list[Batch]:
+    each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
+    return list(batch.parts(max(1, _AT_ONCE // each)))

@@ -9,17 +9,15 @@ For another circuit
    is needed one layer below;
 3. only roles that are both are computed, layer by layer; all others equal the base's, exactly.
 
-The base itself is computed only where a run needs it.
-
-What a layer computes from a role (queries, keys and values, see `circuits.runs.layer_input`) is
-computed when first asked for and shared by all circuits that leave the role unchanged. A row that a
-circuit fixes needs only values.
+The base itself is computed only where a run needs it. What a layer computes from a role (queries,
+keys and values) is computed when first asked for and shared by all circuits that leave the role
+unchanged. A row that a circuit fixes needs only values.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,10 +27,9 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.points import is_causal, is_hooked_transformer
+from retrieval_interp.circuits.hooks.hooked import has_hooks, is_causal, is_hooked_transformer
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
-from retrieval_interp.circuits.runs.layer_input import BaseInput, ChangedInput, LayerInput, norm
-from retrieval_interp.circuits.runs.plain_weights import plain_weights
+from retrieval_interp.circuits.models.bridge_weights import plain_weights
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
@@ -43,20 +40,120 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": _GELU,
     "relu": F.relu,
 }
-Row = tuple[str | Mechanism, tuple[tuple[int, float], ...]]
+What = Literal["Q", "K", "V"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one role attends to in one head.
+
+    Attributes:
+        own: whether it is the head's own attention, without that to the roles in `shares`.
+        shares: else fixed shares of roles of the same chain.
+        mechanism: else a pattern that depends on positions.
+    """
+
+    own: bool
+    shares: tuple[tuple[int, float], ...] | None
+    mechanism: Mechanism | None
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, dest: int) -> "Row":
+        shares = mechanism.shares(dest)
+        if mechanism.keeps_own:
+            return cls(True, shares or (), None)
+        return cls(False, shares, mechanism if shares is None else None)
+
+
 Rows = list[list[list[Row]]]  # by layer, head and role
 
 
-def attention_row(mechanism: Mechanism, dest: int) -> Row:
-    """What a role attends to: `fixed` shares, a pattern, or `original` minus the roles cut."""
-    shares = mechanism.shares(dest)
-    if mechanism.keeps_own:
-        return "original", shares or ()
-    return (mechanism, ()) if shares is None else ("fixed", shares)
+class LayerInput:
+    """The input of a layer in one run: the stream by role, and what the layer computes from it.
+
+    Args:
+        block: the layer; None after the last.
+        residual: the stream before it, [batch chain d_model] per role, as far as it is known.
+        base: the same of the base, which has all other roles.
+        keep: whether queries, keys and values are kept.
+    """
+
+    def __init__(
+        self,
+        block: Any,
+        residual: dict[int, Tensor],
+        base: "LayerInput | None" = None,
+        keep: bool = True,
+    ):
+        self.block, self.residual, self.base, self.keep = block, residual, base, keep
+        self.known: dict[tuple[What, int, int], Tensor] = {}
+        self.normalized: dict[int, Tensor] = {}
+
+    def at(self, role: int) -> Float[Tensor, "batch chain d_model"]:
+        """The stream at a role."""
+        if role in self.residual or self.base is None:
+            return self.residual[role]
+        return self.base.at(role)
+
+    def read(self, what: What, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
+        """A head's query, key or value at a role."""
+        if role not in self.residual and self.base is not None:
+            return self.base.read(what, head, role)
+        key = (what, head, role)
+        if key in self.known:
+            return self.known[key]
+        if role not in self.normalized:
+            self.normalized[role] = norm(self.block.ln1, self.residual[role])
+        weights, biases = (getattr(self.block.attn, f"{kind}_{what}") for kind in "Wb")
+        projected: Tensor = self.normalized[role] @ weights[head] + biases[head]
+        if self.keep:
+            self.known[key] = projected
+        return projected
+
+    def joined(self, what: What, head: int, roles: list[int]) -> Float[Tensor, "batch pos d_head"]:
+        """Queries, keys or values at all positions of some roles."""
+        return torch.cat([self.read(what, head, role) for role in roles], dim=1)
+
+    def replacing(self, base: "LayerInput", affected: set[int]) -> "LayerInput":
+        """The same on its own: with what the base knows of the roles that are not affected."""
+        if self is base:
+            return base
+        kept = {r: x for r, x in base.residual.items() if r not in affected}
+        whole = LayerInput(self.block, {**kept, **self.residual}, keep=base.keep)
+        if base.keep:
+            known = {key: x for key, x in base.known.items() if key[-1] not in affected}
+            whole.known = {**known, **self.known}
+        return whole
+
+
+@dataclass(frozen=True)
+class RoleBase:
+    """A run from which others differ little; `layers` fill as more of it is asked for."""
+
+    circuit: Circuit
+    rows: Rows
+    layers: list[LayerInput]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A circuit's run, as far as its answer needs it; `affected` are all roles that it changes."""
+
+    circuit: Circuit
+    base: RoleBase
+    rows: Rows
+    layers: list[LayerInput]
+    affected: list[set[int]]
 
 
 class RoleRuns:
-    """Runs that compute only roles that a circuit changes and the answer needs; see the module."""
+    """Runs that compute only roles that a circuit changes and the answer needs.
+
+    Args:
+        model: a model that reads vectors.
+        batch: examples in which every position has one role.
+        keep: whether a base keeps queries, keys and values, or recomputes them to save memory.
+    """
 
     @staticmethod
     def supports(model: Any, batch: Batch) -> bool:
@@ -65,156 +162,112 @@ class RoleRuns:
             return False
         roles = batch.roles.flatten(1).sort(dim=1).values
         n_positions = batch.inputs.shape[1]
-        positions = torch.arange(n_positions, device=roles.device)
+        cfg = model.cfg
         return (
             batch.attention_mask is None
             and roles.shape[1] == n_positions > batch.roles.shape[1]  # see `answer_hooks`
-            and bool((roles == positions).all())
-            and model.cfg.normalization_type in (None, "LN")
-            and model.cfg.n_key_value_heads is None
-            and model.cfg.positional_embedding_type == "standard"
-            and not model.cfg.gated_mlp
-            and not model.cfg.num_experts
-            and not model.cfg.parallel_attn_mlp
-            and not model.cfg.use_local_attn
-            and not model.cfg.use_qk_norm
-            and (model.cfg.attn_only or model.cfg.act_fn in _ACTIVATIONS)
-            and model.cfg.dtype == torch.float32
-            and model.cfg.attn_scores_soft_cap <= 0
-            and model.cfg.output_logits_soft_cap <= 0
-            and not any(point.has_hooks() for point in model.hook_dict.values())
+            and bool((roles == torch.arange(n_positions, device=roles.device)).all())
+            and cfg.normalization_type in (None, "LN")
+            and cfg.n_key_value_heads is None
+            and cfg.positional_embedding_type == "standard"
+            and not (cfg.gated_mlp or cfg.num_experts or cfg.parallel_attn_mlp)
+            and not (cfg.use_local_attn or cfg.use_qk_norm)
+            and (cfg.attn_only or cfg.act_fn in _ACTIVATIONS)
+            and cfg.dtype == torch.float32
+            and cfg.attn_scores_soft_cap <= 0
+            and cfg.output_logits_soft_cap <= 0
+            and not has_hooks(model)
         )
 
-    @staticmethod
-    def bytes_to_keep(model: Any, batch: Batch) -> int:
-        """The memory that queries, keys and values may take."""
-        width: int = model.cfg.n_layers * model.cfg.n_heads * model.cfg.d_head
-        return 4 * 3 * width * batch.roles.numel()
-
     @torch.no_grad()
-    def __init__(self, model: Any, batch: Batch, circuit: Circuit, keep: bool = True):
+    def __init__(self, model: Any, batch: Batch, keep: bool = True):
         self.model = model if is_hooked_transformer(model) else plain_weights(model)
         self.cfg, self.keep = model.cfg, keep
-        positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
-        self.positions, self._patterns = positions, dict[Mechanism, Tensor]()
-        self.roles = batch.roles
+        self.where = Where.of(batch, is_causal(model))
+        self.positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
         self.n_chains, self.n_roles = batch.roles.shape[1:]
-        self.all_roles = list(range(self.n_roles))
-        seen = positions[:, None, :] <= positions[:, :, None]
-        self.mask = seen if is_causal(model) else torch.ones_like(seen)  # [batch dest src]
+        self.all_roles = range(self.n_roles)
+        self._patterns: dict[Mechanism, Tensor] = {}
+        self.last: _Run | None = None  # kept in case it becomes a base
+        seen = self.positions[:, None, :] <= self.positions[:, :, None]
+        self.mask = seen if self.where.causal else torch.ones_like(seen)  # [batch dest src]
         self.visible = self._visible_roles()
-        example = torch.arange(len(batch), device=positions.device)[:, None]
-        embedded = batch.inputs[example, positions] @ model.W_E
-        by_role = rearrange(embedded, "b (role chain) d -> role b chain d", chain=self.n_chains)
-        self.layers = self._empty_base(embedded, keep)
-        self.layers[0].store(dict(enumerate(by_role)))
-        self._last: _Run | None = None  # may become the base
-        self._next: _Run | None = None  # becomes the base
-        self.base, self.rows = circuit, self._rows(circuit)
-        self._layers(self.rows)
-        self.base_outputs = self._read_out(self.layers[-1])
-
-    def _empty_base(
-        self, embedded: Float[Tensor, "batch pos d_model"], keep: bool
-    ) -> list[BaseInput]:
-        """Storage for the input of every layer, and of the read-out."""
-        size = (len(embedded), self.n_chains)
-        n_layers, n_heads = self.cfg.n_layers, self.cfg.n_heads
-        streams = embedded.new_empty(n_layers + 1, self.n_roles, *size, self.cfg.d_model)
-        kept: list[Tensor | None] = [None] * (n_layers + 1)
-        if keep:
-            shape = (n_layers, 3, n_heads, self.n_roles, *size, self.cfg.d_head)
-            kept[:n_layers] = embedded.new_empty(shape)
-        return [
-            BaseInput(self.model, layer, stream, kept[layer])
-            for layer, stream in enumerate(streams)
-        ]
+        example = torch.arange(len(batch), device=self.positions.device)[:, None]
+        embedded = batch.inputs[example, self.positions] @ model.W_E
+        self.embedded = dict(enumerate(self._by_role(embedded)))
 
     @torch.no_grad()
-    def outputs(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
-        self.forget()
-        self._last = self._run(circuit)
-        return self._last.outputs
+    def base(self, circuit: Circuit, old: RoleBase | None = None) -> RoleBase:
+        """Run a circuit as the base of others, reusing an old one."""
+        if old is None:
+            first = LayerInput(self.model.blocks[0], self.embedded, keep=self.keep)
+            blocks = [*self.model.blocks, None][1:]
+            layers = [first, *(LayerInput(block, {}, keep=self.keep) for block in blocks)]
+            return RoleBase(circuit, self._rows(circuit), layers)
+        run = self.last
+        if run is None or run.base is not old or run.circuit != circuit:
+            run = self._run(circuit, old)
+        self.last = None
+        layers = list(map(LayerInput.replacing, run.layers, old.layers, run.affected))
+        return RoleBase(circuit, run.rows, layers)
 
     @torch.no_grad()
-    def rebase(self, circuit: Circuit) -> Float[Tensor, "batch query d_out"]:
-        run = self._last
-        if run is None or run.circuit != circuit:
-            run = self._run(circuit)
-        self._next = run
-        self._adopt()
-        return run.outputs
+    def outputs(self, circuit: Circuit, base: RoleBase) -> Float[Tensor, "batch chain d_out"]:
+        """The outputs at the scored role."""
+        self.last = None
+        self.last = self._run(circuit, base)
+        residual = self.last.layers[-1].at(SCORED_ROLE)
+        if self.cfg.normalization_type is not None:
+            residual = norm(self.model.ln_final, residual)
+        outputs: Tensor = residual @ self.model.W_U + self.model.b_U
+        return outputs
 
-    def forget(self) -> None:
-        """Drop the last run, which is kept in case it becomes the base."""
-        self._last = None
-
-    def _adopt(self) -> None:
-        """Make the next base the base. If interrupted, the next run finishes the work."""
-        if self._next is None:
-            return
-        run, self._last = self._next, None
-        self.base, self.rows, self.base_outputs = run.circuit, run.rows, run.outputs
-        for base, inputs, affected in zip(self.layers, run.layers, run.affected):
-            base.valid -= affected
-            if isinstance(inputs, ChangedInput):
-                base.store(inputs.changed, inputs.known)
-        self._next = None
-
-    def _run(self, circuit: Circuit) -> "_Run":
-        circuit.check_fits(self.cfg.n_layers, self.cfg.n_heads)
-        self._adopt()
+    def _run(self, circuit: Circuit, base: RoleBase) -> _Run:
+        """Run a circuit; computes the parts of the base that are needed and still missing."""
         rows = self._rows(circuit)
-        layers, affected = self._layers(rows)
-        unchanged = layers[-1] is self.layers[-1]
-        outputs = self.base_outputs if unchanged else self._read_out(layers[-1])
-        return _Run(circuit, rows, layers, affected, outputs)
-
-    def _layers(self, rows: Rows) -> tuple[list[LayerInput], list[set[int]]]:
-        """The input of every layer, and the roles in which it differs from the base.
-
-        Computes the parts of the base that are needed and still missing.
-        """
         needed = self._needed(rows)
-        layers: list[LayerInput] = [self.layers[0]]
-        affected = [set[int]()]
+        layers, affected = [base.layers[0]], [set[int]()]
         for layer in range(self.cfg.n_layers):
-            before, after = self.layers[layer : layer + 2]
-            affected.append(affected[-1] | self._affected(layer, rows, affected[-1]))
+            before, after = base.layers[layer : layer + 2]
+            affected.append(self._affected(rows[layer], base.rows[layer], affected[-1]))
             wanted = needed[layer + 1]
-            missing = sorted(wanted - affected[-1] - after.valid)
+            missing = sorted(wanted - affected[-1] - after.residual.keys())
             if missing:
-                after.store(self._layer(layer, before, self.rows, missing))
+                after.residual |= self._layer(layer, before, base.rows[layer], missing)
             dests = sorted(wanted & affected[-1])
             if dests:
-                changed = self._layer(layer, layers[-1], rows, dests)
-                layers.append(ChangedInput(after, changed))
-            else:
-                layers.append(after)
-        for inputs in (*self.layers, *layers):
-            inputs.forget_norms()
-        return layers, affected
+                changed = self._layer(layer, layers[-1], rows[layer], dests)
+                after = LayerInput(after.block, changed, after)
+            elif affected[-1]:
+                after = LayerInput(after.block, {}, after)
+            layers.append(after)
+        for inputs in (*base.layers, *layers):
+            inputs.normalized.clear()  # as large as the stream and quick to recompute
+        return _Run(circuit, base, rows, layers, affected)
 
     # Dependencies between roles
 
     def _rows(self, circuit: Circuit) -> Rows:
         """The attention row of every layer, head and role."""
+        circuit.check_fits(self.cfg.n_layers, self.cfg.n_heads)
         return [
             [
-                [attention_row(circuit[layer, head], dest) for dest in self.all_roles]
+                [Row.of(circuit[layer, head], dest) for dest in self.all_roles]
                 for head in range(self.cfg.n_heads)
             ]
             for layer in range(self.cfg.n_layers)
         ]
 
-    def _affected(self, layer: int, rows: Rows, affected: set[int]) -> set[int]:
+    def _affected(
+        self, rows: list[list[Row]], base: list[list[Row]], affected: set[int]
+    ) -> set[int]:
         """Roles whose stream after a layer differs from the base's, given those before it."""
-        return {
+        return affected | {
             dest
             for dest in self.all_roles
             if any(
-                row[dest] != base[dest] or self._sources(row[dest], dest) & affected
-                for row, base in zip(rows[layer], self.rows[layer])
+                row[dest] != other[dest] or self._sources(row[dest], dest) & affected
+                for row, other in zip(rows, base)
             )
         }
 
@@ -222,16 +275,14 @@ class RoleRuns:
         """The roles whose residuals before layer l the answer depends on, for l = 0..n_layers."""
         needed = [{SCORED_ROLE}]
         for layer in reversed(rows):
-            dests = needed[0]
-            sources = {
-                src for row in layer for dest in dests for src in self._sources(row[dest], dest)
-            }
-            needed.insert(0, dests | sources)
+            sources = (self._sources(row[dest], dest) for row in layer for dest in needed[0])
+            needed.insert(0, needed[0].union(*sources))
         return needed
 
     def _sources(self, row: Row, dest: int) -> set[int]:
-        kind, shares = row
-        return {src for src, _ in shares} if kind == "fixed" else self.visible[dest]
+        if row.own or row.shares is None:
+            return self.visible[dest]
+        return {src for src, _ in row.shares}
 
     def _visible_roles(self) -> list[set[int]]:
         """For each role, the roles that any of its positions may attend to."""
@@ -242,60 +293,43 @@ class RoleRuns:
     # Layers
 
     def _layer(
-        self, layer: int, inputs: LayerInput, rows: Rows, dests: list[int]
+        self, layer: int, inputs: LayerInput, rows: list[list[Row]], dests: list[int]
     ) -> dict[int, Float[Tensor, "batch chain d_model"]]:
-        """The residual stream after a layer, at some roles.
-
-        Args:
-            layer: number of the layer.
-            inputs: its input.
-            rows: what every head's roles attend to.
-            dests: the roles to compute.
-        """
+        """The residual stream after a layer at some roles, from its input and its heads' rows."""
         block = self.model.blocks[layer]
-        out = torch.stack([inputs.residual[dest] for dest in dests]) + block.attn.b_O
-        for head, row in enumerate(rows[layer]):
-            out += self._head(layer, head, row, dests, inputs)
+        out = torch.stack([inputs.at(dest) for dest in dests]) + block.attn.b_O
+        for head, row in enumerate(rows):
+            out += self._head(head, row, dests, inputs)
         if not self.cfg.attn_only:
             out += _mlp(block.mlp, norm(block.ln2, out), self.cfg.act_fn)
         return dict(zip(dests, out))
 
     def _head(
-        self, layer: int, head: int, row: list[Row], dests: list[int], inputs: LayerInput
+        self, head: int, row: list[Row], dests: list[int], inputs: LayerInput
     ) -> Float[Tensor, "dest batch chain d_model"]:
         """What a head writes at some roles, without the output bias."""
-        attn = self.model.blocks[layer].attn
+        attn = inputs.block.attn
         z = attn.W_V.new_zeros(len(dests), len(self.mask), self.n_chains, self.cfg.d_head)
-        placed: dict[Mechanism, list[int]] = {}
-        live: list[int] = []
+        together: dict[Mechanism | None, list[int]] = {}  # places of those with one pattern
         for place, dest in enumerate(dests):
-            kind, shares = row[dest]
-            if kind == "fixed":
-                for src, weight in shares:
-                    z[place].add_(inputs.values(head, src), alpha=weight)
-            elif isinstance(kind, Mechanism):
-                placed.setdefault(kind, []).append(place)
-            else:
-                live.append(place)
-        for mechanism, places in placed.items():
+            if row[dest].own or row[dest].shares is None:
+                together.setdefault(row[dest].mechanism, []).append(place)
+            for src, weight in () if row[dest].own else row[dest].shares or ():
+                z[place].add_(inputs.read("V", head, src), alpha=weight)
+        for mechanism, places in together.items():
             chosen = [dests[place] for place in places]
-            sources = self._seen_by(chosen)
-            pattern = self._between(self._pattern(mechanism), chosen, sources)
-            z[places] = self._by_role(pattern @ _joined(inputs.values, head, sources))
-        if live:
-            chosen = [dests[place] for place in live]
-            sources = self._seen_by(chosen)
-            queries = _joined(inputs.queries, head, chosen)
-            keys = _joined(inputs.keys, head, sources)
-            allowed = self._between(self.mask, chosen, sources)
-            pattern = softmax_attention(queries, keys, allowed, attn.attn_scale)
-            self._cut(pattern, row, chosen, sources)
-            z[live] = self._by_role(pattern @ _joined(inputs.values, head, sources))
+            sources = sorted(set().union(*(self.visible[dest] for dest in chosen)))
+            if mechanism is None:
+                queries = inputs.joined("Q", head, chosen)
+                keys = inputs.joined("K", head, sources)
+                allowed = self._between(self.mask, chosen, sources)
+                pattern = softmax_attention(queries, keys, allowed, attn.attn_scale)
+                self._cut(pattern, row, chosen, sources)
+            else:
+                pattern = self._between(self._pattern(mechanism), chosen, sources)
+            z[places] = self._by_role(pattern @ inputs.joined("V", head, sources))
         written: Tensor = z @ attn.W_O[head]
         return written
-
-    def _seen_by(self, dests: list[int]) -> list[int]:
-        return sorted(set().union(*(self.visible[dest] for dest in dests)))
 
     def _by_role(self, x: Shaped[Tensor, "batch dest d"]) -> Shaped[Tensor, "role batch chain d"]:
         return rearrange(x, "batch (role chain) d -> role batch chain d", chain=self.n_chains)
@@ -312,9 +346,8 @@ class RoleRuns:
     def _pattern(self, mechanism: Mechanism) -> Float[Tensor, "batch pos pos"]:
         """A mechanism's pattern, with positions by role."""
         if mechanism not in self._patterns:
-            where = Where(self.roles, self.positions.shape[1], is_causal(self.model))
-            pattern = mechanism.pattern(where).expand(len(self.roles), -1, -1)
-            example = torch.arange(len(self.roles), device=self.roles.device)[:, None, None]
+            pattern = mechanism.pattern(self.where).expand(len(self.positions), -1, -1)
+            example = torch.arange(len(pattern), device=pattern.device)[:, None, None]
             dests, sources = self.positions[:, :, None], self.positions[:, None, :]
             self._patterns[mechanism] = pattern[example, dests, sources]
         return self._patterns[mechanism]
@@ -325,34 +358,17 @@ class RoleRuns:
         shape = (-1, self.n_chains)
         by_role = pattern.unflatten(2, shape).unflatten(1, shape)  # [batch dest chain src chain]
         for place, dest in enumerate(dests):
-            for src, _ in row[dest][1]:
+            for src, _ in row[dest].shares or ():
                 if src in sources:
                     by_role[:, place, :, sources.index(src)].masked_fill_(own, 0.0)
 
-    def _read_out(self, inputs: LayerInput) -> Float[Tensor, "batch chain d_out"]:
-        residual = inputs.residual[SCORED_ROLE]
-        if self.cfg.normalization_type is not None:
-            residual = norm(self.model.ln_final, residual)
-        outputs: Tensor = residual @ self.model.W_U + self.model.b_U
-        return outputs
 
-
-@dataclass(frozen=True)
-class _Run:
-    """A circuit's run, as far as its answer needs it; `affected` are all roles that it changes."""
-
-    circuit: Circuit
-    rows: Rows
-    layers: list[LayerInput]
-    affected: list[set[int]]
-    outputs: Tensor
-
-
-def _joined(
-    read: Callable[[int, int], Tensor], head: int, roles: list[int]
-) -> Float[Tensor, "batch pos d_head"]:
-    """Queries, keys or values at all positions of some roles."""
-    return torch.cat([read(head, role) for role in roles], dim=1)
+def norm(layer_norm: Any, x: Tensor) -> Tensor:
+    """TransformerLens's layer norm in one fused step, without its hooks."""
+    if isinstance(layer_norm, torch.nn.Identity):
+        return x
+    normalized: Tensor = F.layer_norm(x, x.shape[-1:], layer_norm.w, layer_norm.b, layer_norm.eps)
+    return normalized
 
 
 def _mlp(

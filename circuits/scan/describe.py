@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval_interp.circuits.discovery.space import propose
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     TOKEN_RULES,
@@ -13,9 +13,7 @@ from retrieval_interp.circuits.mechanisms import (
     position_rules,
 )
 from retrieval_interp.circuits.paths import Head
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
-from retrieval_interp.circuits.runs.means import head_means
-from retrieval_interp.circuits.runs.pattern_shares import pattern_shares
+from retrieval_interp.circuits.runs.means import head_means, mean_attention, pattern_shares
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import heads_of
 from retrieval_interp.tasks import Batch

@@ -22,15 +22,15 @@ from typing import Any, Literal
 
 import torch
 
-from retrieval_interp.circuits.attribution.estimates import rank_correlation
+from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge, attribution
 from retrieval_interp.circuits.discovery.options import SearchOptions
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scan.describe import describe_heads
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
 from retrieval_interp.circuits.scores.tolerance import has_learned, kept_share

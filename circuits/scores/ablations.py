@@ -1,6 +1,6 @@
 """Every single-head and single-path hypothesis of a model, in one call.
 
-Exact, and computed only where a hypothesis can change the answer (`circuits.runs.parted_runs`); or
+Exact, and computed only where a hypothesis can change the answer (`circuits.runs.make_runs`); or
 estimated, all from one pass (`circuits.attribution`), with as many exact losses as are asked for.
 """
 
@@ -11,14 +11,12 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution.estimates import Estimate, attribute, rank_correlation
+from retrieval_interp.circuits.attribution import Estimate, attribute, rank_correlation
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
-from retrieval_interp.circuits.runs.losses import mean_loss
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
-from retrieval_interp.circuits.runs.means import head_means
+from retrieval_interp.circuits.runs.means import head_means, mean_attention, mean_loss
 from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
 from retrieval_interp.circuits.scores.score import number_table
 from retrieval_interp.circuits.scores.scorer import (

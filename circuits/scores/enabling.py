@@ -26,10 +26,10 @@ from retrieval_interp.circuits.attention import (
     softmax_attention,
 )
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.hook_runs import HookRuns, parts_of
-from retrieval_interp.circuits.runs.mean_attention import weighted_mean
+from retrieval_interp.circuits.runs.means import weighted_mean
 from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, paths_of
 from retrieval_interp.tasks import Batch, InputError
 
@@ -99,12 +99,13 @@ def enabled_by(
     empty = Circuit({}, batch.roles.shape[-1])
     for part in parts_of(model, batch):
         with _seeing(model, layers) as intact:
-            runs = HookRuns(model, part, empty)
+            runs = HookRuns(model, part)
+            base = runs.base(empty)
         _check_sides(model, part, intact, later)
         for cut in progress(cuts, "finding enabled paths"):
             with _seeing(model, [layer for layer in layers if layer > _layer(cut)]) as changed:
                 if changed:
-                    runs.outputs(empty.cut(*paths_of(cut)))
+                    runs.outputs(empty.cut(*paths_of(cut)), base)
             means[cut].append(_all_sides(model, part, intact, changed, later))
     return {cut: _losers(weighted_mean(means[cut]), cut, later, least_drop) for cut in cuts}
 

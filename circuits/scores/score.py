@@ -20,12 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.points import is_causal
+from retrieval_interp.circuits.hooks.hooked import has_hooks, is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
-from retrieval_interp.circuits.runs.hook_runs import has_hooks
-from retrieval_interp.circuits.runs.losses import standard_error
-from retrieval_interp.circuits.runs.mean_attention import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention, standard_error
 from retrieval_interp.circuits.scores.control import allowed_paths, random_control
 from retrieval_interp.circuits.scores.enabling import LEAST_DROP, Enabled, enabled_by
 from retrieval_interp.circuits.scores.scorer import (

@@ -1,6 +1,6 @@
 """Losses of a model under many circuits.
 
-Each run computes only what differs from a run that is kept (`circuits.runs.parted_runs`); the
+Each run computes only what differs from a run that is kept (`circuits.runs.make_runs`); the
 results equal those of whole runs with hooks.
 """
 
@@ -11,18 +11,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.points import is_causal
-from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
+from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.mechanisms import Where
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import (
     check_answers,
     check_batch_fits,
     check_losses,
     check_model_fits,
 )
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
-from retrieval_interp.circuits.runs.parted_runs import make_runs
+from retrieval_interp.circuits.runs.make_runs import make_runs
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.tasks import Batch, InputError, Task
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -62,9 +62,9 @@ class Scorer:
         check_batch_fits(batch, task)
         self.model, self.task, self.batch = model, task, batch
         self.runs = make_runs(model, batch, task)
-        self.base = self.empty_circuit
-        self._checked = set[RolePath]()  # paths that are known to fit the batch
-        outputs = self.runs.outputs(self.runs.base)
+        self.where = Where.of(batch, is_causal(model))
+        self.kept = self.runs.base(self.empty_circuit)
+        outputs = self.runs.outputs(self.base, self.kept)
         check_answers(task, batch, outputs)
         self.base_losses = self._losses(outputs)
         if not bool(torch.isfinite(self.base_losses).all()):
@@ -72,6 +72,11 @@ class Scorer:
                 "scoring: expected finite losses of the intact model, found NaN or infinity; its "
                 "weights are broken"
             )
+
+    @property
+    def base(self) -> Circuit:
+        """The circuit of the run that is kept."""
+        return self.kept.circuit
 
     @property
     def empty_circuit(self) -> Circuit:
@@ -82,14 +87,15 @@ class Scorer:
         """Run a circuit, keep what later runs can reuse, and return its loss."""
         if circuit != self.base:
             self._check(circuit)
-            self.base_losses = self._losses(self.runs.rebase(circuit))
-            self.base = circuit
+            kept = self.runs.base(circuit, self.kept)
+            losses = self._losses(self.runs.outputs(circuit, kept))
+            self.kept, self.base_losses = kept, losses
         return mean_loss(self.base_losses)
 
     def losses(self, circuit: Circuit) -> Float[Tensor, "batch target"]:
         """The loss of every example and asked symbol, with a circuit in place."""
         self._check(circuit)
-        return self._losses(self.runs.outputs(circuit))
+        return self._losses(self.runs.outputs(circuit, self.kept))
 
     def each(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """The loss of every example, the mean over what is asked."""
@@ -101,16 +107,9 @@ class Scorer:
 
     def _check(self, circuit: Circuit) -> None:
         circuit.check_fits(self.model.cfg.n_layers, self.model.cfg.n_heads)
-        if circuit.n_roles != len(self.task.role_names):
-            raise InputError(
-                f"circuit: expected one for the task's {len(self.task.role_names)} roles, found "
-                f"one for {circuit.n_roles}"
-            )
-        new = {path for m in circuit.mechanisms.values() for path in m.paths} - self._checked
-        if new:
-            causal, names = is_causal(self.model), circuit.role_names
-            check_paths(tuple(sorted(new)), self.batch.roles, causal, names=names)
-            self._checked |= new
+        circuit.check_roles(self.task)
+        for mechanism in circuit.mechanisms.values():
+            self.where.check(mechanism.paths, names=circuit.role_names)
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         # Otherwise half-precision losses would be averaged in half precision.

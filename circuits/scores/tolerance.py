@@ -21,7 +21,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import UNIFORM
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer, heads_of, is_unlearned
 from retrieval_interp.tasks import Batch, Task
 

@@ -1,25 +1,24 @@
-"""Which attention paths do the work: `python -m retrieval_interp.ablate --ckpt small`.
-
-Finds a circuit (or takes one), replaces the attention of a trained model by it, and says what each
-replacement costs (paper, appendix E).
-"""
+"""Which attention paths do the work: `retrieval-interp ablate --ckpt small` (paper, appendix E)."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import retrieval_interp as ri
 from retrieval_interp.commands.command import (
     check_outputs,
     check_sampling,
     parse_options,
-    progress_bar,
     say,
     saying,
     tell_files,
 )
+from retrieval_interp.progress import progress_bar
+from retrieval_interp.storage.files import write_json, write_whole
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.storage.provenance import provenance
+from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
@@ -63,108 +62,111 @@ class AblateOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = parse_options(AblateOptions, argv, prog)
-    _check_options(options)
-
+    _check(options)
     with saying("loading PyTorch and the model"):
-        from retrieval_interp.circuits import Head, SearchOptions, discover, score_circuit
-        from retrieval_interp.circuits.flow.delivery import describe_flow
-        from retrieval_interp.commands.search_line import search_line
-        from retrieval_interp.storage.checkpoint import load_checkpoint
-        from retrieval_interp.storage.circuit_file import read_circuit
-        from retrieval_interp.storage.files import write_json, write_whole
-        from retrieval_interp.storage.provenance import provenance
         from retrieval_interp.training.device import choose_device
-        from retrieval_interp.views.paper import paper_reports
-        from retrieval_interp.views.score_text import (
-            describe,
-            scale,
-            score_table,
-            score_to_dict,
-            verdict,
-        )
-        from retrieval_interp.views.tables import terminal_width
 
         device = choose_device(options.device)
-        checkpoint = load_checkpoint(options.ckpt, device)
+        checkpoint = ri.load_checkpoint(options.ckpt, device)
     model, task = checkpoint.model, checkpoint.task
-    if options.circuit is not None:
-        trained_on = f"{checkpoint.name} was trained on"
-        circuit = read_circuit(
-            options.circuit, task, model.cfg.n_layers, model.cfg.n_heads, trained_on
-        )
-    else:
-        heads = None if options.heads is None else [Head.parse(head) for head in options.heads]
-        search = SearchOptions(
-            options.tolerance,
-            options.examples,
-            options.seed,
-            options.restarts,
-            not options.one_hot,
-            options.time,
-            heads,
-        )
-        circuit = discover(model, task, options=search, progress=search_line)
     batch = task.sample(options.examples, options.seed, device, split="test")
-    score = score_circuit(
+    circuit = _read(options, checkpoint) or _search(options, checkpoint)
+    score = ri.score_circuit(
         model, task, circuit, batch, options.tolerance, options.controls, progress_bar
     )
-    reported = paper_reports(task)
-    # Files first: whoever reads what is printed may stop listening.
-    command = " ".join([prog, shlex.join(argv)])
-    if options.json is not None:
-        write_json(options.json, score_to_dict(score, checkpoint.name, task, options.seed))
-    if options.save_circuit is not None:
-        made = provenance(command) if options.circuit is None else None
-        write_whole(options.save_circuit, circuit.to_json(made))
-    if options.report is not None:
-        from retrieval_interp.views.report import render_report
-
-        page = render_report(
-            score,
-            model,
-            task,
-            name=checkpoint.name,
-            seed=options.seed,
-            command=command,
-            training=checkpoint.training,
-            batch=batch,
-            reported=reported,
-        )
-        write_whole(options.report, page)
-    measured = f"every {task.loss_name} is measured on"
-    found = (
-        f"read from {options.circuit}; {measured} {options.examples} examples"
-        if options.circuit
-        else f"found on {options.examples} examples; {measured} as many others"
-    )
-    say(f"{checkpoint.name}: {describe(model, task)}")
-    say(f"circuit {found}, seed {options.seed}")
-    say(scale(task))
-    print(f"\n{score_table(score, task, terminal_width())}")
-    say(verdict(score, task, reported))
-    if task.graph is not None and circuit.mechanisms:
-        say(describe_flow(circuit, checkpoint.config.layers, checkpoint.config.heads))
-    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
+    # Files first: the output pipe may close.
+    _write(options, checkpoint, batch, score, " ".join([prog, shlex.join(argv)]))
+    _show(options, checkpoint, score)
 
 
-def _check_options(options: AblateOptions) -> None:
+def _check(options: AblateOptions) -> None:
+    """Everything that can be known before libraries are loaded, which takes seconds."""
     check_sampling(options.examples, options.seed, options.tolerance)
-    if options.restarts < 1:
-        raise InputError(f"--restarts: expected at least 1, found {options.restarts}")
-    if options.circuit is not None:
-        for name in ("heads", "restarts", "time", "one_hot"):
-            if getattr(options, name) != getattr(AblateOptions, name):
-                option = f"--{name.replace('_', '-')}"
-                raise InputError(
-                    f"{option}: expected a search, found --circuit, whose circuit is scored as it "
-                    "is; leave one of them out"
-                )
-    if options.controls < 0:
-        raise InputError(f"--controls: expected 0 or more, found {options.controls}")
+    for name, least in (("restarts", 1), ("controls", 0)):
+        if (found := getattr(options, name)) < least:
+            raise ri.InputError(f"--{name}: expected at least {least}, found {found}")
+    for name in ("heads", "restarts", "time", "one_hot") if options.circuit else ():
+        if getattr(options, name) != getattr(AblateOptions, name):
+            raise ri.InputError(
+                f"--{name.replace('_', '-')}: expected a search, found --circuit, whose circuit is "
+                "scored as it is; leave one of them out"
+            )
     outputs = {
         "--json": options.json,
         "--report": options.report,
         "--save-circuit": options.save_circuit,
     }
     check_outputs(outputs, [Path(options.ckpt), options.circuit])
-    find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
+    find_checkpoint(options.ckpt)
+
+
+def _read(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit | None":
+    from retrieval_interp.storage.circuit_file import read_circuit
+
+    if options.circuit is None:
+        return None
+    sizes, trained = checkpoint.config, f"{checkpoint.name} was trained on"
+    return read_circuit(options.circuit, checkpoint.task, sizes.layers, sizes.heads, trained)
+
+
+def _search(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit":
+    search = ri.SearchOptions(
+        tolerance=options.tolerance,
+        examples=options.examples,
+        seed=options.seed,
+        restarts=options.restarts,
+        shared=not options.one_hot,
+        time=options.time,
+        heads=None if options.heads is None else [ri.Head.parse(head) for head in options.heads],
+    )
+    return ri.discover(checkpoint.model, checkpoint.task, options=search, progress=progress_bar)
+
+
+def _write(
+    options: AblateOptions,
+    checkpoint: "ri.Checkpoint",
+    batch: "ri.Batch",
+    score: "ri.CircuitScore",
+    command: str,
+) -> None:
+    from retrieval_interp.views.paper import paper_reports
+    from retrieval_interp.views.score_text import score_to_dict
+
+    name, model, task = checkpoint.name, checkpoint.model, checkpoint.task
+    if options.json is not None:
+        write_json(options.json, score_to_dict(score, name, task, options.seed))
+    if options.save_circuit is not None:
+        made = None if options.circuit else provenance(command)
+        write_whole(options.save_circuit, score.circuit.to_json(made))
+    if options.report is not None:
+        page = ri.render_report(
+            score,
+            model,
+            task,
+            name=name,
+            seed=options.seed,
+            command=command,
+            training=checkpoint.training,
+            batch=batch,
+            reported=paper_reports(task),
+        )
+        write_whole(options.report, page)
+
+
+def _show(options: AblateOptions, checkpoint: "ri.Checkpoint", score: "ri.CircuitScore") -> None:
+    from retrieval_interp.views.paper import paper_reports
+    from retrieval_interp.views.score_text import describe
+
+    task, config = checkpoint.task, checkpoint.config
+    measured = f"every {task.loss_name} is measured on"
+    found = f"found on {options.examples} examples; {measured} as many others"
+    if options.circuit:
+        found = f"read from {options.circuit}; {measured} {options.examples} examples"
+    say(f"{checkpoint.name}: {describe(checkpoint.model, task)}")
+    say(f"circuit {found}, seed {options.seed}")
+    say(task.loss_meaning)
+    print(f"\n{ri.score_table(score, task, terminal_width())}")
+    say(ri.verdict(score, task, paper_reports(task)))
+    if task.graph is not None and score.circuit.mechanisms:
+        say(ri.describe_flow(score.circuit, config.layers, config.heads))
+    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)

@@ -1,4 +1,4 @@
-"""What all commands share: options from a dataclass, one-line errors, signals, progress bars.
+"""What all commands share: options from a dataclass, one-line errors, signals, prose.
 
 Commands import heavy libraries only after their options are read.
 """
@@ -7,31 +7,23 @@ import atexit
 import contextlib
 import io
 import math
-import os
 import re
-import shutil
 import signal
 import sys
-import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from retrieval_interp.storage.files import check_writable
 from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
-BAD_INPUT = 2
-SIGNALLED = 128
 
 
 def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
-    """Read a dataclass from the command line.
-
-    Raises:
-        InputError: an option is unknown, missing or malformed.
-        SystemExit: help was requested and printed.
-    """
+    """Read a dataclass from the command line; `--help` prints and exits."""
     import tyro
     from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec
 
@@ -52,8 +44,7 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
 
     errors = io.StringIO()
     given: Any = tyro.MISSING_NONPROP if default is None else default
-    # If a field may be of several classes, the default decides which.
-    conf = (tyro.conf.AvoidSubcommands,)
+    conf = (tyro.conf.AvoidSubcommands,)  # where a field may be of several classes, the default's
     try:
         with contextlib.redirect_stderr(errors):
             options: T = tyro.cli(
@@ -68,66 +59,41 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
 
 def _one_line(box: str, prog: str) -> str:
     """The message inside the box that the option parser draws, in colours on a terminal."""
-    box = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    box = re.sub(r"\x1b\[[0-9;]*m|-{5,}", "", box)
     lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines() if line.strip("│╭╮╰╯─ \t")]
     text = lines[1:] if len(lines) > 1 and "─" in box.splitlines()[0] else lines
-    ends = ("Argument helptext", "For full helptext")
-    kept: list[str] = []
-    for line in text:
-        if line.startswith(ends) or len(kept) > 8:
-            break
-        kept.append(line)
-    message = re.sub(r"\s+", " ", " ".join(kept))
+    message = re.split("Argument helptext|For full helptext", " ".join(text[:9]))[0].strip()
     message = re.sub(r"^Error parsing [\w.-]+: (?=\w+: expected)", "", message)
     return f"{message}; see {prog} --help"
 
 
 def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:
-    """Check the number of examples, the seed and the tolerance (None for the task's own).
-
-    Raises:
-        InputError: an option is out of range.
-    """
+    """Check the number of examples, the seed and the tolerance (None for the task's own)."""
     if not 2 <= examples <= 1_000_000:
         raise InputError(f"--examples: expected 2 to 1000000, found {examples}")
-    if tolerance is not None and not (0 < tolerance < math.inf):
+    if tolerance is not None and not 0 < tolerance < math.inf:
         raise InputError(f"--tolerance: expected a number above 0, found {tolerance}")
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed: expected 0 to 2^63 - 1, found {seed}")
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
-    """Check output files before the work starts.
+    """Check before the work starts that the files of these options can be written.
 
-    Args:
-        outputs: the file that each option names, if any.
-        inputs: files that are read and must not be overwritten.
-
-    Raises:
-        InputError: a file cannot be written, is named twice, or is an input.
+    They must differ from each other and from the files that are read.
     """
-    from retrieval_interp.storage.files import check_writable
-
     for path in outputs.values():
         check_writable(path)
     given = [path.resolve() for path in outputs.values() if path is not None]
     if len(set(given)) < len(given):
-        *names, last = outputs
-        raise InputError(f"expected a different file for {', '.join(names)} and {last}")
+        raise InputError(f"expected a different file for each of {', '.join(outputs)}")
     for source in inputs:
         if source is not None and source.resolve() in given:
             raise InputError(f"{source}: expected other files to write than to read")
 
 
 def say(text: str = "", hanging: int = 0) -> None:
-    """Print prose, wrapped to the terminal's width, or to 100 characters in a pipe.
-
-    Args:
-        text: one or more lines, each of which is wrapped.
-        hanging: blanks before the lines that go on.
-    """
-    from retrieval_interp.views.tables import terminal_width, wrapped
-
+    """Print prose, wrapped to the terminal's width, or to 100 characters in a pipe."""
     print("\n".join(wrapped(text, terminal_width(), hanging)))
 
 
@@ -138,58 +104,68 @@ def tell_files(**files: Path | None) -> None:
             print(f"{what + ':':<8} {path}")
 
 
+@contextlib.contextmanager
+def saying(what: str) -> Iterator[None]:
+    """Show on a terminal what is being done, for as long as it takes; nothing elsewhere."""
+    shown = sys.stderr.isatty()
+    if shown:
+        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 def run_command(
-    main: Callable[[Sequence[str]], None], prog: str, argv: Sequence[str] | None = None
+    main: Callable[[Sequence[str], str], None], prog: str, argv: Sequence[str] | None = None
 ) -> None:
     """Run a command and exit: 0 done, 2 bad input (one line on stderr), 130 interrupted.
 
     SIGTERM and SIGHUP interrupt as Ctrl-C does, with 128 + their number.
 
     Args:
-        main: the command.
-        prog: how it was called, without options.
+        main: the command, called with its options and `prog`.
+        prog: how it was called, for `--help` and records.
         argv: its options; by default those of this process.
     """
     name = re.split(r"[ .]", prog)[-1]
     warnings.showwarning = _warn_in_short  # type: ignore[assignment]
-    came: list[int] = []
+    came = [signal.SIGINT]
 
     def interrupt(number: int, _: Any) -> None:
-        came.append(number)
+        came.append(signal.Signals(number))
         raise KeyboardInterrupt
 
     _on_signals(interrupt)
     # Shutting down takes a second, in which an interrupt would only print a traceback.
     atexit.register(_on_signals, signal.SIG_IGN)
     try:
-        main(sys.argv[1:] if argv is None else argv)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except (Exception, KeyboardInterrupt) as error:
-        # Libraries may have turned the interrupt into another exception.
-        if came or isinstance(error, KeyboardInterrupt):
-            _on_signals(signal.SIG_IGN)
-            said = str(error) if isinstance(error, KeyboardInterrupt) else ""
-            with contextlib.suppress(OSError):
-                message = said or "interrupted; no file is half written"
-                print(f"\n{name}: {message}", file=sys.stderr, flush=True)
-            # At once, as after an interrupt in exec'd code Python would end itself by SIGINT.
-            os._exit(SIGNALLED + (came[0] if came else signal.SIGINT))
-        if isinstance(error, BrokenPipeError):
-            sys.stderr.close()
-            sys.exit(1)
+        main(sys.argv[1:] if argv is None else argv, prog)
+        sys.stdout.flush()
+    except KeyboardInterrupt as error:
+        _on_signals(signal.SIG_IGN)
+        said = str(error) or "interrupted; no file is half written"
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"\n{name}: {said}", file=sys.stderr, flush=True)
+        sys.exit(128 + came[-1])
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
         print(f"{name}: {_said(error)}", file=sys.stderr)
-        sys.exit(BAD_INPUT)
+        sys.exit(2)
 
 
-def _said(error: BaseException) -> str:
+def _said(error: Exception) -> str:
     """An error of the input or the machine in one line; any other is raised again."""
     text = " ".join(str(error).split())
+    torch = sys.modules.get("torch")
     if isinstance(error, InputError):
         return text
     if isinstance(error, OSError):
         return f"expected its files, found: {text:.150}"
-    if isinstance(error, MemoryError) or "alloc" in text or "out of memory" in text:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError) if torch else MemoryError):
         return f"expected a smaller size, memory is short, found: {text:.150}"
     raise error
 
@@ -204,37 +180,7 @@ def _on_signals(handler: Any) -> None:
 
 def _warn_in_short(message: Warning | str, category: type[Warning], *_: Any) -> None:
     # Warnings of libraries are for developers; commands show this project's own only.
-    own = category.__module__.partition(".")[0] in ("tasks", "circuits", "retrieval_interp")
+    own = category.__module__.startswith("retrieval_interp")
     if own or (category is UserWarning and str(message).startswith("torch.compile failed")):
-        note = f"note: {message}"
-        if sys.stderr.isatty():  # clears a bar's line
-            width = shutil.get_terminal_size().columns
-            note = "\r\x1b[K" + "\n".join(textwrap.wrap(note, width, break_on_hyphens=False))
-        print(note, file=sys.stderr)
-
-
-def in_notebook() -> bool:
-    """Whether a bar can be seen although stderr is no terminal."""
-    return "ipykernel.zmqshell" in sys.modules
-
-
-@contextlib.contextmanager
-def saying(what: str) -> Iterator[None]:
-    """Show on a terminal what is being done, for as long as it takes; nothing elsewhere."""
-    shown = sys.stderr is not None and sys.stderr.isatty()
-    if shown:
-        print(f"{what} ...", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
-    """Show a bar on a terminal or in a notebook, and nothing elsewhere."""
-    from tqdm.auto import tqdm
-
-    hidden = False if in_notebook() else None  # None: shown on a terminal
-    bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=hidden, dynamic_ncols=True)
-    return bar
+        clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # clears a bar's line
+        print(f"{clear}note: {message}", file=sys.stderr)

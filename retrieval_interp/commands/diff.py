@@ -6,7 +6,9 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+import retrieval_interp as ri
 from retrieval_interp.commands.command import parse_options, say, saying
+from retrieval_interp.storage.files import flatten, read_text
 
 
 @dataclass(frozen=True)
@@ -24,25 +26,20 @@ class DiffOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp diff") -> None:
     options = parse_options(DiffOptions, argv, prog)
-
     with saying("loading PyTorch"):
-        from retrieval_interp.circuits import Circuit
-        from retrieval_interp.circuits.notation import circuit_diff
-        from retrieval_interp.storage.files import flatten, read_text
-        from retrieval_interp.tasks.errors import InputError
-
-    def read(path: Path) -> Circuit:
-        text = read_text(path, "a circuit")
-        try:
-            return Circuit.from_json(text)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-
-    old, new = read(options.old), read(options.new)
+        old, new = _read(options.old), _read(options.new)
     before, after = flatten(old.task), flatten(new.task)
     changed = [
         f"task: {key}: {before.get(key)} -> {after.get(key)}"
         for key in before | after
         if before.get(key) != after.get(key)
     ]
-    say("\n".join([*changed, *circuit_diff(old, new)]) or "no difference", hanging=4)
+    say("\n".join([*changed, *ri.circuit_diff(old, new)]) or "no difference", hanging=4)
+
+
+def _read(path: Path) -> "ri.Circuit":
+    text = read_text(path, "a circuit")
+    try:
+        return ri.Circuit.from_json(text)
+    except ri.InputError as error:
+        raise ri.InputError(f"{path}: {error}") from None

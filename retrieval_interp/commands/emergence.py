@@ -9,11 +9,11 @@ from retrieval_interp.commands.command import (
     check_outputs,
     check_sampling,
     parse_options,
-    progress_bar,
     say,
     saying,
     tell_files,
 )
+from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import check_run_folder
 
 

@@ -1,15 +1,13 @@
-"""Build circuits by clicking, in a browser: `retrieval-interp explore --ckpt small`.
+"""Build circuits by clicking, in a browser: `retrieval-interp explore --ckpt small`."""
 
-The page of `bench.explore()`, without Jupyter: see `retrieval_interp.explorer.server`.
-"""
-
+import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import retrieval_interp as ri
 from retrieval_interp.commands.command import check_sampling, parse_options, saying
 from retrieval_interp.storage.find_checkpoint import find_checkpoint
-from retrieval_interp.tasks.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -41,17 +39,14 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     options = parse_options(ExploreOptions, argv, prog)
     check_sampling(options.examples, options.seed, options.tolerance)
     if not 0 <= options.port < 65536:
-        raise InputError(f"--port: expected 0 to 65535, found {options.port}")
+        raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
     find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
     print(f"opening {options.ckpt} ...", flush=True)
 
-    import webbrowser
-
     with saying("loading PyTorch"):
-        from retrieval_interp.bench import opening
         from retrieval_interp.explorer.server import ExplorerServer
 
-    bench = opening.open(
+    bench = ri.open(
         options.ckpt,
         examples=options.examples,
         seed=options.seed,

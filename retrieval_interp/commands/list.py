@@ -1,40 +1,15 @@
-"""Lists what there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`.
+"""Lists what there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`."""
 
-It does not load torch, which takes seconds: only the headers of checkpoints and the docstrings of
-tasks are read, and presets, which need torch, are repeated here by name (a test compares).
-"""
-
-import ast
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
-from retrieval_interp import tasks
 from retrieval_interp.commands.command import parse_options
 from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
-from retrieval_interp.sweep.scales import GRIDS, SCALES
 from retrieval_interp.views.tables import terminal_width, text_table
-
-PRESETS = {
-    "small": "the default: D = 3, 5 layers",
-    "transformer-a": "transformer A of section 8: D = 3, 12 layers",
-    "transformer-b": "transformer B, another seed",
-    "transformer-c": "transformer C, another seed",
-    "transformer-d": "transformer D of section 9: D = 4, 24 layers, no MLPs",
-    **{f"section7-ic-{n}": f"section 7 with curriculum: D = 5, layers: {n}" for n in range(1, 9)},
-    **{f"section7-nonic-{n}": f"section 7 without: D = 3, layers: {n}" for n in range(1, 9)},
-    "conditional": "conditional retrieval, the example of section 3.1: 6 layers",
-    "equations": "a language model of equations in words: D = 2, 6 layers",
-    "repeated": "induction heads on repeated random tokens: 2 layers, no MLPs",
-    "k-hop": "1 to 3 hops of induction: 4 layers, no MLPs",
-    "k-hop-7": "1 to 7 hops in the 4 layers that they need at least, no MLPs",
-}
-
-_BASES = {"Task", "TrainingTask", "TokenTask", "VectorTask"}
 
 
 @dataclass(frozen=True)
@@ -50,29 +25,12 @@ class ListOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
     kind = parse_options(ListOptions, argv, prog).kind
-    scales = {name: scale.about for name, scale in SCALES.items()}
-    tables: dict[str, tuple[list[str], Iterable[Sequence[str]]]] = {
-        "checkpoints": (["checkpoint", "task", "layers x heads", "loss"], _checkpoints()),
-        "presets": (["preset", "what train --preset trains"], PRESETS.items()),
-        "grids": (["grid or scale", "what sweep --grid and --scale run"], (GRIDS | scales).items()),
-        "tasks": (["task", "what is asked"], _tasks()),
-    }
     texts = [
-        "\n".join(text_table(header, list(rows), width=terminal_width()))
-        for name, (header, rows) in tables.items()
+        "\n".join(text_table(header, list(rows()), width=terminal_width()))
+        for name, (header, rows) in TABLES.items()
         if kind in ("all", name)
     ]
     print("\n\n".join(texts))
-
-
-def _tasks() -> Iterator[list[str]]:
-    """The exported tasks, and how their docstrings begin."""
-    names = {name for name in dir(tasks) if name.endswith("Task")} - _BASES
-    for path in sorted(Path(tasks.__file__).parent.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and node.name in names:
-                first, *_ = (ast.get_docstring(node) or "").splitlines()
-                yield [node.name, first.removesuffix(".")]
 
 
 def _checkpoints() -> Iterator[list[str]]:
@@ -81,18 +39,43 @@ def _checkpoints() -> Iterator[list[str]]:
     for name, path in shipped_checkpoints().items():
         with safe_open(path, framework="numpy") as file:
             record = json.loads(file.metadata()["retrieval_interp"])
-        model, task = record["model"], record["task"]
-        yield [
-            name,
-            f"{task['name']}, {_size(task)}",
-            f"{model['layers']} x {model['heads']}",
-            f"{record['training']['validation_loss']:.4f}",
-        ]
+        sizes = f"{record['model']['layers']} x {record['model']['heads']}"
+        yield [name, _named(record["task"]), sizes, f"{record['training']['validation_loss']:.4f}"]
 
 
-def _size(task: dict[str, Any]) -> str:
-    """The parameter of a task that says most."""
-    for name, letter in (("steps", "D"), ("hops", "K"), ("length", "length"), ("pairs", "pairs")):
-        if name in task:
-            return f"{letter} = {task[name]}"
-    return str(task["graph"])
+def _presets() -> Iterator[list[str]]:
+    from retrieval_interp.config.presets import PRESETS
+
+    for name, recipe in PRESETS.items():
+        sizes = f"{recipe.model.layers} x {recipe.model.heads}"
+        yield [name, _named(recipe.task.to_dict()), sizes, f"{recipe.steps} x {recipe.batch}"]
+
+
+def _named(task: dict[str, Any]) -> str:
+    """A task with its parameter that says most."""
+    size = next(name for name in ("steps", "hops", "length", "graph", "pairs") if name in task)
+    return f"{task['name']}, {size} {task[size]}"
+
+
+def _grids() -> Iterator[list[str]]:
+    from retrieval_interp.sweep.scales import GRIDS, SCALES
+
+    yield from ([name, about] for name, about in GRIDS.items())
+    yield from ([name, scale.about] for name, scale in SCALES.items())
+
+
+def _tasks() -> Iterator[list[str]]:
+    from retrieval_interp import tasks
+
+    bases = ("Task", "TrainingTask", "TokenTask", "VectorTask")
+    for name in dir(tasks):
+        if name.endswith("Task") and name not in bases:
+            yield [name, getattr(tasks, name).__doc__.splitlines()[0]]
+
+
+TABLES = {
+    "checkpoints": (["checkpoint", "task", "layers x heads", "loss"], _checkpoints),
+    "presets": (["preset", "task", "layers x heads", "steps x examples"], _presets),
+    "grids": (["grid or scale", "what sweep --grid and --scale run"], _grids),
+    "tasks": (["task", "what is asked"], _tasks),
+}

@@ -14,10 +14,10 @@ from pathlib import Path
 from retrieval_interp.commands.command import (
     check_outputs,
     parse_options,
-    progress_bar,
     saying,
     tell_files,
 )
+from retrieval_interp.progress import progress_bar
 from retrieval_interp.tasks.errors import InputError
 
 

@@ -1,8 +1,4 @@
-"""What each attention head looks at, and which heads rules replace: `retrieval-interp scan`.
-
-`retrieval-interp scan --model small`, or on any text with a model that reads words:
-`--model FOLDER --text FILE`, where the folder holds a Hugging Face model, or `--model smollm2`.
-"""
+"""What each head looks at, and which heads rules replace: `retrieval-interp scan --model small`."""
 
 import shlex
 import sys
@@ -11,16 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import retrieval_interp as ri
 from retrieval_interp.commands.command import (
     check_outputs,
     check_sampling,
     parse_options,
-    progress_bar,
     say,
     saying,
     tell_files,
 )
-from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.progress import progress_bar
+from retrieval_interp.storage.files import read_text, write_json, write_whole
+from retrieval_interp.storage.provenance import provenance
+from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
@@ -63,18 +62,11 @@ class ScanOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     options = parse_options(ScanOptions, argv, prog)
-    _check_options(options)
-
+    _check(options)
+    text = None if options.text is None else read_text(options.text, "text")
     with saying("loading PyTorch and the model"):
-        from retrieval_interp.circuits.scan.scan import scan
-        from retrieval_interp.storage.files import read_text, write_json, write_whole
-        from retrieval_interp.storage.provenance import provenance
-        from retrieval_interp.views.scan_text import scan_text, scan_to_dict
-        from retrieval_interp.views.tables import terminal_width
-
-        text = None if options.text is None else read_text(options.text, "text")
         model, task = _load(options)
-    found = scan(
+    found = ri.scan(
         model,
         task if text is None else text,
         length=options.length,
@@ -86,19 +78,21 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
         time=options.time,
         progress=progress_bar,
     )
-    record = provenance(" ".join([prog, shlex.join(argv)]))
-    if options.json is not None:
-        write_json(options.json, {"model": options.model, **scan_to_dict(found), "record": record})
-    if options.save_circuit is not None:
-        write_whole(options.save_circuit, found.circuit.to_json(record))
-    if options.report is not None:
-        from retrieval_interp.views.scan_view import scan_view
+    _write(options, found, model, provenance(" ".join([prog, shlex.join(argv)])))
+    _show(options, found)
 
-        scan_view(found, model).save_html(options.report)
-    say(f"{options.model}: {found.task.description}")
-    print()
-    print(scan_text(found, terminal_width()))
-    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
+
+def _check(options: ScanOptions) -> None:
+    check_sampling(options.examples, options.seed, options.tolerance)
+    for name, least in (("length", 3), ("alone", 0), ("time", 0)):
+        if (found := getattr(options, name)) is not None and found < least:
+            raise ri.InputError(f"--{name}: expected at least {least}, found {found}")
+    outputs = {
+        "--json": options.json,
+        "--report": options.report,
+        "--save-circuit": options.save_circuit,
+    }
+    check_outputs(outputs, [Path(options.model), options.text])
 
 
 def _load(options: ScanOptions) -> tuple[Any, Any]:
@@ -109,50 +103,44 @@ def _load(options: ScanOptions) -> tuple[Any, Any]:
     folder = Path(options.model)
     foreign = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
     if not foreign and options.model != "smollm2":
-        from retrieval_interp.storage.checkpoint import load_checkpoint
-
-        checkpoint = load_checkpoint(options.model, device)
+        checkpoint = ri.load_checkpoint(options.model, device)
         return checkpoint.model, checkpoint.task
     if options.text is None:
-        raise InputError(
+        raise ri.InputError(
             f"{options.model}: expected text for a model without a task, found none; add --text "
             "FILE"
-        )
-    if foreign and not any(any(folder.glob(name)) for name in ("tokenizer*", "vocab.*")):
-        raise InputError(
-            f"{folder}: expected a tokenizer beside the model (tokenizer.json), found none; save "
-            "it there with tokenizer.save_pretrained"
         )
     if not sys.stderr.isatty():
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
     if not foreign:
-        from retrieval_interp.storage.smollm2 import smollm2
-
-        return smollm2(device=str(device)), None
+        return ri.smollm2(device=str(device)), None
     from transformer_lens.model_bridge.bridge import TransformerBridge
 
     try:
         return TransformerBridge.boot_transformers(str(folder), device=str(device)).eval(), None
     except (ValueError, KeyError, OSError) as error:
-        raise InputError(
-            f"{folder}: expected a causal language model of Hugging Face that TransformerLens "
-            f"knows, found: {error!s:.150}"
+        raise ri.InputError(
+            f"{folder}: expected a causal language model of Hugging Face with its tokenizer that "
+            f"TransformerLens knows, found: {error!s:.150}"
         ) from error
 
 
-def _check_options(options: ScanOptions) -> None:
-    check_sampling(options.examples, options.seed, options.tolerance)
-    if options.length < 3:
-        raise InputError(f"--length: expected at least 3 tokens, found {options.length}")
-    if options.alone is not None and options.alone < 0:
-        raise InputError(f"--alone: expected 0 heads or more, found {options.alone}")
-    if options.time is not None and not options.time > 0:
-        raise InputError(f"--time: expected more than 0 seconds, found {options.time:g}")
-    outputs = {
-        "--json": options.json,
-        "--report": options.report,
-        "--save-circuit": options.save_circuit,
-    }
-    check_outputs(outputs, [Path(options.model), options.text])
+def _write(options: ScanOptions, found: "ri.Scan", model: Any, record: dict[str, Any]) -> None:
+    from retrieval_interp.views.scan_view import scan_to_dict
+
+    if options.json is not None:
+        write_json(options.json, {"model": options.model, **scan_to_dict(found), "record": record})
+    if options.save_circuit is not None:
+        write_whole(options.save_circuit, found.circuit.to_json(record))
+    if options.report is not None:
+        ri.scan_view(found, model).save_html(options.report)
+
+
+def _show(options: ScanOptions, found: "ri.Scan") -> None:
+    from retrieval_interp.views.scan_view import scan_text
+
+    say(f"{options.model}: {found.task.description}")
+    print(f"\n{scan_text(found, terminal_width())}")
+    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)

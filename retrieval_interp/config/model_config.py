@@ -18,9 +18,6 @@ class ModelConfig:
         d_model: width of the residual stream.
         d_head: width of a head; default d_model / heads.
         mlp: whether blocks have an MLP (transformer D has none, section 9.1).
-
-    Raises:
-        InputError: a size is out of range, or heads does not divide d_model without a d_head.
     """
 
     layers: int = 6
@@ -31,15 +28,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "d_model", "d_head"):
-            value = getattr(self, name)
-            if name == "d_head" and value is None:
-                continue
-            if type(value) is not int or not 1 <= value <= 65536:
+            size = getattr(self, name)
+            if size is not None and not 1 <= size <= 65536:
                 raise InputError(
-                    f"model: expected {name} to be an integer from 1 to 65536, found {value!r}"
+                    f"model: expected {name} to be an integer from 1 to 65536, found {size}"
                 )
-        if not isinstance(self.mlp, bool):
-            raise InputError(f"model: expected mlp to be true or false, found {self.mlp!r}")
         if self.d_head is None and self.d_model % self.heads:
             raise InputError(
                 f"model: expected heads to divide d_model = {self.d_model}, found {self.heads} "

@@ -1,9 +1,7 @@
-"""The paper's recipes, and our presets (`train --preset`).
+"""The paper's recipes (sections 7.1, 8.1 and 9.1), and our presets (`train --preset`).
 
-`PAPER` holds what the paper states (sections 7.1, 8.1 and 9.1). It does not state the base of the
-rotary encoding, warm-up, schedule, precision and initialization, for which the defaults of `Recipe`
-are used. `PRESETS` are what `train` runs and what the shipped checkpoints were made with;
-`departures` tells how they differ.
+What the paper does not state has the defaults of `Recipe`. `PRESETS` are what `train` runs and what
+the shipped checkpoints were made with.
 """
 
 from dataclasses import replace
@@ -21,15 +19,13 @@ from retrieval_interp.tasks import (
 )
 from retrieval_interp.tasks.structured import to_data
 
+# What the paper does not state
 _UNSTATED = ("base", "warmup", "schedule", "cooldown", "precision", "init")
 _PRIVATE = ("seed", "log_every", "checkpoint_every", "validation_examples")
 
 
 def _section7(curriculum: bool, layers: int) -> Recipe:
-    """Section 7.1: 8 heads, width 128, 10,000 steps of 512 out of 2^20 examples.
-
-    D = 5 with the implicit curriculum, D = 3 without; the paper has eight seeds per depth.
-    """
+    """Section 7.1; the paper has eight seeds per depth."""
     return Recipe(
         task=RetrievalTask(steps=5 if curriculum else 3, curriculum=curriculum),
         model=ModelConfig(layers=layers, heads=8, d_model=128),
@@ -70,29 +66,34 @@ PAPER: dict[str, Recipe] = {
 def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
     """A recipe with another base of the rotary encoding.
 
-    With the usual base of 10,000, the second angle of a 4-dimensional encoding turns by only 0.15
-    over 16 positions, which can hardly be told apart; with 100 it turns by 1.5 and with 10 by 4.7,
-    and models leave the plateau sooner.
+    With the usual base of 10,000 the second angle of a 4-dimensional encoding hardly turns over 16
+    positions; with 100 or 10 models leave the plateau sooner.
     """
     return replace(recipe, task=replace(cast(RetrievalTask, recipe.task), base=base), **changes)
 
 
-_K_HOP = Recipe(
-    task=KHopTask(),
+_QUICK: dict[str, Any] = {
+    "schedule": "cooldown",
+    "cooldown": 0.5,
+    "precision": "bfloat16",
+    "init": "linear",
+}
+
+
+def _quick(name: str, steps: int) -> Recipe:
+    """A recipe of section 8.1 for fewer steps."""
+    return _with_base(PAPER[name], 10.0, steps=steps, checkpoint_every=500, **_QUICK)
+
+
+_ON_TOKENS = Recipe(
     model=ModelConfig(layers=4, heads=1, d_model=64, mlp=False),
     steps=3_000,
-    log_every=100,
-    schedule="cooldown",
-    cooldown=0.4,
     warmup=100,
-    precision="bfloat16",
-    init="linear",
+    **{**_QUICK, "cooldown": 0.4},
 )
 
 PRESETS: dict[str, Recipe] = {
-    # The shipped default, with the cleanest circuit of all sizes and seeds tried. Seed 1 leaves the
-    # plateau of 0.75 before step 1,000, seed 3 never does. At a constant learning rate the loss
-    # spikes late, hence cosine.
+    # The shipped default. At a constant learning rate the loss spikes late, hence cosine.
     "small": _with_base(
         _ABC,
         100.0,
@@ -103,79 +104,48 @@ PRESETS: dict[str, Recipe] = {
     ),
     **PAPER,
     # At a constant learning rate the loss spikes to the end, hence the cooldown and fewer steps
-    # than in the paper. A step takes 0.24 s on a CPU core that supports bfloat16, else 0.67 s.
-    **{
-        name: _with_base(
-            PAPER[name],
-            10.0,
-            steps=steps,
-            schedule="cooldown",
-            cooldown=0.5,
-            precision="bfloat16",
-            init="linear",
-            checkpoint_every=500,
-        )
-        for name, steps in (
-            ("transformer-a", 5_000),
-            ("transformer-b", 6_000),
-            ("transformer-c", 6_000),
-        )
-    },
+    # than in the paper.
+    "transformer-a": _quick("transformer-a", 5_000),
+    "transformer-b": _quick("transformer-b", 6_000),
+    "transformer-c": _quick("transformer-c", 6_000),
     "transformer-d": _with_base(PAPER["transformer-d"], 100.0, schedule="cooldown"),
     # Section 3.1's example of conditional retrieval, for which the paper has no recipe.
     "conditional": Recipe(
         task=ConditionalRetrievalTask(graph=GRAPHS["triple"], base=10.0, tables="chains"),
         model=ModelConfig(layers=6, heads=1, d_model=64),
         steps=6_000,
-        batch=128,
-        learning_rate=1e-3,
-        schedule="cooldown",
-        cooldown=0.5,
-        precision="bfloat16",
-        init="linear",
+        **_QUICK,
     ),
-    # A language model of whole words. With D = 3 and seed 0 it had not learned x_3 after 10,000
-    # steps; with D = 2 and seed 0 it learns, but its heads attend across chains.
-    "equations": Recipe(
+    # A language model of whole words.
+    "equations": replace(
+        _ON_TOKENS,
         task=EquationsTask(steps=2),
-        model=ModelConfig(layers=6, heads=1, d_model=64, mlp=False),
+        model=replace(_ON_TOKENS.model, layers=6),
         steps=3_500,
-        schedule="cooldown",
-        cooldown=0.4,
-        warmup=100,
-        precision="bfloat16",
-        init="linear",
         seed=1,
     ),
     # Induction on tokens, for which other papers are the source: docs/tokens.md.
-    "repeated": Recipe(
+    "repeated": replace(
+        _ON_TOKENS,
         task=RepeatedTokensTask(),
-        model=ModelConfig(layers=2, heads=1, d_model=64, mlp=False),
+        model=replace(_ON_TOKENS.model, layers=2),
         steps=1_000,
-        schedule="cooldown",
-        cooldown=0.4,
-        warmup=100,
-        precision="bfloat16",
-        init="linear",
     ),
     # A layer more than three hops need at least.
-    "k-hop": _K_HOP,
+    "k-hop": replace(_ON_TOKENS, task=KHopTask(), log_every=100),
     # Exactly the four layers that seven hops need.
     "k-hop-7": replace(
-        _K_HOP,
+        _ON_TOKENS,
         task=KHopTask(hops=7, alphabet=5),
         model=ModelConfig(layers=4, heads=4, d_model=128, mlp=False),
         steps=4_000,
+        log_every=100,
     ),
 }
 
 
 def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
-    """How a recipe differs from one of the paper's.
-
-    Args:
-        recipe: ours.
-        paper: one of `PAPER`.
+    """How our recipe differs from one of `PAPER`.
 
     Returns:
         Our value and the paper's by name; the paper's is None if it states none. Seeds and what is
@@ -191,9 +161,6 @@ def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
 
 def _flat(recipe: Recipe) -> dict[str, Any]:
     parts = to_data(recipe)
-    task, model = parts.pop("task"), parts.pop("model")
+    task = {"D" if name == "steps" else name: value for name, value in parts.pop("task").items()}
     # A derived width is no setting of its own.
-    model["d_head"] = recipe.model.d_head
-    if "steps" in task:
-        task["D"] = task.pop("steps")
-    return {**model, **task, **parts}
+    return {**parts.pop("model"), "d_head": recipe.model.d_head, **task, **parts}

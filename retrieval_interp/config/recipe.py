@@ -34,9 +34,6 @@ class Recipe:
         log_every: steps between two lines of metrics; each of the last 100 steps has one.
         checkpoint_every: steps between two checkpoints, a multiple of log_every.
         validation_examples: fresh examples on which the validation loss is measured.
-
-    Raises:
-        InputError: a value is out of range.
     """
 
     task: TrainingTask = field(default_factory=RetrievalTask)
@@ -57,24 +54,16 @@ class Recipe:
     validation_examples: int = 512
 
     def __post_init__(self) -> None:
-        positive = ("steps", "batch", "examples", "log_every", "checkpoint_every")
-        for name in (*positive, "validation_examples", "warmup", "seed"):
-            least = 0 if name in ("warmup", "seed") else 1
-            value = getattr(self, name)
-            if type(value) is not int or not least <= value < 2**63:
-                raise InputError(
-                    f"recipe: expected {name} to be an integer of at least {least}, found {value!r}"
-                )
-        for name in ("learning_rate", "weight_decay"):
-            value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-                raise InputError(
-                    f"recipe: expected {name} to be a number from 0 up, found {value!r}"
-                )
-        if not (isinstance(self.cooldown, (int, float)) and 0 < self.cooldown <= 1):
+        ones = ("steps", "batch", "examples", "log_every", "checkpoint_every")
+        least = dict.fromkeys((*ones, "validation_examples"), 1)
+        for name in (*least, "warmup", "seed", "learning_rate", "weight_decay"):
+            value, lowest = getattr(self, name), least.get(name, 0)
+            if not lowest <= value < math.inf:
+                raise InputError(f"recipe: expected {name} to be at least {lowest}, found {value}")
+        if not 0 < self.cooldown <= 1:
             raise InputError(
                 f"recipe: expected cooldown to be a share above 0 and up to 1, found "
-                f"{self.cooldown!r}"
+                f"{self.cooldown}"
             )
         for name, known in (("schedule", Schedule), ("precision", Precision), ("init", Init)):
             if (value := getattr(self, name)) not in get_args(known):

@@ -11,7 +11,6 @@ import torch
 
 from retrieval_interp.circuits import Circuit, discover
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress
-from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Losses, Series, Snapshot
 from retrieval_interp.emergence.watch import EXAMPLES, Probe, read_watch, same_circuit
@@ -124,8 +123,7 @@ def _load(file: Path, step: int, recipe: Recipe, device: str | torch.device) -> 
 
 def _discovered(checkpoint: Checkpoint, tolerance: float, seed: int, progress: Progress) -> Circuit:
     model, task = checkpoint.model, checkpoint.task
-    line = line_with(progress)
-    found = discover(model, task, tolerance, DISCOVERY_EXAMPLES, seed=seed, progress=line)
+    found = discover(model, task, tolerance, DISCOVERY_EXAMPLES, seed=seed, progress=progress)
     if not any(found.paths()) and not found.enabling:
         raise InputError(
             f"{checkpoint.name}: expected a model in which a circuit can be found, found one that "

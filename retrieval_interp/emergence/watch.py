@@ -96,7 +96,7 @@ class Watch:
 
         Lines after `step` are already dropped from the folder; without one nothing is written.
         """
-        from retrieval_interp.training.model import build_model
+        from retrieval_interp.model import build_model
 
         device = next(model.parameters()).device
         self._probe = Probe(recipe.task, self.circuit, self.examples, self.seed, device)

@@ -3,10 +3,9 @@
 1. It listens on the loopback address. The page's address holds a random token, and every request
    needs it, the server's own name as Host, and, where a browser names one, its own Origin: no other
    user of the machine and no other page of the browser can ask anything.
-2. The page follows values as server-sent events and sends messages as requests. Requests are only
-   queued by the server's threads; `serve` answers them one by one where it was called, so that
-   Ctrl-C ends the work in hand too. Only `cancel` is not queued.
-3. The page may ask this server alone: its content security policy forbids the rest.
+2. The page comes as server-sent events. Messages but `cancel` are queued by the server's threads;
+   `serve` answers them where it was called, so that Ctrl-C ends the work in hand too.
+3. The page may ask this server only: its content security policy forbids the rest.
 """
 
 import json
@@ -14,37 +13,30 @@ import queue
 import secrets
 import threading
 from contextlib import suppress
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
-from retrieval_interp.views.page import EXPLORER_SCRIPTS, render
+from retrieval_interp.views.page import explorer_script, render
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
 
 HOST = "127.0.0.1"
-_VALUES = ("model_info", "state", "shown")
 _LONGEST = 100_000  # bytes of a message
 _ALIVE = 15  # seconds after which a silent connection is tried
+_POLICY = (
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
 
 
 class ExplorerServer(ThreadingHTTPServer):
-    """Serves one workbench's explorer.
+    """Serves one workbench's explorer at `address`, which holds the token.
 
-    Attributes:
-        address: where a browser finds the page, with the token.
-        exploring: what is shown.
-        asked: messages that wait for `serve`.
-
-    Args:
-        bench: what is explored.
-        port: of the loopback address; 0 for any free one.
-
-    Raises:
-        InputError: the port is taken or not allowed.
+    Messages wait in `asked` for `serve`. Port 0 is any free one.
     """
 
     daemon_threads = True
@@ -53,16 +45,14 @@ class ExplorerServer(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
-            raise InputError(
-                f"--port: expected a free port, found {port}: {error}; choose another, or leave "
-                "it out for any free one"
-            ) from None
+            text = f"--port: expected a free port, found {port}: {error}; leave it out for any one"
+            raise InputError(text) from None
         self.token = secrets.token_urlsafe(24)
         self.own_names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
         self.asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._followers: set[queue.SimpleQueue[str]] = set()
-        self._lock = threading.Lock()
+        self.followers: set[queue.SimpleQueue[str]] = set()
+        self.lock = threading.Lock()
         self.exploring = Exploring(bench, self._publish)
 
     def serve(self) -> None:
@@ -76,31 +66,13 @@ class ExplorerServer(ThreadingHTTPServer):
             self.shutdown()
             self.server_close()
 
-    def follow(self) -> "queue.SimpleQueue[str]":
-        """A queue of events: all values as they are, and then every change."""
-        events: queue.SimpleQueue[str] = queue.SimpleQueue()
-        with self._lock:
-            for name in _VALUES:
-                events.put(_event(name, getattr(self.exploring, name)))
-            self._followers.add(events)
-        return events
-
-    def leave(self, events: "queue.SimpleQueue[str]") -> None:
-        """Stop telling a queue."""
-        with self._lock:
-            self._followers.discard(events)
-
-    def _publish(self, name: str, value: dict[str, Any]) -> None:
-        with self._lock:
-            for events in self._followers:
-                events.put(_event(name, value))
+    def _publish(self, html: str) -> None:
+        with self.lock:
+            for events in self.followers:
+                events.put(html)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error."""
-
-
-def _event(name: str, value: dict[str, Any]) -> str:
-    return f"event: {name}\ndata: {json.dumps(value, allow_nan=False)}\n\n"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -108,87 +80,77 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "retrieval-interp", ""
 
     def do_GET(self) -> None:
-        match self._asked_for():
-            case "":
-                self._send_page()
-            case "events":
-                self._send_events()
-            case str():
-                self.send_error(HTTPStatus.NOT_FOUND)
+        self._answer({"": self._send_page, "events": self._send_events})
 
     def do_POST(self) -> None:
-        name = self._asked_for()
-        if name is None:
-            return
-        if name != "ask":
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        length = self.headers.get("Content-Length", "")
+        self._answer({"ask": self._take_message})
+
+    def _answer(self, answers: dict[str, Any]) -> None:
+        token, _, name = self.path.removeprefix("/").partition("/")
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        known = secrets.compare_digest(token.encode(), self.server.token.encode())
+        if not known or host not in self.server.own_names or origin not in (None, f"http://{host}"):
+            self.send_error(403)
+        elif name not in answers:
+            self.send_error(404)
+        else:
+            answers[name]()
+
+    def _begin(self, status: int, kind: str = "plain", policy: str = "default-src 'none'") -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": f"text/{kind}; charset=utf-8",
+            "Content-Security-Policy": policy,
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+        for name, text in headers.items():
+            self.send_header(name, text)
+        self.end_headers()
+
+    def _take_message(self) -> None:
+        length, message = self.headers.get("Content-Length", ""), None
         if not length.isdecimal() or int(length) > _LONGEST:
-            self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            self.send_error(413)
             return
-        try:
+        with suppress(ValueError, RecursionError):
             message = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
-            message = None
         if not isinstance(message, dict) or self.headers.get_content_type() != "application/json":
-            self.send_error(HTTPStatus.BAD_REQUEST)
+            self.send_error(400)
             return
         if message.get("do") == "cancel":  # while `serve` is searching
             self.server.exploring.cancel()
         else:
             self.server.asked.put(message)
-        self._begin(HTTPStatus.NO_CONTENT)
-
-    def _asked_for(self) -> str | None:
-        """What a request asks for; None for one that has been refused."""
-        token, _, name = self.path.removeprefix("/").partition("/")
-        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        known = secrets.compare_digest(token.encode(), self.server.token.encode())
-        own = host in self.server.own_names and origin in (None, f"http://{host}")
-        if known and own:
-            return name
-        self.send_error(HTTPStatus.FORBIDDEN)
-        return None
-
-    def _begin(
-        self, status: HTTPStatus, kind: str = "", policy: str = "default-src 'none'"
-    ) -> None:
-        self.send_response(status)
-        if kind:
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Security-Policy", policy)
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
+        self._begin(204)
 
     def _send_page(self) -> None:
         nonce = secrets.token_urlsafe(16)
-        policy = (
-            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
-            "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-            "frame-ancestors 'none'"
-        )
         title = f"Explorer of {self.server.exploring.bench.name}"
-        page = render("explore.html", title=title, nonce=nonce, scripts=EXPLORER_SCRIPTS)
-        self._begin(HTTPStatus.OK, "text/html", policy)
+        page = render("explore.html", title=title, nonce=nonce, script=explorer_script())
+        self._begin(200, "html", _POLICY.format(nonce=nonce))
         self.wfile.write(str(page).encode())
 
     def _send_events(self) -> None:
-        self._begin(HTTPStatus.OK, "text/event-stream")
-        events = self.server.follow()
+        """The page as it is, and then after every change."""
+        self._begin(200, "event-stream")
+        server, events = self.server, queue.SimpleQueue[str]()
+        with server.lock:
+            events.put(server.exploring.html)
+            server.followers.add(events)
         try:
             while True:
                 text = ": alive\n\n"
                 with suppress(queue.Empty):
-                    text = events.get(timeout=_ALIVE)
+                    text = f"event: page\ndata: {json.dumps(events.get(timeout=_ALIVE))}\n\n"
                 self.wfile.write(text.encode())
                 self.wfile.flush()
         except OSError:
             pass  # the page is closed
         finally:
-            self.server.leave(events)
+            with server.lock:
+                server.followers.discard(events)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not written to the terminal: their addresses hold the token."""

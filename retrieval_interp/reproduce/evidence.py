@@ -17,9 +17,8 @@ import torch
 
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer
 from retrieval_interp.circuits import discover as discover_circuit
-from retrieval_interp.circuits.runs.losses import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
-from retrieval_interp.commands.search_line import line_with
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Series, read_series
@@ -83,8 +82,13 @@ class Trained:
         if self.file is not None:
             trained = f"{self.name} was trained on"
             return read_circuit(self.file, checkpoint.task, config.layers, config.heads, trained)
-        model, task, line = checkpoint.model, checkpoint.task, line_with(self.progress)
-        found = discover_circuit(model, task, examples=EXAMPLES, shared=False, progress=line)
+        found = discover_circuit(
+            checkpoint.model,
+            checkpoint.task,
+            examples=EXAMPLES,
+            shared=False,
+            progress=self.progress,
+        )
         if found.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
         return found

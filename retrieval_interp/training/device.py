@@ -8,11 +8,7 @@ from retrieval_interp.tasks import InputError
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA if available, else the CPU.
-
-    Raises:
-        InputError: CUDA is not available, or no such device exists.
-    """
+    """The device of that name; `auto` is CUDA if available, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:

@@ -9,10 +9,8 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 def keep_freed_memory() -> None:
     """Let the C library keep freed memory for later tensors, instead of handing it back.
 
-    By default glibc hands blocks of 32 MiB or more back to the system as soon as they are freed, so
-    that each step of a large batch gets the same memory again page by page. This sets limits for
-    the whole process, so commands call it and importing does not. Without glibc (macOS, musl)
-    nothing changes.
+    glibc hands large blocks back, so that each step of a large batch gets the same memory again
+    page by page. It changes the whole process; without glibc (macOS, musl) nothing changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

@@ -1,26 +1,28 @@
-"""Attention patterns in circuitsvis, with roles as token labels (paper, appendix C).
-
-The script that the circuitsvis package carries is put into the page once, for any number of
-examples, so that nothing is fetched from the network.
-"""
+"""Attention to look at: on examples in circuitsvis, and by role as heat maps."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from retrieval_interp.circuits import Circuit, ablated
-from retrieval_interp.circuits.hooks.points import call_options, is_causal, pattern_hook_name
+from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath, ablated
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.runs.fits import check_devices
+from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.task import named_positions
-from retrieval_interp.views.page import View, render, unescaped
+from retrieval_interp.views.page import View, circuitsvis_script, render
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_STRONG = 0.25  # mean attention of the paths that the text lists
 
 
-@torch.no_grad()
 def attention_view(
     model: Any,
     task: Task,
@@ -28,7 +30,6 @@ def attention_view(
     examples: Sequence[int] = (0,),
     layers: Sequence[int] | None = None,
     circuit: Circuit | None = None,
-    name: str | None = None,
 ) -> View:
     """Every head's attention on some examples; the reader picks the example from a list.
 
@@ -39,56 +40,55 @@ def attention_view(
         examples: which examples of the batch.
         layers: which layers; by default all.
         circuit: show the attention with this circuit in place; by default the intact model's.
-        name: of the view's element on its page; by default a random one.
 
     Returns:
-        A view whose `data` is the attention, [example head dest src] on the CPU, heads in order of
-        layer and number.
-
-    Raises:
-        InputError: no such example or layer, or the model is on another device than the batch.
+        A view whose `data` is the attention, [example head dest src], heads by layer and number.
     """
     check_devices(model, batch)
-    chosen = _checked(examples, len(batch), "example")
     n_layers = model.cfg.n_layers
+    chosen = _checked(examples, len(batch), "example")
     layers = _checked(range(n_layers) if layers is None else layers, n_layers, "layer")
     some = batch.take(chosen)
-    names = [pattern_hook_name(layer) for layer in layers]
-    with ablated(model, circuit, some) if circuit is not None else nullcontext():
-        _, cache = model.run_with_cache(some.inputs, names_filter=names, **call_options(some))
-    patterns = torch.cat([cache[name] for name in names], dim=1).float().cpu()
-    heads = [f"L{layer}.H{head}" for layer in layers for head in range(model.cfg.n_heads)]
+    every = patterns_on(model, some, circuit)
+    patterns = torch.cat([every[layer] for layer in layers], dim=1)
+    heads = [str(Head(layer, head)) for layer in layers for head in range(model.cfg.n_heads)]
     labels = [position_labels(model, task, some, place) for place in range(len(chosen))]
-    of = "with the circuit in place" if circuit is not None else "of the intact model"
-    script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
     html = render(
         "attention.html",
-        name=name or f"attention-{uuid.uuid4().hex[:12]}",
+        name=f"attention-{uuid.uuid4().hex[:12]}",
         examples=chosen,
-        circuitsvis=unescaped(script.replace("</script", "<\\/script")),
+        circuitsvis=circuitsvis_script(),
         data={
             "tokens": labels,
-            # Whole thousandths take a quarter of the space.
-            "attention": patterns.mul(1000).round().int().tolist(),
-            "props": {
-                "attentionHeadNames": heads,
-                "maxValue": 1,
-                "minValue": 0,
-                "maskUpperTri": is_causal(model),
-            },
+            "attention": thousandths(patterns),
+            "props": {"attentionHeadNames": heads, "maskUpperTri": is_causal(model)},
         },
     )
-    lines = [f"attention {of}, example {chosen[0]}: where each {task.role_names[0]} looks most"]
+    of = "with the circuit in place" if circuit is not None else "of the intact model"
+    title, first = f"Attention {of}", some.roles[0, :, 0]
+    lines = [f"{title}, example {chosen[0]}: where each {task.role_names[0]} looks most"]
     for head, pattern in zip(heads, patterns[0]):
-        looks = []
-        for position in some.roles[0, :, 0].tolist():
-            if position < 0:
-                continue
-            weight, source = pattern[position].max(dim=0)
-            looks.append(f"{labels[0][position]} -> {labels[0][int(source)]} {float(weight):.2f}")
+        looks = [
+            f"{labels[0][at]} -> {labels[0][int(row.argmax())]} {float(row.max()):.2f}"
+            for at in first[first >= 0].tolist()
+            for row in [pattern[at]]
+        ]
         lines.append(f"{head:<8} " + "   ".join(looks))
     lines.append("notebooks draw this with circuitsvis; .save_html(path) writes it as a page")
-    return View(f"Attention {of}", html, "\n".join(lines), patterns)
+    return View(title, html, "\n".join(lines), patterns)
+
+
+def patterns_on(
+    model: Any, batch: Batch, circuit: Circuit | None = None
+) -> list[Float[Tensor, "example head dest src"]]:
+    """Each layer's attention, of the intact model or with a circuit in place, on the CPU."""
+    with ablated(model, circuit, batch) if circuit is not None else nullcontext():
+        return read_patterns(model, batch, lambda pattern: pattern.float().cpu())
+
+
+def thousandths(attention: Tensor) -> Any:
+    """Nested lists of whole thousandths, which take a quarter of the space in a page."""
+    return attention.mul(1000).round().int().tolist()
 
 
 def position_labels(model: Any, task: Task, batch: Batch, example: int) -> list[str]:
@@ -107,3 +107,81 @@ def _checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
     if not chosen:
         raise InputError(f"{what}: expected at least one, found none")
     return list(chosen)
+
+
+# By role (paper, section 9.1)
+
+
+def role_maps(
+    attention: Float[Tensor, "layer head dest src"],
+    task: Task,
+    order: Sequence[int],
+    framed: Collection[HeadPath] = (),
+    caption: str = "",
+    first_layer: int = 0,
+) -> View:
+    """A heat map of each head's mean attention by role; its text lists the strong paths."""
+    title = f"Mean attention by role{caption}"
+    lines = [f"{title}; paths of at least {_STRONG}"]
+    for layer, heads in enumerate(attention, first_layer):
+        for number, weights in enumerate(heads):
+            strong = [RolePath(*pair) for pair in (weights >= _STRONG).nonzero().tolist()]
+            strong.sort(key=lambda path: -float(weights[path]))
+            paths = [f"{path.text(task.role_names)} {float(weights[path]):.2f}" for path in strong]
+            lines.append(f"{Head(layer, number)!s:<8} {'  '.join(paths) or '-'}")
+    html = role_maps_html(attention, task, order, framed, first_layer, f"{title}.")
+    return View(title, html, "\n".join(lines), attention)
+
+
+def role_maps_html(
+    attention: Float[Tensor, "layer head dest src"],
+    task: Task,
+    order: Sequence[int],
+    framed: Collection[HeadPath] = (),
+    first_layer: int = 0,
+    caption: str = "",
+) -> "Markup":
+    """One table per head, rows attend to columns; cells of framed paths have a frame."""
+    maps = [
+        role_map(Head(layer, number), weights, task, order, framed)
+        for layer, heads in enumerate(attention, first_layer)
+        for number, weights in enumerate(heads)
+    ]
+    # One row of tables per layer; models with one head per layer fill the width instead.
+    across = attention.shape[1] if attention.shape[1] > 1 else len(maps)
+    return render(
+        "role_maps.html",
+        groups=[maps[at : at + across] for at in range(0, len(maps), across)],
+        roles=role_names(task, order),
+        caption=caption,
+        framed=bool(framed),
+    )
+
+
+def role_map(
+    head: Head,
+    weights: Float[Tensor, "dest src"],
+    task: Task,
+    order: Sequence[int],
+    framed: Collection[HeadPath] = (),
+) -> dict[str, Any]:
+    """A head's mean attention by role, as rows of cells; those that the mask hides have no path."""
+
+    def cell(row: int, column: int) -> dict[str, Any]:
+        path = HeadPath(head, RolePath(order[row], order[column]))
+        weight = float(weights[path.path])
+        hidden = column > row and weight == 0
+        return {
+            "weight": round(weight, 3),
+            "title": f"{task.path_label(*path.path)}: {weight:.3f}",
+            "path": None if hidden else path.text(task.role_names),
+            "framed": path in framed,
+        }
+
+    places = range(len(order))
+    return {"head": str(head), "rows": [[cell(row, at) for at in places] for row in places]}
+
+
+def role_names(task: Task, order: Sequence[int]) -> list[dict[str, str]]:
+    """What the rows and columns of a role map are called."""
+    return [{"name": task.role_names[role], "label": task.role_labels[role]} for role in order]

@@ -1,7 +1,4 @@
-"""Drawings of circuits in notebooks.
-
-Circuits are data and do not draw themselves; IPython is told here how to display them.
-"""
+"""Drawings of circuits in notebooks: circuits are data, so IPython is told how to draw them."""
 
 import sys
 from html import escape
@@ -14,10 +11,7 @@ _MOST_DRAWN = 200  # layers
 
 
 def register_displays() -> None:
-    """Tell a running IPython shell, if there is one, how to show circuits.
-
-    Takes microseconds and may be repeated: a shell can start after this package was imported.
-    """
+    """Tell a running IPython shell, if there is one, how to show circuits; may be repeated."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     html = getattr(getattr(shell, "display_formatter", None), "formatters", {}).get("text/html")

@@ -7,6 +7,7 @@ as it is, so that templates can be nested.
 import re
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +16,6 @@ from retrieval_interp.storage.files import check_writable, write_whole
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
-
-EXPLORER_SCRIPTS = (
-    "explorer.js",
-    "bar.js",
-    "heads.js",
-    "example.js",
-    "sort.js",
-    "downloads.js",
-)
-"""The scripts of the explorer's page; they make one module."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -56,11 +47,7 @@ class View:
         return self.text
 
     def save_html(self, path: str | Path) -> Path:
-        """Write the view as a page that needs no network.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        """Write the view as a page that needs no network."""
         path = Path(path)
         check_writable(path)
         write_whole(path, render("page.html", title=self.title, body=unescaped(self.html)))
@@ -81,11 +68,9 @@ def unescaped(markup: str) -> "Markup":
 
 def unbroken(text: str) -> "Markup":
     """Text, escaped, whose words with arrows (`s0<-s2`, `A->B`) stay on one line."""
-    from markupsafe import Markup
-
     words = re.split(r"([\w.]+(?:<-|->)[\w.]+)", text)
-    keep = Markup('<span class="nowrap">{}</span>')
-    return Markup("").join(keep.format(word) if n % 2 else word for n, word in enumerate(words))
+    keep = unescaped('<span class="nowrap">{}</span>')
+    return unescaped("").join(keep.format(word) if n % 2 else word for n, word in enumerate(words))
 
 
 @cache
@@ -109,3 +94,16 @@ def _environment() -> "Environment":
 def asset(name: str) -> "Markup":
     """A style sheet or script of the templates folder."""
     return unescaped((_TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+@cache
+def circuitsvis_script() -> "Markup":
+    """The script that the circuitsvis package carries."""
+    script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
+    return unescaped(script.replace("</script", "<\\/script"))
+
+
+@cache
+def explorer_script() -> "Markup":
+    """The script of the explorer's page: one module, from three files."""
+    return unescaped("\n".join(map(asset, ("explorer.js", "paths.js", "sort.js"))))

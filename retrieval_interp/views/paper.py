@@ -1,7 +1,8 @@
 """What the paper reports of a circuit (appendix E), to be shown next to our own numbers."""
 
+from dataclasses import dataclass
+
 from retrieval_interp.tasks import RetrievalTask, Task
-from retrieval_interp.views.score_text import NOTHING_REPORTED, Reported
 
 CITATION = (
     "T. Mușat, Mechanism and Emergence of Stacked Attention Heads in Multi-Layer Transformers, "
@@ -10,6 +11,26 @@ CITATION = (
 SUFFICIENT = 0.05  # MSE with all heads replaced
 PATHS = (0.17, 0.89)  # MSE without one more path
 FIRST_LAYER = (0.05, 0.10)  # the same in the first useful layer
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What others report for the same measurements, in words; empty if they give nothing.
+
+    Attributes:
+        citation: the source in full.
+        source: the source in one word.
+        combined: their loss with all heads replaced.
+        paths: their losses without single paths.
+    """
+
+    citation: str
+    source: str = "paper"
+    combined: str = ""
+    paths: str = ""
+
+
+NOTHING_REPORTED = Reported("")
 
 
 def range_text(within: tuple[float, float]) -> str:

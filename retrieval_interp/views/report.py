@@ -1,7 +1,6 @@
-"""The HTML report of a scored circuit: one file that needs no network.
+"""The HTML report of a scored circuit, one file that needs no network.
 
-It is the explorer's page, frozen, with sentences and tables around it. Everything that came from a
-file is escaped.
+It is the explorer's page with nothing behind it, and the verdict and tables around it.
 """
 
 import importlib.metadata
@@ -12,26 +11,28 @@ from typing import Any
 from retrieval_interp.circuits import CircuitScore, mean_attention
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
+from retrieval_interp.circuits.flow.delivery import describe_flow
 from retrieval_interp.tasks import Batch, Task
-from retrieval_interp.views.attention import attention_view
-from retrieval_interp.views.explorer_data import finite, heads_data, model_info, path_rows_data
-from retrieval_interp.views.finding import example_sequence, finding, task_words
-from retrieval_interp.views.page import EXPLORER_SCRIPTS, render, unescaped
-from retrieval_interp.views.role_maps import role_maps_html
+from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.views.attention import (
+    attention_view,
+    position_labels,
+    role_maps_html,
+)
+from retrieval_interp.views.page import render, unescaped
+from retrieval_interp.views.paper import NOTHING_REPORTED, Reported
 from retrieval_interp.views.score_text import (
-    NOTHING_REPORTED,
-    Reported,
-    head_header,
-    head_note,
-    head_rows,
-    kept_text,
-    path_header,
-    path_rows,
+    describe,
+    head_table,
+    loss_lines,
+    path_table,
+    shown_paths,
     verdict,
 )
 
 _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples
+_LONGEST = 160  # positions of the example shown
 
 
 def render_report(
@@ -57,13 +58,13 @@ def render_report(
         command: what was typed, shown at the end.
         training: the model's training record, if there is one.
         batch: the examples of the score; by default they are drawn again from the seed.
-        reported: numbers that others report, shown beside these.
+        reported: numbers that others report, shown next to these.
     """
     if batch is None:
         device = next(model.parameters()).device
         batch = task.sample(score.examples, seed, device, split="test")
     attention = mean_attention(model, batch) if score.attention is None else score.attention
-    order = role_order(batch)
+    attention, order = attention.cpu(), role_order(batch)
     paths = list(score.circuit.every_path())
     each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
     shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
@@ -71,51 +72,18 @@ def render_report(
     page = render(
         "report.html",
         title=f"Circuit of {name}",
-        sentences=task_words(model, task, batch),
+        task_words=task_words(model, task, batch),
         sequence=example_sequence(model, task, batch, order),
-        scale=task.loss_meaning,
         parts=parts,
-        maps=role_maps_html(attention.cpu(), task, order, paths),
+        maps=role_maps_html(attention, task, order, paths),
         framed=bool(paths),
         shown=shown,
         position_note=task.position_note,
-        attention=unescaped(
-            attention_view(model, task, batch, range(shown), name="examples-view").html
-        ),
-        scripts=EXPLORER_SCRIPTS,
-        frozen=_frozen(score, model, task, name, order, batch[:shown], str(parts["drawing"]))
-        | {"by_role": attention.mul(1000).round().int().tolist()},
+        attention=unescaped(attention_view(model, task, batch, range(shown)).html),
+        json=score.circuit.to_json(),
         record=_record(score, seed, command, training or {}, reported),
     )
     return str(page)
-
-
-def _frozen(
-    score: CircuitScore,
-    model: Any,
-    task: Task,
-    name: str,
-    order: Sequence[int],
-    batch: Batch,
-    drawing: str,
-) -> dict[str, Any]:
-    """What the explorer's page needs where nothing answers it; attention comes from circuitsvis's
-    part of the page."""
-    circuit = score.circuit
-    heads = [row.head for row in score.heads]
-    info = model_info(name, model, task, order)
-    return {
-        "model_info": info | {"frozen": True, "examples": len(batch), "tolerance": score.tolerance},
-        "state": {
-            "loss": finite(score.combined_loss),
-            "intact": finite(score.baseline_loss),
-            "heads": heads_data(circuit, heads),
-            "drawing": drawing,
-            "rows": path_rows_data(score, task),
-            "json": circuit.to_json(),
-        },
-        "chains": batch.roles.tolist(),
-    }
 
 
 def score_drawing(
@@ -136,58 +104,73 @@ def score_parts(
     batch: Batch,
     reported: Reported = NOTHING_REPORTED,
 ) -> dict[str, Any]:
-    """What the macros of `score.html` show.
-
-    Args:
-        score: what was measured.
-        model: the model.
-        task: what it was measured on.
-        order: of the roles, from left to right.
-        batch: examples, which tell what heads do.
-        reported: numbers that others report, shown below these.
-    """
-    n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
+    """What the macros of `score.html` show."""
+    n_layers, said = model.cfg.n_layers, [verdict(score, task)]
+    if task.graph is not None and score.circuit.mechanisms:
+        said.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))
     return {
         "score": score,
+        "scale": task.loss_meaning,
         "reported": reported,
-        "verdict": verdict(score, task),
-        "finding": finding(score, task, batch, n_layers, n_heads),
+        "verdict": " ".join(said),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
         "drawing": unescaped(score_drawing(score, n_layers, task, order, batch)),
-        "head_header": head_header(score),
-        "head_rows": head_rows(score),
-        "head_note": head_note(score),
-        "path_header": path_header(score),
-        "path_rows": path_rows(score, task),
-        "path_keys": [
-            path.text(task.role_names)
-            for path in (
-                *(row.path for row in (*score.paths, *score.enabling)),
-                *(row.paths[0] for row in score.redundant),
-            )
-        ],
-        "kept": kept_text(score),
-    }
+        "losses": loss_lines(score),
+        "heads": head_table(score),
+        "paths": path_table(score, task),
+        "path_keys": [row["paths"][0] if "paths" in row else row["name"]
+                      for row in shown_paths(score, task)],
+    }  # fmt: skip
+
+
+def task_words(model: Any, task: Task, batch: Batch) -> str:
+    """The task in two sentences."""
+    description = describe(model, task)
+    *roles, last = [
+        f"{label} ({name})" if label != name else name
+        for label, name in zip(task.role_labels, task.role_names)
+    ]
+    n_chains, n_positions = batch.roles.shape[1], batch.inputs.shape[1]
+    return (
+        f"{description[:1].upper()}{description[1:]}. An example has "
+        f"{counted(n_positions, 'position')} and asks {counted(n_chains, 'question')}; the roles "
+        f"of a question are {', '.join(roles)} and {last}."
+    )
+
+
+def example_sequence(
+    model: Any, task: Task, batch: Batch, order: Sequence[int]
+) -> list[dict[str, str]]:
+    """The positions of the first example, with the roles that its first question gives them."""
+    chain = batch.roles[0, 0].tolist()
+    labels = position_labels(model, task, batch[:1], 0)
+    last = min(len(labels), max(_LONGEST, 1 + max(chain)))
+    return [
+        {
+            "text": labels[position],
+            "role": " ".join(task.role_names[role] for role in order if chain[role] == position),
+        }
+        for position in range(last)
+    ]
 
 
 def _record(
     score: CircuitScore, seed: int, command: str, training: Mapping[str, Any], reported: Reported
-) -> list[list[str]]:
+) -> list[tuple[str, str]]:
     """How the numbers were computed, one fact per row."""
     packages = ("retrieval-interp", "torch", "transformer-lens", "circuitsvis")
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
-    record = {key: value for key, value in training.items() if key != "recipe"}
+    examples = f"{score.examples} of the test split, seed {seed}; searches draw from another split"
     rows = {
         "command": command,
-        "examples": f"{score.examples} of the test split, seed {seed}; discovery draws from "
-        "another split",
+        "examples": examples,
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
         "versions": f"{', '.join(versions)}; Python {platform.python_version()}",
-        "trained": _words(record),
+        "trained": _words({key: value for key, value in training.items() if key != "recipe"}),
         "recipe": _words(training.get("recipe", {})),
         "method": reported.citation,
     }
-    return [[what, text] for what, text in rows.items() if text]
+    return [(what, text) for what, text in rows.items() if text]
 
 
 def _words(data: Any) -> str:

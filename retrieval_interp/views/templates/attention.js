@@ -1,7 +1,6 @@
 // Draws one example at a time with circuitsvis; `name` and `data` are defined above.
-(globalThis.attentionShown ??= {})[name] = data;
 const draw = example => CircuitsVis.render(name, CircuitsVis.AttentionHeads, {
-  ...data.props,
+  ...data.props, minValue: 0, maxValue: 1,
   tokens: data.tokens[example],
   attention: data.attention[example].map(head => head.map(row => row.map(value => value / 1000))),
 });

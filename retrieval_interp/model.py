@@ -1,12 +1,11 @@
-"""Building the models to train: GPT-2 blocks over continuous vectors or tokens.
+"""Building the models to train: GPT-2 blocks over continuous vectors or tokens (section 7.1).
 
-Causal attention and optionally an MLP of four times the width, each after a layer norm, without
-dropout (paper, section 7.1). The class is `circuits.models.vector_transformer.VectorTransformer`;
-a task on tokens gets a HookedTransformer with a tokenizer of its words and a learned positional
-embedding, initialized with sinusoids (`TokenTask.position_encoding`).
+A task on tokens gets a tokenizer of its words and a learned positional embedding, initialized with
+sinusoids (`TokenTask.position_encoding`).
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,7 +13,6 @@ from retrieval_interp.config.model_config import Init
 from retrieval_interp.config.model_config import ModelConfig as ModelConfig
 from retrieval_interp.tasks import TokenTask, TrainingTask
 from retrieval_interp.tasks.training_task import BEGIN
-from retrieval_interp.training.word_tokenizer import word_tokenizer
 
 if TYPE_CHECKING:
     from retrieval_interp.circuits.models.transformer import Transformer
@@ -29,7 +27,7 @@ def build_model(
 ) -> "Transformer":
     """A freshly initialized model for a task; the same seed gives the same weights on any device.
 
-    The caller's random state is left unchanged.
+    The caller's random state is left unchanged. It needs TransformerLens 3.
 
     Args:
         config: sizes of the model.
@@ -39,12 +37,12 @@ def build_model(
         init: `gpt2`, TransformerLens's (normal weights of standard deviation 0.8 / sqrt(d_model)),
             or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
             embeddings of words (standard normal). Biases are zero.
-
-    Raises:
-        InputError: TransformerLens is 4 or newer.
     """
-    from retrieval_interp.circuits.models.transformer import HookedTransformerConfig, Transformer
-    from retrieval_interp.circuits.models.vector_transformer import VectorTransformer
+    from retrieval_interp.circuits.models.transformer import (
+        HookedTransformerConfig,
+        Transformer,
+        VectorTransformer,
+    )
 
     cfg = HookedTransformerConfig(
         n_layers=config.layers,
@@ -64,7 +62,7 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(task, TokenTask):
-            model = Transformer(cfg, word_tokenizer(task.vocabulary, BEGIN))
+            model = Transformer(cfg, tokenizer_of(task))
             model.pos_embed.W_pos.data.copy_(task.position_encoding(cfg.d_model))
         else:
             model = VectorTransformer(cfg)
@@ -84,3 +82,37 @@ def _init_as_linear_layers(model: "Transformer") -> None:
             weight.uniform_(-(inputs**-0.5), inputs**-0.5)
     if not getattr(model, "reads_vectors", False):
         model.embed.W_E.normal_()
+
+
+def tokenizer_of(task: TrainingTask) -> Any:
+    """The tokenizer of a task's words; None for a task on vectors."""
+    return word_tokenizer(task.vocabulary, BEGIN) if isinstance(task, TokenTask) else None
+
+
+def word_tokenizer(words: Sequence[str], begin: str) -> Any:
+    """A Hugging Face tokenizer of whole words separated by whitespace; nothing is downloaded.
+
+    Args:
+        words: in the order of their token ids.
+        begin: the word put before every text, also used for padding and as the end.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(WordLevel(numbers))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{begin} $A", special_tokens=[(begin, numbers[begin])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        name_or_path="whole words",
+        bos_token=begin,
+        eos_token=begin,
+        pad_token=begin,
+        add_bos_token=True,  # else TransformerLens downloads a tokenizer that does
+    )

@@ -1,0 +1,348 @@
+"""Estimated effects of replaced attention, for all hypotheses from one forward and backward pass.
+
+1. At `hook_z` a head's result is z = P v, with P its pattern and v its values. There a zero tensor
+   e is added as z + e v. The gradient by e is that by P, on any model that fires `hook_v` and
+   `hook_z`, whether or not it uses the pattern that a hook returns.
+2. First order: the gradient of the loss times the change of the patterns.
+3. Curvature, of a squared error: the same with gradients of random projections of the outputs.
+
+Estimates say which hypotheses to score; `circuits.scores` decides, exactly.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from retrieval_interp.circuits.attention import cut_paths
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks.hooked import Hooked, has_hooks, is_causal, pattern_hook_name
+from retrieval_interp.circuits.mechanisms import Mechanism, Where
+from retrieval_interp.circuits.runs.fits import check_batch_fits, check_model_fits
+from retrieval_interp.circuits.runs.hook_runs import answer_hooks
+from retrieval_interp.circuits.runs.means import standard_error
+from retrieval_interp.tasks import Batch, InputError, Task
+
+_PART = 128  # examples per pass; their patterns and gradients are held for all layers
+
+Patterns = Float[Tensor, "batch head dest src"]
+Projection = tuple[Float[Tensor, " batch"], Float[Tensor, "draw batch"]]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimated change of the loss when a circuit takes the place of another.
+
+    Attributes:
+        first: the first-order part.
+        first_se: its standard error over examples.
+        curvature: the second-order part; 0 where the loss has no diagonal second derivative.
+        curvature_se: its standard error over examples, the random draws included.
+    """
+
+    first: float
+    first_se: float
+    curvature: float
+    curvature_se: float
+
+    @property
+    def effect(self) -> float:
+        """Both parts together."""
+        return self.first + self.curvature
+
+
+class Attribution:
+    """Estimates from the gradients on one set of examples."""
+
+    def __init__(self, parts: "Sequence[PatternGradients]"):
+        self.parts = parts
+
+    @property
+    def has_curvature(self) -> bool:
+        return bool(self.parts[0].of_outputs)
+
+    def effects(self, circuits: Sequence[Circuit]) -> list[float]:
+        """The estimated effects of many circuits, without standard errors."""
+        if not circuits:
+            return []
+        total = torch.zeros(len(circuits))
+        for part in self.parts:
+            pairs = [part.projections(circuit) for circuit in circuits]
+            first = torch.stack([pair[0] for pair in pairs]).sum(dim=1)
+            second = torch.stack([pair[1] for pair in pairs])
+            curvature = second.square().mean(dim=1).sum(dim=1) / 2 if second.shape[1] else 0.0
+            total += (first + curvature).cpu()
+        effects: list[float] = (total / sum(len(part.losses) for part in self.parts)).tolist()
+        return effects
+
+    def estimate(self, circuit: Circuit) -> Estimate:
+        """The estimated change of the loss when `circuit` replaces the one in place."""
+        pairs = [part.projections(circuit) for part in self.parts]
+        first = torch.cat([pair[0] for pair in pairs])
+        second = torch.cat([pair[1] for pair in pairs], dim=1)
+        squares = 0.5 * second.square().mean(0) if len(second) else torch.zeros_like(first)
+        return Estimate(
+            float(first.mean()), standard_error(first), float(squares.mean()),
+            standard_error(squares),
+        )  # fmt: skip
+
+
+def attribute(
+    model: Any,
+    task: Task,
+    batch: Batch,
+    circuit: Circuit | None = None,
+    draws: int = 1,
+    seed: int = 0,
+) -> Attribution:
+    """Estimate what any change of attention does to the loss, from one forward pass.
+
+    Let P be the patterns of all heads with a circuit in place, y(P) the outputs, l(y) an example's
+    loss, and dP the change that another circuit makes (a cut, a replaced head, a path left out or
+    added; of several heads at once, too). With J the Jacobian of y by P and H the second derivative
+    of l by y,
+
+        l(y(P + dP)) - l(y(P))  ≈  ⟨∂l/∂P, dP⟩ + ½ (J dP)ᵀ H (J dP)              (Gauss-Newton)
+
+    H is diagonal for a squared error, so w = ±√H with random signs has E[w wᵀ] = H, and the second
+    term is ½ E⟨Jᵀw, dP⟩²: one more backward pass per draw of w gives it for all dP at once, without
+    bias. For other losses (cross entropy) only the first term is used.
+
+    Estimates rank hypotheses well and measure them badly: where later attention is sharp, a large
+    change does much more than a small one suggests.
+
+    Args:
+        model: a hooked model; left unchanged.
+        task: gives the loss.
+        batch: the examples, taken 128 at a time.
+        circuit: the circuit in place; by default none, the intact model.
+        draws: number of draws of w per example; 0 leaves out the second term.
+        seed: of the draws.
+
+    Returns:
+        An object whose `estimate(circuit)` gives the estimated change of the loss when `circuit`
+        takes the place of the one in place.
+
+    Raises:
+        InputError: the model does not fit the task, the loss has no gradient (accuracy), or a
+            gradient is not finite.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> small = ri.load_checkpoint("small")
+        >>> batch = small.task.sample(64, split="test")
+        >>> attribution = ri.attribute(small.model, small.task, batch)
+        >>> empty = ri.parse_circuit([], small.task)
+        >>> for path in ("L2.H0 s0<-s2", "L2.H0 s0<-s4"):
+        ...     cut = empty.cut(ri.parse_head_path(path, n_roles=7))
+        ...     print(path, round(attribution.estimate(cut).effect, 4))
+        L2.H0 s0<-s2 0.0209
+        L2.H0 s0<-s4 0.0
+    """
+    check_model_fits(model, batch, task)
+    check_batch_fits(batch, task)
+    circuit = Circuit.empty(task) if circuit is None else circuit
+    circuit.check_roles(task)
+    parts = [batch] if has_hooks(model) else batch.parts(_PART)  # hooks may be made for this batch
+    return Attribution(
+        [
+            pattern_gradients(model, task, part, circuit, draws, seed + place)
+            for place, part in enumerate(parts)
+        ]
+    )
+
+
+@dataclass
+class PatternGradients:
+    """Patterns of all heads with a circuit in place, and gradients by them.
+
+    Attributes:
+        circuit: the circuit in place.
+        where: the positions of the examples.
+        losses: each example's loss.
+        own: what the model itself attends to, by layer.
+        used: the patterns with the circuit in place, by layer.
+        of_loss: each example's gradient of its loss, by layer.
+        of_outputs: the gradients of random projections of the outputs, scaled by the square root
+            of the loss's second derivative, by layer; none where that is not diagonal.
+    """
+
+    circuit: Circuit
+    where: Where
+    losses: Float[Tensor, " batch"]
+    own: list[Patterns]
+    used: list[Patterns]
+    of_loss: list[Patterns]
+    of_outputs: list[Float[Tensor, "draw batch head dest src"]]
+    _known: dict[tuple[Head, Mechanism], Projection] = field(default_factory=dict)
+
+    def projections(self, circuit: Circuit) -> Projection:
+        """The products of gradients and changed patterns, of the loss and of each projection."""
+        heads = sorted(circuit.mechanisms.keys() | self.circuit.mechanisms.keys())
+        first = torch.zeros_like(self.losses)
+        second = first.expand(len(self.of_outputs[0]) if self.of_outputs else 0, -1)
+        for head in heads:
+            if (mechanism := circuit[head]) != self.circuit[head]:
+                key = head, mechanism
+                if key not in self._known:
+                    self._known[key] = self._projection(*key)
+                first, second = first + self._known[key][0], second + self._known[key][1]
+        return first, second
+
+    def _projection(self, head: Head, mechanism: Mechanism) -> Projection:
+        change = self.pattern(head, mechanism) - self.used[head.layer][:, head.head]
+        first = torch.einsum("bds,bds->b", self.of_loss[head.layer][:, head.head], change)
+        if not self.of_outputs:
+            return first, first.new_zeros(0, len(first))
+        gradient = self.of_outputs[head.layer][:, :, head.head]
+        return first, torch.einsum("rbds,bds->rb", gradient, change)
+
+    def pattern(self, head: Head, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
+        """What a head attends to under a mechanism."""
+        own = self.own[head.layer][:, head.head]
+        if mechanism.keeps_own:
+            return cut_paths(own, mechanism.paths, self.where.roles)
+        return mechanism.pattern(self.where).to(own)
+
+
+def pattern_gradients(
+    model: Any, task: Task, batch: Batch, circuit: Circuit, draws: int, seed: int = 0
+) -> PatternGradients:
+    """Run a model with a circuit in place, and differentiate by every pattern."""
+    n_layers = model.cfg.n_layers
+    own, used, values, shifts = (dict[int, Tensor]() for _ in range(4))
+
+    def note(kept: dict[int, Tensor], detach: bool = True) -> Callable[..., None]:
+        def hold(activation: Tensor, hook: Any) -> None:
+            kept[hook.layer()] = activation.detach() if detach else activation
+
+        return hold
+
+    def shift(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
+        v = values[hook.layer()]
+        v = v.repeat_interleave(z.shape[2] // v.shape[2], dim=2)
+        zero = z.new_zeros(len(z), z.shape[2], z.shape[1], v.shape[1]).requires_grad_()
+        shifts[hook.layer()] = zero
+        return z + torch.einsum("bhds,bshe->bdhe", zero, v)
+
+    def hooks(name: str, function: Callable[..., Any]) -> list[tuple[str, Callable[..., Any]]]:
+        names = (pattern_hook_name(layer) for layer in range(n_layers))
+        return [(each.replace("hook_pattern", name), function) for each in names]
+
+    after = [
+        *hooks("hook_v", note(values, detach=False)),
+        *hooks("hook_z", shift),
+        *hooks("hook_pattern", note(used)),
+        *answer_hooks(model, batch, task.answer_roles),
+    ]
+    with torch.enable_grad():
+        with (
+            model.hooks(fwd_hooks=hooks("hook_pattern", note(own))),
+            ablated(model, circuit, batch),
+            model.hooks(fwd_hooks=after),
+        ):
+            outputs = Hooked(model).run(batch)
+        if not len(own) == len(used) == len(shifts) == n_layers:
+            raise InputError(
+                f"attribution: expected {pattern_hook_name(0)}, hook_v, hook_z and their "
+                f"counterparts to fire in {n_layers} layers; the model does not pass its attention "
+                "through these hooks"
+            )
+        leaves = [shifts[layer] for layer in range(n_layers)]
+        losses = _example_means(task, outputs, batch)
+        if not losses.requires_grad:
+            raise InputError(
+                f"attribution: expected a loss with a gradient, found that {task.loss_name} has "
+                "none; score exactly instead"
+            )
+        projected = _random_projections(task, outputs, batch, draws, seed)
+        of_loss = _gradients(losses.sum(), leaves, keep=bool(projected))
+        of_outputs = [
+            _gradients((outputs.float() * weights).sum(), leaves, keep=place + 1 < len(projected))
+            for place, weights in enumerate(projected)
+        ]
+    if not all(bool(gradient.isfinite().all()) for gradient in of_loss):
+        raise InputError(
+            "attribution: expected finite gradients, found NaN or infinity; score exactly instead"
+        )
+    own_layers, used_layers = ([x[layer].float() for layer in range(n_layers)] for x in (own, used))
+    return PatternGradients(
+        circuit,
+        Where.of(batch, is_causal(model)),
+        losses.detach(),
+        own_layers,
+        used_layers,
+        of_loss,
+        [torch.stack(of_layer) for of_layer in zip(*of_outputs)],
+    )
+
+
+def _example_means(
+    task: Task, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
+) -> Float[Tensor, " batch"]:
+    """Each example's mean loss, in float32."""
+    return task.example_losses(outputs.float(), batch).mean(dim=1)
+
+
+def _random_projections(
+    task: Task, outputs: Float[Tensor, "batch pos d_out"], batch: Batch, draws: int, seed: int
+) -> list[Float[Tensor, "batch pos d_out"]]:
+    """Random weights w of the outputs y, such that E[(w · dy)²] = dyᵀ H dy.
+
+    H is the second derivative of the loss by the outputs. Where it is diagonal, w = ±√H with random
+    signs does it, and signs v give H as v * (H v). If that is not the same for two choices of signs
+    (cross entropy), or H is zero, there are none.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def signs() -> Tensor:
+        return random_signs(outputs.shape, generator).to(outputs.device)
+
+    at = outputs.detach().float().requires_grad_()
+    (gradient,) = torch.autograd.grad(
+        _example_means(task, at, batch).sum(), at, create_graph=True, allow_unused=True
+    )
+    if not draws or gradient is None or not gradient.requires_grad:
+        return []
+    diagonals = []
+    for weights in (signs(), signs()):
+        (product,) = torch.autograd.grad(gradient, at, weights, retain_graph=True)
+        diagonals.append(weights * product)
+    one, other = diagonals
+    if not torch.allclose(one, other, rtol=1e-4, atol=1e-7 * float(one.abs().max())):
+        return []
+    if not bool((one > 0).any()) or bool((one < 0).any()):
+        return []
+    return [one.sqrt() * signs() for _ in range(draws)]
+
+
+def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Signs, 1 or -1, drawn on the CPU so that they are the same for every device."""
+    return 2.0 * torch.randint(0, 2, shape, generator=generator) - 1
+
+
+def _gradients(of: Tensor, by: list[Tensor], keep: bool) -> list[Tensor]:
+    found = torch.autograd.grad(of, by, retain_graph=keep, allow_unused=True)
+    return [torch.zeros_like(x).float() if g is None else g.float() for g, x in zip(found, by)]
+
+
+def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float:
+    """Spearman's rank correlation of two lists of numbers; equal numbers share their mean rank.
+
+    NaN for fewer than two numbers, or if all are equal.
+    """
+    if len(ones) < 2:
+        return float("nan")
+    ranks = []
+    for numbers in (ones, others):
+        _, place, counts = torch.tensor(numbers, dtype=torch.float64).unique(
+            return_inverse=True, return_counts=True
+        )
+        rank = (counts.cumsum(0) - (counts - 1) / 2)[place]
+        ranks.append(rank - rank.mean())
+    norms = [float(rank.norm()) for rank in ranks]
+    return float(ranks[0] @ ranks[1]) / (norms[0] * norms[1]) if all(norms) else float("nan")

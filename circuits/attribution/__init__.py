@@ -1,4 +1,0 @@
-"""Estimated effects of replaced attention, for all hypotheses from one forward and backward pass.
-
-Estimates say which hypotheses to score; `circuits.scores` decides, exactly.
-"""

@@ -1,0 +1,550 @@
+"""A workbench for circuit discovery: look, suppose, score, discover, draw, save.
+
+>>> import retrieval_interp as ri
+>>> bench = ri.open("small")
+>>> bench.suppose("L2.H0 s0<-s2")
+
+Every method returns something that a notebook draws and a terminal prints; nothing is printed here.
+"""
+
+import math
+import weakref
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from retrieval_interp.circuits import (
+    Circuit,
+    CircuitScore,
+    Head,
+    HeadPath,
+    Scorer,
+    SearchOptions,
+    ablated,
+    ablations,
+    mean_attention,
+    score_circuit,
+)
+from retrieval_interp.circuits import discover as discover_circuit
+from retrieval_interp.circuits.attention import check_paths
+from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.draw.svg import draw_circuit
+from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.mechanisms import ORIGINAL
+from retrieval_interp.circuits.notation import circuit_diff, circuit_text, parse_head_path
+from retrieval_interp.circuits.notation import suppose as suppose_line
+from retrieval_interp.circuits.runs.fits import draw_batch
+from retrieval_interp.circuits.runs.means import role_mean, standard_error
+from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.scores.scorer import Progress, is_unlearned
+from retrieval_interp.circuits.scores.tolerance import default_tolerance
+from retrieval_interp.progress import progress_bar
+from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
+from retrieval_interp.storage.circuit_file import read_circuit
+from retrieval_interp.storage.files import check_writable, write_whole
+from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.training.device import choose_device
+from retrieval_interp.views.ablations_view import ablations_view
+from retrieval_interp.views.attention import attention_view, role_maps
+from retrieval_interp.views.display import register_displays
+from retrieval_interp.views.page import View, render, unescaped
+from retrieval_interp.views.paper import paper_reports
+from retrieval_interp.views.report import render_report, score_drawing, score_parts
+from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
+from retrieval_interp.views.tables import own_terminal_width, wrapped
+
+
+def open(
+    what: Any,
+    task: Task | None = None,
+    *,
+    examples: int = 512,
+    seed: int = 0,
+    tolerance: float | None = None,
+    device: str = "auto",
+    progress: Progress = progress_bar,
+) -> "Workbench":
+    """Open a trained model on a workbench.
+
+    Args:
+        what: a shipped name (`small`), a checkpoint file, a run folder, a loaded `Checkpoint`, or
+            any hooked model, which then needs its task.
+        task: what the model was trained on; checkpoints bring their own.
+        examples: how many examples of the `test` split to measure on; `seed` says which.
+        tolerance: the loss that a working circuit stays below; by default the task's, or else the
+            loss at which 95% of what the model has learned is kept.
+        device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+
+    Examples:
+        >>> import retrieval_interp as ri
+        >>> bench = ri.open("small", examples=64)
+        >>> bench.suppose("L2.H0 s0<-s2 s4<-s6", "L3.H0 uniform")
+        L2.H0: original -> one-hot s0<-s2 s4<-s6
+        L3.H0: original -> uniform
+        MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0087)
+    """
+    name, training = "", {}
+    if isinstance(what, (str, Path)):
+        what = load_checkpoint(str(what), choose_device(device))
+    if isinstance(what, Checkpoint):
+        if task is not None:
+            raise InputError("task: expected none for a checkpoint, which has its own")
+        name, task, training, what = what.name, what.task, what.training, what.model
+    if not hasattr(what, "run_with_hooks") or not isinstance(task, Task):
+        raise InputError(
+            "expected a hooked model and a task with what is no checkpoint "
+            f"({type(what).__name__}): ri.open(model, task); found the task {task!r:.60}"
+        )
+    if not name:
+        given = getattr(what.cfg, "model_name", None)
+        unnamed = given in (None, "", "custom", "native")  # HookedTransformers' and bridges' own
+        name = f"{type(task).__name__} model" if unnamed else Path(str(given)).name
+    return Workbench(what, task, name, training, examples, seed, tolerance, progress)
+
+
+class _Step(NamedTuple):
+    circuit: Circuit
+    loss: float
+    se: float  # standard error of the loss
+    better: bool  # than the intact model, by two standard errors
+
+
+class Workbench:
+    """A model and the circuit supposed so far: change it, measure it, draw it, keep it.
+
+    `batch` holds the examples of the `test` split that everything is measured on; `refresh` of each
+    of the `listeners` is called after a change.
+    """
+
+    _score: CircuitScore | None = None
+    _controls = 20  # random circuits of that score
+    _default = 0.0  # tolerance, once it is known
+
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        name: str,
+        training: dict[str, Any],
+        examples: int,
+        seed: int,
+        tolerance: float | None,
+        progress: Progress,
+    ):
+        for what, value, least in (("examples", examples, 2), ("seed", seed, 0)):
+            if type(value) is not int or not least <= value <= 2**31:
+                raise InputError(f"{what}: expected {least} to {2**31}, found {value!r:.40}")
+        if tolerance is not None and not 0 < tolerance < math.inf:
+            raise InputError(f"tolerance: expected a number above 0, found {tolerance!r:.40}")
+        self.model, self.task, self.name, self.training = model, task, name, training
+        self.seed, self.progress = seed, progress
+        cfg, device = model.cfg, next(model.parameters()).device
+        self.heads = [Head(layer, i) for layer in range(cfg.n_layers) for i in range(cfg.n_heads)]
+        self.batch = draw_batch(task, examples, seed, device, "test")
+        self.order = role_order(self.batch)
+        self.scorer = Scorer(model, task, self.batch)
+        self._intact = self.scorer.base_losses.mean(dim=1)
+        self._steps = [self._measured(self.scorer.empty_circuit)]
+        self._stated = tolerance  # by the caller; None where each set of examples has its own
+        self._model_as_opened = self._fingerprint()
+        self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+        register_displays()
+
+    # What there is
+
+    @property
+    def tolerance(self) -> float:
+        """The loss that a working circuit stays below."""
+        if self._stated is None:
+            self._default = self._default or default_tolerance(self.scorer, self.intact_loss)
+        return self._stated or self._default
+
+    @tolerance.setter
+    def tolerance(self, tolerance: float) -> None:
+        self._stated, self._score = tolerance, None
+
+    @property
+    def circuit(self) -> Circuit:
+        """The circuit supposed so far; notebooks draw it."""
+        register_displays()
+        return self._steps[-1].circuit
+
+    @property
+    def loss(self) -> float:
+        """The loss with the current circuit in place."""
+        return self._steps[-1].loss
+
+    @property
+    def intact_loss(self) -> float:
+        """The loss of the intact model."""
+        return self._steps[0].loss
+
+    @property
+    def scored(self) -> CircuitScore | None:
+        """The score of the current circuit, if it has been taken."""
+        taken = self._score
+        return taken if taken and taken.circuit == self.circuit else None
+
+    @property
+    def undoable(self) -> bool:
+        """Whether there is a change to undo."""
+        return len(self._steps) > 1
+
+    @cached_property
+    def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
+        """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
+        attention = mean_attention(self.model, self.batch).cpu()
+        return allowed_attention(attention, self.batch, is_causal(self.model))
+
+    def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
+        """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
+        if not with_circuit:
+            return self.intact_attention
+        with ablated(self.model, self.circuit, self.batch):
+            return mean_attention(self.model, self.batch).cpu()
+
+    def loss_with(self, *lines: str | Circuit) -> float:
+        """The loss if these lines, or another circuit, were supposed; nothing changes."""
+        self._check_unchanged()
+        return self.scorer.loss(self._with_lines(lines))
+
+    def __repr__(self) -> str:
+        circuit = circuit_text(self.circuit, self.model.cfg.n_layers)
+        return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{circuit}"
+
+    def _repr_html_(self) -> str:
+        lines = [f"{self.name}: {describe(self.model, self.task)}", self._state()]
+        return View(self.name, self._drawn(lines), "")._repr_html_()
+
+    def _drawn(self, lines: Sequence[str]) -> str:
+        return render("bench.html", lines=lines, drawing=unescaped(self.drawing()))
+
+    def _state(self) -> str:
+        _, loss, se, better = self._steps[-1]
+        if not self.circuit.mechanisms:
+            return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
+        below = "below" if loss < self.tolerance else "not below"
+        return (
+            f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
+            f"{counted(len(self.heads), 'head')} replaced, {below} {self.tolerance:g}"
+            f"{', better than the intact model' if better else ''}"
+        )
+
+    def drawing(self) -> str:
+        """The current circuit as SVG, with its scores if they have been taken."""
+        n_layers, task, order = self.model.cfg.n_layers, self.task, self.order
+        if self.scored is not None:
+            return score_drawing(self.scored, n_layers, task, order, self.batch)
+        return draw_circuit(self.circuit, n_layers, order, task=task, batch=self.batch)
+
+    # Supposing
+
+    def suppose(self, *lines: str | Circuit) -> View:
+        """Change what some heads do, and measure the mean loss with the whole circuit in place.
+
+        Args:
+            lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, role-mean,
+                original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly these
+                paths; `L1.H0 s0<-s2` adds a path to those it has. If the path's role already has a
+                source, both share its attention.
+
+        Returns:
+            A view of what changed; its `data` is the loss. After an error nothing has changed.
+
+        Examples:
+            >>> import retrieval_interp as ri
+            >>> bench = ri.open("small", examples=64)
+            >>> print(f"{bench.suppose('L2.H0 one-hot s0<-s2 s4<-s6').data:.3f}")
+            0.026
+        """
+        return self._change(self._with_lines(lines))
+
+    def remove(self, path: str | HeadPath) -> View:
+        """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again."""
+        asked = path if isinstance(path, HeadPath) else parse_head_path(path, self.task)
+        paths, names = list(self.circuit.paths()), self.circuit.role_names
+        if asked not in paths:
+            known = ", ".join(other.text(names) for other in paths) or "none"
+            raise InputError(
+                f"expected a path of the circuit ({known}), found {asked.text(names)!r:.60}"
+            )
+        smaller, head = self.circuit.without(asked), asked.head
+        return self._change(smaller if smaller[head].paths else smaller.replace(head, ORIGINAL))
+
+    def undo(self) -> View:
+        """Go back to the circuit before the last change."""
+        if not self.undoable:
+            raise InputError("undo: expected a change to take back, found none")
+        self.scorer.rebase(self._steps[-2].circuit)
+        return self._changed_from(self._steps.pop())
+
+    def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
+        circuit = self.circuit
+        for line in lines:
+            circuit = line if isinstance(line, Circuit) else self._with_line(circuit, line)
+        return circuit
+
+    def _with_line(self, circuit: Circuit, line: str) -> Circuit:
+        words = line.split()
+        if words[1:] == ["role-mean"]:  # the only mechanism that has to be measured
+            head = self.check_head(Head.parse(words[0]))
+            return circuit.replace(head, role_mean(self.intact_attention[head]))
+        supposed = suppose_line(circuit, line)
+        head = self.check_head(Head.parse(words[0]))
+        paths, names = supposed[head].paths, self.circuit.role_names
+        check_paths(paths, self.batch.roles, is_causal(self.model), f"{head}: ", names)
+        return supposed
+
+    def check_head(self, head: Head) -> Head:
+        """Refuse a head that the model does not have."""
+        if head not in self.heads:
+            known = f"{self.heads[0]} to {self.heads[-1]}"
+            raise InputError(f"expected a head from {known}, found {head}")
+        return head
+
+    def _measured(self, circuit: Circuit) -> _Step:
+        loss = self.scorer.rebase(circuit)
+        each = self.scorer.base_losses.mean(dim=1)
+        gain = self._intact - each
+        better = float(gain.mean()) > 2 * standard_error(gain)
+        return _Step(circuit, loss, standard_error(each), better)
+
+    def _check_unchanged(self) -> None:
+        if self._fingerprint() != self._model_as_opened:
+            raise InputError(
+                "expected the model as it was opened, found other weights or hooks; open it again"
+            )
+
+    def _fingerprint(self) -> tuple[Any, ...]:
+        """The model's hooks, and counters that change when a weight is written to."""
+        points = getattr(self.model, "hook_dict", {}).values()
+        hooked = tuple(id(point) for point in points if point.has_hooks())
+        return hooked, tuple(weight._version for weight in self.model.parameters())
+
+    def _change(self, circuit: Circuit, said: str = "") -> View:
+        self._check_unchanged()
+        before = self._steps[-1]
+        if circuit != before.circuit:
+            self._steps.append(self._measured(circuit))
+        return self._changed_from(before, said)
+
+    def _changed_from(self, before: _Step, said: str = "") -> View:
+        self._tell_listeners()
+        changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
+        lines = [*([said] if said else []), *changes, f"{self._state()} (was {before.loss:.4f})"]
+        return View("What was supposed", self._drawn(lines), "\n".join(lines), self.loss)
+
+    def _tell_listeners(self) -> None:
+        for listener in list(self.listeners):
+            listener.refresh()
+
+    # Searching
+
+    def discover(
+        self,
+        *,
+        time: float | None = None,
+        heads: Iterable[str | Head] | None = None,
+        examples: int | None = None,
+        restarts: int = 4,
+        one_hot: bool = False,
+    ) -> View:
+        """Search for a circuit, on examples of another split, and make it the current one.
+
+        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far; its
+        `unfinished` then says so. The view's `data` is the loss.
+
+        Args:
+            time: seconds after which the search ends with the best circuit so far.
+            heads: heads that may be replaced, such as `["L0.H0", "L2.H0"]`; by default all.
+            examples: number of examples that decide; by default as many as are measured on.
+            restarts: number of starting circuits.
+            one_hot: only one-hot paths, as in the paper: no two sources share.
+        """
+        options = self.search_options(time, heads, examples, restarts, one_hot)
+        return self.take(
+            discover_circuit(self.model, self.task, options=options, progress=self.progress)
+        )
+
+    def search_options(
+        self,
+        time: float | None = None,
+        heads: Iterable[str | Head] | None = None,
+        examples: int | None = None,
+        restarts: int = 4,
+        one_hot: bool = False,
+    ) -> SearchOptions:
+        """The options of a search by `discover`."""
+        self._check_unchanged()
+        return SearchOptions(
+            tolerance=self._stated,
+            examples=len(self.batch) if examples is None else examples,
+            seed=self.seed,
+            restarts=restarts,
+            shared=not one_hot,
+            time=time,
+            heads=None if heads is None else [Head.parse(str(head)) for head in heads],
+        )
+
+    def take(self, found: Circuit) -> View:
+        """Make a circuit that a search found the current one."""
+        said = found.unfinished and f"Unfinished: {found.unfinished}."
+        if is_unlearned(self.intact_loss, self.task):
+            said = unlearned_text(self.intact_loss, self.task)
+        elif not found.mechanisms and not said:
+            why = "no head can be replaced at a loss"
+            if self.intact_loss >= self.tolerance:
+                why = "the intact model itself is not"
+            said = f"The search has ended: {why} below {self.tolerance:.4g}."
+        return self._change(found, said)
+
+    # Looking
+
+    def attention(
+        self,
+        layer: int | None = None,
+        examples: int | Sequence[int] = (0, 1, 2, 3),
+        with_circuit: bool = False,
+    ) -> View:
+        """Attention on some examples in circuitsvis, with roles as tokens.
+
+        Args:
+            layer: which layer; by default all.
+            examples: which examples of the batch the reader can choose from.
+            with_circuit: the attention with the circuit in place instead of the intact model's.
+
+        Returns:
+            A view whose `data` is the attention, [example head dest src].
+        """
+        chosen = list(examples) if isinstance(examples, Iterable) else [examples]
+        layers = None if layer is None else [layer]
+        circuit = self.circuit if with_circuit else None
+        return attention_view(self.model, self.task, self.batch, chosen, layers, circuit)
+
+    def roles(self, layer: int | None = None, with_circuit: bool = False) -> View:
+        """Mean attention by role, one heat map per head, with the circuit's paths framed.
+
+        The view's `data` is the attention, [layer head dest src]; the arguments are those of
+        `attention`.
+        """
+        n_layers = self.model.cfg.n_layers
+        if layer is not None and (type(layer) is not int or not 0 <= layer < n_layers):
+            raise InputError(f"layer: expected 0 to {n_layers - 1}, found {layer!r:.40}")
+        attention = self.mean_attention(with_circuit)
+        if layer is not None:
+            attention = attention[layer : layer + 1]
+        caption = " with the circuit in place" if with_circuit else ""
+        paths = list(self.circuit.every_path())
+        return role_maps(attention, self.task, self.order, paths, caption, layer or 0)
+
+    def ablations(self, least: float = 0.05) -> View:
+        """Replace each head, and cut each path, one at a time, in the intact model.
+
+        Paths with less mean attention than `least` are not cut. The view has a heat map of heads
+        and the paths that cost most; its `data` is what `ri.ablations` gives.
+        """
+        if not 0 <= least <= 1:
+            raise InputError(f"least: expected a mean attention of 0 to 1, found {least!r:.40}")
+        self._check_unchanged()
+        found = ablations(self.model, self.task, self.batch, least=least, progress=self.progress)
+        return ablations_view(found, self.task)
+
+    # Scoring
+
+    def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
+        """Score the current circuit: each head, each path ablated both ways, and a control.
+
+        The view's `data` is the `CircuitScore`; see `ri.score_circuit` for what it holds. With
+        nothing supposed, the view says so and scores the intact model.
+
+        Args:
+            controls: number of random circuits to compare with.
+            progress: instead of the workbench's own.
+
+        Examples:
+            >>> import retrieval_interp as ri
+            >>> bench = ri.open("small", examples=64)
+            >>> view = bench.suppose("L2.H0 s0<-s2 s4<-s6", "L3.H0 uniform")
+            >>> for row in bench.score().data.paths:
+            ...     print(row.path, round(row.ablated_loss, 2), round(row.live_loss, 2))
+            L2.H0 s0<-s2 1.89 1.82
+            L2.H0 s4<-s6 0.4 0.41
+        """
+        score, task = self._scored(controls, progress), self.task
+        width, reported = own_terminal_width(), paper_reports(task)
+        nothing = "Nothing is supposed yet: these are the intact model's numbers."
+        note = "" if self.circuit.mechanisms else nothing
+        said = note or verdict(score, task, reported)
+        text = "\n".join([score_table(score, task, width), *wrapped(said, width or 100)])
+        parts = score_parts(score, self.model, task, self.order, self.batch, reported)
+        html = render("scored.html", parts=parts, note=note, seed=self.seed)
+        return View(f"Circuit of {self.name}", html, text, score)
+
+    def _scored(
+        self, controls: int | None = None, progress: Progress | None = None
+    ) -> CircuitScore:
+        """The score of the current circuit, with as many random circuits as before if None."""
+        self._check_unchanged()
+        score, controls = self.scored, self._controls if controls is None else controls
+        if score is None or controls != self._controls:
+            measured = self.model, self.task, self.circuit, self.batch, self._stated
+            score = self._score = score_circuit(*measured, controls, progress or self.progress)
+            self._controls = controls
+            self._tell_listeners()
+        return score
+
+    def report(self, path: str | Path) -> Path:
+        """Score the circuit and write the report of `ablate --report`: a page without network."""
+        path = Path(path)
+        check_writable(path)
+        command = (
+            f"ri.open({self.name!r}, examples={len(self.batch)}, seed={self.seed}, "
+            f"tolerance={self.tolerance:g}).report({str(path)!r})"
+        )
+        page = render_report(
+            self._scored(),
+            self.model,
+            self.task,
+            name=self.name,
+            seed=self.seed,
+            command=command,
+            training=self.training,
+            batch=self.batch,
+            reported=paper_reports(self.task),
+        )
+        write_whole(path, page)
+        return path
+
+    def explore(self) -> Any:
+        """The explorer, a widget in which circuits are built by clicking (needs anywidget)."""
+        try:
+            from retrieval_interp.explorer.widget import Explorer
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"the explorer needs {error.name}, which is not installed: pip install "
+                "'retrieval-interp[notebook]'; or run retrieval-interp explore"
+            ) from None
+        return Explorer(self)
+
+    # Files
+
+    def save(self, path: str | Path) -> Path:
+        """Write the circuit as JSON, which `ablate --circuit` and `load` read."""
+        path = Path(path)
+        check_writable(path)
+        write_whole(path, self.circuit.to_json())
+        return path
+
+    def load(self, path: str | Path) -> View:
+        """Read a circuit file and make its circuit the current one."""
+        cfg, trained = self.model.cfg, f"{self.name} is asked"
+        circuit = read_circuit(
+            Path(path), self.task, cfg.n_layers, cfg.n_heads, trained, is_causal(self.model)
+        )
+        return self._change(circuit)

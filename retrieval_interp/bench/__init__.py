@@ -1,1 +1,0 @@
-"""The workbench: a model, its task and a circuit, which notebooks and the explorer work on."""

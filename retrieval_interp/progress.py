@@ -1,0 +1,42 @@
+"""Progress on a terminal or in a notebook; nothing elsewhere."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_CLOCK = 9  # characters after the text, for the time
+
+
+def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
+    """Show a bar on a terminal or in a notebook, and nothing elsewhere.
+
+    For a search it is a line that says what is tried, the best circuit so far, and the time.
+    """
+    from tqdm.auto import tqdm
+
+    from retrieval_interp.circuits.discovery.search import Search
+
+    if isinstance(items, Search):
+        return search_line(items, what)
+    bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=_hidden(), dynamic_ncols=True)
+    return bar
+
+
+def search_line(search: Iterable[Any], what: str = "searching") -> Iterator[Any]:
+    """Pass on where a search is, and show it."""
+    from tqdm.auto import tqdm
+
+    form = "{desc} [{elapsed}]"
+    with tqdm(desc=what, bar_format=form, leave=False, disable=_hidden(), miniters=1) as line:
+        for state in search:
+            room = shutil.get_terminal_size().columns - _CLOCK if _hidden() is None else None
+            line.set_description_str(str(state)[:room], refresh=False)
+            line.update()
+            yield state
+
+
+def _hidden() -> bool | None:
+    """For tqdm: False in a notebook; None elsewhere, where a bar is shown on a terminal alone."""
+    return False if "ipykernel.zmqshell" in sys.modules else None
