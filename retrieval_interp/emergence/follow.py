@@ -15,7 +15,7 @@ from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Losses, Series, Snapshot
 from retrieval_interp.emergence.watch import EXAMPLES, Probe, read_watch, same_circuit
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
-from retrieval_interp.storage.files import check_run_folder
+from retrieval_interp.storage.files import check_run_folder, read_part
 from retrieval_interp.storage.run_folder import checkpoint_files, read_metrics, read_recipe
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.score_text import describe
@@ -134,13 +134,6 @@ def _discovered(checkpoint: Checkpoint, tolerance: float, seed: int, progress: P
 
 def _logged(run: Path) -> dict[int, Losses]:
     """The run's own losses."""
-    return {
-        row["step"]: Losses(
-            row["step"],
-            float(row["validation_loss"]),
-            tuple(map(float, row["partial_losses"])),
-            float(row["train_loss"]),
-            logged=True,
-        )
-        for row in read_metrics(run)
-    }
+    where = f"{run}/metrics.jsonl"
+    rows = [read_part(Losses, {**row, "logged": True}, where) for row in read_metrics(run)]
+    return {row.step: row for row in rows}

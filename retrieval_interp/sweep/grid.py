@@ -61,5 +61,11 @@ def make_grid(name: str, scale: str) -> Grid:
         seed=chosen.seeds[0],
         **chosen.recipe,
     )
-    sizes = {"layers": chosen.layers, "seeds": chosen.seeds, "compile": chosen.compile}
-    return Grid(grid=name, scale=scale, recipe=recipe, **sizes)
+    return Grid(
+        grid=name,
+        scale=scale,
+        layers=chosen.layers,
+        seeds=chosen.seeds,
+        compile=chosen.compile,
+        recipe=recipe,
+    )
