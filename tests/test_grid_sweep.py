@@ -251,7 +251,7 @@ IC = ["--out", "new", "--grid", "section7-ic"]
         (["--grid", "section8", "--out", "new"], "section7-ic, section7-nonic"),
         ([*IC, "--scale", "big"], "full, gpu-hour, paper-sizes, laptop, laptop-5, smoke"),
         (["--out", "new"], "--grid: expected one of: section7-ic, section7-nonic, found none"),
-        (["--grid", "section7-ic", "--out", "taken"], "found a folder with other files"),
+        (["--grid", "section7-ic", "--out", "taken"], "found other files"),
         (["--out", "new", "--summary"], "found no grid.json"),
         ([*IC, "--workers", "0"], "--workers"),
         ([*IC, "--gpus-per-cell", "nan"], "found nan"),

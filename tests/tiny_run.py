@@ -29,7 +29,6 @@ def run() -> Series:
     return Series("run", recipe, circuit, "made up", 0.05, snapshots, losses, ("a note",))
 
 
-@cache
 def log_data() -> list[Any]:
     """What Inspect writes of two questions, as JSON data."""
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec

@@ -17,7 +17,7 @@ from retrieval_interp.storage.provenance import provenance
 from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.tables import text_table, wrapped
 
-HEADER = ["path", "meaning", "attention", f"above {THRESHOLD:g}", "half of it"]
+HEADER = ["path", "means", "attention", f"above {THRESHOLD:g}", "half of it"]
 HEADER += ["necessity", "half of it", "removed", "half of it", "first"]
 LEGEND = (
     "Attention is a path's mean attention. Necessity is the share of what the model has learned so "
