@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 Device = str | torch.device
+Outputs = Float[Tensor, "batch pos d_out"]  # of a model
 
 
 @dataclass(frozen=True)

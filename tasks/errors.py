@@ -4,8 +4,7 @@
 class InputError(ValueError):
     """Invalid user input: one line with the rule, what was found and how to fix it.
 
-    Commands print the line and exit with status 2; any other exception is a bug in this project.
-    The text may quote any input, so white space and unprintable characters are made harmless.
+    Commands print the line and exit with status 2; any other exception is a bug.
     """
 
     def __init__(self, text: str):

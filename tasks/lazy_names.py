@@ -1,7 +1,6 @@
 """Package names that are imported on first use, so that commands start without torch.
 
-The library lazy_loader does the same, but rejects names from other packages, which
-`retrieval_interp` re-exports.
+lazy_loader does the same, but rejects names from other packages.
 """
 
 import ast

@@ -77,5 +77,4 @@ def join_labels(dest: str, src: str) -> str:
 
 
 def path_letters(dest: int, src: int) -> str:
-    """A path in letters."""
     return join_labels(role_letters(dest), role_letters(src))

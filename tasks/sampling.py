@@ -1,8 +1,7 @@
 """What examples in tensors are made of: random numbers and position codes.
 
-Random numbers are counter-based (Philox4x32-10), a pure function of (key, counter). So example i of
-a seed can be drawn on its own, in any batch and on any device, and is always the same (J. Salmon et
-al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+Random numbers are a function of (key, counter), Philox4x32-10 (J. Salmon et al., "Parallel random
+numbers: as easy as 1, 2, 3", SC 2011). So example i of a seed is the same in any batch and device.
 """
 
 import math
@@ -45,27 +44,18 @@ def random_words(
 
     Indices are below 2^63, the seed is below 2^64; each split of a seed has a stream of its own.
     """
-    blocks = -(-count // 4)
     index = indices.to(torch.int64)[:, None]
-    block = torch.arange(blocks, device=index.device)[None, :]
-    shape = (index.shape[0], blocks)
-    words = philox(
-        (
-            block.expand(shape),
-            (index & _MASK).expand(shape),
-            (index >> 32).expand(shape),
-            torch.full(shape, stream, device=index.device),
-        ),
-        (seed & _MASK, seed >> 32),
-    )
+    block = torch.arange(-(-count // 4), device=index.device)[None, :]
+    streams = torch.full_like(index, stream)
+    counter = torch.broadcast_tensors(block, index & _MASK, index >> 32, streams)
+    words = philox(counter, (seed & _MASK, seed >> 32))
     return torch.stack(words, dim=-1).flatten(1)[:, :count]
 
 
 def normals(words: Int[Tensor, "batch even"]) -> Float[Tensor, "batch even"]:
     """One standard normal number per word, by the Box-Muller transform.
 
-    Computed in float64 and rounded to float32 once, so that devices agree on the last float32 bit
-    in all but rare cases.
+    Computed in float64, so that devices agree on the last float32 bit in all but rare cases.
     """
     u1, u2 = ((words.double() + 0.5) / 2**32).unflatten(-1, (2, -1)).unbind(-2)
     radius, angle = torch.sqrt(-2 * torch.log(u1)), 2 * math.pi * u2

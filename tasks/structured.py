@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 _TYPES = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
 
 
-def number(default: int, least: int) -> Any:
+def number(default: int, least: int, most: int | None = None) -> Any:
     """A field of a dataclass that holds an integer, which `check_fields` checks."""
-    return dataclasses.field(default=default, metadata={"least": least})
+    return dataclasses.field(default=default, metadata={"least": least, "most": most})
 
 
 def check_fields(value: Any, where: str) -> None:
     """Check the types of a dataclass's fields; `where` names it in errors."""
     hints = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):
-        found, least = getattr(value, field.name), field.metadata.get("least")
+        found, limits = getattr(value, field.name), field.metadata
         right, expected = _fits(found, hints[field.name])
-        if least is not None:
+        if (least := limits.get("least")) is not None:
             right, expected = right and found >= least, f"{expected} of at least {least}"
+        if (most := limits.get("most")) is not None:
+            right, expected = right and found <= most, f"{expected} and at most {most}"
         if not right:
             raise InputError(
                 f"{where}: expected {field.name} to be {expected}, found {found!r:.60}"
@@ -83,13 +85,11 @@ def _converter() -> "Converter":
 
     def read_tuple(data: Any, hint: Any) -> tuple[Any, ...]:
         kinds = typing.get_args(hint)
-        if not isinstance(data, list):
+        if not isinstance(data, list) or (kinds[-1] is not ... and len(data) != len(kinds)):
             raise InputError(f"expected a list, found {data!r:.60}")
-        if kinds[-1] is not ... and len(data) != len(kinds):
-            raise InputError(f"expected a list of {len(kinds)}, found {data!r:.60}")
         if kinds[-1] is ...:
             return tuple(converter.structure(data, list[kinds[0]]))  # type: ignore[valid-type]
-        return tuple(converter.structure(value, kind) for value, kind in zip(data, kinds))
+        return tuple(map(converter.structure, data, kinds))
 
     def is_text(hint: Any) -> bool:
         return hasattr(hint, "parse")

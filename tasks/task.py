@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch, Device
+from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.roles import join_labels
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.vectors.graph import RetrievalGraph
@@ -40,7 +40,7 @@ class Task:
         answer_role: the role that holds the answer itself in the prompt, if there is one; a circuit
             with paths to it is told what a model has to find, and its score says so.
         position_note: how to read `position_labels`, in a sentence; empty where that is plain.
-        graph: what each symbol of a chain depends on; None where the task does not say.
+        graph: what each symbol of a chain depends on, if known.
     """
 
     loss_name: ClassVar[str] = "loss"
@@ -63,15 +63,11 @@ class Task:
         """Draw n examples of a seed; `train`, `validation`, `discovery` and `test` share none."""
         raise NotImplementedError
 
-    def example_losses(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch target"]:
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
         """The loss of each example and asked symbol; one column if only one thing is asked."""
         raise NotImplementedError
 
-    def answers(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch chain role d_out"]:
+    def answers(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain role d_out"]:
         """The outputs at the answer roles.
 
         Args:
@@ -115,10 +111,7 @@ class Task:
         return join_labels(self.role_labels[dest], self.role_labels[src])
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """A short name per position of an example.
-
-        Its word, if the task has a vocabulary, and its role and chain; or else its number.
-        """
+        """The word, if there is a vocabulary, and the role and chain, or else the number."""
         word = self.vocabulary.__getitem__ if self.vocabulary else None
         return named_positions(self, batch, example, word)
 
@@ -130,10 +123,7 @@ class Task:
 def named_positions(
     task: Task, batch: Batch, example: int, word: Callable[[int], str] | None
 ) -> list[str]:
-    """Names of an example's positions: words, with their roles and chains behind them.
-
-    Without `word`, which gives the word of a token id, or without tokens: roles, or else numbers.
-    """
+    """Names of an example's positions; `word` gives the word of a token id."""
     roles_at: dict[int, list[str]] = {}
     chains = batch.roles[example].tolist()
     for chain, roles in enumerate(chains, start=1):

@@ -28,10 +28,8 @@ class RepeatedTokensTask(TokenTask):
 
     From Olsson et al. 2022, "In-context learning and induction heads"
     (https://arxiv.org/abs/2209.11895). The second copy begins with a random token of the first and
-    goes round at its end. A copy that always begins at the beginning needs no induction head: a
-    head that looks back a fixed distance answers (`rotate=False`).
-
-    The first copy has no token twice. A chain is an asked position of the second copy:
+    goes round at its end, so that no fixed distance leads to the answer. The first copy has no
+    token twice. A chain is an asked position of the second copy:
 
         s0  a token A of the second copy, where the answer is read
         s1  A in the first copy
@@ -63,8 +61,8 @@ class RepeatedTokensTask(TokenTask):
         check_size(n_positions, self.alphabet + 1)
         if self.alphabet < self.length:
             raise InputError(
-                f"task: expected an alphabet of at least length = {self.length} (no token comes "
-                f"twice in a copy), found {self.alphabet}"
+                f"task: expected an alphabet of at least length = {self.length}, found "
+                f"{self.alphabet}"
             )
         place = "from a random place" if self.rotate else "from the beginning"
         return {
@@ -100,14 +98,11 @@ class KHopTask(TokenTask):
 
     From Sanford, Hsu and Telgarsky 2024, "Transformers, parallel computation, and logarithmic
     depth", section 4 (https://arxiv.org/abs/2402.09268). A sequence is a begin token and hops+1
-    random orders of the alphabet. So every position of the last order, at which all hops are asked
-    for, has all its hops: each leads to the order before, or to the first position of the same one.
-    No token comes twice in a row; where two orders would meet like that, the later one's first two
-    tokens change places.
+    random orders of the alphabet, where no token comes twice in a row: the first two tokens of an
+    order change places instead. All hops are asked for at every position of the last order.
 
     With p_0 the asked position and p_k = find(p_{k-1}), where find(i) = max {j <= i : X_{j-1} =
-    X_i}, the answers are x_k = X at p_k. A chain is an asked position; there are as many as tokens
-    in the alphabet. Roles are those of the retrieval problem:
+    X_i}, the answers are x_k = X at p_k. Roles are those of the retrieval problem:
 
         s0        p_0, where the answers are read
         s_{2k-1}  the position before p_k: the latest earlier x_{k-1}

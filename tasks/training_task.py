@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import retrieval_interp.tasks as tasks
-from retrieval_interp.tasks.batch import Batch, Device
+from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import rotary_encoding
 from retrieval_interp.tasks.split import SPLITS, Split, check_draw
@@ -30,7 +30,6 @@ class TrainingTask(Task):
     """A task that models are built and trained for: a frozen dataclass whose fields are its sizes.
 
     Subclasses define `facts`, which gives the attributes below and those of `Task`, and `draw`.
-    Files find a subclass by its `name`: in this package, or anywhere that is imported before.
 
     Attributes:
         name: the task's name in files.
@@ -56,7 +55,7 @@ class TrainingTask(Task):
 
     @classmethod
     def named(cls, name: str | None) -> type["TrainingTask"]:
-        """The task with a name in files; those of retrieval have none in old ones."""
+        """The class of a name in files, of this package or imported before; old files have none."""
         name = "retrieval" if name is None else name
         if name not in _KINDS:
             for module in pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}."):
@@ -78,7 +77,7 @@ class TrainingTask(Task):
         raise NotImplementedError
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """The facts, and what follows from them in every task of this kind."""
+        """The facts, and what follows from them."""
         return {"tolerance": 0.05 * facts["loss_scale"], **facts}
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
@@ -116,13 +115,11 @@ class TrainingTask(Task):
         check_draw(seed, split)
         return self.draw(indices, seed, SPLITS.index(split))
 
-    def partial_losses(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, " target"]:
+    def partial_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
         """The mean loss of each thing asked, in the order of `asked` (section 7.2)."""
         return self.example_losses(outputs, batch).mean(dim=0)
 
-    def loss(self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch) -> Float[Tensor, ""]:
+    def loss(self, outputs: Outputs, batch: Batch) -> Float[Tensor, ""]:
         """The mean over examples and everything asked."""
         return self.partial_losses(outputs, batch).mean()
 
@@ -167,9 +164,7 @@ class TokenTask(TrainingTask):
         """The words."""
         return [self.vocabulary[token] for token in batch.inputs[example].tolist()]
 
-    def logits(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch chain target name"]:
+    def logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain target name"]:
         """Logits of the candidates for everything asked."""
         after = self.answers(outputs, batch)[:, :, 0]
         return after.unflatten(-1, (self.n_targets, self.candidates))  # type: ignore[no-any-return]
@@ -178,24 +173,18 @@ class TokenTask(TrainingTask):
         """Which candidate is the answer to everything asked."""
         return batch.targets.reshape(*batch.roles.shape[:2], -1)
 
-    def example_losses(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch target"]:
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
         """Cross entropy among the candidates, in nats, of each example and thing asked."""
         logits, targets = self.logits(outputs, batch), self.right(batch)
         losses = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
         return losses.view(targets.shape).mean(dim=1)
 
-    def accuracies(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, " target"]:
+    def accuracies(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
         """How often the answer has the highest logit of its candidates, for each thing asked."""
         right = self.logits(outputs, batch).argmax(-1) == self.right(batch)
         return right.float().mean(dim=(0, 1))
 
-    def logit_differences(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch target"]:
+    def logit_differences(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
         """The answer's logit minus the mean of the others', per example and thing asked."""
         logits = self.logits(outputs, batch)
         right = logits.gather(-1, self.right(batch)[..., None])[..., 0]

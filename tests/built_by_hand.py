@@ -81,6 +81,7 @@ class Star(ri.Task):
     loss_name = "cross entropy"
     role_names = ("END", "other", "star")
     answer_role = 2
+    asked = 6  # the position of the answer
 
     def __init__(self, starless=0.0):
         self.starless = starless
@@ -100,4 +101,6 @@ class Star(ri.Task):
         return [*letters, END], [answer], [[6, other, star]]
 
     def example_losses(self, outputs, batch):
-        return F.cross_entropy(outputs[:, 6], batch.targets[:, 0], reduction="none")[:, None]
+        return F.cross_entropy(outputs[:, self.asked], batch.targets[:, 0], reduction="none")[
+            :, None
+        ]

@@ -25,24 +25,11 @@ def test_the_json_holds_a_row_for_every_length(tmp_path, capsys):
 
 def test_the_drawing_shows_shared_pieces_and_what_each_role_holds(capsys):
     run("--draw", 2)
-    assert capsys.readouterr().out.split("encodings of pairs below\n\n")[1] == (
-        "╭──A──╮     ╭──B──╮\n"
-        "s0    s1    s2    s3    s4\n"
-        "A?    A     B     B     C\n"
-        "      ╰─p1──╯     ╰─p2──╯\n"
-        "\n"
-        "What each position can hold, with the causal mask\n"
-        "\n"
-        "role  in letters  at the start  after layer 1  after layer 2  after layer 3\n"
-        "----  ----------  ------------  -------------  -------------  -------------\n"
-        "s0    query A     p0 A          p0..p1         p0..p2         p0..C\n"
-        "s1    A of A->B   A p1          A p1           A p1           A p1\n"
-        "s2    B of A->B   p1 B          A..p2          A..C           A..C\n"
-        "s3    B of B->C   B p2          B p2           B p2           B p2\n"
-        "s4    C of B->C   p2 C          B..C           B..C           B..C\n"
-        "\n"
-        "The query can hold C after 3 layers, no earlier.\n"
-    )
+    drawn = capsys.readouterr().out
+    assert "╭──A──╮     ╭──B──╮\ns0    s1    s2    s3    s4\nA?    A     B     B     C\n" in drawn
+    rows = [line.split() for line in drawn.splitlines() if line.startswith("s0")]
+    assert rows[-1] == ["s0", "query", "A", "p0", "A", "p0..p1", "p0..p2", "p0..C"]
+    assert "The query can hold C after 3 layers" in drawn
     assert "The query can hold C after 2 layers" in flow_text(2, causal=False)
 
 

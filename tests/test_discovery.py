@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import sys
 import warnings
 
@@ -167,16 +166,13 @@ def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
     assert numbers == sorted(numbers) and len(set(numbers)) > 100
     doing = {state.doing for state in states}
     assert {"start 1 of 2: simpler heads", "start 2 of 2: simpler heads"} < doing
-    assert any(text.startswith("cutting paths, 3 of") for text in doing)
     costs = [state.cost for state in states if state.cost is not None]
     assert costs == sorted(costs, reverse=True) and states[0].cost is None
-    assert str(states[0]).endswith("none holds yet")
     # The last one told is that of the circuit found, measured by another search.
     last, found = states[-1], search.circuit
     other = Search(small.model, small.task, SearchOptions(examples=64))
     assert last.cost == other.space.cost(found)
     assert last.loss == pytest.approx(other.judge.exact_loss(found))
-    assert str(last).endswith(f"best cost {last.cost}, loss {last.loss:.4f}")
     before = [weight.clone() for weight in small.model.parameters()]
     again = discover(small.model, small.task, examples=64, restarts=2)
     assert found.unfinished == "" and found == again
@@ -202,7 +198,6 @@ def test_a_search_that_is_left_gives_its_best_so_far(small, whole, how):
         found = discover(small.model, small.task, examples=64, restarts=2, progress=progress)
     assert seen == states[: len(seen)] and found == seen[-1].best
     assert found.enabling == () and found.unfinished.startswith("the search was cancelled")
-    assert not any(point.has_hooks() for point in small.model.hook_dict.values())
     with pytest.raises(KeyboardInterrupt, match="before any circuit held"):
         discover(small.model, small.task, examples=16, progress=lambda search, what: [])
 
@@ -215,7 +210,8 @@ def test_a_search_out_of_time_gives_its_best_so_far(small, monkeypatch):
     ranks, cut_short = [], []
     unlimited = Search(small.model, small.task, SearchOptions(examples=64, restarts=1))
     rank = Steps(unlimited.judge, unlimited.space).rank
-    events = sum("paths, " not in state.doing for state in unlimited)  # before paths are cut
+    # Before paths are cut
+    events = sum(not state.doing.startswith(("ordering", "cutting")) for state in unlimited)
     for time in (2.0, events / 2, events * 1.4):
         with pytest.warns(SearchStopped) as told:
             found = discover(small.model, small.task, examples=64, restarts=1, time=time)
@@ -229,7 +225,6 @@ def test_a_search_out_of_time_gives_its_best_so_far(small, monkeypatch):
 
 @pytest.mark.parametrize("place", [1, 3, 40])
 def test_an_interrupt_leaves_nothing_on_the_model(small, place):
-    """The model as HookRuns see it, with hooks on it in every run and estimate."""
     learnable = [parameter.requires_grad for parameter in small.model.parameters()]
     attended, runs = itertools.count(1), "blocks.2.attn.hook_pattern"
 
@@ -286,9 +281,7 @@ def test_a_search_may_be_confined_to_some_heads(small):
     assert {path.head for path in found.every_path()} <= set(heads)
 
 
-def test_the_workbench_and_the_command_pass_options_on(
-    monkeypatch, run_command_in_process, tmp_path
-):
+def test_the_workbench_passes_options_on(monkeypatch):
     bench, asked = ri.open("small", examples=32, progress=lambda items, what: items), []
 
     def found(model, task, options, progress):
@@ -303,26 +296,20 @@ def test_the_workbench_and_the_command_pass_options_on(
         SearchOptions(examples=32),  # each set of examples has its own tolerance
         SearchOptions(examples=16, restarts=1, shared=False, time=60.0, heads=heads),
     ]
+
+
+def test_the_command_passes_options_on(run_command_in_process, tmp_path):
     options = ["--examples", 32, "--heads", "L1.H0", "L3.H0", "--restarts", 1, "--controls", 3]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SearchStopped)
-        done = run_command_in_process(
-            "ablate", *options, "--one-hot", "--json", "numbers.json", cwd=tmp_path
-        )
+    options += ["--one-hot", "--json", "numbers.json"]
+    done = run_command_in_process("ablate", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     data = json.loads((tmp_path / "numbers.json").read_text())
     kinds = {row["layer"]: row["mechanism"] for row in data["heads"]}
     assert {kinds[layer] for layer in (0, 2, 4)} == {"original"} and "original" not in kinds[1]
     assert len(data["control"]) == 3 or not data["paths"]
-    for wrong, said in (
-        (("--heads", "L7.H0"), "heads: expected one or more of L0.H0 to L4.H0, found L7"),
-        (("--circuit", "c.json", "--time", 5), "--time: expected a search, found --circuit"),
-    ):
-        done = run_command_in_process("ablate", "--examples", 16, *wrong, cwd=tmp_path)
-        assert done.returncode == 2 and said in done.stderr
 
 
-def test_an_unfinished_circuit_says_so_in_files_text_and_scores(small, tmp_path):
+def test_an_unfinished_circuit_says_so_in_files_and_text(small):
     plain = ri.parse_circuit(["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform"], small.task)
     marked = Circuit(plain.mechanisms, 7, task=plain.task, unfinished="the search was cancelled")
     again = Circuit.from_json(marked.to_json(), 7)
@@ -330,12 +317,6 @@ def test_an_unfinished_circuit_says_so_in_files_text_and_scores(small, tmp_path)
     assert "unfinished" not in plain.to_json() and "unfinished" not in repr(plain)
     assert repr(marked).splitlines()[-1] == "unfinished: the search was cancelled"
     assert marked.replace(Head(3, 0), plain[Head(2, 0)]).unfinished == ""
-    bench = ri.open("small", examples=16, progress=lambda items, what: items)
-    (tmp_path / "circuit.json").write_text(marked.to_json())
-    bench.load(tmp_path / "circuit.json")
-    page = bench.report(tmp_path / "report.html").read_text()
-    for text in (bench.score(controls=0).text, page):
-        assert "Unfinished: the search was cancelled." in re.sub(r"\s+", " ", text)
 
 
 def test_the_line_of_a_search_fits_the_terminal(whole):

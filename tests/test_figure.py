@@ -15,7 +15,7 @@ from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mean, OneHot, Shared
 from retrieval_interp.circuits.notation import circuit_diff, circuit_text
 from retrieval_interp.circuits.scores.enabling import Enabled
-from retrieval_interp.tasks import Batch, EquationsTask, RetrievalTask
+from retrieval_interp.tasks import EquationsTask, RetrievalTask
 
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))
 CIRCUIT = Circuit(
@@ -61,14 +61,14 @@ def test_roles_are_in_the_order_of_the_sequence():
 
 
 def test_an_arrow_ends_where_its_path_ends():
-    found = arrows(draw_circuit(CIRCUIT, 4))
-    assert set(found) == {str(path) for path in (*CIRCUIT.paths(), ENABLING)}
-    dots = [dot for dot in ET.fromstring(draw_circuit(CIRCUIT, 4)) if dot.tag == f"{SVG}circle"]
+    svg, paths, order = draw_circuit(CIRCUIT, 4), [*CIRCUIT.paths(), ENABLING], [3, 4, 1, 2, 0]
+    found = arrows(svg)
+    assert set(found) == set(map(str, paths))
+    dots = list(ET.fromstring(svg).iter(f"{SVG}circle"))
     xs, ys = ([float(dot.get(key)) for dot in dots] for key in ("cx", "cy"))
     columns, floors = xs[:5], ys[::5]
-    for path in (*CIRCUIT.paths(), ENABLING):
+    for path in paths:
         numbers = [float(n) for n in re.findall(r"[\d.]+", found[str(path)].get("d"))]
-        order = [3, 4, 1, 2, 0]
         assert numbers[0] == columns[order.index(path.path.src)]
         assert numbers[-2] == columns[order.index(path.path.dest)]
         assert numbers[1] == floors[path.head.layer] - 5
@@ -99,20 +99,15 @@ def test_a_loss_says_what_it_is(task, name):
 
 def test_idle_layers_of_a_deep_model_share_a_row():
     replaced = {Head(layer, head): UNIFORM for layer in range(15, 18) for head in (0, 1)}
-    single = dict.fromkeys([Head(layer, 1) for layer in (26, 27)], IDENTITY)
-    circuit = Circuit(replaced | single | {Head(20, 1): OneHot((RolePath(0, 2),))}, 5)
-    assert [text for text in texts(draw_circuit(circuit, 30)) if text.startswith("L")] == [
+    circuit = Circuit(replaced | {Head(20, 1): OneHot((RolePath(0, 2),))}, 5)
+    assert [text for text in texts(draw_circuit(circuit, 22)) if text.startswith("L")] == [
         "L0-L14 original",
         "L15-L17: 2 uniform each",
         "L18-L19 original",
         "L20.H1 one-hot",
-        "L21-L25 original",
-        "L26-L27.H1 identity",
-        "L28-L29 original",
+        "L21 original",
     ]
-    for n_layers, rows in ((12, 12), (13, 1)):
-        labels = texts(draw_circuit(Circuit({}, 5), n_layers))
-        assert sum("original" in text for text in labels) == rows
+    assert texts(draw_circuit(Circuit({}, 5), 12)).count("L3 original") == 1
 
 
 @pytest.mark.parametrize("beside", range(1, 8))
@@ -162,8 +157,7 @@ def test_an_induction_heads_circuit_reads_as_one():
     circuit, enables = induction(task)
     found = texts(draw_circuit(circuit, task=task, enables=enables))
     assert "L1.H0 induction head, one-hot" in found
-    below = found.index("L0.H1 previous-token head") + 1
-    assert " ".join(found[below : below + 2]) == "enables (key) L1.H0; replaced by uniform"
+    assert "enables (key) L1.H0; replaced by uniform" in " ".join(found)
     assert "L0.H1 previous-token head, only enables" in draw_circuit(circuit, task=task)
     assert "L0.H1 only enables" in draw_circuit(circuit)  # without a task nothing is known
 
@@ -179,20 +173,13 @@ def test_heads_are_called_by_what_their_paths_do_on_every_chain():
     assert kind((0, 2)) == "induction head"
     assert kind((0, 2), (2, 1)) == kind((0, 0)) == kind((1, 1)) == ""
     assert kind((0, 2), batch=RetrievalTask(steps=1).sample(8)) == ""
-    absent = Batch(batch.inputs, batch.targets, batch.roles.clone())
-    absent.roles[:, :, 1] = -1
-    assert kind((2, 1), batch=absent) == ""
-
-
-class Labelled(ri.RepeatedTokensTask):
-    """As a user's own task is: labels for people, and no symbols."""
-
-    role_names = ("s0", "s1", "s2")
-    role_labels = ("query", "same word before", "what followed it")
-    role_symbols = role_names
 
 
 def test_a_role_is_never_named_twice_and_by_its_label_if_it_has_one():
+    class Labelled(ri.RepeatedTokensTask):  # as a user's own task is: labels, and no symbols
+        role_names = role_symbols = ("s0", "s1", "s2")
+        role_labels = ("query", "same word before", "what followed it")
+
     circuit, _ = induction(Labelled())
     found = texts(draw_circuit(circuit, task=Labelled()))
     for name in ("s0", "s1", "s2", "query", "same word", "before"):
@@ -229,8 +216,7 @@ def test_diffs_name_what_changed():
         "L1.H0: uniform -> identity",
         "L2.H1: shared s0<-s2 s0<-s4 -> uniform",
     ]
-    one, two = (Mean(torch.eye(3) * half) for half in (0.5, 1))
-    means = CIRCUIT.replace((1, 0), one), CIRCUIT.replace((1, 0), two)
+    means = (CIRCUIT.replace((1, 0), Mean(torch.eye(3) * half)) for half in (0.5, 1))
     assert circuit_diff(*means) == ["L1.H0: mean -> another mean"]
     without = Circuit(CIRCUIT.mechanisms, 5)
     assert circuit_diff(CIRCUIT, without) == ["enabling: - L0.H0 s2<-s1"]

@@ -43,7 +43,6 @@ def test_roles_are_the_query_read_at_its_end_then_each_statement():
         *(f"{node} of function,number->value" for node in ("function", "number", "value")),
     ]
     assert [role.statement for role in graph.roles] == [0, 0, 1, 1, 2, 2, 3, 3, 3]
-    assert names(graph, graph.query) == ["alias", "letter"]
     assert names(graph, graph.retrieved) == ["number", "function", "value"]
 
 

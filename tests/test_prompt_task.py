@@ -1,9 +1,7 @@
 import math
-import warnings
 
 import pytest
 import torch
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from retrieval_interp.model import word_tokenizer
 from retrieval_interp.tasks import EquationsTask, InputError, PromptTask
@@ -45,64 +43,45 @@ def rough():
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
-def test_roles_stand_at_the_last_token_of_their_symbols(bpe, rough, formulation):
-    bpe = bpe if formulation.name == "kingdoms" else rough
-    task = PromptTask(formulation, bpe)
-    questions, _ = task.usable(10, seed=1)
-    batch = task.sample(10, seed=1)
-    assert batch.roles.shape == (10, 1, len(task.role_names))
-    several = 0
-    for example, question in enumerate(questions):
-        row = batch.inputs[example].tolist()
-        assert row[0] == bpe.bos_token_id
-        for symbol in question.occurrences:
-            if symbol.chain:
-                continue
-            label = symbol.role
-            role = (task.role_names if label in task.role_names else task.role_labels).index(label)
-            at = int(batch.roles[example, 0, role])
-            until = len(bpe.decode(row[1 : at + 1]))
-            before = len(bpe.decode(row[1:at]))
-            assert before < symbol.end <= until
-            several += before > symbol.start
-        end = int(batch.roles[example, 0, -1])
-        assert bpe.decode(row[1 : end + 1]) == question.prompt
-        answers = [bpe.decode([token]) for token in batch.targets[example, 0].tolist()]
-        assert f" {question.correct}".startswith(answers[0]) and len(set(answers)) == len(answers)
+def test_roles_are_at_the_last_token_of_their_symbols(bpe, rough, formulation):
+    task = PromptTask(formulation, bpe if formulation.name == "kingdoms" else rough)
+    questions, tokens = task.usable(10, seed=1)
+    several = sum(map(tiny_tokenizers.check_tokens, [task] * 10, questions, tokens))
     assert several > 0 or formulation.name != "lives-with"
+    assert {made.prompt[0] for made in tokens} == {task.tokenizer.bos_token_id}
+    assert task.sample(10, seed=1).roles.tolist() == [[made.roles] for made in tokens]
 
 
 def test_whole_words_are_the_equations_task():
     """Two makers of the same text: words through a tokenizer, and token numbers at once."""
     equations = EquationsTask(steps=2, curriculum=False)
     tokenizer = word_tokenizer(equations.vocabulary, BEGIN)
-    task = PromptTask(EquationsPrompt(2, 4, "short"), tokenizer)
-    for example in range(5):
-        batch = equations.sample(1, start=example)
-        text = equations.text(batch, 0)
-        assert tokenizer(text)["input_ids"] == batch.inputs[0].tolist()
-    batch = task.sample(5)
-    assert batch.inputs.shape == (5, 1 + 3 * 9)
-    words = [equations.vocabulary[token] for token in batch.inputs[0].tolist()]
-    at = [words[position] for position in batch.roles[0, 0].tolist()]
-    assert at[0] == at[1] and at[2] == at[3] and at[5] == "?"
-    assert at[4] == equations.vocabulary[batch.targets[0, 0, 0]]
-    assert batch.targets[0, 0].sort().values.tolist() == [0, 1, 2, 3]
+    batch = equations.sample(5)
+    for example, tokens in enumerate(batch.inputs.tolist()):
+        assert tokenizer(equations.text(batch, example))["input_ids"] == tokens
+    (question,), (tokens,) = PromptTask(EquationsPrompt(2, 4, "short"), tokenizer).usable(1)
+    assert len(tokens.prompt) == 1 + 3 * 9 and sorted(tokens.answers) == [0, 1, 2, 3]
+    words = [equations.vocabulary[token] for token in tokens.prompt]
+    at = [words[position] for position in tokens.roles]
+    assert at[0] == at[1] and at[2] == at[3] and at[4:] == [question.correct, "?"]
+
+
+def random_outputs(task, batch):
+    size = (*batch.inputs.shape, len(task.tokenizer))
+    return torch.randn(size, generator=torch.Generator().manual_seed(0))
 
 
 def test_padding_changes_nothing(rough):
     task = PromptTask(LivesWithPrompt(steps=2), rough)
-    batch = task.sample(12)
-    ends = batch.roles[:, 0, -1]
-    assert len(set(ends.tolist())) > 1  # of several lengths
-    model = tiny(len(rough), batch.inputs.shape[1])
-    losses = task.example_losses(model(batch.inputs), batch)
-    for example in range(12):
-        alone = task.batch(task.usable(12)[1][example : example + 1])
-        assert alone.inputs.shape[1] == ends[example] + 1
-        torch.testing.assert_close(
-            task.example_losses(model(alone.inputs), alone)[0], losses[example]
-        )
+    batch, (_, tokens) = task.sample(12), task.usable(12)
+    assert len({len(made.prompt) for made in tokens}) > 1
+    outputs = random_outputs(task, batch)
+    losses = task.example_losses(outputs, batch)
+    for example, made in enumerate(tokens):
+        length, alone = len(made.prompt), task.batch([made])
+        assert alone.inputs[0].tolist() == batch.inputs[example, :length].tolist() == made.prompt
+        loss = task.example_losses(outputs[example : example + 1, :length], alone)
+        torch.testing.assert_close(loss[0], losses[example])
 
 
 @pytest.mark.parametrize("kind", ["single digits", "llama", "words"])
@@ -127,46 +106,24 @@ def test_what_all_answers_share_belongs_to_the_prompt(kind):
         whole = f"{question.prompt} {tokenizer.decode([number])}"
         whole = tokenizer(whole, add_special_tokens=False)["input_ids"]
         assert whole == [*tokens.prompt[1:], number]
-    asked = {symbol.role: symbol for symbol in question.occurrences if symbol.chain == 0}
-    for role, symbol in asked.items():
-        place = tokens.roles[task.role_names.index(role)]
-        word = question.prompt[symbol.start : symbol.end]
-        assert tokenizer.decode([tokens.prompt[place]]).strip(" .") in (word, f"{word}?")
 
 
-def tiny(vocabulary, length):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        return HookedTransformer(
-            HookedTransformerConfig(
-                n_layers=2, n_heads=2, d_model=16, d_head=8, n_ctx=length, d_vocab=vocabulary,
-                act_fn="gelu_new", normalization_type="LN", seed=0, device="cpu",
-            )
-        ).eval()  # fmt: skip
-
-
-@torch.no_grad()
 def test_losses_accuracy_and_logit_differences(bpe):
     task = PromptTask(LivesWithPrompt(steps=2), bpe)
     batch = task.sample(16)
-    model = tiny(len(bpe), batch.inputs.shape[1])
-    outputs = model(batch.inputs)
+    outputs = random_outputs(task, batch)
     losses, right, difference = [], [], []
     for example in range(16):
         logits = outputs[example, batch.roles[example, 0, -1]]
         scores = [float(logits[token]) for token in batch.targets[example, 0].tolist()]
-        losses.append(math.log(sum(map(math.exp, scores))) - scores[0])
+        losses.append([math.log(sum(map(math.exp, scores))) - scores[0]])
         right.append(scores[0] == max(scores))
         difference.append(scores[0] - sum(scores[1:]) / 3)
-    found = task.example_losses(outputs, batch)
-    torch.testing.assert_close(found, torch.tensor(losses)[:, None], atol=1e-5, rtol=0)
+    torch.testing.assert_close(task.example_losses(outputs, batch), torch.tensor(losses))
+    torch.testing.assert_close(task.logit_differences(outputs, batch), torch.tensor(difference))
     assert task.accuracy(outputs, batch) == pytest.approx(sum(right) / 16)
-    torch.testing.assert_close(
-        task.logit_differences(outputs, batch), torch.tensor(difference), atol=1e-5, rtol=0
-    )
-    assert task.plateau == pytest.approx(math.log(4))
-    flat = torch.zeros_like(outputs)
-    assert float(task.example_losses(flat, batch).mean()) == pytest.approx(task.plateau)
+    flat = task.example_losses(torch.zeros_like(outputs), batch)
+    assert float(flat.mean()) == pytest.approx(task.plateau) == pytest.approx(math.log(4))
 
 
 class Merging:

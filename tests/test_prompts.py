@@ -11,6 +11,7 @@ import jaxtyping
 import pytest
 
 from retrieval_interp.tasks import InputError
+from retrieval_interp.tasks.split import SPLITS
 from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
@@ -19,20 +20,21 @@ from retrieval_interp.tasks.words.prompts import (
     RelativesPrompt,
 )
 from retrieval_interp.tasks.words.prompts import names as lists
+from retrieval_interp.tasks.words.prompts.linear import LinearPrompt
 from tests import paper_prompts as paper
 
-FORMULATIONS = [
-    EquationsPrompt(),
-    LivesWithPrompt(),
-    KingdomsPrompt(),
-    FunctionsPrompt(),
-    RelativesPrompt(),
+KINDS = (EquationsPrompt, LivesWithPrompt, KingdomsPrompt, FunctionsPrompt, RelativesPrompt)
+FORMULATIONS = [kind() for kind in KINDS]
+OTHERS = [
+    EquationsPrompt(steps=12, chains=7),  # 84 letters
+    EquationsPrompt(steps=1, chains=1),
+    LivesWithPrompt(steps=9, chains=13),  # 117 people
+    KingdomsPrompt(chains=11),
+    FunctionsPrompt(chains=11),  # 33 letters, numbers of two digits
+    RelativesPrompt(chains=12),
+    RelativesPrompt(chains=1),
 ]
 each_formulation = pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
-
-
-def orders(text):
-    return [list(map(int, order)) for order in text.split()]
 
 
 LIVES_WITH = """Rose Peter Larry Frank Alice Berlin, Queen Nick Kate Grace Bob Amsterdam,
@@ -44,18 +46,20 @@ Synthemia Nephryon chicken celestianism Silvania Bob"""
 HOMES = """Penny Canada, Lily Brazil, Isabelle France, Cathy Kenya, George Italy, Adam Mexico,
 Kevin Peru, Ed Laos, Hank Germany, Mike Japan, Jane England, Fred Hungary, Dana Norway,
 Olivia Qatar, Bob Denmark, Nancy Argentina"""
-FAMILIES = """John: Jane Olivia Ed Mike, Chris: Penny Dana Adam George,
-Diana: Nancy Isabelle Hank Bob, Eve: Lily Cathy Fred Kevin"""
+FAMILIES = """John Jane Olivia Ed Mike, Chris Penny Dana Adam George,
+Diana Nancy Isabelle Hank Bob, Eve Lily Cathy Fred Kevin"""
+
+
+def orders(text):
+    return [list(map(int, order)) for order in text.split()]
 
 
 def test_questions_are_printed_as_in_the_paper():
-    lives, kingdoms, homes = (
-        [part.split() for part in text.split(",")] for text in (LIVES_WITH, KINGDOMS, HOMES)
+    lives, kingdoms, homes, kin = (
+        [part.split() for part in text.split(",")]
+        for text in (LIVES_WITH, KINGDOMS, HOMES, FAMILIES)
     )
-    families = {
-        name.strip(): kin.split()
-        for name, kin in (family.split(":") for family in FAMILIES.split(","))
-    }
+    families = {name: family for name, *family in kin}
     rules = {"doctor": "brother", "lawyer": "mother", "teacher": "sister", "engineer": "father"}
     works = dict(zip(families, ("doctor", "engineer", "teacher", "lawyer")))
     equations = ["splga1", "qnkeb2", "roifc3", "tmjhd0"]
@@ -67,9 +71,8 @@ def test_questions_are_printed_as_in_the_paper():
         (FunctionsPrompt().render(tables, *orders("1023 0231"), (1, 0)), paper.FUNCTIONS),
         (RelativesPrompt().render(dict(homes), families, rules, works, "Eve"), paper.RELATIVES),
     ):
-        prompt, correct, acceptable = printed
-        assert question.prompt == prompt
-        assert (question.correct, ", ".join(question.acceptable)) == (correct, acceptable)
+        answers = ", ".join(question.acceptable)
+        assert (question.prompt, question.correct, answers) == printed
 
 
 @each_formulation
@@ -77,26 +80,18 @@ def test_a_question_depends_on_its_seed_split_and_index_alone(formulation):
     forwards = [formulation.sample(index, seed=5) for index in range(20)]
     backwards = [formulation.sample(index, seed=5) for index in reversed(range(20))]
     assert forwards == backwards[::-1]
-    splits = ("train", "validation", "discovery", "test")
     prompts = [
         formulation.sample(index, seed, split).prompt
         for seed in (0, 1)
-        for split in splits
+        for split in SPLITS
         for index in range(20)
     ]
     assert len(set(prompts)) == len(prompts)
 
 
 def test_questions_stay_the_same():
-    question = EquationsPrompt(steps=1, chains=3).sample(7, seed=2, split="test")
-    assert question.prompt.splitlines() == [
-        "a = 0",
-        "b = 2",
-        "c = 1",
-        "What is the value of c? Say directly only the numeric value, without any other words.",
-    ]
-    prompts = "\n".join(formulation.sample(0).prompt for formulation in FORMULATIONS)
-    assert hashlib.sha256(prompts.encode()).hexdigest().startswith("91827b75459eb57d")
+    questions = [formulation.sample(7, 2, "test") for formulation in FORMULATIONS + OTHERS]
+    assert hashlib.sha256(repr(questions).encode()).hexdigest().startswith("fab389af260d48db")
 
 
 def test_names_are_distinct_single_words_as_far_as_questions_go():
@@ -111,20 +106,17 @@ def test_names_are_distinct_single_words_as_far_as_questions_go():
     family = {*lists.PERSONS, *lists.WOMEN.take(72), *lists.MEN.take(72), *lists.RELATIONS}
     assert len(family) == 12 + 144 + 12
     assert not family & {f"{name}s" for name in family}
-    for formulation in (LivesWithPrompt(100, 100), KingdomsPrompt(2000)):
-        question = formulation.sample(0)  # refuses names that come twice
-        assert question.correct in question.acceptable
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: EquationsPrompt(steps=0), "equations: expected steps .* at least 1, found 0"),
+        (lambda: EquationsPrompt(steps=0), "equations: expected steps .* at least 1 "),
         (lambda: EquationsPrompt(question="long"), "'printed' or 'short', found 'long'"),
         (lambda: KingdomsPrompt(chains=2.0), "kingdoms: expected chains .* found 2.0"),
-        (lambda: LivesWithPrompt(101, 100), "at most 10000 statements .* found 10100; ask"),
-        (lambda: FunctionsPrompt(100), "at most 10000 statements"),
-        (lambda: RelativesPrompt(13), "at most 12 chains, .*nephew.* found 13"),
+        (lambda: LivesWithPrompt(5, 1001), "chains to be .* at most 1000, found 1001"),
+        (lambda: FunctionsPrompt(101), "at most 100, found 101"),
+        (lambda: RelativesPrompt(13), "at most 12, found 13"),
         (lambda: EquationsPrompt().sample(-1), "expected an index of at least 0, found -1"),
         (lambda: EquationsPrompt().sample(0, seed=2**64), "expected a seed from 0 to 2"),
     ],
@@ -150,139 +142,83 @@ print({name.split(".")[0] for name in sys.modules} - sys.stdlib_module_names)
     assert eval(printed) <= {"__main__", "retrieval_interp"}
 
 
-OTHERS = [
-    EquationsPrompt(steps=12, chains=7),  # 84 letters
-    EquationsPrompt(steps=1, chains=1),
-    LivesWithPrompt(steps=9, chains=13),  # 117 people
-    KingdomsPrompt(chains=11),
-    FunctionsPrompt(chains=11),  # 33 letters, numbers of two digits
-    RelativesPrompt(chains=12),
-    RelativesPrompt(chains=1),
-]
-# An independent solver: regular expressions on the text, nothing else.
+# What leads to the answer, for an independent solver: regular expressions, in which <role+ending>
+# stands for a symbol. Those of a line are numbered from pair 1 on.
+NUMBER = r"What is the value of {}\? Say directly only the numeric value, without any other words\."
+SENTENCES = {
+    "equations": [NUMBER.format("<s0>"), "<{}> = <{}>"],
+    "lives-with": [
+        r"Where does <s0> live\? Say directly only the name of the city, without any other words\.",
+        "<{}> lives (?:in|with) <{}>",
+    ],
+    "kingdoms": [
+        r"Who has <s0>\? Say directly the name without other words\.",
+        r"<s2> causes <s1>\.",
+        r"<s4> contains <s3>\.",
+        r"<s6+ists> eat <s5>\.",
+        r"<s8+ans> believe in <s7+ism>\.",
+        r"<s10> lives in <s9+a>\.",
+    ],
+    "functions": [
+        NUMBER.format(r"<alias@question>\(<variable@question>\)"),
+        "<alias@definition> = <function@definition>",
+        "<variable@definition> = <argument@definition>",
+        r"<function@table>\(<argument@table>\) = <value@table>",
+    ],
+    "relatives": [
+        r"Where does <person@question> live\? "
+        r"Say directly only the name, without any other words\.",
+        r"<person@work> works as an? <profession@work>\.",
+        r"<profession@rule+s> live with their <relation@rule+s>\.",
+        r"<person@family+s> <relation@family> is <relative@family>\.",
+        r"<relative@home> lives in <country@home>\.",
+    ],
+}
 
 
-def one(pattern, text):
-    (found,) = re.findall(pattern, text, re.MULTILINE)
-    return found
+def symbol_of(role):
+    return int(role[1:]) // 2 if role[1:].isdecimal() else role.partition("@")[0]
 
 
-def solve_linear(text, query):
-    """x_0 .. x_D as the statements print them, the subject's ending taken off."""
-    chain = [query]
-    if " = " in text:
-        steps = dict(re.findall(r"^(\w+) = (\w+)$", text, re.MULTILINE))
-    elif " causes " not in text:
-        steps = dict(re.findall(r"^(\w+) lives (?:in|with) (\w+)$", text, re.MULTILINE))
-    else:
-        substance = one(rf"^(\w+) causes {query}\.$", text)
-        food = one(rf"^(\w+) contains {substance}\.$", text).lower()
-        belief = one(rf"^(\w+)ists eat {food}\.$", text).lower() + "ism"
-        kingdom = one(rf"^(\w+)ns believe in {belief}\.$", text)
-        person = one(rf"^(\w+) lives in {kingdom}\.$", text)
-        return [query, substance, food, belief, kingdom, person]
-    while chain[-1] in steps:
-        chain.append(steps[chain[-1]])
-    return chain
-
-
-def solve_function(text, alias, variable):
-    function, argument = one(rf"^{alias} = (\w+)$", text), one(rf"^{variable} = (\d+)$", text)
-    return function, argument, one(rf"^{function}\({argument}\) = (\d+)$", text)
-
-
-def solve_relation(text, person):
-    profession = one(rf"^{person} works as an? (\w+)\.$", text)
-    return profession, one(rf"^{profession.capitalize()}s live with their (\w+)s\.$", text)
-
-
-def solve_relative(text, person, relation):
-    relative = one(rf"^{person}s {relation} is (\w+)\.$", text)
-    return relative, one(rf"^{relative} lives in (\w+)\.$", text)
-
-
-def queries(text):
-    return one(r"(?:value of|does|has) (\w+)(?:\((\w+)\))?.* Say directly", text)
-
-
-def solve(text):
-    query, variable = queries(text)
-    if variable:
-        return solve_function(text, query, variable)[-1]
-    if " works as " in text:
-        return solve_relative(text, query, solve_relation(text, query)[1])[1]
-    return solve_linear(text, query)[-1]
-
-
-def check_linear_roles(formulation, text, word, line):
-    n, last = formulation.chains, formulation.steps
-    assert len(word) == n * 2 * last + 1
-    assert word[0, "s0"] == queries(text)[0] == word[0, "s1"]
-    for chain in range(n):
-        symbols = solve_linear(text, word[chain, "s1"])
-        for role in range(1, 2 * last + 1):
-            symbol, printed = symbols[role // 2].lower(), word[chain, f"s{role}"].lower()
-            forms = {symbol, symbol + "ns", symbol.removesuffix("m") + "ts"}
-            assert printed in (forms if formulation.name == "kingdoms" else {symbol})
-            step = (role + 1) // 2
-            assert line[chain, f"s{role}"] // n == last - step
-
-
-def check_function_roles(formulation, text, word, line):
-    n = formulation.chains
-    assert len(word) == 3 * n * n + 4 * n + 2
-    assert (word[0, "alias@question"], word[0, "variable@question"]) == queries(text)
-    assert word[0, "alias@question"] == word[0, "alias@definition"]
-    assert word[0, "variable@question"] == word[0, "variable@definition"]
-    for c in range(n):
-        for k in range(n):
-            held = solve_function(text, word[c, "alias@definition"], word[k, "variable@definition"])
-            assert held[:2] == (word[c, "function@definition"], word[k, "argument@definition"])
-            roles = ("function@table", "argument@table", "value@table")
-            assert held == tuple(word[c * n + k, role] for role in roles)
-
-
-def check_relative_roles(formulation, text, word, line):
-    n = formulation.chains
-    assert len(word) == 5 * n * n + 4 * n + 1
-    assert word[0, "person@question"] == word[0, "person@work"] == queries(text)[0]
-    assert word[0, "profession@rule"] == word[0, "profession@work"].capitalize() + "s"
-    rules = {word[k, "profession@rule"]: word[k, "relation@rule"] for k in range(n)}
-    for c in range(n):
-        person = word[c, "person@work"]
-        profession, relation = solve_relation(text, person)
-        assert profession == word[c, "profession@work"]
-        assert rules[profession.capitalize() + "s"] == relation + "s"
-        for k in range(n):
-            chain, relation = c * n + k, word[k, "relation@rule"].removesuffix("s")
-            relative, country = solve_relative(text, person, relation)
-            family = ("person@family", "relation@family", "relative@family")
-            assert tuple(word[chain, r] for r in family) == (f"{person}s", relation, relative)
-            assert (word[chain, "relative@home"], word[chain, "country@home"]) == (
-                relative,
-                country,
-            )
+def solve(text, sentences, **words):
+    """The printed words that lead to an answer, by role."""
+    symbols = {symbol_of(role): word for role, word in words.items()}
+    for sentence in sentences:
+        marks = [mark.partition("+") for mark in re.findall("<(.*?)>", sentence)]
+        parts = [f"({symbols.get(symbol_of(role), '.+?')}{ending})" for role, _, ending in marks]
+        pattern = re.sub("<.*?>", "{}", sentence).format(*parts)
+        lines = [re.fullmatch(pattern, line, re.IGNORECASE) for line in text.splitlines()]
+        (found,) = filter(None, lines)
+        for (role, _, ending), word in zip(marks, found.groups()):
+            words[role], symbols[symbol_of(role)] = word, word[: len(word) - len(ending)]
+    return words
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS + OTHERS, ids=repr)
-def test_following_the_chain_gives_the_answer_and_every_role(formulation):
-    checks = {"functions": check_function_roles, "relatives": check_relative_roles}
-    check = checks.get(formulation.name, check_linear_roles)
-    for index in range(300 if formulation in FORMULATIONS else 8):
+def test_following_the_chain_gives_the_answer_and_its_roles(formulation):
+    asked, *sentences = SENTENCES[formulation.name]
+    linear = isinstance(formulation, LinearPrompt)
+    if linear and len(sentences) == 1:
+        pairs = range(1, 2 * formulation.steps, 2)
+        sentences = [sentences[0].format(f"s{role}", f"s{role + 1}") for role in pairs]
+    for index in range(100 if formulation in FORMULATIONS else 8):
         question = formulation.sample(index, seed=3)
-        text = question.prompt
-        assert solve(text) == question.correct
-        assert question.correct in question.acceptable
-        assert len(set(question.acceptable)) == round(1 / formulation.chance)
-        if index >= 100:
-            continue
-        spans = [(o.start, o.end) for o in question.occurrences]
+        text, words = question.prompt, {}
+        spans = [(symbol.start, symbol.end) for symbol in question.occurrences]
         assert spans == sorted(set(spans))
         assert set(spans) <= {whole.span() for whole in re.finditer(r"\w+", text)}
-        word = {(o.chain, o.role): text[o.start : o.end] for o in question.occurrences}
-        assert len(word) == len(question.occurrences)
-        line = {(o.chain, o.role): text.count("\n", 0, o.start) for o in question.occurrences}
-        check(formulation, text, word, line)
+        for symbol in question.occurrences:
+            chain = words.setdefault(symbol.chain, {})
+            assert symbol.role not in chain
+            chain[symbol.role] = text[symbol.start : symbol.end]
+        solved = solve(text, [asked, *sentences])
+        assert words.pop(0) == solved
+        answer = list(solved.values())[-2 if formulation.name == "kingdoms" else -1]
+        assert answer == question.correct
+        assert question.correct in question.acceptable
+        assert len(set(question.acceptable)) == round(1 / formulation.chance)
+        for chain in words.values() if linear else ():
+            assert chain == solve(text, sentences, s1=chain["s1"])
 
 
 # Ways to answer without following the chain.
@@ -303,6 +239,11 @@ def last(question, n):
 
 def most_frequent(question, n):
     return max(reversed(question.acceptable), key=Counter(mentions(question)).__getitem__)
+
+
+def queries(text):
+    """The words in a question."""
+    return re.search(r"(?:value of|does|has) (\w+)(?:\((\w+)\))?.* Say directly", text).groups()
 
 
 def same_place(question, n):

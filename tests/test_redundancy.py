@@ -103,32 +103,23 @@ def halved():
     built = duplicated(2)
     circuit = ri.discover(built.model, built.task, TOLERANCE, 64)
     batch = built.task.sample(64, split="test")
-    return (
-        built,
-        circuit,
-        ri.score_circuit(built.model, built.task, circuit, batch, TOLERANCE, controls=0),
-    )
-
-
-@pytest.mark.slow
-def test_a_found_circuit_names_what_is_redundant(halved):
-    built, circuit, _ = halved
-    assert not circuit.enabling
-    assert all(len(paths) == 2 for paths in circuit.redundant)
-    assert {*itertools.chain(*circuit.redundant)} == built.enabling - built.carrying
-    assert "any one of L0.H0, L0.H1 suffices for s2<-s3" in repr(circuit)
+    score = ri.score_circuit(built.model, built.task, circuit, batch, TOLERANCE, controls=0)
+    return built, circuit, score
 
 
 def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
     built, circuit, score = halved
     batch = built.task.sample(64, split="test")
+    assert not circuit.enabling
+    assert {*itertools.chain(*circuit.redundant)} == built.enabling - built.carrying
     assert len(score.redundant) == len(circuit.redundant) > 0
     for row in score.redundant:
-        for cut, measured in [
-            (row.paths, row.live_loss),
-            (row.paths[1:], row.left_losses[0]),
-            (row.paths[:1], row.left_losses[1]),
-        ]:
+        measured_by_cut = {
+            row.paths: row.live_loss,
+            row.paths[1:]: row.left_losses[0],
+            row.paths[:1]: row.left_losses[1],
+        }
+        for cut, measured in measured_by_cut.items():
             lost = Circuit({}, circuit.n_roles).cut(*cut)
             with ablated(built.model, lost, batch), torch.no_grad():
                 expected = float(built.task.loss(built.model(batch.inputs), batch))
@@ -146,28 +137,22 @@ def test_the_score_of_redundant_paths_is_that_of_plain_runs(halved):
     (text,) = (row for row in path_table(score, built.task)[1] if row[0] == "L0.H0, L0.H1 s0<-s1")
     left = "L0.H0 0.0000, which is 100%, L0.H1 0.0000, which is 100%"
     assert text[-1].startswith(f"any one suffices (one left: {left}); enables L1.H0 s0<-s2")
-    cut = {row.text(): row.live_loss for row in score.redundant}
-    printed = [line for line in str(score).splitlines() if line.startswith(tuple(cut))]
-    assert [line.split()[-1] for line in printed] == [f"{loss:.4f}" for loss in cut.values()]
 
 
 def test_a_circuit_file_keeps_redundant_paths(halved):
     _, circuit, _ = halved
     assert Circuit.from_json(circuit.to_json(), circuit.n_roles) == circuit
     without = Circuit(circuit.mechanisms, circuit.n_roles, circuit.task)
-    assert circuit != without
-    lines = circuit_diff(without, circuit)
-    assert "redundant: + any one of L0.H0, L0.H1 suffices for s2<-s3" in lines
+    said = "any one of L0.H0, L0.H1 suffices for s2<-s3"
+    assert said in repr(circuit) and f"redundant: + {said}" in circuit_diff(without, circuit)
 
 
 @pytest.mark.parametrize(
     "redundant",
     [
         [["L0.H0 s2<-s1"]],
-        [[]],
         [["L0.H0 s2<-s1", "L0.H0 s2<-s1"]],
         [["L0.H0 s2<-s1", "L0.H1 s4<-s3"]],
-        [["L0.H0 s2<-s1", "s4<-s3"]],
         ["L0.H0 s2<-s1"],
     ],
 )

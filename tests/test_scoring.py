@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
 from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.score import score_circuit
@@ -136,18 +136,11 @@ def test_a_path_without_which_nothing_is_known_cannot_be_removed(task, model):
 
 
 def test_a_printed_score_says_its_losses(task, model):
-    enabling = (HeadPath(Head(0, 0), RolePath(4, 3)),)
-    circuit = replace(CIRCUIT, enabling=enabling)
-    score = score_circuit(model, task, circuit, task.sample(5), controls=0)
-    intact, combined, nothing, _, _, *rows = str(score).splitlines()
-    assert f"{score.baseline_loss:.4f} +- {score.baseline_se:.4f}" in intact
-    assert f"{score.combined_loss:.4f} +- {score.combined_se:.4f}" in combined
-    assert "learned" not in combined  # no share, as nothing was learned
-    assert f"{task.plateau:.4f} knowing nothing (the task's plateau)" in nothing
-    numbers = [(row.attention, row.ablated_loss, row.live_loss) for row in score.paths]
-    numbers.append((score.enabling[0].attention, score.enabling[0].live_loss))
-    assert [row.split()[2:] for row in rows] == [[f"{n:.4f}" for n in row] for row in numbers]
-    assert "(50.0% of what was learned)" in str(changed(score, 0.25, 0.5, 0.75))
+    score = score_circuit(model, task, CIRCUIT, task.sample(5), controls=0)
+    for loss in (score.baseline_loss, score.combined_loss, task.plateau):
+        assert f"{loss:.4f}" in str(score)
+    assert "learned" not in str(score)  # no share, as nothing was learned
+    assert "50.0% of what was learned" in str(changed(score, 0.25, 0.5, 0.75))
 
 
 def test_mean_attention_equals_loops_over_examples_and_chains(task, model):

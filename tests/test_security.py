@@ -300,6 +300,6 @@ def test_no_command_asks_the_network(tmp_path):
     if importlib.util.find_spec("inspect_ai"):
         (tmp_path / "log.json").write_text(json.dumps(log_data()[0]))
         lines.append(["llm", "plot", "log.json", "--out", "l.html"])
-    assert asked_by(lines, tmp_path) == []
+    assert asked_by([["retrieval_interp", *line] for line in lines], tmp_path) == []
     assert {path.name for path in tmp_path.glob("*.html")} >= {"a.html", "e.html"}
     assert (tmp_path / "new/checkpoints/step-000002.safetensors").exists()

@@ -19,6 +19,7 @@ from retrieval_interp.tasks import (
     RetrievalTask,
     TrainingTask,
 )
+from retrieval_interp.tasks.split import SPLITS
 from retrieval_interp.tasks.structured import from_data, to_data
 
 TASKS = [
@@ -33,7 +34,6 @@ TASKS = [
     KHopTask(),
     KHopTask(hops=4, alphabet=5, curriculum=False),
 ]
-SPLITS = ("train", "validation", "discovery", "test")
 each_task = pytest.mark.parametrize("task", TASKS, ids=str)
 
 
@@ -55,11 +55,10 @@ def test_examples_depend_on_their_number_seed_and_split_alone(task):
 @each_task
 def test_every_role_and_position_has_a_name(task):
     batch = task.sample(1)
-    n_roles = batch.roles.shape[-1]
+    labels, n_roles = task.position_labels(batch, 0), batch.roles.shape[-1]
     assert len(task.role_names) == len(task.role_labels) == len(task.role_symbols) == n_roles
-    assert len(task.position_labels(batch, 0)) == task.n_positions == batch.inputs.shape[1]
+    assert len(labels) == task.n_positions == batch.inputs.shape[1]
     if task.vocabulary:
-        labels = task.position_labels(batch, 0)
         assert [task.vocabulary.index(label) for label in labels] == batch.inputs[0].tolist()
         assert len(set(task.vocabulary)) == task.d_in
 
@@ -68,12 +67,9 @@ def test_every_role_and_position_has_a_name(task):
 def test_knowing_nothing_is_the_plateau(task):
     batch = task.sample(1000)
     outputs = torch.zeros(1000, task.n_positions, task.d_out)
+    assert float(task.loss(outputs, batch)) == pytest.approx(task.loss_scale, rel=0.05)
     if task.vocabulary:
-        expected = task.plateau
-        assert task.plateau == pytest.approx(math.log(task.candidates))
-    else:
-        expected = task.loss_scale
-    assert float(task.loss(outputs, batch)) == pytest.approx(expected, rel=0.05)
+        assert task.loss_scale == task.plateau == pytest.approx(math.log(task.candidates))
     assert task.tolerance == pytest.approx(0.05 * task.loss_scale)
 
 
@@ -85,12 +81,12 @@ def test_a_model_with_its_task_survives_a_checkpoint(task, tmp_path):
     loaded = ri.load_checkpoint(tmp_path / "x.safetensors")
     assert loaded.task == task and loaded.task.to_dict() == task.to_dict()
     assert {**vars(loaded.task), "_arrangement": 0} == {**vars(task), "_arrangement": 0}
-    inputs = task.sample(2).inputs
+    batch = task.sample(2)
     with torch.no_grad():
-        assert torch.equal(loaded.model(inputs), model(inputs))
+        assert torch.equal(loaded.model(batch.inputs), model(batch.inputs))
     if task.vocabulary:
-        words = loaded.model.tokenizer.convert_ids_to_tokens(inputs[0].tolist())
-        assert words == task.position_labels(task.sample(2), 0)
+        words = loaded.model.tokenizer.convert_ids_to_tokens(batch.inputs[0].tolist())
+        assert words == task.position_labels(batch, 0)
 
 
 @each_task
@@ -99,10 +95,8 @@ def test_recipes_hold_any_task_by_name(task):
     data = json.loads(json.dumps(to_data(recipe)))
     assert data["task"] == task.to_dict() and data["task"]["name"] == task.name
     assert from_data(ri.Recipe, data, "r") == recipe
-
-
-def test_recipes_of_older_files_need_no_name():
-    assert from_data(ri.Recipe, {"task": {"steps": 2}}, "r").task == RetrievalTask(steps=2)
+    old = from_data(ri.Recipe, {"task": {"steps": 2}}, "r")  # had no name
+    assert old.task == RetrievalTask(steps=2)
 
 
 def test_tasks_of_ones_own_are_known_by_name():
@@ -122,19 +116,14 @@ def test_tasks_of_ones_own_are_known_by_name():
         (lambda: RetrievalTask(chains=0), "chains to be an integer of at least 1, found 0"),
         (lambda: RetrievalTask(steps=True), "steps to be an integer"),
         (lambda: RetrievalTask(dim=3), "an even dim"),
-        (lambda: RetrievalTask(base=float("nan")), "above 1, found nan"),
+        (lambda: RetrievalTask(base=float("nan")), "above 1, found 4 and nan"),
         (lambda: RetrievalTask(position="word"), "'pair' or 'token', found 'word'"),
         (lambda: RetrievalTask(steps=10**9), "use a smaller task"),
         (lambda: ConditionalRetrievalTask(chains=100), "25000 positions .* found 30500"),
         (lambda: ConditionalRetrievalTask(graph="triple"), "graph to be a RetrievalGraph"),
-        (lambda: ConditionalRetrievalTask(tables="no"), "'full' or 'chains', found 'no'"),
-        (lambda: EquationsTask(chains=1), "chains to be an integer of at least 2"),
         (lambda: EquationsTask(100, 100), "at most 8192 tokens .* found 30301"),
-        (lambda: RepeatedTokensTask(length=9, alphabet=8), "at least length = 9 .*, found 8"),
+        (lambda: RepeatedTokensTask(length=9, alphabet=8), "at least length = 9, found 8"),
         (lambda: RepeatedTokensTask(alphabet=65536), "65536 words, found 33 and 65537"),
-        (lambda: RepeatedTokensTask(rotate=1), "rotate to be true or false, found 1"),
-        (lambda: KHopTask(alphabet=2), "alphabet to be an integer of at least 3"),
-        (lambda: KHopTask(hops=2**20), "at most 8192 tokens"),
         (lambda: RetrievalTask().sample(0), "expected n of at least 1, found 0"),
         (lambda: RetrievalTask().sample(1, seed=-1), "expected a seed from 0"),
         (lambda: RetrievalTask().sample(1, split="dev"), "expected a split of .* found 'dev'"),

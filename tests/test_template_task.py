@@ -39,14 +39,8 @@ def bpe():
 
 def giving(tokenizer, **changes):
     roles = ("END", "S2", "S1+1", "S1", "IO")
-    arguments = {
-        "templates": GIVING,
-        "fillings": FILLINGS,
-        "answer": "IO",
-        "wrong": "S1",
-        "roles": roles,
-    }
-    return TemplateTask(**{**arguments, "tokenizer": tokenizer, **changes})
+    arguments = {"templates": GIVING, "fillings": FILLINGS, "answer": "IO", "wrong": "S1"}
+    return TemplateTask(**{**arguments, "roles": roles, "tokenizer": tokenizer, **changes})
 
 
 def tokens_of(task, question):
@@ -58,41 +52,23 @@ def tokens_of(task, question):
 
 
 @pytest.mark.parametrize("kind", ["bytes", "llama", "words"])
-def test_roles_stand_at_the_last_token_of_their_words(kind, bpe):
+def test_roles_are_at_the_last_token_of_their_words(kind, bpe):
     tokenizer = {
         "bytes": lambda: bpe,
         "llama": lambda: tiny_tokenizers.like_llama(TEXTS, 75),
         "words": lambda: tiny_tokenizers.whole_words(TEXTS),
     }[kind]()
     task = giving(tokenizer)
-    questions, tokens = [], []
+    several, used = 0, 0
     for index in range(60):
         question = task.question(index, seed=3)
         made = tokens_of(task, question)
         if not isinstance(made, str):  # else two names begin alike
-            questions.append(question)
-            tokens.append(made)
-    assert len(questions) > 10
-    several = 0
-    for question, made in zip(questions, tokens):
-        at = dict(zip(task.role_labels, made.roles))
-        read = [tokenizer.decode([number]).strip() for number in made.prompt]
-        for symbol in question.occurrences:
-            word = question.prompt[symbol.start : symbol.end]
-            if symbol.role == "place":
-                continue
-            assert read[at[symbol.role]] and word.endswith(read[at[symbol.role]].rstrip(",?"))
-            several += read[at[symbol.role]] != word
-        assert at["S1+1"] == at["S1"] + 1 and at["END"] == len(made.prompt) - 1
-        scored = [tokenizer.decode([number]).strip() for number in made.answers]
-        io, s1 = (next(o for o in question.occurrences if o.role == name) for name in ("IO", "S1"))
-        for symbol, token in zip((io, s1), scored):
-            assert token in question.prompt[symbol.start : symbol.end]
-        assert (
-            made.answers[0] != made.answers[1]
-            and question.correct == question.prompt[io.start : io.end]
-        )
-    assert several > 0 or kind == "words"
+            used += 1
+            several += tiny_tokenizers.check_tokens(task, question, made)
+            at = dict(zip(task.roles, made.roles))
+            assert at["S1+1"] == at["S1"] + 1
+    assert used > 10 and (several > 0 or kind == "words")
 
 
 def test_all_other_words_are_wrong_by_default(bpe):
@@ -112,8 +88,8 @@ def test_splits_share_no_prompt_where_there_are_many(bpe):
     }
     assert sum(map(len, seen.values())) == len(set().union(*seen.values()))
     assert all(len(prompts) > 60 for prompts in seen.values())
-    again, more = task.question(7, 1, "test"), giving(bpe).question(7, 1, "test")
-    assert again == more != task.question(7, 0, "test")
+    again = giving(bpe).question(7, 1, "test")
+    assert again == task.question(7, 1, "test") != task.question(7, 0, "test")
 
 
 def test_few_examples_come_in_turns_in_every_split(bpe):
@@ -126,25 +102,21 @@ def test_few_examples_come_in_turns_in_every_split(bpe):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"templates": []}, "templates: expected a list of texts, at least one"),
+        ({"templates": []}, "templates: expected a list of texts"),
         ({"templates": "{IO} and {S1}"}, "templates: expected a list of texts"),
-        ({"templates": ["{IO} saw {S1}, who saw"]}, r"roles: expected a name .* found 'S2'"),
+        ({"templates": ["{IO} saw {S1}, who saw"]}, r"roles: expected one of .* found 'S2'"),
         ({"templates": ["{IO} and {S1}, {S2}, {IO} to"]}, "different marks"),
         ({"templates": ["{IO} and {S1} and {X}, {S2} to"]}, "templates: .* found 'X'"),
         ({"templates": ["{IO and {S1}, {S2} to"]}, "expected different marks such as {IO}"),
         ({"templates": ["{IO} and {S1}, {S2} to {END}"]}, "not {END}"),
         ({"templates": ["{IO} and {S1}, {S2} to "]}, "without a blank at the end"),
-        ({"fillings": {}}, "expected a name with words"),
         ({"fillings": {**FILLINGS, "IO": []}}, "fillings of IO: expected a list of texts"),
-        ({"fillings": {**FILLINGS, "S2": "S9"}}, "fillings: expected a name .* found 'S9'"),
+        ({"fillings": {**FILLINGS, "S2": "S9"}}, "fillings: expected one of .* found 'S9'"),
         ({"fillings": {**FILLINGS, "IO": ["Bob"], "S1": ["Bob"]}}, "expected enough words"),
-        ({"fillings": {**FILLINGS, "IO": [" Bob"]}}, "without a blank"),
-        ({"answer": "OI"}, r"answer: expected a name .*\(IO, S1, S2, place\), found 'OI'"),
-        ({"wrong": ["S1", "S7"]}, "wrong: expected a name .* found 'S7'"),
+        ({"answer": "OI"}, "answer: expected one of IO, S1, S2, place, found 'OI'"),
         ({"wrong": []}, "at least two answers"),
-        ({"wrong": "IO"}, "expected different words for IO and IO"),
-        ({"roles": ("S1", "IO")}, "roles: expected different ones, with END among them"),
-        ({"roles": ("END", "S1", "S1")}, "roles: expected different ones"),
+        ({"wrong": "IO"}, "expected different words for IO, IO"),
+        ({"roles": ("S1", "IO")}, "roles: expected different ones and END"),
         ({"tokenizer": None}, "expected a Hugging Face tokenizer that gives offsets"),
         ({"tokenizer": tiny_tokenizers.byte_pairs(TEXTS, 300, bos=False), "prepend_bos": True},
          "beginning-of-sequence token"),
@@ -161,7 +133,7 @@ def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_
     [
         ({"fillings": {**FILLINGS, "IO": ["Jan", "Jana", "Tom"]}, "wrong": None},
          "begin with one token"),
-        ({"templates": ["{place} {IO} {S1} saw {S2}"]}, "roles END and S2 share a token"),
+        ({"templates": ["{place} {IO} {S1} saw {S2}"]}, "roles share a token"),
         ({"templates": ["{place}: {S1}{IO} , {S2} saw"]}, "put text between"),
     ],
 )  # fmt: skip
@@ -172,35 +144,28 @@ def test_what_makes_examples_unusable_is_said(changes, text):
     assert any(isinstance(reason, str) and re.search(text, reason) for reason in reasons)
 
 
-def test_indirect_objects():
+@pytest.mark.parametrize("kind", [tiny_tokenizers.byte_pairs, tiny_tokenizers.like_llama])
+def test_indirect_objects(kind):
     names = NAMES[:30]
     texts = [t.format(IO=a, S1=b, S2=b) for t in TEMPLATES for a, b in pairwise(names)]
-    for tokenizer in (
-        tiny_tokenizers.byte_pairs(texts, 2000),
-        tiny_tokenizers.like_llama(texts, 2000),
-    ):
-        task = IndirectObjectTask(tokenizer)
-        assert set(names[1:-1]) <= set(task.names)
-        assert {*task.names, *task.left_out} == set(NAMES) and "Zoe" not in task.names
-        assert task.left_out and f"({len(task.left_out)} left out)" in task.description
-        batch = task.sample(64)
-        assert batch.roles.shape == (64, 1, 5) and batch.targets.shape == (64, 1, 2)
-        end, s2, after, s1, io = batch.roles[:, 0].T
-        assert (after == s1 + 1).all() and (s2 > after).all() and (end > s2).all()
-        assert 16 < int((io < s1).sum()) < 48  # ABB and BAB
-        example = torch.arange(64)
-        assert torch.equal(batch.inputs[example, s1], batch.inputs[example, s2])
-        assert torch.equal(batch.inputs[example, io], batch.targets[:, 0, 0])
-        assert torch.equal(batch.inputs[example, s1], batch.targets[:, 0, 1])
+    tokenizer = kind(texts, 2000)
+    task = IndirectObjectTask(tokenizer)
+    assert set(names[1:-1]) <= set(task.names)
+    assert {*task.names, *task.left_out} == set(NAMES)
+    assert task.left_out and f"({len(task.left_out)} left out)" in task.description
+    batch = task.sample(64)
+    end, s2, after, s1, io = batch.roles[:, 0].T
+    assert (after == s1 + 1).all() and (s2 > after).all() and (end > s2).all()
+    assert 16 < int((io < s1).sum()) < 48  # ABB and BAB
+    words = [batch.inputs[torch.arange(64), at] for at in (io, s1, s2)]
+    assert torch.equal(words[1], words[2])
+    assert torch.equal(torch.stack(words[:2], dim=-1), batch.targets[:, 0])
     with pytest.raises(InputError, match="names: expected at least two that are one token"):
         IndirectObjectTask(tokenizer, names=["Anna", "Qzxwvut"])
-    with pytest.raises(InputError, match="gives offsets"):
-        IndirectObjectTask(None)
 
 
 def test_a_template_may_lack_a_role(bpe):
-    with_place = "At the {place} {IO} saw {S1} , {S2} spoke to"
-    without = "When {S1} and {IO} met, {S2} gave a book to"
+    with_place, without = GIVING[1], "When {S1} and {IO} met, {S2} gave a book to"
     task = giving(bpe, templates=[with_place, without], roles=("END", "S1", "place", "place+1"))
     questions, tokens = task.usable(40)
     assert task.role_names == ("END", "S1", "place", "place+1")

@@ -233,11 +233,11 @@ def test_an_interrupted_change_leaves_the_last_one(bench, monkeypatch):
     before, loss, expected = bench.circuit, bench.loss, bench.loss_with("L1.H0 uniform")
     bench.loss_with("L0.H0 uniform")  # the last run need not be run again
 
-    def interrupted(self, residual):
+    def interrupted(self, *given):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(RoleRuns, "_read_out", interrupted)
+        patched.setattr(RoleRuns, "_layer", interrupted)
         for change in (lambda: bench.suppose("L1.H0 uniform"), bench.undo):
             with pytest.raises(KeyboardInterrupt):
                 change()
@@ -249,7 +249,7 @@ def test_circuits_of_other_tasks_are_not_loaded(bench, tmp_path):
     path = tmp_path / "circuit.json"
     for data, text in (
         ({"heads": [], "task": {"name": "sorting", "steps": 2}}, "task"),
-        ({"heads": [], "task": {"name": "retrieval", "steps": 9}}, "2 steps"),
+        ({"heads": [], "task": {"name": "retrieval", "steps": 9}}, "steps = 2"),
         ({"heads": [], "enabling": ["L1.H0 s4<-s0"]}, "source before its destination"),
     ):
         path.write_text(json.dumps(data))

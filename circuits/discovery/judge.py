@@ -1,10 +1,11 @@
 """Whether circuits hold the loss, decided by exact losses; and what to try first, estimated.
 
 The examples are looked at in parts, 16, 48, 128 and then all others, and a circuit that is far off
-after some of them is not run on the rest.
+after some of them is not run on the rest. That it is not far off is decided on all, as rare large
+losses may be missing among the first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -65,20 +66,12 @@ class Judge:
                 self.holding.append(circuit)
         return self.known[circuit]
 
-    def may_hold(self, circuit: Circuit) -> bool:
-        """Whether it is not known that the circuit does not hold."""
-        return self.known.get(circuit, True)
-
     def keeps(self, circuit: Circuit) -> bool:
         """As `holds`, of a circuit that is no candidate."""
         return self._is_close(circuit) and self.bar.keeps(self.losses(circuit))
 
     def exceeds(self, circuit: Circuit) -> bool:
-        """Whether the loss exceeds the tolerance by two standard errors.
-
-        That it does may be clear on the first examples. That it does not is decided on all, as rare
-        large losses may be missing among the first.
-        """
+        """Whether the loss exceeds the tolerance by two standard errors."""
         return not self._is_close(circuit) or self.bar.breaks(self.losses(circuit))
 
     def loss(self, circuit: Circuit) -> float:
@@ -89,11 +82,14 @@ class Judge:
         """The loss on all examples."""
         return float(self.losses(circuit).mean())
 
-    def effects(self, circuit: Circuit, trials: Sequence[Circuit]) -> Iterator[float]:
+    def effects(
+        self, circuit: Circuit, trials: Sequence[Circuit]
+    ) -> Generator[str, None, list[float]]:
         """What each trial does to the loss of a circuit, by which they are ordered.
 
-        Estimated if they are many, else exact, on the first 16 examples.
+        Estimated if they are many, else exact, on the first 16 examples. Can be left at any time.
         """
+        found: list[float] = []
         fast = self.parts[0].runs.compute_changes_only
         many = len(trials) > (self.options.few_fast if fast else self.options.few)
         if many and self._estimable:
@@ -102,11 +98,14 @@ class Judge:
             self._estimable = gradients is not None
             if gradients is not None:
                 for start in range(0, len(trials), _AT_ONCE):
-                    yield from gradients.effects(trials[start : start + _AT_ONCE])
-                return
+                    yield ""
+                    found += gradients.effects(trials[start : start + _AT_ONCE])
+                return found
         before = self.around(circuit)._losses_of(circuit, 1).mean()
         for trial in trials:
-            yield float(self._losses_of(trial, 1).mean() - before)
+            yield ""
+            found.append(float(self._losses_of(trial, 1).mean() - before))
+        return found
 
     def _losses_of(self, circuit: Circuit, parts: int) -> Float[Tensor, " few"]:
         """Each example's loss, on the first parts of the examples."""

@@ -6,7 +6,7 @@ that it cannot lose together. Which heads to try first is estimated; what is ret
 exact cuts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.discovery.steps import Doing, named
 from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
@@ -42,32 +43,20 @@ def needed_paths(
 
     each by two standard errors (`circuits.scores.tolerance.Bar`). So of a set of several paths any
     one suffices; where that is not clear, no set is returned. Sets are disjoint; where smallest
-    sets overlap, those whose heads matter more are returned. A role path is not looked into if the
-    model can lose it in all heads at once, and in the head where it seems to matter most. Role
-    paths that seem to matter most come first. Paths with less than 0.05 of mean attention are never
-    cut.
+    sets overlap, those whose heads matter more are returned. Role paths that seem to matter most
+    come first. Paths with less than 0.05 of mean attention are never cut.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
         tolerance: the loss that must not be exceeded; by default as in `discover`.
-        examples: number of examples that decide. That a path is needed may be clear, by four
-            standard errors, on the first 16, 64 or 192; that it is not is decided on all.
+        examples: number of examples that decide.
         seed: of these examples.
         progress: wraps an iterable to show a bar, as `(items, text)`.
 
     Returns:
         The sets, each sorted; none for a model that has not learned the task or that is not two
         standard errors below the tolerance by itself.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> for paths in ri.needed_paths(small.model, small.task, examples=128)[:3]:
-        ...     print(*paths)
-        L0.H0 s2<-s1
-        L2.H0 s0<-s2
-        L0.H0 s4<-s3
     """
     device = next(model.parameters()).device
     batch = draw_batch(task, examples, seed, device, "discovery")
@@ -75,39 +64,36 @@ def needed_paths(
     if not judge.learned:
         return []
     attention, every = mean_attention(model, batch).cpu(), heads_of(model)
-    looks = progress(needed_sets(judge, attention, every), "cutting paths")
-    return [paths for _, found in looks for paths in found]
+    found: list[tuple[HeadPath, ...]] = []
+    for _ in progress(needed_sets(judge, attention, every, found), "cutting paths"):
+        pass
+    return found
 
 
 def needed_sets(
-    judge: Judge, attention: Float[Tensor, "layer head dest src"], heads: Sequence[Head]
-) -> Iterator[tuple[str, list[tuple[HeadPath, ...]]]]:
-    """`needed_paths` of some heads, on the examples of a judge, given each head's mean attention.
-
-    Yields what is done, and the sets that are found by it.
-    """
+    judge: Judge,
+    attention: Float[Tensor, "layer head dest src"],
+    heads: Sequence[Head],
+    found: list[tuple[HeadPath, ...]],
+) -> Doing[bool]:
+    """`needed_paths` of some heads, on the examples of a judge; they are added to `found`."""
     if not judge.keeps(judge.empty):
-        return  # no cut can be blamed
+        return True  # no cut can be blamed
     near, empty, least = judge.around(judge.empty), judge.empty, judge.options.weakest_cut
     paths = allowed_paths(judge.batch, is_causal(judge.model))
     present = [HeadPath(h, path) for path in paths for h in heads if attention[h][path] >= least]
-    effects = []
-    for effect in near.effects(empty, [empty.cut(path) for path in present]):
-        effects.append(effect)
-        yield "ordering paths", []
+    trials = [empty.cut(path) for path in present]
+    effects = yield from named("ordering paths", near.effects(empty, trials))
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
     each = list(dict.fromkeys(path.path for path in by_effect))
     for number, same in enumerate(each):
-        doing = f"cutting paths, {number + 1} of {len(each)}"
-        yield doing, []
+        yield f"cutting paths, {number + 1} of {len(each)}"
         heads_of_it = [path for path in by_effect if path.path == same]
-        found = minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost)))
-        clear = [
-            tuple(sorted(needed))
-            for needed in found
-            if len(needed) == 1 or all(near.keeps(empty.cut(*left)) for left in all_but_one(needed))
-        ]
-        yield doing, clear
+        for needed in minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost))):
+            others = all_but_one(needed) if len(needed) > 1 else []
+            if all(near.keeps(empty.cut(*left)) for left in others):
+                found.append(tuple(sorted(needed)))
+    return True
 
 
 def minimal_sets(
@@ -115,12 +101,8 @@ def minimal_sets(
 ) -> list[tuple[Item, ...]]:
     """Disjoint sets that break something, but no longer if any one item is left out.
 
-    All items outside these sets, together, break nothing. Takes about log2 n tests for a set among
-    n items, and one or more for each of its own.
-
-    Args:
-        items: those that are tried first come first.
-        breaks: whether losing these items breaks it.
+    All items outside these sets, together, break nothing. Items that come first are tried first.
+    Takes about log2 n tests for a set among n items, and one or more for each of its own.
 
     >>> minimal_sets("abcde", lambda lost: "b" in lost or {"a", "d"} <= set(lost))
     [('b',), ('a', 'd')]

@@ -1,31 +1,9 @@
 """Searching for a circuit (paper, appendix E, automated).
 
-1. List candidates. By its mean attention, a head may be identity, uniform, one-hot or shared with
-   the role paths above several thresholds, role-mean, or original; and if inputs are tokens, follow
-   a rule by position or token that has a quarter of its attention, or half of that of one role, or
-   its mean by position.
-2. Start from whole circuits: every head one-hot or shared above one threshold, or every head
-   role-mean. While a start does not hold the loss, raise the head that gains most to role-mean, its
-   mean by position, or back to its original attention.
-3. Simplify. Give heads cheaper candidates that still hold the loss, then leave out paths in the
-   same way; repeat until neither changes anything. Changes are tried in order of loss per unit of
-   cost saved; several are made together if they take at most half of what the loss may still rise.
-4. Rearrange. Add a path, make one or two other changes at once, and go on from there if that holds
-   and is better.
-5. Repeat from several starts and keep the best circuit: two whole circuits, then the best one so
-   far with all idle heads uniform, with all of them identity, and without each of its useful heads,
-   the weak paths of the others added. If no start holds, begin from the intact model, which leaves
-   some heads as they are.
-6. Try every two cheaper changes at once.
-7. Cut paths in the intact model (`circuits.discovery.redundancy`). Those that the model cannot do
-   without but the circuit can are listed as enabling, and where any one of several heads suffices,
-   that is noted.
-
-Of two circuits that hold, the better one has the lower cost, or else fewer heads with paths, or
-else the lower loss. A circuit holds if its loss stays two standard errors below the tolerance on
-the examples that decide. Unlike the paper, the search judges a head with all other replacements in
-place: in a model with soft attention a head can look indispensable by itself and yet not be missed
-once the other heads are sharp, and the reverse.
+Its seven steps are in docs/guide/discovery.md: 1. list candidates (`space`); 2. to 6. starts,
+simplify, rearrange, start again, two changes at once (`steps`, which decide by a `judge`); 7. what
+the intact model needs (`redundancy`). Unlike the paper, a head is judged with all other
+replacements in place.
 """
 
 import math
@@ -50,8 +28,8 @@ from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
 
+# Steps 2 to 6: yields what is done, and returns the best circuit that holds, or the empty one.
 STRATEGIES: dict[str, Callable[[Judge, Space], Doing[Circuit]]] = {"greedy": greedy}
-"""Steps 2 to 6: yields what is done, and returns the best circuit that holds, or the empty one."""
 _CANCELLED = (
     "the search was cancelled; a simpler circuit may exist, and what the intact model needs was "
     "not looked for"
@@ -73,9 +51,8 @@ class SearchState:
     loss: float | None = None  # of the best circuit, on the examples that decide
 
     def __str__(self) -> str:
-        best = "none holds yet"
-        if self.loss is not None:
-            best = f"best cost {self.cost}, loss {self.loss:.4f}"
+        found = self.loss is not None
+        best = f"best cost {self.cost}, loss {self.loss:.4f}" if found else "none holds yet"
         return f"{self.doing}; {self.scored} scored; {best}"
 
 
@@ -99,11 +76,9 @@ def discover(
 
         loss(C) + 2 se(C) < tolerance
 
-    With R roles and n_d sources of role d, a head costs 0 if it is uniform or identity; 1 for
-    first, last or offset; 2 for same or after-same; Σ_d (2 n_d - 1) over the roles with sources for
-    one-hot and shared, at least 1; 3 R for role-mean, 5 R for mean and 10 R for its own attention.
-    Where no tolerance is stated, se(C) is the standard error of loss(C) - intact, example by
-    example. The search is greedy, from several starts, so a cheaper circuit may exist.
+    (costs are those of `Mechanism.cost`). Where no tolerance is stated, se(C) is the standard error
+    of loss(C) - intact, example by example. The search is greedy, from several starts, so a cheaper
+    circuit may exist.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
@@ -124,22 +99,6 @@ def discover(
 
     Raises:
         KeyboardInterrupt: the search was cancelled before any circuit held.
-
-    Examples:
-        Takes about half a minute. `~` marks paths that only enable.
-
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> ri.discover(small.model, small.task, examples=128, restarts=1)
-        L0.H0 shared s4<-s3 s4<-s4 s6<-s5
-        L1.H0 identity
-        L2.H0 one-hot s0<-s2 s4<-s6
-        L3.H0 identity
-        L4.H0 one-hot s0<-s4
-        L0.H0 ~s0<-s0
-        L0.H0 ~s2<-s1
-        L0.H0 ~s2<-s2
-        L0.H0 ~s6<-s6
     """
     given = {"tolerance": tolerance, "examples": examples, **choices}
     given = {name: value for name, value in given.items() if value is not None}
@@ -200,7 +159,9 @@ class Search:
         # 7. What the intact model needs.
         unknown = "before all paths were cut; the intact model may need more"
         self.missing = [*before, f"cancelled {unknown}"]
-        done = yield from self._until(self._deadlines[1], self._look_for_needed())
+        space = self.space
+        needed = needed_sets(self.judge, space.attention, space.heads, self._needed)
+        done = yield from self._until(self._deadlines[1], needed)
         self.missing = before if done else [*before, f"stopped by its time limit {unknown}"]
 
     @property
@@ -236,9 +197,3 @@ class Search:
             if self.best.mechanisms:
                 self._numbers = self.space.cost(self.best), self.judge.exact_loss(self.best)
         return SearchState(doing, self.judge.scored, self.best, *self._numbers)
-
-    def _look_for_needed(self) -> Doing[bool]:
-        for doing, found in needed_sets(self.judge, self.space.attention, self.space.heads):
-            self._needed += found
-            yield doing
-        return True

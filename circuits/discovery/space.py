@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
+from retrieval_interp.circuits.discovery.options import SearchOptions
 from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
@@ -49,7 +49,7 @@ def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -
 
 
 def rule_candidates(
-    model: Any, batch: Batch, heads: list[Head], options: SearchOptions = DEFAULTS
+    model: Any, batch: Batch, heads: list[Head], options: SearchOptions
 ) -> dict[Head, list[Mechanism]]:
     """The rules that have some of a head's attention, and its mean pattern.
 
@@ -58,21 +58,18 @@ def rule_candidates(
     if batch.tokens is None:
         return {head: [] for head in heads}
     rules = [*position_rules(is_causal(model)), *TOKEN_RULES]
-    means = position_means(model, batch)
-    tried = dict.fromkeys(heads, rules)
+    means, tried = position_means(model, batch), dict.fromkeys(heads, rules)
     shares, of_roles = pattern_shares(model, batch, tried), role_shares(model, batch, tried)
-    least, in_role = options.rule_share, options.rule_in_role
-    return {
-        head: [
-            *(
-                rule
-                for rule, share, at in zip(rules, shares[head], of_roles[head])
-                if share >= least or float(at.max()) >= in_role
-            ),
-            means[head],
+    found: dict[Head, list[Mechanism]] = {}
+    for head in heads:
+        rated = zip(rules, shares[head], of_roles[head])
+        own = [
+            rule
+            for rule, share, by_role in rated
+            if share >= options.rule_share or float(by_role.max()) >= options.rule_in_role
         ]
-        for head in heads
-    }
+        found[head] = [*own, means[head]]
+    return found
 
 
 class Change(NamedTuple):
@@ -97,19 +94,15 @@ def compatible(changes: Sequence[Change]) -> bool:
 
 
 class Space:
-    """The circuits of a model, and those that lie near a circuit.
-
-    Made from the circuit that replaces nothing, mean attention by role, the heads that may be
-    replaced, and of each of them the candidates by position and token.
-    """
+    """The circuits of a model, and those that lie near a circuit."""
 
     def __init__(
         self,
-        empty: Circuit,
-        attention: Float[Tensor, "layer head dest src"],
-        heads: list[Head],
-        rules: Mapping[Head, Sequence[Mechanism]],
-        options: SearchOptions = DEFAULTS,
+        empty: Circuit,  # replaces nothing
+        attention: Float[Tensor, "layer head dest src"],  # mean, by role
+        heads: list[Head],  # that may be replaced
+        rules: Mapping[Head, Sequence[Mechanism]],  # candidates by position and token
+        options: SearchOptions,
     ):
         self.empty, self.attention, self.heads = empty, attention, heads
         self.rules, self.options = rules, options

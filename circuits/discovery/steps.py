@@ -1,7 +1,7 @@
 """The greedy strategy, and its steps: make a circuit richer, simplify it, rearrange it.
 
-What yields says by it what is done, so that a search can be watched, and left, at any time. Which
-of many changes to try first is estimated; every decision is made by an exact loss.
+They yield what is done, so that a search can be watched, and left, at any time. Which of many
+changes to try first is estimated; every decision is made by an exact loss.
 """
 
 import itertools
@@ -30,12 +30,7 @@ def named(name: str, doing: Doing[Result]) -> Doing[Result]:
 
 
 def greedy(judge: Judge, space: Space) -> Doing[Circuit]:
-    """Steps 2 to 6 of a search; see `circuits.discovery.search`.
-
-    What is found is a local optimum: no head can get a cheaper candidate and no path can be left
-    out, and no two of these changes can be made at once, without losing the tolerance. (With more
-    than 64 such changes, the pairs of the 64 that do least to the loss are tried.)
-    """
+    """Steps 2 to 6 of a search (docs/guide/discovery.md); what is found is a local optimum."""
     steps, best, tried = Steps(judge, space), space.empty, set[Circuit]()
     restarts, starts = judge.options.restarts, _starts(steps, lambda: best)
     yield "starting"
@@ -163,10 +158,7 @@ class Steps:
         return circuit
 
     def _rearranged(self, circuit: Circuit) -> Doing[Circuit | None]:
-        """A better circuit with a path more and one or two things less, if one is found.
-
-        Only those with the lowest estimates are tried.
-        """
+        """A better circuit with a path more and one or two things less, if one is found."""
         vague, most = self.space.vague(circuit), self.options.combined
         cheaper = self.space.cheaper(circuit)
         replaced = [c for c in cheaper if c.mechanism == IDENTITY or c.head in vague]
@@ -181,9 +173,9 @@ class Steps:
         for add, fewer in combined:
             if compatible([*fewer, add]):
                 trial = self.space.changed(circuit, *fewer, add)
-                if self.space.simplicity(trial) < own and self.judge.may_hold(trial):
+                if self.space.simplicity(trial) < own and self.judge.known.get(trial, True):
                     trials[trial] = None
-        effects = yield from self._effects(circuit, list(trials))
+        effects = yield from self.judge.effects(circuit, list(trials))
         near = self.judge.around(circuit)
         in_order = sorted(zip(effects, trials), key=lambda pair: pair[0])
         for _, trial in in_order[: self.options.rearranged]:
@@ -226,10 +218,7 @@ class Steps:
         return (yield from self._simplify(circuit))
 
     def one_or_two_less(self, circuit: Circuit) -> Doing[Circuit | None]:
-        """A circuit that holds after one or two changes that make it cheaper, if there is one.
-
-        Of more than 64 changes, the pairs of those that do least to the loss are tried.
-        """
+        """A circuit that holds after one or two changes that make it cheaper, if there is one."""
         if not self.judge.holds(circuit):
             return None
         changes = [*drops(circuit), *self.space.cheaper(circuit)]
@@ -254,18 +243,11 @@ class Steps:
                     circuit = other
         return circuit
 
-    def _effects(self, circuit: Circuit, trials: Sequence[Circuit]) -> Doing[list[float]]:
-        effects = []
-        for effect in self.judge.effects(circuit, trials):
-            effects.append(effect)
-            yield ""
-        return effects
-
     def _in_order(self, circuit: Circuit, changes: Sequence[Change]) -> Doing[list[Change]]:
         """Changes that may hold, those first that cost least loss for what they save."""
         trials = {change: self.space.changed(circuit, change) for change in changes}
-        trials = {change: t for change, t in trials.items() if self.judge.may_hold(t)}
-        effects = yield from self._effects(circuit, list(trials.values()))
+        trials = {change: t for change, t in trials.items() if self.judge.known.get(t, True)}
+        effects = yield from self.judge.effects(circuit, list(trials.values()))
         own = self.space.cost(circuit)
         price = {
             change: effect / max(1, own - self.space.cost(trial))
@@ -278,13 +260,13 @@ class Steps:
         if len(changes) <= most:
             return list(changes)
         trials = [self.space.changed(circuit, change) for change in changes]
-        effects = yield from self._effects(circuit, trials)
+        effects = yield from self.judge.effects(circuit, trials)
         best = sorted(range(len(changes)), key=effects.__getitem__)[:most]
         return [changes[place] for place in sorted(best)]
 
     def _best(self, circuit: Circuit, trials: Sequence[Circuit]) -> Doing[Circuit | None]:
         """The trial with the lowest loss, of those that promise most; None if it is no lower."""
-        effects = yield from self._effects(circuit, trials)
+        effects = yield from self.judge.effects(circuit, trials)
         near = self.judge.around(circuit)
         in_order = sorted(range(len(trials)), key=effects.__getitem__)
         promising = [trials[place] for place in in_order[: self.options.promising]]

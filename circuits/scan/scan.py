@@ -1,15 +1,9 @@
 """What does each head look at, and does the model need it?
 
-1. Describe every head by the rule that shares most of its attention (`circuits.scan.describe`), on
-   one half of the examples.
-2. Replace each head by its rule, one at a time, on the other half (of text, on some 500 tokens of
-   it): the exact loss, and its estimate.
-3. Replace as many heads together as the tolerance allows: in the order of what they cost by
-   themselves, the longest beginning that holds, found by doubling and bisecting; then the heads
-   after it, until eight in a row cannot be added. The others are tried in the same way with their
-   mean pattern, in the order of what that is estimated to cost in addition.
-4. Compare with the same mechanisms in other heads, drawn at random. If these do better, they are
-   the joint circuit.
+1. Describe every head by the rule that shares most of its attention, on one half of the examples.
+2. Replace each head by its rule, one at a time, on the other half: the exact loss, and an estimate.
+3. Replace as many heads together as the tolerance allows, by their rules, then by their means.
+4. Compare with the same mechanisms in other heads, drawn at random.
 """
 
 import itertools
@@ -31,7 +25,7 @@ from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
-from retrieval_interp.circuits.scan.describe import describe_heads
+from retrieval_interp.circuits.scan.describe import Description, describe_heads
 from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
 from retrieval_interp.circuits.scores.tolerance import has_learned, kept_share
 from retrieval_interp.tasks import Batch, InputError, Task
@@ -44,13 +38,10 @@ _REDRAWS = 20  # a control may equal the circuit that it is drawn for
 
 
 @dataclass(frozen=True)
-class HeadScan:
+class HeadScan(Description):
     """One head."""
 
     head: Head
-    rule: Mechanism  # describes its attention best
-    share: float  # of its attention that the rule has, from 0 to 1
-    mean_share: float  # the same for its mean pattern, which does not depend on content
     estimate: float  # of the change of the loss when the rule takes its place; NaN if there is none
     loss: float  # exact, then, to be compared with `Scan.alone_intact_loss`; NaN if not asked for
     replaced: Mechanism | None  # what takes its place in the joint circuit
@@ -74,7 +65,6 @@ class Scan:
     random_loss: float  # a control, the same mechanisms in other heads; NaN where there is none
     tried: frozenset[Head]  # the heads that the search for the joint circuit came to
     finished: bool  # False if the time was over before the search ended
-    means: dict[Head, Mechanism]  # mean patterns, on the other half of the examples
 
     @property
     def learned(self) -> bool:
@@ -129,21 +119,12 @@ def scan(
             the model was trained, if its tokenizer has one.
         tolerance: the loss that the joint circuit stays below.
         by: what takes a head's place: its rule (and in the joint circuit its mean pattern, where
-            the rule will not do), or always its mean pattern, which keeps only what of its
-            attention does not depend on content.
+            the rule will not do), or always its mean pattern.
         alone: number of heads, those with the largest estimates, that are replaced one at a time;
             by default all.
-        time: seconds that it may take; by default there is no limit. Single heads are replaced in
-            the first half; when the time is over, the joint circuit so far is taken. Describing the
-            heads and the estimates are not cut short.
+        time: seconds that it may take, by default any; when they are over, the joint circuit so far
+            is taken. Single heads are replaced in the first half.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> found = ri.scan(small.model, small.task, examples=64)
-        >>> print(found.heads[3].rule, round(found.heads[3].share, 1), round(found.kept, 2))
-        uniform 0.6 1.0
     """
     _check(model, by, alone, tolerance, time)
     start, limit = monotonic(), math.inf if time is None else time
@@ -179,20 +160,18 @@ def scan(
     each, own = judge.losses(joint.circuit), judge.losses(judge.empty)
     rows = [
         HeadScan(
-            head,
-            found.rule,
-            found.share,
-            found.mean_share,
-            effects.get(head, math.nan),
-            losses.get(head, math.nan),
-            joint.circuit.mechanisms.get(head),
+            **vars(found),
+            head=head,
+            estimate=effects.get(head, math.nan),
+            loss=losses.get(head, math.nan),
+            replaced=joint.circuit.mechanisms.get(head),
         )
         for head, found in described.items()
     ]
     return Scan(
         task, other, rows, float(own.mean()), alone_intact, *judge.uninformed, judge.bar.loss,
         joint.circuit, float(each.mean()), standard_error(each - own), control,
-        frozenset(joint.tried), finished, means,
+        frozenset(joint.tried), finished,
     )  # fmt: skip
 
 
@@ -212,7 +191,6 @@ def _check(
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
-    """Examples to describe heads on, and others to measure losses on."""
     device = next(model.parameters()).device
     if not isinstance(task, NextTokenTask):
         one = draw_batch(task, examples, seed, device, "discovery")
@@ -235,7 +213,7 @@ def _first(task: Task, batch: Batch) -> Batch:
 def _estimates(
     judge: Judge, batch: Batch, circuit: Circuit, mechanisms: dict[Head, Mechanism]
 ) -> dict[Head, float]:
-    """The estimated effect of replacing each head as well; none where the loss has no gradient."""
+    """What replacing each head as well does to the loss; nothing where it has no gradient."""
     gradients = attribution(judge.model, judge.task, batch, circuit)
     if gradients is None:
         return {}
@@ -307,7 +285,7 @@ def next_token_task(
     model: Any, text: Any, length: int = 128, prepend_bos: bool | None = None
 ) -> NextTokenTask:
     """Text or token ids as a task, in the tokens of a model."""
-    length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
+    length, d_vocab, n_ctx = min(length, model.cfg.n_ctx), model.cfg.d_vocab, model.cfg.n_ctx
     if length < 3:
         raise InputError(f"length: expected windows of at least 3 tokens, found {length}")
     if not is_causal(model) or model.cfg.d_vocab_out != d_vocab:
@@ -320,9 +298,7 @@ def next_token_task(
     items = [text] if isinstance(text, str) else _listed(text)
     if items and all(isinstance(item, str) for item in items):
         if tokenizer is None:
-            raise InputError(
-                "text: expected a model with a tokenizer, found none; give token ids instead"
-            )
+            raise InputError("text: expected token ids or a model with a tokenizer, found none")
         if prepend_bos is None:
             prepend_bos = bool(getattr(model.cfg, "default_prepend_bos", True))
         return NextTokenTask.from_text(items, tokenizer, length, prepend_bos)
@@ -331,20 +307,16 @@ def next_token_task(
     for token in itertools.chain(*sequences):
         if type(token) is not int or not 0 <= token < d_vocab:
             raise InputError(
-                f"text: expected strings, or token ids from 0 to {d_vocab - 1}, found {token!r:.40}"
+                f"text: expected token ids from 0 to {d_vocab - 1}, found {token!r:.40}"
             )
-    if max(map(len, sequences)) > model.cfg.n_ctx:
-        raise InputError(
-            f"text: expected sequences of at most {model.cfg.n_ctx} tokens, which the model can "
-            f"read, found {max(map(len, sequences))}"
-        )
+    longest = max(map(len, sequences))
+    if longest > n_ctx:
+        raise InputError(f"text: expected sequences of at most {n_ctx} tokens, found {longest}")
     return NextTokenTask(sequences, tokenizer)
 
 
 def _listed(items: Any) -> list[Any]:
     items = items.tolist() if hasattr(items, "tolist") else items
     if isinstance(items, Mapping | str) or not isinstance(items, Iterable):
-        raise InputError(
-            f"text: expected a text or several, token ids, or a task, found {items!r:.40}"
-        )
+        raise InputError(f"text: expected text, token ids, or a task, found {items!r:.40}")
     return list(items)

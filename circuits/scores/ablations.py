@@ -4,7 +4,6 @@ Exact, and computed only where a hypothesis can change the answer (`circuits.run
 estimated, all from one pass (`circuits.attribution`), with as many exact losses as are asked for.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,6 @@ from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import head_means, mean_attention, mean_loss
 from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
-from retrieval_interp.circuits.scores.score import number_table
 from retrieval_interp.circuits.scores.scorer import (
     Progress,
     Scorer,
@@ -28,7 +26,7 @@ from retrieval_interp.circuits.scores.scorer import (
 )
 from retrieval_interp.tasks import Batch, Task
 
-_FAR = 0.5  # of a head's attention; estimates of larger changes may have any size
+_SHOWN = 5  # heads, and paths, that are printed
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class LiveScore:
 
 @dataclass(frozen=True)
 class Ablations:
-    """The loss of every head and path hypothesis; printed, a table of those that cost most."""
+    """The loss of every head and path hypothesis; printed, those that cost most."""
 
     baseline_loss: float  # of the intact model
     heads: dict[tuple[Head, Mechanism], float]  # with one head replaced by a mechanism
@@ -64,22 +62,14 @@ class Ablations:
         return sorted(self.paths, key=lambda row: -row.live_loss)
 
     def __str__(self) -> str:
-        costs, names, intact = self.head_costs, self.role_names, self.baseline_loss
-        heads = [
-            (str(head), [*(self.heads[head, m] for m in (UNIFORM, IDENTITY)), costs[head]])
-            for head in sorted(costs, key=lambda head: -costs[head])
-        ]
-        paths = [
-            (row.path.text(names), [row.attention, row.live_loss, row.live_loss - intact])
-            for row in self.by_cost
-        ]
-        return "\n".join(
-            [
-                f"intact loss {intact:.4f}",
-                *number_table("head replaced", ("uniform", "identity", "rises by"), heads),
-                *number_table("path cut live", ("attention", "loss", "rises by"), paths),
-            ]
+        costs = sorted(self.head_costs.items(), key=lambda pair: -pair[1])
+        heads = ", ".join(f"{head} {cost:+.4f}" for head, cost in costs[:_SHOWN])
+        paths = ", ".join(
+            f"{row.path.text(self.role_names)} {row.live_loss - self.baseline_loss:+.4f}"
+            for row in self.by_cost[:_SHOWN]
         )
+        loss = f"intact loss {self.baseline_loss:.4f}"
+        return f"{loss}\nheads replaced: {heads}\npaths cut in the model: {paths}"
 
 
 Hypothesis = HeadPath | tuple[Head, Mechanism]  # a path that is cut, or a head that is replaced
@@ -93,12 +83,6 @@ class EstimatedAblations:
     estimates: dict[Hypothesis, Estimate]  # with one head replaced by its mean, or one path cut
     changed: dict[Head, float]  # the share of a head's attention that its mean does not have
     exact: dict[Hypothesis, float]  # losses of those with the largest estimates, largest first
-    role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
-
-    @property
-    def far(self) -> list[Head]:
-        """The heads whose mean differs from their attention by more than half of it."""
-        return [head for head, share in self.changed.items() if share > _FAR]
 
     @property
     def rank_correlation(self) -> float:
@@ -107,17 +91,8 @@ class EstimatedAblations:
         return rank_correlation(effects, list(self.exact.values()))
 
     def __str__(self) -> str:
-        rows = [
-            (
-                each.text(self.role_names) if isinstance(each, HeadPath) else "{} {}".format(*each),
-                [effect.first, effect.curvature, self.exact.get(each, math.nan)],
-            )
-            for each, effect in self.estimates.items()
-        ]
-        lines = number_table("changed", ("first order", "curvature", "exact loss"), rows)
-        far = f"far, so that the estimate may have any size: {', '.join(map(str, self.far))}"
-        loss = f"intact loss {self.baseline_loss:.4f}; estimates of its rise"
-        return "\n".join([loss, *lines, *([far] if self.far else [])])
+        counts = f"{len(self.estimates)} hypotheses estimated, {len(self.exact)} measured exactly"
+        return f"intact loss {self.baseline_loss:.4f}, {counts}"
 
 
 def ablations(
@@ -138,15 +113,6 @@ def ablations(
         batch: the examples.
         least: skip paths with less mean attention.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> batch = small.task.sample(64, split="test")
-        >>> found = ri.ablations(small.model, small.task, batch, least=0.3)
-        >>> worst = max(found.paths, key=lambda row: row.live_loss)
-        >>> print(worst.path, round(found.baseline_loss, 3), round(worst.live_loss, 2))
-        L2.H0 s0<-s2 0.009 1.82
     """
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
     empty = scorer.empty_circuit
@@ -173,15 +139,8 @@ def estimated_ablations(
     """Estimate every hypothesis of `ablations` from one forward pass (`circuits.attribution`).
 
     Heads are replaced by their mean, which is nearer to their attention than uniform and identity
-    are, so that an estimate of first order is worth more.
-
-    Args:
-        model: a hooked model that reads the batch.
-        task: gives the loss, which needs a gradient.
-        batch: the examples.
-        least: skip paths with less mean attention.
-        exact: the number of hypotheses with the largest estimates that are also measured exactly.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+    are, so that an estimate of first order is worth more. Arguments are those of `ablations`; the
+    loss needs a gradient, and `exact` hypotheses with the largest estimates are also measured.
     """
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
     empty, attribution = scorer.empty_circuit, attribute(model, task, batch)
@@ -198,14 +157,12 @@ def estimated_ablations(
         estimates,
         {head: 1 - share for head, (_, share) in means.items()},
         {each: scorer.loss(trials[each]) for each in measured},
-        empty.role_names,
     )
 
 
 def _paths(
     scorer: Scorer, attention: Float[Tensor, "layer head dest src"], least: float
 ) -> list[HeadPath]:
-    """Every path that the mask allows and that has some attention."""
     allowed = allowed_paths(scorer.batch, is_causal(scorer.model))
     return [
         HeadPath(head, path)

@@ -1,9 +1,4 @@
-"""A control: the losses of random circuits of the same size and mechanisms.
-
-A random circuit has the same number of uniform, identity, one-hot and shared heads as the given
-one, and those with paths have as many paths and as many sharing roles, but on heads and paths drawn
-at random among those that the mask allows.
-"""
+"""A control: the losses of random circuits of the same size and mechanisms."""
 
 import itertools
 import random
@@ -16,9 +11,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hooks.hooked import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.scores.scorer import Measured, Progress, Scorer, no_progress
+from retrieval_interp.circuits.scores.scorer import (
+    Measured,
+    Progress,
+    Scorer,
+    heads_of,
+    no_progress,
+)
 from retrieval_interp.tasks import Batch
 
 _QUICK = 32  # examples that tell most random circuits from the given one
@@ -53,7 +55,7 @@ def allowed_attention(
 def random_circuit(
     circuit: Circuit, heads: Sequence[Head], paths: Sequence[RolePath], draw: random.Random
 ) -> Circuit:
-    """A circuit with the same mechanisms and numbers of paths, elsewhere.
+    """A circuit with the same mechanisms and numbers of paths and sharing roles, elsewhere.
 
     Heads that keep their own attention or a measured one keep their place.
     """
@@ -66,7 +68,6 @@ def random_circuit(
 
 
 def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Random) -> Mechanism:
-    """The same mechanism with as many other paths, and as many sources for a role."""
     # Its own paths need not have a source in these examples.
     sources: dict[int, list[RolePath]] = defaultdict(list)
     for path in dict.fromkeys([*paths, *mechanism.paths]):
@@ -83,8 +84,6 @@ def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Rando
 def random_control(
     scorer: Scorer,
     circuit: Circuit,
-    heads: Sequence[Head],
-    paths: Sequence[RolePath],
     count: int = 20,
     seed: int = 0,
     progress: Progress = no_progress,
@@ -92,9 +91,12 @@ def random_control(
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 
     They are measured on the first 32 examples, and on all where four standard errors less would be
-    as good as the given circuit.
+    as good as the given circuit. There are none of a circuit without paths.
     """
-    draw, losses = random.Random(seed), []
+    if not count or not any(circuit.paths()):
+        return []
+    heads, draw, losses = heads_of(scorer.model), random.Random(seed), []
+    paths = allowed_paths(scorer.batch, is_causal(scorer.model))
     quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])
     goal = scorer.loss(circuit)
     for _ in progress(range(count), "random circuits"):

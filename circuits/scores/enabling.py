@@ -2,12 +2,8 @@
 
 With all patterns fixed, a path matters only by what it *carries* to the output. The head that joins
 a pair, without which no later head finds its target, then looks idle (the paper's exception in
-appendix E). So each path is also *cut live*: its attention is set to zero in the intact model and
-all later attention is recomputed (`circuits.scores.scorer.cut_losses`).
-
-`enabled_by` finds the later paths that lose attention when a path is cut, and whether through their
-queries or their keys, by taking only one of the two from the cut run and the other from the intact
-one.
+appendix E). So each path is also *cut live* (`circuits.scores.scorer.cut_losses`), and `enabled_by`
+finds the later paths that lose attention then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +29,6 @@ from retrieval_interp.circuits.runs.means import weighted_mean
 from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, paths_of
 from retrieval_interp.tasks import Batch, InputError
 
-LEAST_DROP = 0.1  # of mean attention
 Seen = dict[int, dict[str, Tensor]]  # queries, keys and pattern by layer
 
 
@@ -58,7 +53,7 @@ def enabled_by(
     batch: Batch,
     cuts: Sequence[Cut],
     later: Sequence[HeadPath],
-    least_drop: float = LEAST_DROP,
+    least_drop: float = 0.1,
     progress: Progress = no_progress,
 ) -> dict[Cut, tuple[Enabled, ...]]:
     """Find the later paths that each path enables.
@@ -79,17 +74,6 @@ def enabled_by(
 
     Returns:
         For each cut, the paths that lose attention, the largest loss first.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> batch = small.task.sample(64, split="test")
-        >>> cut, *later = (ri.parse_head_path(f"L{text}", n_roles=7) for text in
-        ...     ("0.H0 s2<-s1", "2.H0 s0<-s2", "4.H0 s0<-s4"))
-        >>> for row in ri.enabled_by(small.model, batch, [cut], later)[cut]:
-        ...     print(row.path, row.side, round(row.attention, 2), "to", round(row.when_cut, 2))
-        L2.H0 s0<-s2 key 0.89 to 0.01
-        L4.H0 s0<-s4 query 0.99 to 0.2
     """
     means: dict[Cut, list[tuple[Tensor, Tensor]]] = {cut: [] for cut in cuts}
     first = min(map(_layer, cuts), default=0)
@@ -111,14 +95,12 @@ def enabled_by(
 
 
 def _layer(cut: Cut) -> int:
-    """The first layer of a cut."""
     return min(path.head.layer for path in paths_of(cut))
 
 
 def _losers(
     sides: Float[Tensor, "side later"], cut: Cut, later: Sequence[HeadPath], least_drop: float
 ) -> tuple[Enabled, ...]:
-    """The paths of later layers that lose attention, the largest loss first."""
     found = [
         Enabled(path, before, after, by_query, by_key)
         for path, (before, by_key, by_query, after) in zip(later, sides.T.tolist())
@@ -162,7 +144,7 @@ def _all_sides(
 ) -> tuple[Float[Tensor, "side path"], Float[Tensor, " path"]]:
     """Mean attention of paths with neither, the keys, the queries, and both from the changed run.
 
-    Zero in layers that are not in the changed run. Also how many chains each is the mean of.
+    Also how many chains each is the mean of.
     """
     sides, counts = torch.zeros(4, len(later)), torch.zeros(len(later))
     patterns = {

@@ -1,11 +1,9 @@
 """Scoring a circuit (paper, appendix E, steps 3, 5 and 6, and beyond), in three parts.
 
-1. The intact model: its loss, with each head replaced, and with each path cut. For a set of
-   interchangeable paths: with all of them cut, and with all but one. What the intact model needs is
-   decided by two standard errors. For every path, the later paths that it enables
-   (`circuits.scores.enabling`).
+1. The intact model: its loss, with each head replaced, and with each path cut. What it needs is
+   decided by two standard errors. For every path, the later paths that it enables.
 2. The circuit: the *combined* loss with all heads replaced, and with each path removed from it.
-3. A control: random circuits of the same size and mechanisms (`circuits.scores.control`).
+3. A control: random circuits of the same size and mechanisms.
 """
 
 import itertools
@@ -20,12 +18,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.hooked import has_hooks, is_causal
+from retrieval_interp.circuits.hooks.hooked import has_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import mean_attention, standard_error
-from retrieval_interp.circuits.scores.control import allowed_paths, random_control
-from retrieval_interp.circuits.scores.enabling import LEAST_DROP, Enabled, enabled_by
+from retrieval_interp.circuits.scores.control import random_control
+from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.scores.scorer import (
     Cut,
     Measured,
@@ -41,9 +39,6 @@ from retrieval_interp.circuits.scores.tolerance import Bar, Uninformed, kept_sha
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _ENABLING = 128  # examples on which enabled paths are found
-_ROWS = 20  # of a printed table
-_WIDTH = 12  # characters of a number's column
-NOT_SHOWN = "Enabled paths are not shown"
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,6 @@ class LivePathScore:
     live_loss: float  # when it is cut
     live_se: float
     enables: tuple[Enabled, ...]  # later paths that lose attention then, on the first 128 examples
-    nearly: Enabled | None  # if there are none, the later path that loses most
     needed: bool | None  # live_loss above the limit by two standard errors; None if not clear
 
 
@@ -128,27 +122,15 @@ class ReplacedScore:
 
 @dataclass(frozen=True)
 class CircuitScore:
-    """The scores of a circuit on one set of examples; printed, its losses and those of its paths.
-
-    Attributes:
-        circuit: the circuit.
-        examples: number of examples.
-        tolerance: the loss below which a circuit counts as working (paper: 0.05).
-        intact: the intact model, and it with single heads replaced or single paths cut.
-        replaced: the model with the circuit in place, and with single paths removed from it.
-        control: the combined losses of random circuits of the same size and mechanisms, ascending;
-            of the first 32 examples where these suffice (`circuits.scores.control`).
-        notes: what could not be measured, and what the numbers do not show, one sentence each.
-        loss_name: readable name of the loss.
-    """
+    """The scores of a circuit on one set of examples; printed, its losses."""
 
     circuit: Circuit
     examples: int
-    tolerance: float
+    tolerance: float  # the loss below which a circuit counts as working (paper: 0.05)
     intact: IntactScore
     replaced: ReplacedScore
-    control: tuple[float, ...]
-    notes: tuple[str, ...] = ()
+    control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
+    notes: tuple[str, ...] = ()  # what was not measured, or is not shown, one sentence each
     loss_name: str = "loss"
 
     # The numbers of the three parts by the names that tables and files use.
@@ -201,24 +183,15 @@ class CircuitScore:
         return tuple(row.path for row in self.paths if row.ablated_loss < self.limit)
 
     def __str__(self) -> str:
-        names, loss = self.circuit.role_names, self.loss_name
-        removed = {row.path: row.ablated_loss for row in self.paths}
-        rows = [
-            (row.path.text(names), [row.attention, removed.get(row.path, math.nan), row.live_loss])
-            for row in (*self.paths, *self.enabling)
+        heads = f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads replaced"
+        kept = f", {self.kept:.1%} of what was learned" if math.isfinite(self.kept) else ""
+        lines = [
+            f"{self.loss_name} {self.baseline_loss:.4f} +- {self.baseline_se:.4f} intact, "
+            f"{self.uninformed_loss:.4f} knowing nothing ({self.uninformed})",
+            f"{self.combined_loss:.4f} +- {self.combined_se:.4f} with {heads}{kept}",
+            f"{'sufficient' if self.sufficient else 'not sufficient'}: limit {self.limit:.4g}",
         ]
-        rows += [(row.text(names), [math.nan, math.nan, row.live_loss]) for row in self.redundant]
-        kept = f" ({self.kept:.1%} of what was learned)" if math.isfinite(self.kept) else ""
-        return "\n".join(
-            [
-                f"{loss} {self.baseline_loss:.4f} +- {self.baseline_se:.4f} intact",
-                f"{loss} {self.combined_loss:.4f} +- {self.combined_se:.4f} with "
-                f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads replaced{kept}",
-                f"{loss} {self.uninformed_loss:.4f} knowing nothing ({self.uninformed})",
-                *number_table("path", ("attention", "removed", "cut live"), rows),
-                *self.notes,
-            ]
-        )
+        return "\n".join([*lines, *self.notes])
 
 
 def score_circuit(
@@ -233,7 +206,7 @@ def score_circuit(
     """Score a circuit: each head, all together, each path removed and cut, and a control.
 
     Let loss(C) be the mean loss, over examples and asked symbols, of the model with circuit C in
-    place of its attention (heads that C does not name keep their own). For a circuit C:
+    place of its attention (heads that C does not name keep their own):
 
         baseline            loss(∅), of the intact model
         only head h         loss({h: C[h]})
@@ -252,26 +225,12 @@ def score_circuit(
     Args:
         model: a hooked model that reads the batch.
         task: gives the loss.
-        circuit: the circuit.
+        circuit: what to score.
         batch: the examples, which should not be those used to choose the circuit.
         tolerance: the loss below which a circuit counts as working; by default the task's, or else
             the loss at which 95% of what the model has learned is kept.
         controls: number of random circuits to compare with.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> model, task = small.model, small.task
-        >>> circuit = ri.parse_circuit(["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform"], task)
-        >>> batch = task.sample(64, split="test")
-        >>> score = ri.score_circuit(model, task, circuit, batch, controls=0)
-        >>> round(score.combined_loss, 3), score.sufficient, score.minimal
-        (0.034, True, True)
-        >>> for row in score.paths:
-        ...     print(row.path, round(row.ablated_loss, 2), round(row.live_loss, 2))
-        L2.H0 s0<-s2 1.89 1.82
-        L2.H0 s4<-s6 0.4 0.41
     """
     if controls < 0:
         raise InputError(f"controls: expected 0 random circuits or more, found {controls}")
@@ -281,7 +240,7 @@ def score_circuit(
     bar = Bar(task, scorer.base_losses.mean(dim=1), uninformed.loss, tolerance)
     intact = _intact(scorer, circuit, uninformed, bar, progress)
     replaced = _replaced(scorer, circuit, intact, progress)
-    control = _control(scorer, circuit, controls, progress)
+    control = tuple(random_control(scorer, circuit, controls, progress=progress))
     notes = _notes(task, circuit, intact, replaced)
     return CircuitScore(
         circuit, len(batch), bar.tolerance, intact, replaced, control, notes, task.loss_name
@@ -291,7 +250,6 @@ def score_circuit(
 def _intact(
     scorer: Scorer, circuit: Circuit, uninformed: Uninformed, bar: Bar, progress: Progress
 ) -> IntactScore:
-    """The intact model, with each head replaced, and with each path cut."""
     model, batch, empty = scorer.model, scorer.batch, scorer.empty_circuit
     baseline, attention = Measured.of(scorer.base_losses), mean_attention(model, batch)
     heads = []
@@ -303,22 +261,17 @@ def _intact(
     cuts: list[Cut] = [*paths, *circuit.redundant, *left]
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
-    unshown, later = "", dict[Cut, tuple[Enabled, ...]]()
+    unshown, enables = "", dict[Cut, tuple[Enabled, ...]]()
     try:
-        later = enabled_by(model, few, [*paths, *circuit.redundant], paths, 0.0, progress)
+        enables = enabled_by(model, few, [*paths, *circuit.redundant], paths, progress=progress)
     except InputError as error:
-        unshown = f"{NOT_SHOWN}: {error}."
-    enables = {
-        each: tuple(row for row in rows if row.attention - row.when_cut >= LEAST_DROP)
-        for each, rows in later.items()
-    }
+        unshown = f"Enabled paths are not shown: {error}."
     rows = [
         LivePathScore(
             path,
             float(attention[path.head][path.path]),
             *Measured.of(cut[path]),
             enables.get(path, ()),
-            None if enables.get(path) else next(iter(later.get(path, ())), None),
             bar.side(cut[path]),
         )
         for path in paths
@@ -340,20 +293,16 @@ def _redundant(
     enables: tuple[Enabled, ...],
     bar: Bar,
 ) -> RedundantScore:
-    """The score of some paths from the losses with all of them cut, and with all but one."""
     live, left = Measured.of(cut[paths]), [cut[few] for few in all_but_one(paths)]
-    cost, losses = live.loss - intact.loss, [float(each.mean()) for each in left]
-    shares = [(live.loss - loss) / cost if cost > 0 else math.nan for loss in losses]
-    sides = map(bar.side, left)
-    suffice = tuple(None if above is None else not above for above in sides)
-    needed = bar.side(cut[paths])
-    return RedundantScore(paths, *live, tuple(losses), tuple(shares), enables, needed, suffice)
+    cost, losses = live.loss - intact.loss, tuple(float(each.mean()) for each in left)
+    shares = tuple((live.loss - loss) / cost if cost > 0 else math.nan for loss in losses)
+    suffice = tuple(None if above is None else not above for above in map(bar.side, left))
+    return RedundantScore(paths, *live, losses, shares, enables, bar.side(cut[paths]), suffice)
 
 
 def _replaced(
     scorer: Scorer, circuit: Circuit, intact: IntactScore, progress: Progress
 ) -> ReplacedScore:
-    """The model with the circuit in place, and with each path removed from it."""
     own = scorer.base_losses.mean(dim=1)
     scorer.rebase(circuit)
     combined = scorer.base_losses.mean(dim=1)
@@ -365,19 +314,9 @@ def _replaced(
     return ReplacedScore(*Measured.of(combined), standard_error(combined - own), tuple(paths))
 
 
-def _control(scorer: Scorer, circuit: Circuit, count: int, progress: Progress) -> tuple[float, ...]:
-    """The losses of random circuits; none for a circuit without paths."""
-    if not count or not any(circuit.paths()):
-        return ()
-    paths = allowed_paths(scorer.batch, is_causal(scorer.model))
-    heads = heads_of(scorer.model)
-    return tuple(random_control(scorer, circuit, heads, paths, count, progress=progress))
-
-
 def _notes(
     task: Task, circuit: Circuit, intact: IntactScore, replaced: ReplacedScore
 ) -> tuple[str, ...]:
-    """That a circuit beats the model, that it is told the answer, and what is missing."""
     told = [path for path in circuit.paths() if path.path.src == task.answer_role]
     notes = []
     if replaced.loss + 2 * replaced.excess_se < intact.loss < intact.uninformed.loss:
@@ -386,12 +325,12 @@ def _notes(
             f"+- {replaced.excess_se:.2g}; so it is not what the model does."
         )
     if told:
-        paths = "its path" if len(told) == 1 else f"{len(told)} paths, such as"
+        many = f"{len(told)} paths, such as {told[0].text(circuit.role_names)} attend"
+        one = f"its path {told[0].text(circuit.role_names)} attends"
         notes.append(
-            f"The circuit is told where the answer stands: {paths} "
-            f"{told[0].text(circuit.role_names)} attend{'s' if len(told) == 1 else ''} to the "
-            "answer's own role, which the model has to find. That the loss is low does not show "
-            "that the model does the same."
+            f"The circuit is told where the answer stands: {one if len(told) == 1 else many} to "
+            "the answer's own role, which the model has to find. That the loss is low does not "
+            "show that the model does the same."
         )
     return (*notes, *filter(None, [intact.unshown]))
 
@@ -406,18 +345,3 @@ def control_summary(score: CircuitScore) -> str:
         f"well: they give {score.control[0]:.2f} at best, {statistics.median(score.control):.2f} "
         "at the median."
     )
-
-
-def number_table(
-    what: str, header: Sequence[str], rows: Sequence[tuple[str, Sequence[float]]]
-) -> list[str]:
-    """Lines of a table of named numbers, only its first rows; NaN leaves a cell empty."""
-    names = [what, *(name for name, _ in rows[:_ROWS])]
-    cells = [[f"{x:.4f}".replace("nan", "") for x in numbers] for _, numbers in rows[:_ROWS]]
-    width = max(map(len, names))
-    lines = [
-        name.ljust(width) + "".join(cell.rjust(_WIDTH) for cell in line)
-        for name, line in zip(names, [header, *cells])
-    ]
-    more = [f"and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
-    return ["", *lines, *more] if rows else []

@@ -1,8 +1,4 @@
-"""Losses of a model under many circuits.
-
-Each run computes only what differs from a run that is kept (`circuits.runs.make_runs`); the
-results equal those of whole runs with hooks.
-"""
+"""Losses of a model under many circuits, equal to those of whole runs with hooks."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar

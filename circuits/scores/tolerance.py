@@ -1,14 +1,8 @@
 """How much of what a model has learned a circuit keeps, and how much it has to keep.
 
 With *intact* the model's own loss and *uninformed* the loss of one that knows nothing, a circuit
-keeps
-
-    (uninformed - loss) / (uninformed - intact)
-
-A task without a tolerance of its own asks for 95% of that. A model that knows nothing is at the
-task's plateau; where the task names none, it is the better of the best constant output and of this
-model with every head uniform. (A model that loses nothing with every head uniform attends uniformly
-already; what that gives is no sign of knowing nothing.)
+keeps (uninformed - loss) / (uninformed - intact). A task without a tolerance of its own asks for
+95% of that.
 """
 
 from collections.abc import Callable
@@ -38,9 +32,10 @@ class Uninformed(NamedTuple):
 def uninformed_loss(
     model: Any, task: Task, batch: Batch, losses: Callable[[Circuit], Float[Tensor, " batch"]]
 ) -> Uninformed:
-    """The loss of a model that knows nothing (see the module).
+    """The task's plateau, or the better of the best constant output and of every head uniform.
 
-    `losses` gives the model's loss on each example with a circuit in place.
+    A model that loses nothing with every head uniform attends uniformly already; then the constant
+    counts. `losses` gives the model's loss on each example with a circuit in place.
     """
     if task.plateau is not None:
         return Uninformed(task.plateau, "the task's plateau")
@@ -124,12 +119,8 @@ class Bar:
     """A loss that others are compared with, two standard errors over examples apart.
 
     Where the tolerance is set by the intact model on the same examples (no one has stated it), the
-    error is that of the excess over the intact model, example by example, since both have in common
-    what makes examples easy or hard.
-
-    Attributes:
-        tolerance: what was stated, or else `tolerance_of`.
-        loss: the tolerance, or that of a model that knows nothing if it is lower.
+    error is that of the excess over the intact model, example by example. `loss` is the tolerance,
+    or that of a model that knows nothing if it is lower.
     """
 
     def __init__(

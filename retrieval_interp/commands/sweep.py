@@ -100,8 +100,10 @@ def _sweep(folder: "SweepFolder", options: SweepOptions) -> bool:
     """Run the cells that are left, with a bar and a line for each. Returns whether one failed."""
     from tqdm.auto import tqdm
 
+    from retrieval_interp.circuits.models.either import check_trainable
     from retrieval_interp.sweep.cells import run_jobs
 
+    check_trainable()
     grid, cells, failed = folder.grid, len(folder.grid.cells), False
     with ExitStack() as stack:
         run, workers, threads = _place(options, stack)

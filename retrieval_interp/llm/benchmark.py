@@ -2,15 +2,9 @@
 
     inspect eval retrieval_interp/equations --model openai/gpt-4o -T steps=1,2,5
 
-1. Of an output, white space around it, one full stop, and one pair of quotation marks are dropped.
-   What is left must be one of the acceptable answers, ignoring case; a sentence around it is no
-   answer.
-2. As in the paper, a question is asked again until an acceptable answer comes. Every attempt is a
-   new conversation. Inspect's cache is off, since it would repeat the first output; for the same
-   reason a temperature of 0 is refused, and `--seed` grows by 1 with each attempt. The paper states
-   neither a temperature nor a maximum number of attempts.
-3. The log holds the question, the answers, D and the accuracy of guessing (`chance`). A question
-   that never got an acceptable answer is wrong, and its score's metadata says `unanswered`.
+As in the paper, a question is asked again until an acceptable answer comes, each time in a new
+conversation. So the cache is off, a temperature of 0 is refused, and `--seed` grows by 1 with each
+attempt. The paper states neither a temperature nor a maximum number of attempts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,19 +47,19 @@ def lives_with(steps: Steps = 5, chains: int = 4, **how: int) -> Task:
 @task
 def kingdoms(chains: int = 4, **how: int) -> Task:
     """Who has a disease caused by a substance in a food ...? (F3, D = 5; see `equations`)"""
-    return _benchmark(prompts.KingdomsPrompt, chains, None, **how)
+    return _benchmark(prompts.KingdomsPrompt, chains, **how)
 
 
 @task
 def functions(chains: int = 4, **how: int) -> Task:
     """Which value does an alias of a function take at a variable? (F4; see `equations`)"""
-    return _benchmark(prompts.FunctionsPrompt, chains, None, **how)
+    return _benchmark(prompts.FunctionsPrompt, chains, **how)
 
 
 @task
 def relatives(chains: int = 4, **how: int) -> Task:
     """In which country does somebody live who lives with a relative ...? (F5; see `equations`)"""
-    return _benchmark(prompts.RelativesPrompt, chains, None, **how)
+    return _benchmark(prompts.RelativesPrompt, chains, **how)
 
 
 class TaskRefused(InputError, PrerequisiteError):
@@ -79,25 +73,25 @@ class TaskRefused(InputError, PrerequisiteError):
 def _benchmark(
     kind: Any,
     chains: int,
-    steps: Steps | None,
+    steps: Steps = (),
     questions: int = 500,
     seed: int = 0,
     attempts: int = 20,
 ) -> Task:
     expect_temperature()
+    each = list(steps) if isinstance(steps, Sequence) else [steps]
     try:
+        if len(set(each)) < len(each) or not all(str(n).isdecimal() for n in each):
+            raise InputError(f"steps: expected different integers, found {each}")
         if min(questions, attempts) < 1:
-            raise InputError(
-                f"expected questions and attempts of at least 1, found {questions} and {attempts}"
-            )
-        each = [] if steps is None else _each(steps)
-        made = [kind(steps=n, chains=chains) for n in each] or [kind(chains=chains)]
+            raise InputError(f"expected questions and attempts, found {questions} and {attempts}")
+        made = [kind(steps=int(n), chains=chains) for n in each] or [kind(chains=chains)]
         # Each index for every D before the next one, so that --limit shortens all D alike.
         samples = [_sample(prompt, index, seed) for index in range(questions) for prompt in made]
     except InputError as error:
         raise TaskRefused(str(error)) from None
     metrics = [accuracy(), stderr()]
-    if "steps" in samples[0].metadata:
+    if each:
         metrics += [
             grouped(metric, "steps", all=False, name_template=f"{label} D={{group_name}}")
             for label, metric in (("accuracy", accuracy()), ("stderr", stderr()))
@@ -112,23 +106,16 @@ def _benchmark(
     )
 
 
-def _each(steps: Steps) -> list[int]:
-    listed = list(steps) if isinstance(steps, Sequence) else [steps]
-    if not listed or len(set(listed)) < len(listed) or not all(str(n).isdecimal() for n in listed):
-        raise InputError(f"steps: expected different integers, at least one, found {listed}")
-    return [int(n) for n in listed]
-
-
 def _sample(prompt: prompts.Prompt, index: int, seed: int) -> Sample:
     question = prompt.sample(index, seed, "test")
-    steps = getattr(prompt, "steps", None)
+    steps = vars(prompt).get("steps")
     return Sample(
         input=question.prompt,
         target=question.correct,
-        id=index + 1 if steps is None else f"D{steps}-{index + 1}",
+        id=f"D{steps}-{index + 1}" if steps else index + 1,
         metadata={
             "formulation": prompt.name,
-            **({} if steps is None else {"steps": steps}),
+            **({"steps": steps} if steps else {}),
             "chains": prompt.chains,
             "chance": prompt.chance,
             "acceptable": list(question.acceptable),
@@ -166,7 +153,10 @@ def expect_temperature() -> None:
 
 
 def read_answer(text: str, acceptable: Iterable[str]) -> str | None:
-    """The acceptable answer that a model's output stands for, as the question writes it."""
+    """The acceptable answer that an output is, without blanks, a full stop, quotation marks, case.
+
+    A sentence around it is no answer.
+    """
     bare = _without_stop(text)
     if len(bare) > 1 and bare[0] + bare[-1] in _QUOTES:
         bare = _without_stop(bare[1:-1])

@@ -22,9 +22,8 @@ _UNREAD = {"messages", "events", "store", "attachments", "output"}  # no number 
 class Result:
     """How well a model answers the questions of a formulation.
 
-    The accuracy is averaged over epochs first, its standard error is over the questions. Chance is
-    the accuracy of picking an acceptable answer at random, `attempts` how often a question was
-    asked on average, `unanswered` how many questions never got an acceptable answer.
+    The accuracy is averaged over epochs first, its standard error is over the questions. `attempts`
+    is how often a question was asked on average, `unanswered` how many got no acceptable answer.
     """
 
     log: str
@@ -44,7 +43,7 @@ class Result:
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:
-    """The results in these log files or folders of them, by formulation, D and model."""
+    """The results in log files or folders, by formulation, D and model."""
     found: dict[tuple[str, str], Result] = {}
     for result in (result for path in _log_files(paths) for result in _read_log(path)):
         first = found.setdefault((result.model, result.label), result)
@@ -63,11 +62,12 @@ def _log_files(paths: Iterable[Path]) -> Iterator[Path]:
     from inspect_ai.log import list_eval_logs
 
     for path in dict.fromkeys(paths):
-        logs = list_eval_logs(str(path), descending=False) if path.is_dir() else []
-        if not logs and not path.is_file():
+        if path.is_file():
+            yield path
+        elif logs := list_eval_logs(str(path), descending=False) if path.is_dir() else []:
+            yield from (Path(log.name.removeprefix("file://")) for log in logs)
+        else:
             raise InputError(f"{path}: expected an Inspect log or a folder of them, found nothing")
-        yield from (Path(log.name.removeprefix("file://")) for log in logs)
-        yield from [] if logs else [path]
 
 
 def _read_log(path: Path) -> Iterator[Result]:
@@ -77,8 +77,7 @@ def _read_log(path: Path) -> Iterator[Result]:
         log = read_eval_log(path, exclude_fields=_UNREAD)
     except Exception as error:  # what Inspect raises depends on where the file stops being a log
         raise InputError(
-            f"{path}: expected an Inspect log (.eval or .json), found a file that cannot be read "
-            f"as one: {error!s:.80}; give the files that inspect eval wrote"
+            f"{path}: expected an Inspect log (.eval or .json), found another file: {error!s:.80}"
         ) from None
     scored = [sample for sample in log.samples or [] if _score(sample) is not None]
     formulation = log.metadata.get("formulation")
@@ -137,10 +136,9 @@ def results_table(results: Sequence[Result], width: int | None = None) -> str:
 
 
 def accuracy_figure(results: Sequence[Result]) -> "Figure":
-    """Accuracy with standard error, one colour per model, and random guessing (figure 2).
+    """Accuracy with standard errors by model, and of random guessing (figure 2).
 
-    Left the equations by D, right every formulation; there, of the equations, the paper's D = 5
-    only. A side without numbers is left out.
+    Left the equations by D, right every formulation; there, of the equations, the paper's D = 5.
     """
     from plotly.colors import qualitative
     from plotly.subplots import make_subplots
@@ -152,18 +150,17 @@ def accuracy_figure(results: Sequence[Result]) -> "Figure":
     models = sorted({row.model for row in results})
     for col, side in enumerate(sides, start=1):
         lines = side is by_steps
-        for number, model in enumerate(models):
+        for model in sorted({row.model for row in side}):
             own = [row for row in side if row.model == model]
-            name, colour = escape(model, quote=False), qualitative.D3[number % 10]
+            name = escape(model, quote=False)  # Plotly reads tags as markup
             (figure.add_scatter if lines else figure.add_bar)(
                 x=[row.steps if lines else row.label for row in own],
                 y=[row.accuracy for row in own],
                 error_y={"type": "data", "array": [row.stderr for row in own]},
-                name=name,  # Plotly reads tags as markup
+                name=name,
                 legendgroup=name,
-                showlegend=bool(own) and (col == 1 or not any(r.model == model for r in sides[0])),
-                marker={"color": colour},
-                hovertext=[f"{row.label}, {row.questions} questions" for row in own],
+                showlegend=col == 1 or not any(row.model == model for row in sides[0]),
+                marker={"color": qualitative.D3[models.index(model) % 10]},
                 row=1,
                 col=col,
             )

@@ -7,6 +7,7 @@ from retrieval_interp.circuits.circuit import Head
 from retrieval_interp.circuits.scores.ablations import Ablations
 from retrieval_interp.tasks import Task
 from retrieval_interp.views.page import View, render, unescaped
+from retrieval_interp.views.tables import text_table
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -63,13 +64,15 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     figure = ablations_figure(ablations, task).to_html(
         full_html=False, include_plotlyjs=True, config={"displayModeBar": False}
     )
+    header = ["path", "meaning", "attention", f"{task.loss_name}, cut live", "rises by"]
     html = render(
         "ablations.html",
         figure=unescaped(figure),
         loss=task.loss_name,
         baseline=f"{ablations.baseline_loss:.4f}",
-        header=["path", "meaning", "attention", f"{task.loss_name}, cut live", "rises by"],
+        header=header,
         rows=rows,
         count=len(ablations.paths),
     )
-    return View("Every head and path, one at a time", html, str(ablations), ablations)
+    text = "\n".join([str(ablations), "", *text_table(header, rows)])
+    return View("Every head and path, one at a time", html, text, ablations)

@@ -176,7 +176,7 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
     heads, data = [], {}
     for row in scan.heads:
         # A mean by role is drawn as it falls on this example.
-        mean, real = scan.means[row.head].pattern(where)[0], patterns[row.head]
+        mean, real = row.mean.pattern(where)[0], patterns[row.head]
         heads.append(
             {
                 "name": str(row.head),

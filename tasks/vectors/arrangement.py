@@ -1,16 +1,9 @@
 """Where every symbol stands in the sequences of a retrieval graph (paper, sections 3.1, 4 and 6).
 
-1. Each node has several candidates, all different symbols. The candidates of a query node are the
-   chains' own symbols. Any other node has one candidate per line of its table; a line is the
-   statement that gives the node's value for one combination of candidates of its key.
-2. `full` tables have a line for every combination, as in the functions and relatives of the
-   paper's prompts (appendix A.4, A.5), so no single part of a key identifies its line. `chains`
-   tables have only the chains' own lines, and one part of a key is enough to find a line.
-3. A sequence holds the table of the last node, then of the one before, and so on, then the
-   queries, chain by chain. A line is its key, then its value; the lines of a table are shuffled.
-
-On a path both kinds of tables are the same and give the paper's sequence of section 6. No two lines
-of a table give the same symbol.
+A node's candidates are the symbols of the chains if it is given in the query; any other has one per
+line of its table, a statement of its value for one combination of candidates of its key. `full`
+tables have all combinations (appendix A.4, A.5), `chains` tables only those of the chains. A
+sequence holds the tables, the last node's first, each with its lines shuffled, then the queries.
 """
 
 import itertools

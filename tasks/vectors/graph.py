@@ -1,15 +1,9 @@
 """Retrieval graphs: what each step of conditional retrieval depends on (paper, section 3.1).
 
-1. A node is a symbol of a chain. A node without a key is given in the query; any other is the value
-   of a statement, a tuple in the sequence: the nodes of its key in order, then the node itself.
-2. A graph is written as its nodes with their keys. `a; x <- a; y <- a; z <- x, y` is the paper's
-   example: x and y are looked up by a, and z by both of them.
-3. Roles (appendix B): s0 is the last symbol of the query, where the outputs are read; then come the
-   earlier symbols of the query, then each statement's key and value. On a path these are the
-   paper's s_0 .. s_2D.
-
-Two statements may have the same key, as x and y above. As in the paper, only their order
-distinguishes them: the statements of a step are contiguous.
+`a; x <- a; y <- a; z <- x, y` is the paper's example: a is given in the query, x and y are looked
+up by a, and z by both. A statement is the nodes of a key and then the value. Statements with one
+key, as of x and y, differ by their order only. Roles (appendix B): s0 is the last symbol of the
+query, where the outputs are read; then come its earlier ones, then each statement's symbols.
 """
 
 import itertools

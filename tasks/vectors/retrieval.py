@@ -1,13 +1,8 @@
 """Retrieval in continuous vectors, along a path or any graph (paper, sections 3.1, 6 and 7).
 
-1. The symbols of a sequence are drawn i.i.d. from N(0, 1) and arranged by
-   `tasks.vectors.arrangement`: tables of statements, the last node's first, in fresh random order
-   within a table, then the queries.
-2. Every token is followed by a rotary positional encoding of as many numbers.
-3. The outputs are read at role s0, the last token of the query.
-
-Chains are numbered in the order of their queries. They are exchangeable, so this is equivalent to
-shuffling the queries as the paper does.
+Symbols are drawn i.i.d. from N(0, 1) and arranged by `tasks.vectors.arrangement`; every token is
+followed by a rotary encoding of its position, of as many numbers. Chains are numbered in the order
+of their queries; they are exchangeable, so the paper's shuffled queries are the same.
 """
 
 import statistics
@@ -17,11 +12,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.batch import Batch, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.roles import role_name
 from retrieval_interp.tasks.sampling import Position, normals, random_words, rotary_encoding
@@ -58,17 +52,14 @@ class VectorTask(TrainingTask):
     answer_roles = (0,)
 
     def check(self, n_positions: int) -> None:
-        for right, expected, found in (
-            (self.dim % 2 == 0, "an even dim (cosine-sine pairs encode positions)", self.dim),
-            (self.base > 1, "base to be a number above 1", self.base),
-            (
-                n_positions * self.dim <= MAX_NUMBERS,
-                f"at most {MAX_NUMBERS // self.dim} positions in {self.dim} dimensions",
-                f"{n_positions}; use a smaller task",
-            ),
-        ):
-            if not right:
-                raise InputError(f"task: expected {expected}, found {found}")
+        if self.dim % 2 or not self.base > 1:
+            found = f"{self.dim} and {self.base}"
+            raise InputError(f"task: expected an even dim and a base above 1, found {found}")
+        if n_positions * self.dim > MAX_NUMBERS:
+            raise InputError(
+                f"task: expected at most {MAX_NUMBERS // self.dim} positions in {self.dim} "
+                f"dimensions, found {n_positions}; use a smaller task"
+            )
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         graph: RetrievalGraph = facts["graph"]
@@ -76,6 +67,7 @@ class VectorTask(TrainingTask):
         nodes = graph.retrieved if self.curriculum else graph.retrieved[-1:]
         asked = facts.get("asked") or tuple(names[node] for node in nodes)
         name_of = dict(zip(nodes, asked))
+        pairs = [(key, node) for node in nodes for key in graph.keys[node] if key in nodes]
         symbols = [names[role.node] for role in graph.roles]
         # The uninformative answer is the mean of the candidates, or zeros where there is only one.
         counts = candidate_counts(graph, self.chains, self.tables)
@@ -86,12 +78,7 @@ class VectorTask(TrainingTask):
             "d_out": self.dim * len(nodes),
             "asked_nodes": nodes,
             "asked": asked,
-            "steps_between": tuple(
-                (name_of[key], name_of[node])
-                for node in nodes
-                for key in graph.keys[node]
-                if key in nodes
-            ),
+            "steps_between": tuple((name_of[key], name_of[node]) for key, node in pairs),
             "loss_scale": scale,
             "plateau": plateau,
             "loss_meaning": f"{self.loss_name} is the mean over all asked components: 0 is perfect,"
@@ -149,10 +136,7 @@ class VectorTask(TrainingTask):
         own = symbols[:, : self.chains * len(self.graph.nodes)].unflatten(1, (self.chains, -1))
         return Batch(
             inputs=torch.cat([tokens, encoding.expand(batch, -1, -1)], dim=-1),
-            targets=rearrange(
-                own[:, :, list(self.asked_nodes)],
-                "batch chain symbol dim -> batch chain (symbol dim)",
-            ),
+            targets=own[:, :, list(self.asked_nodes)].flatten(2),  # [batch chain (symbol dim)]
             roles=positions[:, torch.tensor(self._arrangement.roles, device=device)],
         )
 
@@ -163,22 +147,19 @@ class VectorTask(TrainingTask):
             places[1:] = (lines[1:] != lines[:-1]).cumsum(0)
         return rotary_encoding(self.n_positions, self.dim, self.base)[places].to(device)
 
-    def predictions(self, outputs: Float[Tensor, "batch pos d_out"]) -> Float[Tensor, "..."]:
+    def predictions(self, outputs: Outputs) -> Float[Tensor, "..."]:
         """The outputs at role s0 of every chain, of those at all positions or of these only."""
         if outputs.shape[1] == self.chains:
             return outputs
         width = len(self.graph.query)
         return outputs[:, -self.chains * width :][:, width - 1 :: width]
 
-    def example_losses(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch target"]:
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
         """Mean squared error of each example and asked symbol."""
         error: Tensor = (self.predictions(outputs) - batch.targets).square()
         return error.unflatten(-1, (self.n_targets, self.dim)).mean(dim=(1, 3))  # type: ignore[no-any-return]
 
-    def loss(self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch) -> Float[Tensor, ""]:
-        """Mean squared error over everything asked."""
+    def loss(self, outputs: Outputs, batch: Batch) -> Float[Tensor, ""]:
         return (self.predictions(outputs) - batch.targets).square().mean()
 
 
@@ -187,9 +168,8 @@ class RetrievalTask(VectorTask):
     """Chains of vectors, followed for `steps` induction steps each.
 
     A chain has the symbols x_0..x_D; pair d is (x_{d-1}, x_d). A sequence has T = N (2D + 1)
-    positions. Its loss is the mean squared error over queries, asked symbols and their components.
-    With Gaussian symbols an answer of all zeros scores 1. A model that cannot tell the N candidates
-    apart does best with their mean, which scores 1 - 1/N: the plateau that training starts from.
+    positions. Its loss is the mean squared error over queries, asked symbols and their components;
+    with Gaussian symbols an answer of zeros scores 1, and the mean of all candidates 1 - 1/N.
 
     Attributes:
         chains: number of chains, N.
@@ -241,12 +221,9 @@ class ConditionalRetrievalTask(VectorTask):
     """Chains of vectors whose steps depend on one another as a graph.
 
     Conditional retrieval (section 3.1; F4 and F5). On a path the examples equal those of
-    `RetrievalTask`. A query with several symbols takes several tokens.
-
-    With `chains` tables any part of a key finds its statement, so a model can solve the task by
-    matching one part, without a condition. With `full` tables it has to match all parts: one of two
-    parts matches `chains` statements, and the best guess is their mean, with an MSE of 1 - 1/N.
-    They cost longer sequences: with N chains, N^2 statements for a key of two.
+    `RetrievalTask`. A query with several symbols takes several tokens. With `chains` tables any
+    part of a key finds its statement. With `full` tables, which have N^2 statements for a key of
+    two, one part matches N of them.
 
     Attributes:
         chains, dim, curriculum, position, base, tokens: as in `RetrievalTask`.

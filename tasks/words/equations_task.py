@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.batch import Batch, Outputs
 from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.sampling import random_words, rotary_encoding
 from retrieval_interp.tasks.structured import number
@@ -68,7 +68,6 @@ class EquationsTask(TokenTask):
 
     @property
     def asked_symbols(self) -> list[int]:
-        """The k of every x_k that is asked for."""
         return list(range(0 if self.curriculum else self.steps, self.steps + 1))
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
@@ -76,7 +75,6 @@ class EquationsTask(TokenTask):
         words = random_words(indices, n_groups * self.chains, seed, stream)
         orders = words.unflatten(-1, (n_groups, self.chains)).argsort(dim=-1, stable=True)
         # Of each step: which of its N names the chains have, and the places of their statements.
-        # Chains are exchangeable, so they are numbered in the order of their questions.
         names, places = orders[:, : self.steps + 1], orders[:, self.steps + 1 :]
         chains, steps, device = self.chains, self.steps, names.device
         tokens = names + chains * torch.arange(steps, -1, -1, device=device)[:, None]
@@ -108,14 +106,10 @@ class EquationsTask(TokenTask):
         words = self.position_labels(batch, example)[1:]
         return "\n".join(" ".join(line) for line in groups(words, WORDS))
 
-    def logits(
-        self, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-    ) -> Float[Tensor, "batch chain target name"]:
+    def logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain target name"]:
         """Logits after every `?`, of the N names that each asked x_k may have."""
-        after = self.answers(outputs, batch)[:, :, 0]
-        by_step: Tensor = after[..., : self.chains * (self.steps + 1)].unflatten(
-            -1, (-1, self.chains)
-        )
+        names = self.answers(outputs, batch)[:, :, 0, : self.chains * (self.steps + 1)]
+        by_step: Tensor = names.unflatten(-1, (-1, self.chains))
         return by_step.flip(2)[:, :, self.asked_symbols]
 
     def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:

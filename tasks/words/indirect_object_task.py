@@ -1,8 +1,7 @@
 """Indirect objects: "When Mary and John went to the store, John gave a drink to" (Mary).
 
-The task of K. Wang et al., *Interpretability in the Wild: a Circuit for Indirect Object
-Identification in GPT-2 small* (https://arxiv.org/abs/2211.00593), section 2. The name that occurs
-once, the indirect object, is the answer; the subject occurs twice.
+From K. Wang et al., *Interpretability in the Wild: a Circuit for Indirect Object Identification in
+GPT-2 small* (https://arxiv.org/abs/2211.00593), section 2.
 """
 
 from collections.abc import Sequence
@@ -69,10 +68,8 @@ class IndirectObjectTask(TemplateTask):
         self.names = tuple(name for name in names if _is_one_token(name, tokenizer))
         self.left_out = tuple(name for name in names if name not in self.names)
         if len(self.names) < 2:
-            raise InputError(
-                "names: expected at least two that are one token behind a blank, found "
-                f"{', '.join(self.names) or 'none'} of {len(names)}; give other names"
-            )
+            found = f"{len(self.names)} of {len(names)}"
+            raise InputError(f"names: expected at least two that are one token, found {found}")
         super().__init__(
             templates,
             {"IO": self.names, "S1": self.names, "S2": "S1"},
@@ -85,15 +82,11 @@ class IndirectObjectTask(TemplateTask):
 
     @property
     def description(self) -> str:
-        return (
-            f"indirect objects in the tokens of {self.tokenizer_name}: {len(self.names)} names of "
-            f"one token ({len(self.left_out)} left out), {len(self.templates)} templates"
-        )
+        names = f"{len(self.names)} names of one token ({len(self.left_out)} left out)"
+        what = f"indirect objects in the tokens of {self.tokenizer_name}"
+        return f"{what}: {names}, {len(self.templates)} templates"
 
 
 def _is_one_token(name: str, tokenizer: Any) -> bool:
-    alone, behind = (
-        tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("to", f"to {name}")
-    )
-    known: bool = behind[-1] != tokenizer.unk_token_id
-    return known and behind[:-1] == alone
+    alone, behind = tokenizer(["to", f"to {name}"], add_special_tokens=False)["input_ids"]
+    return bool(behind[-1] != tokenizer.unk_token_id and behind[:-1] == alone)

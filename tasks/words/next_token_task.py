@@ -1,8 +1,4 @@
-"""Any text as a task: predict the next token.
-
-There is one role, s0, the last token of an example, after which there is only padding; rules by
-position and token need no others.
-"""
+"""Any text as a task: predict the next token. The one role is the last token before padding."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.tasks.batch import Batch, Device
+from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Task
@@ -41,10 +37,7 @@ class NextTokenTask(Task):
     def __init__(self, sequences: Sequence[Sequence[int]], tokenizer: Any = None):
         shortest = min(map(len, sequences), default=0)
         if shortest < 2:
-            raise InputError(
-                f"text: expected at least two tokens in every sequence, found {shortest}; there is "
-                "no next token to predict"
-            )
+            raise InputError(f"text: expected sequences of at least two tokens, found {shortest}")
         self.sequences, self.tokenizer = [list(each) for each in sequences], tokenizer
 
     @classmethod
@@ -69,8 +62,7 @@ class NextTokenTask(Task):
                 ids: list[int] = tokenizer(each, add_special_tokens=False)["input_ids"]
             except Exception as error:  # tokenizers raises nothing more specific
                 raise InputError(
-                    f"text: expected words that the model's tokenizer knows, found {each!r:.40} "
-                    f"({error})"
+                    f"text: expected words that the model's tokenizer knows, found {each!r:.40}"
                 ) from error
             if not ids:
                 raise InputError(f"text: expected words, found {each!r:.40}")
@@ -80,7 +72,6 @@ class NextTokenTask(Task):
         return cls(windows, tokenizer)
 
     def __len__(self) -> int:
-        """Number of sequences."""
         return len(self.sequences)
 
     @property
@@ -114,9 +105,7 @@ class NextTokenTask(Task):
         ends = torch.tensor([len(sequence) - 1 for sequence in sequences])
         return Batch(tokens, targets, ends[:, None, None]).to(device)
 
-    def example_losses(
-        self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
-    ) -> Float[Tensor, "batch 1"]:
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
         """Cross entropy of the next token in nats, the mean over each sequence."""
         targets: Int[Tensor, "batch pos"] = batch.targets
         # Flat, since a sum over an axis that is not the last loses digits in a large vocabulary.

@@ -1,8 +1,7 @@
 """The five formulations as tasks for a language model (paper, section 4).
 
-There is one chain, the one that is asked. Its roles are those of the formulation, followed by the
-end of the prompt, where the answer is predicted. Where the steps form a line, s0..s2D are those of
-appendix B; otherwise roles count backwards from the question.
+The one chain is the one that is asked. Where its steps form a line, roles are those of appendix B;
+otherwise they count backwards from the question. The last one is the end of the prompt.
 """
 
 from typing import Any

@@ -1,17 +1,14 @@
 """Templates with roles as a task for a language model: sentences of your own, in one call.
 
-1. A template is text with marks, such as "{S1} met {IO} and {S2} greeted". What fills the marks are
-   lists of words, of which a prompt uses no word twice, or complete fillings, one after the other.
-2. An example is a template and a filling, both drawn uniformly, each example from random numbers of
-   its own, seeded with the text "template seed split index" (`tasks.words.prompts.prompt`).
-3. Where there are at least 256 examples, each belongs to one split, which a hash of its prompt
-   decides, so that the splits share none. Where there are fewer, every split has all of them, in a
-   random order of its own, over and over.
+An example is a template and a filling, both drawn uniformly, from random numbers that are seeded
+with the text "template seed split index". Where there are at least 256 examples, a hash of its
+prompt decides to which split each belongs. Where there are fewer, every split has all of them, in a
+random order of its own, over and over.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from string import Formatter
 from typing import Any
 
@@ -83,19 +80,15 @@ class TemplateTask(TextTask):
         self._marks = list(map(_marks, self.templates))
         self.answer = answer
         self.wrong = (wrong,) if isinstance(wrong, str) else None if wrong is None else tuple(wrong)
-        self._words: dict[str, tuple[str, ...]] = {}
-        self._same: dict[str, str] = {}
+        lists = fillings if isinstance(fillings, Mapping) else {}
         self._rows: Sequence[Filling] = () if isinstance(fillings, Mapping) else fillings
-        for name, words in fillings.items() if isinstance(fillings, Mapping) else ():
-            if isinstance(words, str):
-                self._same[name] = words
-            else:
-                _check_words(f"fillings of {name}", words)
-                self._words[name] = tuple(dict.fromkeys(words))
+        self._same = {name: other for name, other in lists.items() if isinstance(other, str)}
+        self._words = {n: tuple(dict.fromkeys(w)) for n, w in lists.items() if n not in self._same}
+        for name, words in self._words.items():
+            _check_words(f"fillings of {name}", words)
         for row in self._rows:
             _check_words("fillings", list(row.values()))
-        later = [mark for found in self._marks[1:] for mark in found]
-        marks = dict.fromkeys([*reversed(self._marks[0]), *later])
+        marks = dict.fromkeys([*reversed(self._marks[0]), *chain(*self._marks[1:])])
         roles = (END, *marks) if roles is None else roles
         self._check_names(marks, roles)
         super().__init__(roles, tokenizer, answer_prefix, prepend_bos)
@@ -106,14 +99,14 @@ class TemplateTask(TextTask):
         few = list(islice(self._all(), _FEW))
         if not few or self.n_answers < 2:
             raise InputError(
-                "fillings: expected enough words to fill every mark with another one and at least "
-                f"two answers, found {self.n_answers} for {answer!r}; add words"
+                "fillings: expected enough words to fill every mark with another one, and at least "
+                f"two answers, found {self.n_answers}"
             )
         self._few = few if len(few) < _FEW else None
 
     def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str]) -> None:
-        known = [set(row) for row in self._rows] or [{*self._words, *self._same}]
-        filled: set[str] = set.intersection(*known)
+        rows: list[set[str]] = [set(row) for row in self._rows] or [{*self._words, *self._same}]
+        filled = set.intersection(*rows)
         for what, names, among in (
             ("fillings", self._same.values(), self._words),
             ("templates", marks, filled),
@@ -123,16 +116,10 @@ class TemplateTask(TextTask):
         ):
             for name in names:
                 if name not in among:
-                    raise InputError(
-                        f"{what}: expected a name with words ({', '.join(sorted(among))}), found "
-                        f"{name!r:.60}"
-                    )
+                    known = ", ".join(sorted(among))
+                    raise InputError(f"{what}: expected one of {known}, found {name!r:.60}")
         if END not in roles or len(set(roles)) < len(roles):
-            raise InputError(
-                f"roles: expected different ones, with {END} among them, found {list(roles)}"
-            )
-
-    # Questions
+            raise InputError(f"roles: expected different ones and {END}, found {list(roles)}")
 
     def _all(self) -> Iterator[Question]:
         """All examples, each once."""
@@ -140,18 +127,15 @@ class TemplateTask(TextTask):
             for filling in self._rows or self._fill({}):
                 yield self._question(number, filling)
 
-    def _fill(self, chosen: dict[str, str]) -> Iterator[dict[str, str]]:
+    def _fill(self, chosen: Filling) -> Iterator[Filling]:
         """All fillings that begin like this one."""
         if len(chosen) == len(self._words):
-            yield self._complete(chosen)
+            yield chosen
             return
         name = list(self._words)[len(chosen)]
         for word in self._words[name]:
             if word not in chosen.values():
                 yield from self._fill({**chosen, name: word})
-
-    def _complete(self, chosen: dict[str, str]) -> dict[str, str]:
-        return {**chosen, **{name: chosen[other] for name, other in self._same.items()}}
 
     def _draw(self, rng: Draw) -> Question:
         number = rng.pick(len(self.templates))
@@ -160,17 +144,16 @@ class TemplateTask(TextTask):
         while True:
             chosen = {name: words[rng.pick(len(words))] for name, words in self._words.items()}
             if len(set(chosen.values())) == len(chosen):
-                return self._question(number, self._complete(chosen))
+                return self._question(number, chosen)
 
     def _question(self, number: int, filling: Filling) -> Question:
+        filling = {**filling, **{name: filling[other] for name, other in self._same.items()}}
         line = (self.templates[number], 0, [filling[mark] for mark in self._marks[number]])
         others = self.candidates if self.wrong is None else [filling[name] for name in self.wrong]
         question = write([line], filling[self.answer], {filling[self.answer], *others})
         if len(question.acceptable) < self.n_answers:
-            raise InputError(
-                f"fillings: expected different words for {self.answer} and "
-                f"{', '.join(self.wrong or ())}, found {filling!r:.200}; change one"
-            )
+            names = ", ".join([self.answer, *(self.wrong or ())])
+            raise InputError(f"fillings: expected different words for {names}, found {filling}")
         return question
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
@@ -202,13 +185,10 @@ class TemplateTask(TextTask):
 
 
 def _check_words(where: str, found: Any) -> None:
-    words = [
-        each for each in found or () if isinstance(each, str) and each and each == each.strip()
-    ]
-    if isinstance(found, str) or not words or len(words) < len(found):
+    right = [each for each in found if each and each == each.strip()]
+    if isinstance(found, str) or not right or right != list(found):
         raise InputError(
-            f"{where}: expected a list of texts, at least one, none empty and without a blank at "
-            f"the end, found {found!r:.200}"
+            f"{where}: expected a list of texts without a blank at the end, found {found!r:.200}"
         )
 
 
@@ -221,7 +201,6 @@ def _marks(template: str) -> list[str]:
     if not all(map(str.isidentifier, marks)) or END in marks or len(set(marks)) < len(marks):
         raise InputError(
             f"template: expected different marks such as {{IO}}, of letters and digits and not "
-            f"{{{END}}}, found {template!r:.200}; name a second mark differently and fill it with "
-            'the same word, such as "S2": "S1"; write {{ and }} for braces'
+            f'{{{END}}}, found {template!r:.200}; for a second mark write "S2": "S1"'
         )
     return marks

@@ -1,12 +1,9 @@
 """Questions as text for a language model, through its own tokenizer.
 
-1. A symbol may be several tokens; its role is at the last of them, where the model has read the
-   whole symbol. If a token holds characters of two symbols, the example is unusable.
-2. Answers are tokenized together with the prompt, as a model would have read them. Tokens that all
-   acceptable answers share, such as the bare space of tokenizers that split off digits, belong to
-   the prompt. The next token, in which the answers differ, is scored; if it is the same for two of
-   them, the example is unusable.
-3. Unusable examples are replaced by the next ones, with a warning that says how many and why.
+A role is at the last token of its symbol. Answers are tokenized together with the prompt; tokens
+that all of them share belong to the prompt, and the next one is scored. Examples are unusable where
+a token holds characters of two symbols, or two answers begin with one token; the next ones replace
+them, with a warning.
 """
 
 import math
@@ -20,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.tasks.batch import Batch, Device
+from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Task
@@ -40,7 +38,7 @@ class Tokens(NamedTuple):
 
 
 class Unusable(Exception):
-    """Why a question cannot be used with a tokenizer, and what to change."""
+    """Why a question cannot be used with a tokenizer."""
 
 
 class TextTask(Task):
@@ -51,10 +49,9 @@ class TextTask(Task):
     """
 
     loss_name = "cross entropy"
-    role_names: tuple[str, ...] = ()  # these three are set to the roles
+    role_names: tuple[str, ...] = ()  # set to the roles, as the labels and symbols are
     role_labels: tuple[str, ...] = ()
     role_symbols: tuple[str, ...] = ()
-    answer_roles: tuple[int, ...] = ()
     n_answers: int
 
     def __init__(
@@ -68,8 +65,7 @@ class TextTask(Task):
         bos = tokenizer.bos_token_id
         if prepend_bos and bos is None:
             raise InputError(
-                "task: expected a tokenizer with a beginning-of-sequence token, found none; leave "
-                "prepend_bos out"
+                "task: expected a tokenizer with a beginning-of-sequence token for prepend_bos"
             )
         self.tokenizer, self.answer_prefix = tokenizer, answer_prefix
         self.begin: list[int] = [] if bos is None or prepend_bos is False else [bos]
@@ -77,7 +73,7 @@ class TextTask(Task):
         self.answer_roles = (self.roles.index(END),)
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        """One question of a seed; the splits share none."""
+        """One question of a seed and split."""
         raise NotImplementedError
 
     @cached_property
@@ -124,7 +120,9 @@ class TextTask(Task):
     def tokens(self, question: Question) -> Tokens:
         """A question as tokens; raises `Unusable` if it has no place for roles or answers."""
         words = sorted(question.acceptable, key=lambda word: word != question.correct)
-        read = [self._encode(question.prompt + self.answer_prefix + word) for word in words]
+        texts = [question.prompt + self.answer_prefix + word for word in words]
+        made = {"add_special_tokens": False, "return_offsets_mapping": True}
+        read = [self.tokenizer(text, **made) for text in texts]
         numbers = [each["input_ids"] for each in read]
         shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*numbers))))
         # An answer that begins another one, or a single one, has no token that differs.
@@ -161,28 +159,21 @@ class TextTask(Task):
     def _positions(self, places: dict[str, int], length: int) -> list[int]:
         """The position of every role, all different."""
         places = {**places, END: length - 1}
-        taken: dict[int, str] = {length: END}
-        positions: list[int] = []
-        for role in self.roles:
-            name = role.removesuffix("+1")
-            at = places[name] + role.endswith("+1") if name in places else -1
-            if at in taken:
-                raise Unusable(f"the roles {taken[at]} and {role} share a token")
-            if at >= 0:
-                taken[at] = role
-            positions.append(at)
-        return positions
-
-    def _encode(self, text: str) -> Any:
-        return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        found = {
+            role: places[name] + role.endswith("+1")
+            for role in self.roles
+            if (name := role.removesuffix("+1")) in places
+        }
+        if len({*found.values(), length}) <= len(found):
+            raise Unusable(f"roles share a token ({found})")
+        return [found.get(role, -1) for role in self.roles]
 
     def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
         """Pad some questions to one batch."""
-        length = max(len(each.prompt) for each in tokens)
+        rows = [torch.tensor(each.prompt) for each in tokens]
         padding = self.tokenizer.pad_token_id or 0  # never seen
-        rows = [[*each.prompt, *[padding] * (length - len(each.prompt))] for each in tokens]
         return Batch(
-            torch.tensor(rows),
+            pad_sequence(rows, batch_first=True, padding_value=padding),
             torch.tensor([[each.answers] for each in tokens]),
             torch.tensor([[each.roles] for each in tokens]),
         ).to(device)
@@ -192,26 +183,20 @@ class TextTask(Task):
         texts = [self.tokenizer.decode([token]) for token in batch.inputs[example].tolist()]
         return [text.strip() or repr(text) for text in texts]
 
-    def _logits(
-        self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
-    ) -> Float[Tensor, "batch answer"]:
+    def _logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch answer"]:
         """Logits of the acceptable answers, the correct one first."""
         return self.answers(outputs, batch)[:, 0, 0].gather(-1, batch.targets[:, 0])
 
-    def example_losses(
-        self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
-    ) -> Float[Tensor, "batch 1"]:
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
         """Cross entropy among the acceptable answers, in nats."""
         return -F.log_softmax(self._logits(outputs, batch), dim=-1)[:, :1]
 
-    def logit_differences(
-        self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch
-    ) -> Float[Tensor, " batch"]:
+    def logit_differences(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
         """The correct answer's logit minus the mean of the other acceptable ones'."""
         logits = self._logits(outputs, batch)
         return logits[:, 0] - logits[:, 1:].mean(-1)
 
-    def accuracy(self, outputs: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> float:
+    def accuracy(self, outputs: Outputs, batch: Batch) -> float:
         """How often the correct answer has the highest logit of the acceptable ones."""
         return float((self._logits(outputs, batch).argmax(-1) == 0).float().mean())
 

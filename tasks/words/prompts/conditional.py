@@ -1,17 +1,15 @@
 """Conditional formulations: functions and relatives (paper, section 4, F4 and F5; A.4 and A.5).
 
-The question is a conditional retrieval: two symbols lead to a third. Chain 0 is the graph that is
-asked. What there are n of (functions and arguments, or people and relations) is numbered from 0:
-first the one asked for, then the others in print order; what belongs to number c alone has chain c,
-and what belongs to numbers c and k of both kinds has chain c * n + k. A role names a symbol and its
-statement, such as `alias@question` or `country@home`.
+Functions and arguments, or people and relations, are numbered from 0: the one asked for, then the
+others in print order. What belongs to number c alone has chain c, and what belongs to numbers c and
+k of both kinds has chain c * n + k, so chain 0 is the graph that is asked. A role names a symbol
+and its statement, such as `alias@question` or `country@home`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.words.prompts import names
 from retrieval_interp.tasks.words.prompts.prompt import (
@@ -37,20 +35,15 @@ class FunctionsPrompt(Prompt):
     """Functions (F4): which value an alias of a function takes at a variable.
 
     "f(2) = 3. g = f. a = 2. g(a) = ?" With n chains there are n functions on 0 .. n-1, each a
-    permutation, n aliases for them and n variables for their arguments, named by 3n letters. They
-    are printed in order; only their contents are random, and independent of each other.
+    permutation, n aliases for them and n variables for their arguments, named by 3n letters.
 
     Attributes:
         chains: number of functions, aliases, variables and values.
     """
 
-    chains: int = number(4, least=1)
+    chains: int = number(4, least=1, most=100)
 
     name: ClassVar[str] = "functions"
-
-    @property
-    def n_statements(self) -> int:
-        return self.chains * (self.chains + 2)
 
     def render(
         self,
@@ -100,33 +93,19 @@ class RelativesPrompt(Prompt):
     """Relatives (F5): in which country somebody lives whose profession says with which relative.
 
     "Engineers live with their mothers. ... Where does Alex live?" With n chains there are n people,
-    n professions, n relations and n * n relatives, each of whom lives in a different country. The
-    order of homes and of rules is random.
+    n professions, n relations and n * n relatives, each of whom lives in a different country.
 
     Attributes:
         chains: number of people, professions and relations, at most 12.
     """
 
-    chains: int = number(4, least=1)
+    chains: int = number(4, least=1, most=len(names.RELATIONS))
 
     name: ClassVar[str] = "relatives"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.chains > len(names.RELATIONS):
-            raise InputError(
-                f"{self.name}: expected at most {len(names.RELATIONS)} chains, one per relation "
-                f"({', '.join(names.RELATIONS)}), found {self.chains}; ask for fewer"
-            )
-
-    @property
-    def n_statements(self) -> int:
-        return 2 * self.chains * (self.chains + 1)
-
     @property
     def chance(self) -> float:
-        """1 / chains²: one of chains * chains countries."""
-        return 1 / self.chains**2
+        return 1 / self.chains**2  # of as many countries
 
     @property
     def relations(self) -> tuple[str, ...]:

@@ -1,10 +1,8 @@
 """Formulations whose steps form a line: equations, lives-with, kingdoms (section 4; A.1 to A.3).
 
-A chain is x_0..x_D: the symbol in the question, the one that it leads to, ..., the answer. The
-statements of every chain's pair (x_{D-1}, x_D) come first, then those of pair D-1, ..., each step
-in an order of its own. Names are assigned in the order of the statements. Roles are the paper's
-(appendix B): s0 is x_0 in the question, s_{2d-1} and s_{2d} are x_{d-1} and x_d in the statement of
-pair d. Chain 0 is the one asked; the others have no s0.
+A chain is x_0..x_D, from the symbol in the question to the answer. The statements of every chain's
+pair (x_{D-1}, x_D) come first, then those of pair D-1, ..., each step in an order of its own. Roles
+are the paper's (appendix B). Chain 0 is the one asked; the others have no s0.
 """
 
 from collections.abc import Sequence
@@ -15,15 +13,14 @@ from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.words.prompts import names
 from retrieval_interp.tasks.words.prompts.prompt import Draw, Line, Prompt, Question, write
 
+MOST = 1000  # steps, and chains
+
 
 class LinearPrompt(Prompt):
     """A formulation whose chains are lines; subclasses provide names and sentences."""
 
     steps: int
-
-    @property
-    def n_statements(self) -> int:
-        return self.steps * self.chains
+    ask: ClassVar[str]  # the question, with the mark {s0}
 
     def symbols(self) -> Sequence[Sequence[str]]:
         """The names available for each of x_0, x_1, ..., x_D, one per chain."""
@@ -31,10 +28,6 @@ class LinearPrompt(Prompt):
 
     def statement(self, step: int, first: str, second: str) -> tuple[str, str, str]:
         """The sentence of a pair, with marks {0} and {1}, and its words as they are written."""
-        raise NotImplementedError
-
-    def ask(self) -> str:
-        """The question, with the mark {s0}."""
         raise NotImplementedError
 
     def render(self, chains: Sequence[Sequence[str]], orders: Sequence[Sequence[int]]) -> Question:
@@ -51,7 +44,7 @@ class LinearPrompt(Prompt):
                 text, *words = self.statement(step, *chains[chain][step - 1 : step + 1])
                 in_print = words if text.startswith("{0}") else words[::-1]
                 lines.append((text.format(*roles), chain, in_print))
-        lines.append((self.ask(), 0, chains[0][:1]))
+        lines.append((self.ask, 0, chains[0][:1]))
         return write(lines, chains[0][-1], [chain[-1] for chain in chains])
 
     def draw(self, rng: Draw) -> Question:
@@ -71,8 +64,8 @@ class EquationsPrompt(LinearPrompt):
             section 4.
     """
 
-    steps: int = number(5, least=1)
-    chains: int = number(4, least=1)
+    steps: int = number(5, least=1, most=MOST)
+    chains: int = number(4, least=1, most=MOST)
     question: Literal["printed", "short"] = "printed"
 
     name: ClassVar[str] = "equations"
@@ -84,7 +77,8 @@ class EquationsPrompt(LinearPrompt):
     def statement(self, step: int, first: str, second: str) -> tuple[str, str, str]:
         return "{0} = {1}", first, second
 
-    def ask(self) -> str:
+    @property
+    def ask(self) -> str:  # type: ignore[override]
         only = "Say directly only the numeric value, without any other words."
         return "{s0} = ?" if self.question == "short" else f"What is the value of {{s0}}? {only}"
 
@@ -98,10 +92,11 @@ class LivesWithPrompt(LinearPrompt):
         chains: number of chains, each of which ends in a different city.
     """
 
-    steps: int = number(5, least=1)
-    chains: int = number(4, least=1)
+    steps: int = number(5, least=1, most=MOST)
+    chains: int = number(4, least=1, most=MOST)
 
     name: ClassVar[str] = "lives-with"
+    ask = "Where does {s0} live? Say directly only the name of the city, without any other words."
 
     def symbols(self) -> Sequence[Sequence[str]]:
         by_step = names.groups(names.PEOPLE.take(self.steps * self.chains), self.chains)
@@ -109,10 +104,6 @@ class LivesWithPrompt(LinearPrompt):
 
     def statement(self, step: int, first: str, second: str) -> tuple[str, str, str]:
         return f"{{0}} lives {'in' if step == self.steps else 'with'} {{1}}", first, second
-
-    def ask(self) -> str:
-        only = "Say directly only the name of the city, without any other words."
-        return f"Where does {{s0}} live? {only}"
 
 
 _SENTENCES = (  # of pair 1 .. 5: the verb, and the endings of a thing and of its people
@@ -132,10 +123,11 @@ class KingdomsPrompt(LinearPrompt):
         chains: number of chains, each of which leads to a different person.
     """
 
-    chains: int = number(4, least=1)
+    chains: int = number(4, least=1, most=MOST)
 
     name: ClassVar[str] = "kingdoms"
     steps = 5
+    ask = "Who has {s0}? Say directly the name without other words."
 
     def symbols(self) -> Sequence[Sequence[str]]:
         return [kind.take(self.chains) for kind in names.OF_KINGDOMS]
@@ -144,6 +136,3 @@ class KingdomsPrompt(LinearPrompt):
         verb, ending, plural = _SENTENCES[step - 1]
         subject = second.removesuffix(ending) + plural
         return f"{{1}} {verb} {{0}}.", first, subject[:1].upper() + subject[1:]
-
-    def ask(self) -> str:
-        return "Who has {s0}? Say directly the name without other words."

@@ -1,9 +1,6 @@
 """What the five formulations share: how questions are written, and their random numbers.
 
-1. A line is a template whose marks are roles, such as "{s4} lives in {s3}", the number of its chain
-   and a word for each mark. Writing the lines records the place of every symbol.
-2. Each question has its own generator, seeded with the text "name seed split index", so it does
-   not depend on how many are drawn or on the process.
+Each question has a generator of its own, seeded with the text "name seed split index".
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,8 +13,7 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split, check_draw
 from retrieval_interp.tasks.structured import check_fields
 
-MAX_STATEMENTS = 10_000
-Line = tuple[str, int, Sequence[str]]
+Line = tuple[str, int, Sequence[str]]  # text with roles as marks, its chain, a word per mark
 T = TypeVar("T")
 
 
@@ -25,8 +21,7 @@ T = TypeVar("T")
 class Occurrence:
     """One occurrence of a symbol: the word `prompt[start:end]`, with its grammatical ending.
 
-    The chain that is asked is 0, the formulation defines the others; the role says what the word
-    does in its chain, which has each role at most once.
+    The chain that is asked is 0; a chain has each role at most once.
     """
 
     chain: int
@@ -71,7 +66,6 @@ class Prompt:
     Attributes:
         name: the formulation's name in the paper.
         chains: number of interleaved chains.
-        n_statements: statements of a question.
     """
 
     name: ClassVar[str]
@@ -79,15 +73,6 @@ class Prompt:
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
-        if self.n_statements > MAX_STATEMENTS:
-            raise InputError(
-                f"{self.name}: expected at most {MAX_STATEMENTS} statements per question, found "
-                f"{self.n_statements}; ask for fewer"
-            )
-
-    @property
-    def n_statements(self) -> int:
-        raise NotImplementedError
 
     @property
     def chance(self) -> float:
@@ -95,7 +80,7 @@ class Prompt:
         return 1 / self.chains
 
     def sample(self, index: int, seed: int = 0, split: Split = "train") -> Question:
-        """Draw one question of a seed; `train`, `validation`, `discovery` and `test` differ."""
+        """One question of a seed and split."""
         if index < 0:
             raise InputError(f"sample: expected an index of at least 0, found {index}")
         check_draw(seed, split)
