@@ -6,7 +6,6 @@ import pytest
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import parse_circuit, parse_head_path, score_circuit
-from retrieval_interp.views.page import unbroken
 from retrieval_interp.views.report import example_sequence, task_words
 from retrieval_interp.views.score_text import path_table, score_table, score_to_dict, verdict
 
@@ -80,9 +79,3 @@ def test_the_task_is_said_with_an_example_and_heads_are_named():
     assert [place["text"] for place in sequence] == bench.task.position_labels(bench.batch, 0)
     marked = {place["role"]: number for number, place in enumerate(sequence) if place["role"]}
     assert marked == {f"s{role}": int(bench.batch.roles[0, 0, role]) for role in range(3)}
-
-
-def test_words_with_arrows_stay_on_one_line():
-    assert unbroken("<L0.H0 s4<-s3, B of A->B") == (
-        '&lt;L0.H0 <span class="nowrap">s4&lt;-s3</span>, B of <span class="nowrap">A-&gt;B</span>'
-    )

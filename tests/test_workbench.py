@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from retrieval_interp.circuits import Circuit, Head, RolePath, parse_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
+from retrieval_interp.circuits.notation import suppose
 from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.paper import Reported, paper_reports
@@ -65,6 +67,53 @@ def test_changes_are_taken_back_one_by_one(bench):
     assert bench.loss == pytest.approx(bench.intact_loss, abs=1e-6)
 
 
+EMPTY = Circuit({}, 7)
+HEADS = {
+    Head(2, 1): OneHot((RolePath(0, 2), RolePath(4, 3))),
+    Head(0, 0): UNIFORM,
+    Head(1, 0): IDENTITY,
+}
+
+
+def test_circuits_are_read_from_the_lines_that_tables_print():
+    lines = [f"{head} {mechanism}" for head, mechanism in HEADS.items()]
+    for shown in (lines, repr(Circuit(HEADS, 7)).splitlines()):
+        assert parse_circuit(shown, ri.RetrievalTask()).mechanisms == HEADS
+    assert parse_circuit([], ri.RetrievalTask()).mechanisms == {}
+    with pytest.raises(InputError, match="expected every head once, found L0.H0 twice"):
+        parse_circuit(["L0.H0 uniform", "L0.H0 identity"], ri.RetrievalTask())
+
+
+def test_paths_are_added_one_by_one():
+    one = suppose(EMPTY, "L1.H0 s0<-s2")
+    assert one[1, 0] == OneHot((RolePath(0, 2),))
+    two = suppose(one, "L1.H0 s4<-s6")
+    assert two[1, 0] == OneHot((RolePath(0, 2), RolePath(4, 6)))
+    shared = suppose(two, "L1.H0 s0<-s4")
+    assert shared[1, 0].kind == "shared" and len(shared[1, 0].paths) == 3
+    assert suppose(shared, "L1.H0 s0<-s4") == shared
+    assert suppose(shared, "L1.H0 uniform")[1, 0] == UNIFORM
+    assert suppose(suppose(EMPTY, "L1.H0 uniform"), "L1.H0 s0<-s2") == one
+    assert suppose(shared, "L1.H0 original").mechanisms == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("L0.H0", "expected a line such as"),
+        ("", "expected a line such as"),
+        ("L0.H0 role-mean", "mechanisms: original, cut, uniform, identity, one-hot, shared"),
+        ("0.0 uniform", "expected a head such as L1.H0"),
+        ("L0.H0 one-hot s2<-s9", "expected a role from s0 to s6"),
+        ("L0.H0 s2<-s1 s2", "expected a path such as s0<-s2, found 's2'"),
+        ("L0.H0 uniform s2<-s1", "expected no paths for a uniform head"),
+    ],
+)
+def test_lines_that_say_nothing_are_refused(line, text):
+    with pytest.raises(InputError, match=text):
+        suppose(EMPTY, line)
+
+
 BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
 
 
@@ -72,13 +121,10 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
     ("act", "text"),
     [
         (lambda bench: bench.suppose("L1.H1 identity", "L9.H0 uniform"), "found L9.H0"),
-        (lambda bench: bench.suppose("L0.H7 s2<-s1"), "found L0.H7"),
         (lambda bench: bench.suppose("L0.H7 role-mean"), "found L0.H7"),
-        (lambda bench: bench.suppose("L0.H0 s0<-s9"), "role"),
         (lambda bench: bench.suppose("L0.H0 s2<-s0"), "source before its destination"),
         (lambda bench: bench.suppose(BACK), "source before its destination"),
         (lambda bench: bench.suppose(ri.Circuit({}, 3)), "5 roles"),
-        (lambda bench: bench.suppose("L0.H0 sideways"), "expected a line such as"),
         (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.attention(layer=3), "layer: expected 0 to 2, found 3"),
@@ -177,16 +223,11 @@ def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, tmp_p
     small.suppose(ri.Circuit({}, 7))
     small.suppose("L4.H0 s0<-s4")
     view = small.score()
-    assert "paper: below 0.05" in repr(view) and "paper: 0.17 to 0.89" in " ".join(
-        repr(view).split()
-    )
+    assert "paper: 0.17 to 0.89" in " ".join(repr(view).split())
     page = small.report(tmp_path / "report.html").read_text()
-    for html in (view.html, page):
-        verdict = html.partition('class="verdict')[2].partition("</p>")[0]
-        assert "intact" in verdict and "paper" not in verdict  # ours by themselves
-        assert "the paper reports a loss below 0.05 with all heads replaced" in " ".join(
-            html.split()
-        )
+    verdict = page.partition('class="verdict')[2].partition("</p>")[0]
+    assert "intact" in verdict and "paper" not in verdict  # ours by themselves
+    assert "the paper reports a loss below 0.05" in " ".join(page.split())
     assert "Mechanism and Emergence of Stacked Attention Heads" in page
     assert "paper" not in ri.verdict(view.data, small.task)  # which nobody told
     assert paper_reports(ri.EquationsTask()) == Reported("")

@@ -1,13 +1,17 @@
 """Plain-text tables, laid out by rich: columns aligned, cells wrapped where space is short."""
 
 import io
+import math
 import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Literal
 
 _PIPED = 100  # characters per line where there is no terminal
 _GAP = 2  # between columns
+_HEAD = 9  # of a column of numbers where space is short: "from the" fits
 
 
 def terminal_width() -> int:
@@ -49,7 +53,8 @@ def text_table(
         header: column names.
         rows: one cell per column each.
         right: columns to align right, such as numbers.
-        width: characters per line, beyond which cells wrap; by default as many as needed.
+        width: characters per line, beyond which cells wrap, heads of numbers first; by default as
+            many as needed.
     """
     from rich.console import Console
     from rich.rule import Rule
@@ -57,9 +62,13 @@ def text_table(
     from rich.text import Text
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for number, column in enumerate(zip(header, *rows)):
+    columns = list(zip(header, *rows))
+    wide = sum(max(map(len, column)) + _GAP for column in columns) - _GAP > (width or math.inf)
+    for number, column in enumerate(columns):
         word = max((len(word) for cell in column for word in cell.split()), default=1)
-        table.add_column(justify="right" if number in right else "left", min_width=word)
+        most = max(word, _HEAD) if wide and all(map(_is_number, column[1:])) else None
+        justify: Literal["left", "right"] = "right" if number in right else "left"
+        table.add_column(justify=justify, min_width=word, max_width=most)
     table.add_row(*map(Text, header))
     table.add_row(*(Rule(characters="-", style="") for _ in header))
     for row in rows:
@@ -74,3 +83,9 @@ def text_table(
         force_terminal=False,
     ).print(table)
     return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def _is_number(cell: str) -> bool:
+    with suppress(ValueError):
+        return not cell or math.isfinite(float(cell))
+    return False
