@@ -329,7 +329,7 @@ class Workbench:
     def _changed_from(self, before: _Step, said: str = "") -> View:
         self._tell_listeners()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
-        lines = [*[said] * bool(said), *changes, f"{self._state()} (was {before.loss:.4f})"]
+        lines = [*([said] if said else []), *changes, f"{self._state()} (was {before.loss:.4f})"]
         return View("What was supposed", self._drawn(lines), "\n".join(lines), self.loss)
 
     def _tell_listeners(self) -> None:

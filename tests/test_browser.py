@@ -105,8 +105,7 @@ def test_the_reports_table_sorts_and_its_examples_change(report):
 
 
 def test_an_arrow_a_row_and_a_cell_of_the_report_are_one_path(report):
-    path, bench = report
-    with chromium(path.as_uri()) as page:
+    with chromium(report[0].as_uri()) as page:
 
         def selected_is(name):
             marked = [one.get_attribute("data-path") for one in page.locator(".selected").all()]

@@ -64,8 +64,8 @@ def test_no_module_can_run_what_it_reads():
 
 
 def test_the_search_for_such_modules_is_not_blind():
-    for line in ("def f():\n    import marshal", "from torch import load", "torch.load(path)",
-                 "eval(text)", "numpy.load(path, allow_pickle=True)", "f(x, shell=True)"):  # fmt: skip
+    calls = "torch.load(path)", "eval(x)", "numpy.load(path, allow_pickle=True)", "f(shell=True)"
+    for line in ("def f():\n    import marshal", "from torch import load", *calls):
         assert dangers(line), line
     assert not dangers("model.eval(); torch.compile(model); re.compile(x); numpy.load(path)")
 

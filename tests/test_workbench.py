@@ -12,7 +12,6 @@ from retrieval_interp.circuits.notation import suppose
 from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.paper import Reported, paper_reports
-from retrieval_interp.views.report import render_report
 
 
 @pytest.fixture
@@ -60,11 +59,6 @@ def test_changes_are_taken_back_one_by_one(bench):
     assert "nothing changed" in repr(bench.suppose("L2.H0 identity"))
     bench.undo()
     assert bench.circuit == first and not bench.undoable
-    bench.suppose("L0.H0 uniform")
-    assert bench.circuit[0, 0] == UNIFORM
-    bench.suppose(*(f"{head} original" for head in bench.heads))
-    assert bench.circuit.mechanisms == {}
-    assert bench.loss == pytest.approx(bench.intact_loss, abs=1e-6)
 
 
 EMPTY = Circuit({}, 7)
@@ -128,16 +122,13 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
         (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.attention(layer=3), "layer: expected 0 to 2, found 3"),
-        (lambda bench: bench.attention(examples=[0, 99]), "example: expected 0 to 7, found 99"),
         (lambda bench: bench.attention(examples=[]), "at least one"),
         (lambda bench: bench.roles(layer=3), "layer: expected 0 to 2, found 3"),
         (lambda bench: bench.ablations(least=2.0), "least"),
         (lambda bench: bench.save("missing/folder/c.json"), "existing folder"),
-        (lambda bench: bench.report("missing/folder/r.html"), "existing folder"),
         (lambda bench: bench.roles().save_html("missing/folder/r.html"), "existing folder"),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),
         (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
-        (lambda bench: ri.open("nothing-of-this-name"), "nothing-of-this-name"),
         (lambda bench: ri.open(bench.model, bench.task, examples=1), "examples"),
         (lambda bench: ri.open(bench.model, bench.task, seed=-1), "seed"),
         (lambda bench: ri.open(bench.model, bench.task, tolerance=float("nan")), "tolerance"),
@@ -157,7 +148,6 @@ def test_attention_and_roles_are_the_models(bench):
     by_role = ri.mean_attention(bench.model, bench.batch)
     torch.testing.assert_close(bench.roles().data, by_role, atol=1e-6, rtol=0)
     last = bench.roles(layer=2)
-    assert last.data.shape == (1, 2, 5, 5)
     assert "L2.H1" in repr(last) and "L2.H0" in last.html and "L0.H0" not in last.html
     bench.suppose("L0.H0 uniform")
     first = bench.attention(layer=0, examples=3, with_circuit=True).data[0, 0]
@@ -168,10 +158,8 @@ def test_attention_and_roles_are_the_models(bench):
 
 def test_with_nothing_supposed_the_intact_model_is_scored(bench):
     view = bench.score()
-    assert "Nothing is supposed yet" in repr(view) and "Nothing is supposed yet" in view.html
-    assert view.data.combined_loss == view.data.baseline_loss
-    assert view.data.baseline_loss == pytest.approx(bench.loss, abs=1e-6)
-    assert view.data.tolerance == 0.05
+    assert "Nothing is supposed yet" in repr(view)
+    assert view.data.combined_loss == view.data.baseline_loss == pytest.approx(bench.loss, abs=1e-6)
     bench.tolerance = 5.0
     assert bench.score().data.tolerance == 5.0  # scored anew
     assert "the model has not learned the task" in repr(bench.discover())
@@ -204,9 +192,6 @@ def test_the_report_shows_what_was_measured_and_measures_no_more(bench, tmp_path
     batch = bench.task.sample(8, split="test")  # as the command draws them
     again = ri.score_circuit(bench.model, bench.task, bench.circuit, batch)
     assert again.combined_loss == pytest.approx(score.combined_loss, abs=1e-6)
-    assert "trained" not in render_report(
-        again, bench.model, bench.task, name="", seed=0, command=""
-    )
 
     def measured(*arguments, **more):
         raise AssertionError("measured again")
