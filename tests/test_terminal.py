@@ -102,10 +102,18 @@ def test_tables_keep_to_a_width_and_break_no_word(width):
     assert text_table(header, [row]) == text_table(header, [row], width=500)
 
 
-def test_heads_of_numbers_wrap_before_words_do():
-    header = ["path", "cross entropy, removed from the circuit", "what it does"]
-    lines = text_table(header, [["L0.H0 s2<-s1", "0.0797", "enables L2.H0 s0<-s2"]], width=60)
-    assert lines[-1].endswith("enables L2.H0 s0<-s2")
-    assert [line[14:].split("  ")[0].strip() for line in lines[:5]] == [
-        "cross", "entropy,", "removed", "from the", "circuit",
-    ]  # fmt: skip
+def test_heads_of_columns_wrap_before_cells_do():
+    header, path, does = (
+        ["path", "MSE, removed from the circuit", "does"],
+        "L0.H0 s2<-s1",
+        "enables",
+    )
+    lines = text_table(header, [[path, "0.0797", does]], width=30)
+    assert lines[-1] == f"{path}  0.0797   {does}"
+    assert [line[14:21].strip() for line in lines[:5]] == [
+        "MSE,",
+        "removed",
+        "from",
+        "the",
+        "circuit",
+    ]

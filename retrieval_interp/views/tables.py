@@ -5,13 +5,10 @@ import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Sequence
-from contextlib import suppress
-from typing import Literal
+from collections.abc import Collection, Iterable, Sequence
 
 _PIPED = 100  # characters per line where there is no terminal
 _GAP = 2  # between columns
-_HEAD = 9  # of a column of numbers where space is short: "from the" fits
 
 
 def terminal_width() -> int:
@@ -53,31 +50,24 @@ def text_table(
         header: column names.
         rows: one cell per column each.
         right: columns to align right, such as numbers.
-        width: characters per line, beyond which cells wrap, heads of numbers first; by default as
-            many as needed.
+        width: characters per line, beyond which headers wrap, and then the longest cells; words
+            are never cut. By default as many as needed.
     """
     from rich.console import Console
-    from rich.rule import Rule
     from rich.table import Table
     from rich.text import Text
 
+    sizes = _column_sizes(list(zip(header, *rows)), width)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
-    columns = list(zip(header, *rows))
-    wide = sum(max(map(len, column)) + _GAP for column in columns) - _GAP > (width or math.inf)
-    for number, column in enumerate(columns):
-        word = max((len(word) for cell in column for word in cell.split()), default=1)
-        most = max(word, _HEAD) if wide and all(map(_is_number, column[1:])) else None
-        justify: Literal["left", "right"] = "right" if number in right else "left"
-        table.add_column(justify=justify, min_width=word, max_width=most)
-    table.add_row(*map(Text, header))
-    table.add_row(*(Rule(characters="-", style="") for _ in header))
-    for row in rows:
+    for number, size in enumerate(sizes):
+        table.add_column(justify="right" if number in right else "left", width=size)
+    for row in (header, ["-" * size for size in sizes], *rows):
         table.add_row(*map(Text, row))
     text = io.StringIO()
     # Without force_jupyter=False, rich displays the table in a notebook instead of writing it.
     Console(
         file=text,
-        width=width or 10_000,
+        width=sum(sizes) + _GAP * len(sizes),
         color_system=None,
         force_jupyter=False,
         force_terminal=False,
@@ -85,7 +75,19 @@ def text_table(
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
-def _is_number(cell: str) -> bool:
-    with suppress(ValueError):
-        return not cell or math.isfinite(float(cell))
-    return False
+def _column_sizes(columns: Sequence[Sequence[str]], width: int | None) -> list[int]:
+    """Characters of each column: as needed, or less where that is too wide."""
+    from rich.cells import cell_len
+
+    def size(texts: Iterable[str]) -> int:
+        return max(1, *map(cell_len, texts))
+
+    sizes = [size(column) for column in columns]
+    room = math.inf if width is None else width - _GAP * (len(columns) - 1)
+    for least in (  # what may shrink: headers, which break at spaces, and only then cells
+        [size([*name.split(), *cells]) for name, *cells in columns],
+        [size(word for cell in column for word in cell.split()) for column in columns],
+    ):
+        while sum(sizes) > room and (able := [p for p in range(len(sizes)) if sizes[p] > least[p]]):
+            sizes[max(able, key=sizes.__getitem__)] -= 1
+    return sizes
