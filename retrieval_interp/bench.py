@@ -248,12 +248,6 @@ class Workbench:
 
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
-
-        Examples:
-            >>> import retrieval_interp as ri
-            >>> bench = ri.open("small", examples=64)
-            >>> print(f"{bench.suppose('L2.H0 one-hot s0<-s2 s4<-s6').data:.3f}")
-            0.026
         """
         return self._change(self._with_lines(lines))
 
