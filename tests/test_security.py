@@ -63,21 +63,10 @@ def test_no_module_can_run_what_it_reads():
     assert {str(path): found for path in modules if (found := dangers(path.read_text()))} == {}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import pickle",
-        "from joblib import load",
-        "from torch import load",
-        "torch.load(path)",
-        "eval(text)",
-        "numpy.load(path, allow_pickle=True)",
-        "subprocess.run(line, shell=True)",
-        "def f():\n    import marshal",
-    ],
-)
-def test_the_search_for_such_modules_is_not_blind(line):
-    assert dangers(line)
+def test_the_search_for_such_modules_is_not_blind():
+    calls = "torch.load(path)", "eval(x)", "numpy.load(path, allow_pickle=True)", "f(shell=True)"
+    for line in ("def f():\n    import marshal", "from torch import load", *calls):
+        assert dangers(line), line
     assert not dangers("model.eval(); torch.compile(model); re.compile(x); numpy.load(path)")
 
 
@@ -204,13 +193,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        bench_pages,
-        ablate_page,
-        emergence_page,
-        pytest.param(log_page, marks=needs_inspect),
-    ],
+    "make", [bench_pages, ablate_page, emergence_page, pytest.param(log_page, marks=needs_inspect)]
 )
 def test_names_do_not_become_markup(make, tmp_path, capsys):
     pages = {}
