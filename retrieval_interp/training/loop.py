@@ -1,8 +1,7 @@
 """Training a HookedTransformer on a task.
 
-The batch and the learning rate of a step depend only on the recipe and the step; a run therefore
-resumes exactly from weights and optimizer state. The final validation loss is the mean over the
-last 100 steps (paper, section 7.1).
+The batch and the learning rate of a step depend only on the recipe and the step, so that a run
+resumes exactly. The final validation loss is the mean over the last 100 steps (section 7.1).
 """
 
 import math
@@ -187,7 +186,12 @@ def _train(
                 "learning_rate": recipe.learning_rate_at(step),
                 "seconds": round(seconds, 3),
             }
-            _check_finite(row)
+            if not math.isfinite(row["train_loss"] + row["validation_loss"]):
+                raise InputError(
+                    f"training: expected finite losses, found {row['train_loss']} in training and "
+                    f"{row['validation_loss']} in validation at step {done}; lower the learning "
+                    "rate or add warm-up, and give another --out (what was saved is kept)"
+                )
             total.zero_()
             since = done
             metrics.append(row)
@@ -199,15 +203,6 @@ def _train(
             folder.save(done, seconds, model, optimizer, record | _result(metrics, done))
         on_step(done, row)
     return Trained(model.eval(), recipe, record | _result(metrics, last), metrics)
-
-
-def _check_finite(row: dict[str, Any]) -> None:
-    if not math.isfinite(row["train_loss"] + row["validation_loss"]):
-        raise InputError(
-            f"training: expected finite losses, found {row['train_loss']} in training and "
-            f"{row['validation_loss']} in validation at step {row['step']}; lower the learning "
-            "rate or add warm-up, and give another --out (what was saved is kept)"
-        )
 
 
 def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:
