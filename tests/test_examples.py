@@ -136,7 +136,7 @@ def test_a_circuit_is_drawn(tmp_path):
 SCRIPTS = [
     (
         ["suppose_a_circuit.py"],
-        ["taken back", "not below 0.05", "(2 heads left as they are): with 3 of 5 heads replaced"],
+        ["taken back", "not below 0.05", "(2 heads not replaced): with 3 of 5 heads replaced"],
     ),
     (["suppose_a_circuit.py", "L4.H0 s0<-s4"], ["with 1 of 5 heads replaced"]),
     (

@@ -178,20 +178,21 @@ def _train(
         if logged or done > last - FINAL_STEPS:
             with torch.no_grad():
                 partial = task.partial_losses(model(validation.inputs), validation).tolist()
+            train_loss, validation_loss = float(total) / (done - since), statistics.fmean(partial)
+            if not math.isfinite(train_loss + validation_loss):
+                raise InputError(
+                    f"training: expected finite losses, found {train_loss} in training and "
+                    f"{validation_loss} in validation at step {done}; lower the learning "
+                    "rate or add warm-up, and give another --out (what was saved is kept)"
+                )
             row = {
                 "step": done,
-                "train_loss": float(total) / (done - since),
-                "validation_loss": statistics.fmean(partial),
+                "train_loss": train_loss,
+                "validation_loss": validation_loss,
                 "partial_losses": partial,
                 "learning_rate": recipe.learning_rate_at(step),
                 "seconds": round(seconds, 3),
             }
-            if not math.isfinite(row["train_loss"] + row["validation_loss"]):
-                raise InputError(
-                    f"training: expected finite losses, found {row['train_loss']} in training and "
-                    f"{row['validation_loss']} in validation at step {done}; lower the learning "
-                    "rate or add warm-up, and give another --out (what was saved is kept)"
-                )
             total.zero_()
             since = done
             metrics.append(row)
