@@ -105,13 +105,10 @@ def check_paths(
 def attention_by_role(
     pattern: Float[Tensor, "batch head dest src"], roles: Int[Tensor, "batch chain role"]
 ) -> tuple[Float[Tensor, "head role role2"], Float[Tensor, "role role2"]]:
-    """Average a pattern from each role to each role of the same chain.
+    """Average a pattern from each role to each role of the same chain, and the number averaged.
 
-    Where chains share the position of the destination, to that role in all of them together.
-
-    Returns:
-        The mean over the examples and chains that have both roles, 0 where none has; and their
-        number.
+    Where chains share the position of the destination, to that role in all of them together. The
+    mean is over the examples and chains that have both roles, 0 where none has.
     """
     example = torch.arange(len(pattern), device=pattern.device)[:, None]
     of_rows = []
@@ -144,9 +141,7 @@ def attention_along(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Average one head's attention along a path, to all its sources together.
 
-    Returns:
-        The mean over the examples and chains in which the path has a source, 0 if none has; and
-        their number.
+    With how many examples and chains have a source, over which this is the mean; 0 if none has.
     """
     sources = path_sources(path, roles, pattern.shape[-1])
     count = sources.any(-1).float().sum()

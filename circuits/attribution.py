@@ -6,7 +6,7 @@
 2. First order: the gradient of the loss times the change of the patterns.
 3. Curvature, of a squared error: the same with gradients of random projections of the outputs.
 
-Estimates say which hypotheses to score; `circuits.scores` decides, exactly.
+Estimates say which hypotheses to score; `circuits.scores` scores them exactly.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,10 +85,8 @@ class Attribution:
         first = torch.cat([pair[0] for pair in pairs])
         second = torch.cat([pair[1] for pair in pairs], dim=1)
         squares = 0.5 * second.square().mean(0) if len(second) else torch.zeros_like(first)
-        return Estimate(
-            float(first.mean()), standard_error(first), float(squares.mean()),
-            standard_error(squares),
-        )  # fmt: skip
+        parts = [(float(part.mean()), standard_error(part)) for part in (first, squares)]
+        return Estimate(*parts[0], *parts[1])
 
 
 def attribute(
@@ -117,7 +115,7 @@ def attribute(
 
     Args:
         model: a hooked model; left unchanged.
-        task: gives the loss.
+        task: gives the loss, which needs a gradient.
         batch: the examples, taken 128 at a time.
         circuit: the circuit in place; by default none, the intact model.
         draws: number of draws of w per example; 0 leaves out the second term.
@@ -126,10 +124,6 @@ def attribute(
     Returns:
         An object whose `estimate(circuit)` gives the estimated change of the loss when `circuit`
         takes the place of the one in place.
-
-    Raises:
-        InputError: the model does not fit the task, the loss has no gradient (accuracy), or a
-            gradient is not finite.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -158,17 +152,13 @@ def attribute(
 
 @dataclass
 class PatternGradients:
-    """Patterns of all heads with a circuit in place, and gradients by them.
+    """Patterns of all heads with a circuit in place, and gradients by them, by layer.
 
     Attributes:
-        circuit: the circuit in place.
-        where: the positions of the examples.
-        losses: each example's loss.
-        own: what the model itself attends to, by layer.
-        used: the patterns with the circuit in place, by layer.
-        of_loss: each example's gradient of its loss, by layer.
-        of_outputs: the gradients of random projections of the outputs, scaled by the square root
-            of the loss's second derivative, by layer; none where that is not diagonal.
+        own: what the model itself attends to.
+        used: the patterns with the circuit in place.
+        of_loss: each example's gradient of its loss.
+        of_outputs: the gradients of `_random_projections` of the outputs.
     """
 
     circuit: Circuit
@@ -253,7 +243,7 @@ def pattern_gradients(
                 "through these hooks"
             )
         leaves = [shifts[layer] for layer in range(n_layers)]
-        losses = _example_means(task, outputs, batch)
+        losses = task.example_losses(outputs.float(), batch).mean(dim=1)
         if not losses.requires_grad:
             raise InputError(
                 f"attribution: expected a loss with a gradient, found that {task.loss_name} has "
@@ -269,23 +259,10 @@ def pattern_gradients(
         raise InputError(
             "attribution: expected finite gradients, found NaN or infinity; score exactly instead"
         )
-    own_layers, used_layers = ([x[layer].float() for layer in range(n_layers)] for x in (own, used))
-    return PatternGradients(
-        circuit,
-        Where.of(batch, is_causal(model)),
-        losses.detach(),
-        own_layers,
-        used_layers,
-        of_loss,
-        [torch.stack(of_layer) for of_layer in zip(*of_outputs)],
-    )
-
-
-def _example_means(
-    task: Task, outputs: Float[Tensor, "batch pos d_out"], batch: Batch
-) -> Float[Tensor, " batch"]:
-    """Each example's mean loss, in float32."""
-    return task.example_losses(outputs.float(), batch).mean(dim=1)
+    patterns = ([kept[layer].float() for layer in range(n_layers)] for kept in (own, used))
+    projections = [torch.stack(of_layer) for of_layer in zip(*of_outputs)]
+    where = Where.of(batch, is_causal(model))
+    return PatternGradients(circuit, where, losses.detach(), *patterns, of_loss, projections)
 
 
 def _random_projections(
@@ -303,9 +280,8 @@ def _random_projections(
         return random_signs(outputs.shape, generator).to(outputs.device)
 
     at = outputs.detach().float().requires_grad_()
-    (gradient,) = torch.autograd.grad(
-        _example_means(task, at, batch).sum(), at, create_graph=True, allow_unused=True
-    )
+    loss = task.example_losses(at, batch).mean(dim=1).sum()
+    (gradient,) = torch.autograd.grad(loss, at, create_graph=True, allow_unused=True)
     if not draws or gradient is None or not gradient.requires_grad:
         return []
     diagonals = []

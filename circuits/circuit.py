@@ -121,8 +121,6 @@ class Circuit:
         lines += [f"unfinished: {self.unfinished}"] if self.unfinished else []
         return "\n".join(lines) or "empty circuit: every head as it is"
 
-    # Files
-
     def to_dict(self) -> dict[str, Any]:
         """The circuit as JSON data; `from_dict` reads it back."""
         names = self.role_names
@@ -197,9 +195,6 @@ def one_suffices(paths: Sequence[HeadPath], names: Sequence[str] = ()) -> str:
     return f"any one of {heads} suffices for {paths[0].path.text(names)}"
 
 
-# Reading files
-
-
 @dataclass(frozen=True)
 class _Place:
     layer: int
@@ -209,8 +204,6 @@ class _Place:
 
 @dataclass(frozen=True)
 class _File:
-    """A circuit as JSON."""
-
     heads: tuple[dict[str, Any], ...]
     task: dict[str, Any] = field(default_factory=dict)
     role_names: tuple[str, ...] = ()

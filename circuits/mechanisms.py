@@ -75,7 +75,6 @@ class Mechanism:
         keeps_own: whether the head keeps its own attention, apart from what is cut.
         follows_paths: whether it attends along its paths and nowhere else, in equal parts.
         is_measured: whether it is measured on a model, so that nobody writes it as text.
-        color: in pictures.
         paths: the paths that it names, sorted.
     """
 
@@ -123,20 +122,15 @@ class Mechanism:
         """The same mechanism without one path; a role's other sources share its attention."""
         return self
 
-    # Reading and writing
-
     def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """What a circuit file says of it; `from_dict` reads it."""
+        paths = [list(path.ends(names)) for path in self.paths]
         values = {name: getattr(self, name) for name in self.parameters}
-        return {
-            "mechanism": self.kind,
-            "paths": [list(path.ends(names)) for path in self.paths],
-            **{n: list(v) if isinstance(v, tuple) else v for n, v in values.items()},
-        }
+        values = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+        return {"mechanism": self.kind, "paths": paths, **values}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> "Mechanism":
-        """Read its paths and parameters."""
         types = {"paths": tuple[tuple[str, str], ...], **cls.parameters}
         for key in data:
             if key not in types:
@@ -183,9 +177,6 @@ class _WithPaths(Mechanism):
         return tuple((src, 1 / len(sources)) for src in sources)
 
 
-# Heads that keep their own attention
-
-
 @dataclass(frozen=True)
 class Original(Mechanism):
     """The head's own attention, left as it is."""
@@ -200,9 +191,6 @@ class Cut(_WithPaths):
 
     kind = "cut"
     keeps_own = True
-
-
-# By role
 
 
 @dataclass(frozen=True)
@@ -335,19 +323,16 @@ class RoleMean(_ByRole):
         return f"role-mean of {len(self.paths)} paths"
 
 
-# By position or token
-
-
 class _Rule(Mechanism):
     """Attention by position or token.
 
     A position without a target, such as one whose token is new, attends to the first position; the
-    last ones, where `offset -k` has no target, to the last.
+    last ones, where `offset -k` has no target, to the last. One that `looks_ahead` attends to later
+    positions, which a causal model cannot do.
     """
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether it attends to later positions, which a causal model cannot do."""
         return False
 
     def pattern(self, where: Where) -> Pattern:
@@ -366,7 +351,6 @@ class _Rule(Mechanism):
         return pattern * (real[:, :, None] & real[:, None, :])
 
     def _rows(self, where: Where) -> Pattern:
-        """The pattern without padding."""
         raise NotImplementedError
 
     def cost(self, n_roles: int) -> int:
@@ -377,7 +361,6 @@ class _Shift(_Rule):
     """The position some places back, or ahead."""
 
     def back(self, n_positions: int) -> int:
-        """How many places."""
         return n_positions
 
     def _rows(self, where: Where) -> Pattern:
@@ -481,10 +464,9 @@ class AfterSame(Same):
 class Mean(_Rule):
     """Mean attention by position, measured; what of a head's attention does not depend on content.
 
-    Shorter sequences than those that were measured use its first rows, which attend to the same
-    positions if the model is causal. In longer ones, later positions use the mean by offset of the
-    second half of its rows, and of their attention to the first position, the sink; this needs a
-    pattern that looks back only.
+    Shorter sequences than those that were measured use its first rows. In longer ones, later
+    positions use the mean by offset of the second half of its rows, and of their attention to the
+    first position, the sink; this needs a pattern that looks back only.
 
     Attributes:
         weights: mean attention [dest src], rounded as in files.
@@ -557,15 +539,11 @@ class Mean(_Rule):
     def _bytes(self) -> bytes:
         return bytes(self.weights.contiguous().numpy().tobytes())
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash(self._bytes)
-
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Mean) and self._bytes == other._bytes)
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self._bytes)
 
 
 ORIGINAL = Original()
@@ -588,11 +566,6 @@ def along(paths: Iterable[RolePath]) -> OneHot | Shared:
 
 
 def position_rules(causal: bool, offsets: Sequence[int] = (1,)) -> list[Mechanism]:
-    """Rules by position, the simplest first, those that look ahead only without a mask.
-
-    Args:
-        causal: whether the model attends to earlier positions alone.
-        offsets: how far the `offset` rules look, both ways.
-    """
+    """Rules by position, the simplest first; without a mask, `offset` rules look both ways."""
     ways = offsets if causal else [*offsets, *(-offset for offset in offsets)]
     return [FIRST, *([] if causal else [LAST]), *map(Offset, ways)]

@@ -16,12 +16,7 @@ from retrieval_interp.tasks import InputError, Task
 
 
 def suppose(circuit: Circuit, line: str) -> Circuit:
-    """Add one line to a circuit.
-
-    Args:
-        circuit: the circuit so far.
-        line: in one of the forms above.
-    """
+    """Add one line, in one of the forms above, to a circuit."""
     words = line.split()
     written = {kind: cls for kind, cls in MECHANISMS.items() if not cls.is_measured}
     aliases = {word: long for cls in written.values() for word, long in cls.aliases.items()}
@@ -81,16 +76,9 @@ def circuit_text(circuit: Circuit, n_layers: int) -> str:
     """The circuit with one line per layer, the last layer on top; `~` marks enabling paths."""
     lines, names = [], circuit.role_names
     for layer in reversed(range(n_layers)):
-        heads = [
-            f"H{head.head} {mechanism.text(names)}"
-            for head, mechanism in circuit.mechanisms.items()
-            if head.layer == layer
-        ]
-        heads += [
-            f"H{path.head.head} ~{path.path.text(names)}"
-            for path in circuit.enabling
-            if path.head.layer == layer
-        ]
+        parts = [(head, mechanism.text(names)) for head, mechanism in circuit.mechanisms.items()]
+        parts += [(path.head, f"~{path.path.text(names)}") for path in circuit.enabling]
+        heads = [f"H{head.head} {text}" for head, text in parts if head.layer == layer]
         lines.append(f"L{layer:<3} {'; '.join(heads) or 'original'}")
     return "\n".join(lines)
 

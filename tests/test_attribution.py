@@ -6,36 +6,26 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from transformer_lens import HookedTransformerConfig
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution import (
-    attribute,
-    pattern_gradients,
-    rank_correlation,
-)
+from retrieval_interp.circuits.attribution import attribute, pattern_gradients, rank_correlation
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.circuits.notation import parse_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.test_ablation import hooks_left
-from tests.test_model import randomize
-from tests.test_own_model import Lookup, bridge_of, hooked_model
+from tests.test_model import bridge_of, randomize, without_norms
+from tests.test_own_model import Lookup, hooked_model
 
 TASK = RetrievalTask(chains=1, steps=2, dim=4)
 EMPTY = Circuit({}, 5)
 
 
-def linear_in_patterns(heads=2):
+def linear_in_patterns():
     """One layer without norms: the outputs are linear in the patterns of its heads."""
-    cfg = HookedTransformerConfig(
-        n_layers=1, n_heads=heads, d_model=16, d_head=8, n_ctx=5, d_vocab=8, d_vocab_out=8,
-        attn_only=True, act_fn="gelu_new", normalization_type=None, device="cpu", seed=0,
-    )  # fmt: skip
-    return randomize(VectorTransformer(cfg))
+    return randomize(without_norms(n_layers=1, n_ctx=5))
 
 
 TRIALS = [
@@ -87,23 +77,16 @@ def test_the_curvature_is_unbiased_and_has_its_standard_error():
         assert one.first_se > 0
 
 
-def in_precision(model, dtype):
-    for module in model.modules():
-        if hasattr(module, "cfg"):
-            module.cfg.dtype = dtype
-    return model.to(dtype).eval()
-
-
 @pytest.mark.parametrize("mlp", [True, False])
-@pytest.mark.parametrize(
-    "base", [[], ["L0.H1 uniform", "L1.H0 one-hot s0<-s2", "L1.H1 cut s0<-s1"]]
-)
+@pytest.mark.parametrize("base", [[], ["L0.H1 uniform", "L1.H0 s0<-s2", "L1.H1 cut s0<-s1"]])
 def test_first_order_equals_finite_differences(mlp, base):
     """Each head's pattern is moved a little towards another circuit's, by a hook set by hand."""
     task = RetrievalTask(chains=3, steps=2, dim=4)
-    model = in_precision(
-        randomize(build_model(ModelConfig(3, 2, 16, mlp=mlp), task)), torch.float64
-    )
+    model = randomize(build_model(ModelConfig(3, 2, 16, mlp=mlp), task))
+    for module in model.modules():
+        if hasattr(module, "cfg"):
+            module.cfg.dtype = torch.float64
+    model = model.double().eval()
     batch = task.sample(4, seed=1)
     batch = ri.Batch(batch.inputs.double(), batch.targets.double(), batch.roles)
     circuit = parse_circuit(base, task)
@@ -153,6 +136,37 @@ def test_many_effects_are_those_of_the_estimates(model, task):
     expected = [attribution.estimate(trial).effect for trial in trials]
     assert attribution.effects(trials) == pytest.approx(expected, abs=1e-6)
     assert attribution.effects([]) == []
+
+
+@pytest.mark.parametrize("kind", ["vectors", "tokens", "bridge"])
+def test_a_batch_in_parts_has_the_losses_and_estimates_of_the_whole(kind, monkeypatch):
+    """By role and by hooks; ten examples whole, then three at a time."""
+    task = RetrievalTask(chains=3, steps=2, dim=4) if kind == "vectors" else Lookup()
+    model = build_model(ModelConfig(2, 2, 16), task) if kind == "vectors" else hooked_model()
+    model = bridge_of(model) if kind == "bridge" else randomize(model).eval()
+    batch, empty = task.sample(10, seed=5), Circuit.empty(task)
+    trials = [
+        parse_circuit(lines, task)
+        for lines in (["L0.H0 uniform"], ["L1.H1 cut s0<-s2"], ["L0.H1 s2<-s1", "L1.H0 identity"])
+    ]
+
+    def numbers():
+        scorer, attribution = Scorer(model, task, batch), attribute(model, task, batch, draws=0)
+        seen.append((len(scorer.runs.parts), len(attribution.parts)))
+        losses = [scorer.losses(trial) for trial in (empty, *trials)]
+        scorer.rebase(trials[0])
+        losses += [scorer.losses(trial) for trial in (empty, *trials)]
+        estimates = [attribution.estimate(trial) for trial in trials]
+        first = torch.tensor([[each.first, each.first_se] for each in estimates])
+        return torch.stack(losses), first, ri.mean_attention(model, batch)
+
+    seen = []
+    whole = numbers()
+    for name in ("runs.hook_runs.WHOLE", "runs.hook_runs.PART", "attribution._PART"):
+        monkeypatch.setattr(f"retrieval_interp.circuits.{name}", 3)
+    for found, expected in zip(numbers(), whole):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert seen == [(1, 1), (4, 4)] and float(whole[1].abs().min()) > 0
 
 
 @pytest.fixture(scope="module")

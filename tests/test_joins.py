@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attention import (
-    attention_along,
-    attention_by_role,
-    cut_paths,
-    path_sources,
-)
+from retrieval_interp.circuits.attention import attention_along, attention_by_role, cut_paths
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.mechanisms import (
@@ -33,11 +28,12 @@ from retrieval_interp.circuits.mechanisms import (
     Where,
 )
 from retrieval_interp.circuits.notation import parse_circuit, parse_head_path
-from retrieval_interp.circuits.runs.means import mean_attention
+from retrieval_interp.circuits.runs.means import mean_attention, mean_patterns, pattern_shares
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
-from tests.test_own_model import Lookup, bridge_of, hooked_model
+from tests.test_model import bridge_of
+from tests.test_own_model import Lookup, hooked_model
 
 
 def sources_by_hand(path, chains, number):
@@ -111,26 +107,13 @@ def test_cuts_and_means_equal_the_definition_in_loops(paths, roles, causal):
 
 def test_an_absent_role_is_nowhere():
     roles = torch.tensor([[[3, 1, -1], [2, -1, 0]], [[3, -1, 1], [-1, 0, 2]]])
-    path = OneHot((RolePath(0, 1),))
-    pattern = path.pattern(Where(roles, 4))
+    pattern = OneHot((RolePath(0, 1),)).pattern(Where(roles, 4))
     assert [row.nonzero().tolist() for row in pattern] == [[[3, 1]], []]
-    shared = Shared((RolePath(0, 1), RolePath(0, 2))).pattern(Where(roles, 4))
-    assert shared[0].nonzero().tolist() == [[2, 0], [3, 1]] and shared[0].max() == 1
-    assert shared[1].nonzero().tolist() == [[3, 1]]  # the one source that is there has all of it
     mean, count = attention_by_role(torch.full((2, 1, 4, 4), 0.5).tril(), roles)
     assert count.tolist() == [[3, 1, 2], [1, 2, 1], [2, 1, 3]]
     assert mean[0, 0, 1] == 0.5 and mean[0, 1, 2] == 0
     with pytest.raises(InputError, match="found s1<-s0: s0 comes later"):
         OneHot((RolePath(1, 0),)).pattern(Where(roles, 4))
-    assert not path_sources(RolePath(1, 2), roles[:1], 4).any()
-
-
-def test_an_uninformed_last_position_is_not_taken_for_an_absent_one():
-    """Index -1 would name it."""
-    roles = torch.tensor([[[3, -1]]])
-    own = torch.full((1, 4, 4), 0.25)
-    assert torch.equal(cut_paths(own, (RolePath(0, 1), RolePath(1, 0)), roles), own)
-    assert OneHot((RolePath(1, 0),)).pattern(Where(roles, 4)).sum() == 0
 
 
 # Optional roles
@@ -334,8 +317,6 @@ def test_padded_examples_have_the_losses_that_they_have_alone(side, kind):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_means_of_padded_batches_are_those_of_single_examples(side):
-    from retrieval_interp.circuits.runs.means import mean_patterns, pattern_shares
-
     task, model = Lengths(side), hooked_model()
     batch = task.sample(12)
     total, count = torch.zeros(2, 2, 9, 9), torch.zeros(9)
@@ -352,14 +333,12 @@ def test_means_of_padded_batches_are_those_of_single_examples(side):
     torch.testing.assert_close(
         mean_attention(model, batch)[:, :, 0, 2], by_role / seen, atol=1e-5, rtol=0
     )
-    shares = pattern_shares(model, batch, {Head(0, 0): [UNIFORM, AFTER_SAME]})[Head(0, 0)]
-    lengths = [task.alone(number).inputs.shape[1] for number in range(12)]
+    kinds, singles = {Head(0, 0): [UNIFORM, AFTER_SAME]}, map(task.alone, range(12))
     single = [
-        pattern_shares(model, task.alone(number), {Head(0, 0): [UNIFORM, AFTER_SAME]})[Head(0, 0)]
-        for number in range(12)
+        (pattern_shares(model, one, kinds)[Head(0, 0)], one.inputs.shape[1]) for one in singles
     ]
-    for place, share in enumerate(shares):
-        expected = sum(s[place] * n for s, n in zip(single, lengths)) / sum(lengths)
+    for place, share in enumerate(pattern_shares(model, batch, kinds)[Head(0, 0)]):
+        expected = sum(of_one[place] * n for of_one, n in single) / sum(n for _, n in single)
         assert share == pytest.approx(expected, abs=1e-5)
 
 

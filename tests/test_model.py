@@ -5,10 +5,13 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from transformer_lens import HookedTransformer
+from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens.components.attention import Attention
 from transformer_lens.components.transformer_block import TransformerBlock
+from transformer_lens.config import TransformerBridgeConfig
+from transformer_lens.model_bridge.bridge import TransformerBridge
 
+from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 
@@ -39,6 +42,31 @@ def plain_transformer(model, inputs, mlp):
             residual = residual + hidden @ w["mlp.W_out"] + w["mlp.b_out"]
     residual = F.layer_norm(residual, (width,), weights["ln_final.w"], weights["ln_final.b"])
     return residual @ weights["unembed.W_U"] + weights["unembed.b_U"]
+
+
+def stock_transformer(tokenizer=None, **cfg):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        return HookedTransformer(HookedTransformerConfig(**cfg), tokenizer).eval()
+
+
+def bridge_of(model):
+    """A bridge with a HookedTransformer's weights."""
+    names = "n_layers n_heads d_model d_head d_mlp n_ctx d_vocab d_vocab_out attn_only"
+    sizes = {name: getattr(model.cfg, name) for name in (*names.split(), "normalization_type")}
+    sizes |= {"act_fn": "gelu_new", "positional_embedding_type": "standard"}
+    cfg = TransformerBridgeConfig(**sizes)
+    bridge = TransformerBridge.boot_native(cfg)
+    bridge.load_state_dict(as_bridge(dict(model.named_parameters())), strict=True)
+    return bridge.eval()
+
+
+def without_norms(n_layers=3, n_ctx=15):
+    cfg = HookedTransformerConfig(
+        n_layers=n_layers, n_heads=2, d_model=16, d_head=8, n_ctx=n_ctx, d_vocab=8, d_vocab_out=8,
+        attn_only=True, act_fn="gelu_new", normalization_type=None, device="cpu", seed=0,
+    )  # fmt: skip
+    return VectorTransformer(cfg)
 
 
 def randomize(model):
@@ -96,37 +124,12 @@ def test_hooks_may_write_into_what_they_get(task, model):
     changed.sum().backward()
 
 
-def test_hooks_caches_and_partial_runs_work(task, model):
-    inputs = task.sample(4).inputs
-    whole, cache = model.run_with_cache(inputs)
-    assert cache["blocks.1.attn.hook_pattern"].shape == (4, 2, task.n_positions, task.n_positions)
-    middle = model(inputs, stop_at_layer=2)
-    torch.testing.assert_close(middle, cache["blocks.2.hook_resid_pre"])
-    torch.testing.assert_close(model(middle, start_at_layer=2), whole)
-
-    def silence(z, hook):
-        return torch.zeros_like(z)
-
-    changed = model.run_with_hooks(inputs, fwd_hooks=[("blocks.0.attn.hook_z", silence)])
-    assert not torch.allclose(changed, whole)
-    with model.hooks(fwd_hooks=[("blocks.0.attn.hook_z", silence)]):
-        torch.testing.assert_close(model(inputs), changed)
-    torch.testing.assert_close(model(inputs), whole)
-
-
 def test_the_weights_open_in_a_stock_hooked_transformer(task, model):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        stock = HookedTransformer(model.cfg)
+    stock = stock_transformer(**vars(model.cfg))
     stock.load_state_dict(model.state_dict(), strict=True)
     inputs = task.sample(4).inputs
     outputs = stock(inputs @ stock.W_E, start_at_layer=0)
     torch.testing.assert_close(outputs, model(inputs))
-
-
-def bridge_weights(model):
-    """HookedTransformer's weights under TransformerBridge's names and in its shapes."""
-    return as_bridge(dict(model.named_parameters()))
 
 
 def as_bridge(ours, cfg=None):
@@ -158,26 +161,7 @@ def as_bridge(ours, cfg=None):
 
 
 def test_the_weights_open_in_a_transformer_bridge_with_the_same_outputs(task, model):
-    from transformer_lens.config import TransformerBridgeConfig
-    from transformer_lens.model_bridge.bridge import TransformerBridge
-
-    cfg = model.cfg
-    bridge = TransformerBridge.boot_native(
-        TransformerBridgeConfig(
-            n_layers=cfg.n_layers,
-            n_heads=cfg.n_heads,
-            d_model=cfg.d_model,
-            d_head=cfg.d_head,
-            d_mlp=cfg.d_mlp,
-            n_ctx=cfg.n_ctx,
-            d_vocab=cfg.d_vocab,
-            d_vocab_out=cfg.d_vocab_out,
-            act_fn="gelu_new",
-            normalization_type="LN",
-            positional_embedding_type="standard",
-        )
-    )
-    bridge.load_state_dict(bridge_weights(model), strict=True)
+    bridge = bridge_of(model)
     inputs = task.sample(4).inputs
     # The bridge reads token numbers only, so the vectors enter behind its embedding.
     outputs = bridge.run_with_hooks(

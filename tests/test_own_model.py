@@ -1,21 +1,17 @@
 """Tasks and models that are not this project's: tokens, HookedTransformer, TransformerBridge."""
 
-import warnings
-
 import pytest
 import torch
 import torch.nn.functional as F
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Scorer
+from retrieval_interp.circuits import RolePath, Scorer
 from retrieval_interp.circuits.hooks.hooked import Hooked
-from retrieval_interp.circuits.mechanisms import OneHot, RoleMean, Shared, Where
-from retrieval_interp.tasks import InputError
+from retrieval_interp.circuits.mechanisms import OneHot, RoleMean, Where
 from tests.test_ablation import naive_outputs
-from tests.test_model import bridge_weights, randomize
+from tests.test_model import bridge_of, randomize, stock_transformer
 
 
 class Lookup(ri.Task):
@@ -40,17 +36,10 @@ class Lookup(ri.Task):
 
 
 SIZES = {
-    "n_layers": 2,
-    "n_heads": 2,
-    "d_model": 16,
-    "d_head": 8,
-    "d_mlp": 32,
-    "n_ctx": 13,
-    "d_vocab": 13,
-    "d_vocab_out": 13,
-    "act_fn": "gelu_new",
+    "n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8, "d_mlp": 32, "n_ctx": 13,
+    "d_vocab": 13, "d_vocab_out": 13, "act_fn": "gelu_new",
     "normalization_type": "LN",
-}
+}  # fmt: skip
 CIRCUITS = [
     [],
     ["L0.H0 uniform", "L1.H1 uniform"],
@@ -72,23 +61,13 @@ def hooked():
     return hooked_model()
 
 
-def hooked_model():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        model = HookedTransformer(HookedTransformerConfig(**SIZES, seed=0, device="cpu"))
-    return randomize(model).eval()
+def hooked_model(**sizes):
+    return randomize(stock_transformer(**{**SIZES, "seed": 0, "device": "cpu", **sizes}))
 
 
 @pytest.fixture(scope="module")
 def bridge(hooked):
     return bridge_of(hooked)
-
-
-def bridge_of(hooked):
-    cfg = TransformerBridgeConfig(**SIZES, positional_embedding_type="standard")
-    bridge = TransformerBridge.boot_native(cfg)
-    bridge.load_state_dict(bridge_weights(hooked), strict=True)
-    return bridge.eval()
 
 
 @pytest.mark.parametrize("lines", CIRCUITS)
@@ -172,13 +151,6 @@ def test_heads_that_share_keys_and_values_get_their_own(task):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
-def shortformer():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        cfg = {**SIZES, "positional_embedding_type": "shortformer", "seed": 1, "device": "cpu"}
-        return randomize(HookedTransformer(HookedTransformerConfig(**cfg))).eval()
-
-
 @torch.no_grad()
 def test_no_layer_is_left_out_where_that_would_change_the_numbers(task, hooked):
     """A hook of the user's in front of a layer, and positions that every layer adds anew."""
@@ -189,17 +161,14 @@ def test_no_layer_is_left_out_where_that_would_change_the_numbers(task, hooked):
         expected = task.example_losses(naive_outputs(hooked, circuit, batch), batch)
         found = Scorer(hooked, task, batch).losses(circuit)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    model = shortformer()
+    model = hooked_model(positional_embedding_type="shortformer", seed=1)
     expected = task.example_losses(naive_outputs(model, circuit, batch), batch)
     torch.testing.assert_close(Scorer(model, task, batch).losses(circuit), expected)
 
 
 def test_what_enables_what_is_left_out_where_it_cannot_be_known(task):
     """Rotary attention: the pattern is more than queries times keys."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        cfg = {**SIZES, "positional_embedding_type": "rotary", "rotary_dim": 8, "device": "cpu"}
-        model = randomize(HookedTransformer(HookedTransformerConfig(**cfg, seed=0))).eval()
+    model = hooked_model(positional_embedding_type="rotary", rotary_dim=8)
     bench = ri.open(model, task, examples=8)
     bench.suppose("L0.H0 s2<-s1", "L1.H0 s0<-s2")
     view = bench.score()
@@ -208,73 +177,13 @@ def test_what_enables_what_is_left_out_where_it_cannot_be_known(task):
     assert "Enabled paths are not shown" in view.html
 
 
-class Broken(Lookup):
-    """A task that gets one thing wrong."""
-
-    def __init__(self, **wrong):
-        self.wrong = wrong
-
-    @property
-    def role_names(self):
-        return self.wrong.get("role_names", ("s0", "s1", "s2"))
-
-    @property
-    def role_labels(self):
-        return self.wrong.get("role_labels", self.role_names)
-
-    def sample(self, n, *arguments, **options):
-        batch = super().sample(n, *arguments, **options)
-        return ri.Batch(batch.inputs, batch.targets, self.wrong.get("roles", batch.roles))
-
-    def example_losses(self, outputs, batch):
-        return self.wrong.get("losses", lambda losses: losses)(
-            super().example_losses(outputs, batch)
-        )
-
-
-@pytest.mark.parametrize(
-    ("wrong", "text"),
-    [
-        (
-            {"role_names": ("query", "key", "the value")},
-            "different words .* found 'the value' for s2",
-        ),
-        ({"role_names": ("query", "s0", "value")}, "numbers, found 's0' for s1"),
-        ({"role_names": ("key", "key", "value")}, "found 'key' for s1"),
-        ({"role_labels": ("one",)}, "expected a label and a symbol for each of 3 roles"),
-        ({"roles": torch.zeros(8, 4, 2, dtype=torch.long)}, "expected the task's 3 roles"),
-        ({"roles": torch.zeros(8, 0, 3, dtype=torch.long)}, "whole numbers of shape"),
-        (
-            {"roles": torch.full((8, 4, 3), 99)},
-            "positions 0 to 12, or -1 where absent, found 99 to 99",
-        ),
-        ({"roles": torch.full((8, 4, 3), -2)}, "found -2 to -2"),
-        (
-            {"losses": lambda losses: losses[:3]},
-            r"example_losses of shape \[8, asked\].*found float32 of \[3, 1",
-        ),
-    ],
-)
-def test_a_task_that_is_wrong_is_refused_at_once(hooked, wrong, text):
-    with pytest.raises(InputError, match=text):
-        ri.open(hooked, Broken(**wrong), examples=8)
-
-
 def test_a_position_with_several_roles_attends_along_the_paths_of_all():
-    from retrieval_interp.circuits.circuit import RolePath
-
     roles = torch.tensor([[[2, 1, 0], [3, 2, 0]]])  # position 2 is s0 of one chain, s1 of another
     both = OneHot((RolePath(0, 1), RolePath(1, 2)))
     pattern = both.pattern(Where(roles, 4))[0]
     assert pattern[2].tolist() == [0.5, 0.5, 0, 0] and pattern[3].tolist() == [0, 0, 1, 0]
     assert pattern[1].tolist() == [1, 0, 0, 0]
-    three = Shared((RolePath(0, 1), RolePath(0, 0), RolePath(1, 2)))
-    pattern = three.pattern(Where(roles, 4))[0]
-    torch.testing.assert_close(pattern[2], torch.tensor([1, 1, 1, 0]) / 3)
     weighted = RoleMean((RolePath(0, 1), RolePath(1, 2)), (0.6, 0.2))
     pattern = weighted.pattern(Where(roles, 4))[0]
     torch.testing.assert_close(pattern[2], torch.tensor([0.1, 0.3, 0, 0]))
     torch.testing.assert_close(pattern[3], torch.tensor([0, 0, 0.6, 0]))
-    same = torch.tensor([[[3, 1, 1]]])  # two sources at one place
-    shared = Shared((RolePath(0, 1), RolePath(0, 2)))
-    assert shared.pattern(Where(same, 4))[0, 3].tolist() == [0, 1, 0, 0]

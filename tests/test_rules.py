@@ -24,8 +24,8 @@ from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.test_ablation import naive_outputs
-from tests.test_model import randomize
-from tests.test_own_model import Lookup, bridge_of, hooked_model
+from tests.test_model import bridge_of, randomize
+from tests.test_own_model import Lookup, hooked_model
 
 TOKENS = torch.tensor([[7, 3, 5, 3, 3, 5]])
 RULES = (FIRST, PREVIOUS, Offset(3), SAME, AFTER_SAME)

@@ -4,19 +4,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformer_lens import HookedTransformerConfig
 
 from retrieval_interp.circuits import ablated, mean_attention
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
-    MECHANISMS,
     ORIGINAL,
     UNIFORM,
     Cut,
     OneHot,
+    Shared,
 )
-from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.make_runs import Runs, make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
@@ -24,7 +22,7 @@ from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.test_ablation import naive_outputs
 from tests.test_mechanisms import ORDER, PATHS
-from tests.test_model import randomize
+from tests.test_model import randomize, without_norms
 
 TASK = RetrievalTask(chains=3, steps=2, dim=4)
 BATCH = TASK.sample(4, seed=3)
@@ -33,14 +31,6 @@ MODELS = {
     for mlp in (True, False)
     for heads in (1, 2)
 }
-
-
-def without_norms():
-    cfg = HookedTransformerConfig(
-        n_layers=3, n_heads=2, d_model=16, d_head=8, n_ctx=15, d_vocab=8, d_vocab_out=8,
-        attn_only=True, act_fn="gelu_new", normalization_type=None, device="cpu", seed=0,
-    )  # fmt: skip
-    return VectorTransformer(cfg)
 
 
 def bidirectional():
@@ -52,25 +42,17 @@ def bidirectional():
 
 
 ONE_PER_DEST = {dest: [src for d, src in PATHS if d == dest] for dest in ORDER}
-shared = st.sets(st.sampled_from(PATHS), max_size=5)
+shared = st.sets(st.sampled_from([RolePath(*path) for path in PATHS]), max_size=5)
 mechanism = st.one_of(
-    st.sampled_from(["original", "uniform", "identity"]),
-    st.tuples(st.sampled_from(["shared", "cut"]), shared),
+    st.sampled_from([ORIGINAL, UNIFORM, IDENTITY]),
+    st.builds(lambda kind, paths: kind(tuple(paths)), st.sampled_from([Shared, Cut]), shared),
 )
 heads = st.tuples(st.integers(0, 2), st.integers(0, 1))
 drawn = st.dictionaries(heads, mechanism, max_size=6)
 
 
 def circuit_from(data, n_heads):
-    mechanisms = {}
-    for head, kind in data.items():
-        if head[1] >= n_heads:
-            continue
-        if isinstance(kind, str):
-            mechanisms[Head(*head)] = MECHANISMS[kind]()
-        else:
-            mechanisms[Head(*head)] = MECHANISMS[kind[0]](tuple(RolePath(*p) for p in kind[1]))
-    return Circuit(mechanisms, 5)
+    return Circuit({Head(*head): each for head, each in data.items() if head[1] < n_heads}, 5)
 
 
 def naive(model, circuit, batch=BATCH):

@@ -83,25 +83,22 @@ WRONG = [
     (scalar, "if one thing is asked, found float32 of []"),
     (like(vocabulary=("a", "b")), "tokens below 2, as the vocabulary has words, found 12"),
     (losing(torch.Tensor.bool), "if one thing is asked, found bool of [8, 1]"),
-    (
-        changing("inputs", lambda x: x - 1),
-        "12, which the model knows, found -1 to 11",
-    ),
-    (
-        changing("inputs", lambda x: x + 1),
-        "12, which the model knows, found 1 to 13",
-    ),
-    (
-        changing("inputs", torch.Tensor.float),
-        "which the model knows, found float32",
-    ),
+    (changing("inputs", lambda x: x - 1), "12, which the model knows, found -1 to 11"),
+    (changing("inputs", lambda x: x + 1), "12, which the model knows, found 1 to 13"),
+    (changing("inputs", torch.Tensor.float), "which the model knows, found float32"),
     (changing("inputs", lambda x: x.repeat(1, 2)), "at most 13 tokens, for which the model has"),
-    (
-        changing("targets", lambda x: x[:3]),
-        "as a tensor, found int64 of [3, 4]",
-    ),
+    (changing("targets", lambda x: x[:3]), "as a tensor, found int64 of [3, 4]"),
     (changing("roles", torch.Tensor.byte), "expected roles as int64, whole numbers of shape"),
     (changing("roles", lambda x: x > 9), "[batch, chain, role], found bool of [8, 4, 3]"),
+    (changing("roles", lambda x: x[..., :2]), "expected the task's 3 roles"),
+    (changing("roles", lambda x: x[:, :0]), "whole numbers of shape"),
+    (changing("roles", lambda x: x * 0 + 99), "0 to 12, or -1 where absent, found 99 to 99"),
+    (changing("roles", lambda x: x * 0 - 2), "found -2 to -2"),
+    (like(role_names=("query", "key", "the value")), "found 'the value' for s2"),
+    (like(role_names=("query", "s0", "value")), "found 's0' for s1"),
+    (like(role_names=("key", "key", "value")), "found 'key' for s1"),
+    (like(role_labels=("one",)), "expected a label and a symbol for each of 3 roles"),
+    (losing(lambda losses: losses[:3]), "of shape [8, asked]"),
     (changing("attention_mask", lambda _: [[1] * 13] * 8), "attention_mask of shape [8, 13], True"),
 ]
 

@@ -24,12 +24,7 @@ _KEPT = 64_000_000  # weights of patterns that are kept
 
 
 class Patterns:
-    """The patterns of mechanisms on a batch; of many circuits, most have most in common.
-
-    Args:
-        batch: the batch.
-        causal: whether the model masks later positions.
-    """
+    """The patterns of mechanisms on a batch, kept, as many circuits have most in common."""
 
     def __init__(self, batch: Batch, causal: bool):
         self.where = Where.of(batch, causal)
@@ -37,7 +32,6 @@ class Patterns:
         self._numbers = 0
 
     def __call__(self, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
-        """The pattern of a mechanism."""
         pattern = self._kept.pop(mechanism, None)
         if pattern is None:
             pattern = mechanism.pattern(self.where)
@@ -51,7 +45,6 @@ class Patterns:
 def _circuit_hooks(
     model: Any, circuit: Circuit, batch: Batch, first_layer: int, pattern_of: Patterns
 ) -> list[tuple[str, PatternHook]]:
-    """Hooks that replace the attention of a circuit's heads, from a layer on."""
     layers: dict[int, dict[int, Mechanism]] = {}
     for head, mechanism in circuit.mechanisms.items():
         if head.layer >= first_layer:
@@ -65,11 +58,9 @@ def _circuit_hooks(
             for layer, heads in layers.items()
             for hook in value_hooks(layer, heads, pattern_of, batch, is_causal(model))
         ]
+    replace = partial(_replace_heads, pattern_of=pattern_of, batch=batch)
     return [
-        (
-            pattern_hook_name(layer),
-            partial(_replace_heads, mechanisms=heads, pattern_of=pattern_of, batch=batch),
-        )
+        (pattern_hook_name(layer), partial(replace, mechanisms=heads))
         for layer, heads in layers.items()
     ]
 
@@ -107,11 +98,10 @@ def ablated(
 ) -> Iterator[Any]:
     """Run a model with a circuit in place of its attention.
 
-    The pattern of every head that the circuit names is replaced after the softmax:
+    The pattern of every head that the circuit names is replaced after the softmax, so the head
+    writes pattern(mechanism) · values. In a `cut` head the attention of its paths is set to zero
+    and the rest kept, without rescaling.
 
-        head output = pattern(mechanism) · values        instead of softmax(q·k / √d_head) · values
-
-    In a `cut` head the attention of its paths is set to zero and the rest kept, without rescaling.
     Blocks nest: an inner one acts after an outer one on the same head. Leaving a block, normally or
     by an exception, removes only the hooks that it set.
 
@@ -121,10 +111,6 @@ def ablated(
         batch: the batch that will be run; its roles place the paths.
         first_layer: apply the circuit from this layer on, for runs with `start_at_layer`.
         known: patterns of this batch, kept from other circuits.
-
-    Raises:
-        InputError: the circuit names a head or role that does not exist, a path violates the mask,
-            or a hook did not fire, which would silently leave its head as it was.
 
     Examples:
         >>> import retrieval_interp as ri

@@ -60,14 +60,12 @@ class Hooked:
         """
         if not self.is_transformer and "pattern" not in self._found:
             results: list[Tensor] = []
-            self.model.run_with_hooks(
-                batch.inputs[:1],
-                **call_options(batch[:1]),
-                fwd_hooks=[
-                    (pattern_hook_name(0), lambda pattern, hook: torch.zeros_like(pattern)),
-                    ("blocks.0.attn.hook_z", lambda z, hook: results.append(z)),
-                ],
-            )
+            hooks = [
+                (pattern_hook_name(0), lambda pattern, hook: torch.zeros_like(pattern)),
+                ("blocks.0.attn.hook_z", lambda z, hook: results.append(z)),
+            ]
+            with self.model.hooks(fwd_hooks=hooks):
+                self.run(batch[:1])
             if not results:
                 raise InputError(
                     "ablation: expected blocks.0.attn.hook_z to fire, but it did not; the model "

@@ -1,8 +1,4 @@
-"""The weights of a bridge by HookedTransformer's names, read once.
-
-A `TransformerBridge` finds and reshapes a weight each time that it is read, which takes longer than
-what role runs compute from it.
-"""
+"""The weights of a bridge by HookedTransformer's names, read once, as reading them is slow."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +14,8 @@ def plain_weights(model: Any) -> SimpleNamespace:
     def block(of: Any) -> SimpleNamespace:
         names = [f"{kind}_{what}" for what in "QKVO" for kind in "Wb"]
         attn = {name: getattr(of.attn, name).contiguous() for name in names}
-        parts = SimpleNamespace(ln1=norm(of.ln1), attn=SimpleNamespace(**attn))
-        parts.attn.attn_scale = cfg.d_head**0.5
+        attn = SimpleNamespace(**attn, attn_scale=cfg.d_head**0.5)
+        parts = SimpleNamespace(ln1=norm(of.ln1), attn=attn)
         if not cfg.attn_only:
             names = ["W_in", "b_in", "W_out", "b_out"]
             parts.ln2 = norm(of.ln2)

@@ -25,8 +25,7 @@ class Attention(StockAttention):
     """TransformerLens's attention; compiled, one matrix product gives queries, keys and values.
 
     Uncompiled, the stock code runs, because hooks may write into the tensors they get, which must
-    then not be views of one tensor. It also runs if the three inputs differ or the weights are of a
-    special kind.
+    then not be views of one tensor.
     """
 
     def calculate_qkv_matrices(

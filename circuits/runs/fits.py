@@ -49,7 +49,6 @@ def draw_batch(task: Task, n: int, seed: int, device: str | torch.device, split:
 
 
 def _check_draws(task: Task, n: int, seed: int, device: str | torch.device) -> None:
-    """Check that a task draws other examples for another split, seed and start."""
     others: dict[str, Any] = {"split": "test"}
     if not task.fixed:
         others["seed"] = seed + 1 if seed < _SEEDS else seed - 1
@@ -73,7 +72,6 @@ def _check_draws(task: Task, n: int, seed: int, device: str | torch.device) -> N
 
 
 def _check_call(method: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> None:
-    """Check that a method takes what it is called with."""
     try:
         inspect.signature(method).bind(*arguments, **options)
     except TypeError as error:
@@ -204,7 +202,6 @@ def check_model_fits(model: Any, batch: Batch, task: Task) -> None:
 
 
 def _check_tokens(tokens: Tensor, cfg: Any) -> None:
-    """Check that a model knows every token and has a place for it."""
     known = tokens.dtype in (torch.int32, torch.long)
     # An embedding reads -1 as its last token.
     if not known or not 0 <= int(tokens.min()) <= int(tokens.max()) < cfg.d_vocab:

@@ -50,7 +50,6 @@ class HookRuns:
 
     @torch.no_grad()
     def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
-        """Run a circuit from the first layer on."""
         residuals: list[Tensor] = []
         n_layers = self.model.cfg.n_layers if self.starts_anywhere else 0
 

@@ -9,16 +9,14 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Head, RolePath
+from retrieval_interp.circuits.hooks.ablated import Patterns
 from retrieval_interp.circuits.hooks.hooked import call_options, is_causal, pattern_hook_name
-from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean, Where
+from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
 from retrieval_interp.circuits.runs.hook_runs import parts_of
 from retrieval_interp.tasks import Batch, InputError
 
 _NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads
 _AT_ONCE = 50_000_000  # weights of the patterns that are held at once
-
-
-# Of losses
 
 
 def mean_loss(losses: Float[Tensor, "batch target"]) -> float:
@@ -29,9 +27,6 @@ def mean_loss(losses: Float[Tensor, "batch target"]) -> float:
 def standard_error(losses: Float[Tensor, " batch"]) -> float:
     """The standard error of the mean over n examples, s / √n; 0 for a single one."""
     return float(losses.std()) / len(losses) ** 0.5 if len(losses) > 1 else 0.0
-
-
-# Of attention by role
 
 
 def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role role2"]:
@@ -92,9 +87,6 @@ def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
     return RoleMean(tuple(weights), tuple(weights.values()))
 
 
-# Of attention by position
-
-
 @torch.no_grad()
 def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest src"]:
     """Mean attention by position, over the examples that have it (`_asked`).
@@ -124,9 +116,7 @@ def head_means(
 ) -> dict[Head, tuple[Mechanism, float]]:
     """The mean of every head, by position or by role, whichever shares more with its patterns.
 
-    A mean by role says little where positions have no role, and one by position where roles move.
-    With the share of the head's attention that it has. `attention` is the mean by role, where it
-    is allowed.
+    With the share of the head's attention that it has. `attention` is the mean by role.
     """
     by_role = batch.roles.shape[-1] > 1
     means: dict[Head, list[Mechanism]] = {
@@ -136,9 +126,6 @@ def head_means(
     shares = pattern_shares(model, batch, means)
     best = {head: max(range(len(own)), key=own.__getitem__) for head, own in shares.items()}
     return {head: (means[head][at], shares[head][at]) for head, at in best.items()}
-
-
-# What patterns share with mechanisms
 
 
 def pattern_shares(
@@ -174,22 +161,14 @@ def role_shares(
 def _shared_rows(
     model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
 ) -> Iterator[tuple[Batch, Head, int, Float[Tensor, "batch dest"]]]:
-    """Of each part of a batch, head and mechanism, what every row shares with the mechanism."""
     for part in _parts(model, batch):
-        where, rules = Where.of(part, is_causal(model)), dict[Mechanism, Tensor]()
+        pattern_of = Patterns(part, is_causal(model))
         patterns = read_patterns(model, part, Tensor.float)
         for head, of_head in mechanisms.items():
             for place, mechanism in enumerate(of_head):
-                wanted = rules.get(mechanism)
-                if wanted is None:
-                    wanted = mechanism.pattern(where)
-                    if not (mechanism.paths or mechanism.is_measured):  # others have it, too
-                        rules[mechanism] = wanted
-                shared = torch.minimum(patterns[head.layer][:, head.head], wanted).sum(-1)
+                own = patterns[head.layer][:, head.head]
+                shared = torch.minimum(own, pattern_of(mechanism)).sum(-1)
                 yield part, head, place, shared
-
-
-# Reading patterns
 
 
 @torch.no_grad()
@@ -217,7 +196,6 @@ def _asked(batch: Batch, causal: bool) -> Float[Tensor, "batch pos"]:
 
 
 def _from_start(x: Tensor, batch: Batch, dims: tuple[int, ...]) -> Tensor:
-    """Positions moved so that each example starts at 0."""
     real = batch.attention_mask
     return x if real is None else shifted(x, -first_real(real), dims)
 

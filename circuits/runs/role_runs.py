@@ -1,17 +1,10 @@
 """Running a plain transformer under many circuits, computing only what can change the answer.
 
 The residual stream of one run, the base, is kept by role, [batch chain d_model], after every layer.
-For another circuit
-
-1. *affected* roles are followed upwards: a role whose attention row differs from the base's, or
-   that attends to an affected role, is affected from there on;
-2. *needed* roles are followed downwards from the scored role s0: whatever a needed role attends to
-   is needed one layer below;
-3. only roles that are both are computed, layer by layer; all others equal the base's, exactly.
-
-The base itself is computed only where a run needs it. What a layer computes from a role (queries,
-keys and values) is computed when first asked for and shared by all circuits that leave the role
-unchanged. A row that a circuit fixes needs only values.
+In another circuit a role is *affected* from the layer on in which its attention row differs from
+the base's or attends to an affected role; it is *needed* if the scored role s0 attends to it later,
+directly or not. Only roles that are both are computed; all others equal the base's, exactly. The
+base, and queries, keys and values, are computed when a run first needs them.
 """
 
 from collections.abc import Callable
@@ -69,13 +62,10 @@ Rows = list[list[list[Row]]]  # by layer, head and role
 
 
 class LayerInput:
-    """The input of a layer in one run: the stream by role, and what the layer computes from it.
+    """The input of a layer (None after the last): the stream by role, and what comes of it.
 
-    Args:
-        block: the layer; None after the last.
-        residual: the stream before it, [batch chain d_model] per role, as far as it is known.
-        base: the same of the base, which has all other roles.
-        keep: whether queries, keys and values are kept.
+    `residual` is the stream before it, as far as it is known; `base` has all other roles. `keep`
+    says whether queries, keys and values are kept.
     """
 
     def __init__(
@@ -90,13 +80,11 @@ class LayerInput:
         self.normalized: dict[int, Tensor] = {}
 
     def at(self, role: int) -> Float[Tensor, "batch chain d_model"]:
-        """The stream at a role."""
         if role in self.residual or self.base is None:
             return self.residual[role]
         return self.base.at(role)
 
     def read(self, what: What, head: int, role: int) -> Float[Tensor, "batch chain d_head"]:
-        """A head's query, key or value at a role."""
         if role not in self.residual and self.base is not None:
             return self.base.read(what, head, role)
         key = (what, head, role)
@@ -111,7 +99,6 @@ class LayerInput:
         return projected
 
     def joined(self, what: What, head: int, roles: list[int]) -> Float[Tensor, "batch pos d_head"]:
-        """Queries, keys or values at all positions of some roles."""
         return torch.cat([self.read(what, head, role) for role in roles], dim=1)
 
     def replacing(self, base: "LayerInput", affected: set[int]) -> "LayerInput":
@@ -245,18 +232,14 @@ class RoleRuns:
             inputs.normalized.clear()  # as large as the stream and quick to recompute
         return _Run(circuit, base, rows, layers, affected)
 
-    # Dependencies between roles
-
     def _rows(self, circuit: Circuit) -> Rows:
-        """The attention row of every layer, head and role."""
         circuit.check_fits(self.cfg.n_layers, self.cfg.n_heads)
-        return [
-            [
-                [Row.of(circuit[layer, head], dest) for dest in self.all_roles]
-                for head in range(self.cfg.n_heads)
-            ]
-            for layer in range(self.cfg.n_layers)
-        ]
+
+        def rows(layer: int, head: int) -> list[Row]:
+            return [Row.of(circuit[layer, head], dest) for dest in self.all_roles]
+
+        layers, heads = range(self.cfg.n_layers), range(self.cfg.n_heads)
+        return [[rows(layer, head) for head in heads] for layer in layers]
 
     def _affected(
         self, rows: list[list[Row]], base: list[list[Row]], affected: set[int]
@@ -290,8 +273,6 @@ class RoleRuns:
         seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
         return [{src for src, yes in enumerate(row) if yes} for row in seen.tolist()]
 
-    # Layers
-
     def _layer(
         self, layer: int, inputs: LayerInput, rows: list[list[Row]], dests: list[int]
     ) -> dict[int, Float[Tensor, "batch chain d_model"]]:
@@ -307,7 +288,6 @@ class RoleRuns:
     def _head(
         self, head: int, row: list[Row], dests: list[int], inputs: LayerInput
     ) -> Float[Tensor, "dest batch chain d_model"]:
-        """What a head writes at some roles, without the output bias."""
         attn = inputs.block.attn
         z = attn.W_V.new_zeros(len(dests), len(self.mask), self.n_chains, self.cfg.d_head)
         together: dict[Mechanism | None, list[int]] = {}  # places of those with one pattern
@@ -344,7 +324,6 @@ class RoleRuns:
         return between
 
     def _pattern(self, mechanism: Mechanism) -> Float[Tensor, "batch pos pos"]:
-        """A mechanism's pattern, with positions by role."""
         if mechanism not in self._patterns:
             pattern = mechanism.pattern(self.where).expand(len(self.positions), -1, -1)
             example = torch.arange(len(pattern), device=pattern.device)[:, None, None]
@@ -353,7 +332,6 @@ class RoleRuns:
         return self._patterns[mechanism]
 
     def _cut(self, pattern: Tensor, row: list[Row], dests: list[int], sources: list[int]) -> None:
-        """Set the attention of cut paths to zero, in place."""
         own = torch.eye(self.n_chains, dtype=torch.bool, device=pattern.device)
         shape = (-1, self.n_chains)
         by_role = pattern.unflatten(2, shape).unflatten(1, shape)  # [batch dest chain src chain]
