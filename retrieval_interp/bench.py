@@ -1,9 +1,5 @@
 """A workbench for circuit discovery: look, suppose, score, discover, draw, save.
 
->>> import retrieval_interp as ri
->>> bench = ri.open("small")
->>> bench.suppose("L2.H0 s0<-s2")
-
 Every method returns something that a notebook draws and a terminal prints; nothing is printed here.
 """
 
@@ -156,8 +152,6 @@ class Workbench:
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         register_displays()
 
-    # What there is
-
     @property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
@@ -243,8 +237,6 @@ class Workbench:
             return score_drawing(self.scored, n_layers, task, order, self.batch)
         return draw_circuit(self.circuit, n_layers, order, task=task, batch=self.batch)
 
-    # Supposing
-
     def suppose(self, *lines: str | Circuit) -> View:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.
 
@@ -256,12 +248,6 @@ class Workbench:
 
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
-
-        Examples:
-            >>> import retrieval_interp as ri
-            >>> bench = ri.open("small", examples=64)
-            >>> print(f"{bench.suppose('L2.H0 one-hot s0<-s2 s4<-s6').data:.3f}")
-            0.026
         """
         return self._change(self._with_lines(lines))
 
@@ -344,8 +330,6 @@ class Workbench:
         for listener in list(self.listeners):
             listener.refresh()
 
-    # Searching
-
     def discover(
         self,
         *,
@@ -368,9 +352,8 @@ class Workbench:
             one_hot: only one-hot paths, as in the paper: no two sources share.
         """
         options = self.search_options(time, heads, examples, restarts, one_hot)
-        return self.take(
-            discover_circuit(self.model, self.task, options=options, progress=self.progress)
-        )
+        found = discover_circuit(self.model, self.task, options=options, progress=self.progress)
+        return self.take(found)
 
     def search_options(
         self,
@@ -404,8 +387,6 @@ class Workbench:
             said = f"The search has ended: {why} below {self.tolerance:.4g}."
         return self._change(found, said)
 
-    # Looking
-
     def attention(
         self,
         layer: int | None = None,
@@ -430,8 +411,7 @@ class Workbench:
     def roles(self, layer: int | None = None, with_circuit: bool = False) -> View:
         """Mean attention by role, one heat map per head, with the circuit's paths framed.
 
-        The view's `data` is the attention, [layer head dest src]; the arguments are those of
-        `attention`.
+        The view's `data` is the attention, [layer head dest src]; arguments as in `attention`.
         """
         n_layers = self.model.cfg.n_layers
         if layer is not None and (type(layer) is not int or not 0 <= layer < n_layers):
@@ -454,8 +434,6 @@ class Workbench:
         self._check_unchanged()
         found = ablations(self.model, self.task, self.batch, least=least, progress=self.progress)
         return ablations_view(found, self.task)
-
-    # Scoring
 
     def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
@@ -486,12 +464,10 @@ class Workbench:
         html = render("scored.html", parts=parts, note=note, seed=self.seed)
         return View(f"Circuit of {self.name}", html, text, score)
 
-    def _scored(
-        self, controls: int | None = None, progress: Progress | None = None
-    ) -> CircuitScore:
-        """The score of the current circuit, with as many random circuits as before if None."""
+    def _scored(self, controls: int, progress: Progress | None = None) -> CircuitScore:
+        """The score of the current circuit with so many random circuits, measured once."""
         self._check_unchanged()
-        score, controls = self.scored, self._controls if controls is None else controls
+        score = self.scored
         if score is None or controls != self._controls:
             measured = self.model, self.task, self.circuit, self.batch, self._stated
             score = self._score = score_circuit(*measured, controls, progress or self.progress)
@@ -508,7 +484,7 @@ class Workbench:
             f"tolerance={self.tolerance:g}).report({str(path)!r})"
         )
         page = render_report(
-            self._scored(),
+            self._scored(self._controls),
             self.model,
             self.task,
             name=self.name,
@@ -531,8 +507,6 @@ class Workbench:
                 "'retrieval-interp[notebook]'; or run retrieval-interp explore"
             ) from None
         return Explorer(self)
-
-    # Files
 
     def save(self, path: str | Path) -> Path:
         """Write the circuit as JSON, which `ablate --circuit` and `load` read."""

@@ -15,21 +15,10 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None,
-    reason="chromium is not installed, so nothing is tested in a browser (Debian: "
-    "apt-get install chromium)",
-)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 # No request of the browser's own; a container's root has no sandbox.
-_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+_FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+_FLAGS += "--disable-background-networking --disable-component-update"
 
 
 @contextlib.contextmanager
@@ -38,17 +27,17 @@ def page_in_chromium(own_address="file:", **context):
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS.split())
         try:
             page = browser.new_context(**context).new_page()
             left, errors = [], []
             inside = (own_address, "data:", "blob:")
-            page.on(
-                "request",
-                lambda request: (
-                    None if request.url.startswith(inside) else left.append(request.url)
-                ),
-            )
+
+            def note(request):
+                if not request.url.startswith(inside):
+                    left.append(request.url)
+
+            page.on("request", note)
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.errors = errors
             yield page, left

@@ -3,7 +3,7 @@ import importlib
 import signal
 import warnings
 from io import StringIO
-from typing import NamedTuple
+from subprocess import CompletedProcess
 
 import jaxtyping
 import pytest
@@ -54,14 +54,6 @@ def without_type_checks():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-class Finished(NamedTuple):
-    """A command that has ended: its exit status, and what it wrote."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 @contextlib.contextmanager
 def _settings_kept():
     """What a command changes in its process, which is ours here, is put back."""
@@ -105,6 +97,6 @@ def run_command_in_process():
                     run_command(main, f"retrieval-interp {name}", [*map(str, argv)])
                 except SystemExit as stop:
                     status = stop.code or 0
-        return Finished(status, out.getvalue(), err.getvalue())
+        return CompletedProcess(argv, status, out.getvalue(), err.getvalue())
 
     return run

@@ -105,8 +105,7 @@ def test_the_reports_table_sorts_and_its_examples_change(report):
 
 
 def test_an_arrow_a_row_and_a_cell_of_the_report_are_one_path(report):
-    path, bench = report
-    with chromium(path.as_uri()) as page:
+    with chromium(report[0].as_uri()) as page:
 
         def selected_is(name):
             marked = [one.get_attribute("data-path") for one in page.locator(".selected").all()]
@@ -119,13 +118,9 @@ def test_an_arrow_a_row_and_a_cell_of_the_report_are_one_path(report):
         page.locator(".arrow[data-path='L2.H0 s0<-s2']").focus()
         page.keyboard.press("Enter")
         selected_is("L2.H0 s0<-s2")
-        files = {}
-        for kind in ("JSON", "SVG"):
-            with page.expect_download() as download:
-                page.get_by_role("link", name=kind).click()
-            files[kind] = download.value.path().read_text()
-        assert ri.Circuit.from_json(files["JSON"], 7) == bench.circuit
-        assert ElementTree.fromstring(files["SVG"]).tag.endswith("svg")
+        with page.expect_download() as download:
+            page.get_by_role("link", name="SVG").click()
+        assert ElementTree.fromstring(download.value.path().read_text()).tag.endswith("svg")
         page.get_by_role("link", name="Costs", exact=True).click()
         assert page.url.endswith("#costs")
 
@@ -276,12 +271,6 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         explorer.locator(".maps [data-path='L2.H0 s0<-s2']").click()
         explorer.get_by_role("button", name="Add it").click()
         bench.suppose("L2.H0 s0<-s2")
-        loss_is(bench.loss)
-        explorer.locator("[data-line='L2.H0 uniform']").click()
-        bench.suppose("L2.H0 uniform")
-        loss_is(bench.loss)
-        explorer.get_by_role("button", name="Undo").click()
-        bench.undo()
         loss_is(bench.loss)
         explorer.locator(".example [data-path='L2.H0 s4<-s6']").first.click()
         explorer.get_by_role("button", name="Add it").click()

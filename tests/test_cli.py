@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 
@@ -59,28 +58,6 @@ def test_modules_that_are_commands(module, start):
     assert done.stdout.startswith(start) and (done.returncode, done.stderr) == (0, "")
 
 
-def test_options_of_one_name_mean_the_same_in_every_command():
-    """Word by word for those that are of a run or a file; the others name what they measure."""
-    texts = {}
-    for name in cli.COMMANDS:
-        module = import_module(f"retrieval_interp.commands.{name}")
-        (options,) = (
-            value for key, value in vars(module).items() if re.fullmatch(r"[A-Z]\w+Options", key)
-        )
-        for option in ("json", "report", "seed", "device"):
-            found = re.search(
-                rf"(?s)\n        {option}: (.*?)\n(        \w|    ?\Z|\n)", options.__doc__
-            )
-            if found:
-                texts.setdefault(option, set()).add(" ".join(found[1].split()))
-    assert texts == {
-        "json": {"write the numbers to this file."},
-        "report": {"write an HTML page that needs no network to this file."},
-        "seed": {"which examples."},
-        "device": {"auto, cpu or cuda."},
-    }
-
-
 @pytest.mark.slow
 def test_a_usage_error_is_one_plain_line_on_a_terminal_too():
     """The option parser writes in colours where standard output is a terminal."""
@@ -120,46 +97,25 @@ def test_presets_and_tasks_are_listed_as_they_are(capsys):
     assert all(issubclass(getattr(tasks, name), tasks.Task) for name in names)
 
 
-def test_all_of_them_are_listed_without_an_argument(capsys):
-    parts = []
-    for kind in ("checkpoints", "presets", "grids", "tasks"):
-        list_([kind])
-        parts.append(capsys.readouterr().out)
-    list_([])
-    assert capsys.readouterr().out == "\n".join(parts)
-
-
 # diff
 
 
-@pytest.fixture
-def files(tmp_path):
+def test_changes_are_one_line_each(tmp_path, capsys):
     lines = ["L0.H0 one-hot s2<-s1 s4<-s3", "L1.H0 uniform"]
-    for name, circuit in {
-        "old": parse_circuit(lines, TASK),
-        "new": parse_circuit(["L0.H0 one-hot s2<-s1", "L2.H0 shared s0<-s2 s0<-s6"], TASK),
-        "other": Circuit({}, 11, task=RetrievalTask(steps=5).to_dict()),
-    }.items():
-        (tmp_path / name).write_text(circuit.to_json())
-    return tmp_path
+    changed = ["L0.H0 one-hot s2<-s1", "L2.H0 shared s0<-s2 s0<-s6"]
 
+    def changes(old, new):
+        for name, circuit in (("old", old), ("new", new)):
+            (tmp_path / name).write_text(circuit.to_json())
+        diff([str(tmp_path / "old"), str(tmp_path / "new")])
+        return capsys.readouterr().out.splitlines()
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ("old", "old", ["no difference"]),
-        (
-            "old",
-            "new",
-            [
-                "L0.H0: one-hot s2<-s1 s4<-s3 -> one-hot s2<-s1",
-                "L1.H0: uniform -> original",
-                "L2.H0: original -> shared s0<-s2 s0<-s6",
-            ],
-        ),
-        ("other", "old", ["task: steps: 5 -> 3"]),
-    ],
-)
-def test_changes_are_one_line_each(old, new, expected, files, capsys):
-    diff([str(files / old), str(files / new)])
-    assert capsys.readouterr().out.splitlines()[: len(expected)] == expected
+    circuit = parse_circuit(lines, TASK)
+    assert changes(circuit, circuit) == ["no difference"]
+    assert changes(circuit, parse_circuit(changed, TASK)) == [
+        "L0.H0: one-hot s2<-s1 s4<-s3 -> one-hot s2<-s1",
+        "L1.H0: uniform -> original",
+        "L2.H0: original -> shared s0<-s2 s0<-s6",
+    ]
+    other = Circuit({}, 11, task=RetrievalTask(steps=5).to_dict())
+    assert changes(other, circuit)[0] == "task: steps: 5 -> 3"

@@ -111,30 +111,21 @@ def test_bad_input_is_one_line_and_status_2_and_nothing_is_written(
 # What else ends a command
 
 
-def interrupted():
-    raise KeyboardInterrupt
-
-
-def no_memory():
-    raise MemoryError("9 GiB")
-
-
-def no_disk():
-    raise OSError(28, "No space left on device")
-
-
 @pytest.mark.parametrize(
-    ("work", "status", "said"),
+    ("error", "status", "said"),
     [
-        (interrupted, 130, "\nablate: interrupted; no file is half written\n"),
-        (no_memory, 2, "ablate: expected a smaller size, memory is short, found: 9 GiB\n"),
-        (no_disk, 2, "ablate: expected its files, found: [Errno 28] No space left on device\n"),
+        (KeyboardInterrupt(), 130, "\nablate: interrupted; no file is half written\n"),
+        (MemoryError("9 GiB"), 2, "ablate: expected a smaller size, memory .* 9 GiB\n"),
+        (OSError(28, "No space"), 2, r"ablate: expected its files, found: \[Errno 28\] No space\n"),
     ],
 )
-def test_what_the_machine_refuses_is_one_line(work, status, said, capsys, process_settings_kept):
+def test_what_the_machine_refuses_is_one_line(error, status, said, capsys, process_settings_kept):
+    def work(argv, prog):
+        raise error
+
     with pytest.raises(SystemExit) as stop:
-        run_command(lambda argv, prog: work(), "retrieval-interp ablate", [])
-    assert (stop.value.code, capsys.readouterr().err) == (status, said)
+        run_command(work, "retrieval-interp ablate", [])
+    assert stop.value.code == status and re.fullmatch(said, capsys.readouterr().err)
 
 
 def test_an_error_of_ours_has_its_traceback(process_settings_kept):
@@ -238,17 +229,13 @@ def test_the_report_needs_no_network(done):
     assert f"{data['combined_loss']:.4f}" in own and "<svg" in own
 
 
-def test_the_saved_circuit_gives_the_same_numbers(done, ablate):
-    _, again = ablate("--circuit", done[0] / "circuit.json")
-    assert again == json.loads((done[0] / "out.json").read_text())
-
-
-def test_a_circuit_without_a_path_costs_what_the_table_said(done, ablate, tmp_path):
+def test_the_saved_circuit_gives_the_same_numbers_with_and_without_a_path(done, ablate, tmp_path):
+    first = json.loads((done[0] / "out.json").read_text())
+    assert ablate("--circuit", done[0] / "circuit.json")[1] == first
     circuit = Circuit.from_json((done[0] / "circuit.json").read_text(), 7)
     (tmp_path / "worse.json").write_text(circuit.without(next(circuit.paths())).to_json())
     _, found = ablate("--circuit", "worse.json")
-    first = json.loads((done[0] / "out.json").read_text())["paths"][0]
-    assert found["combined_loss"] == pytest.approx(first["ablated_loss"], abs=1e-5)
+    assert found["combined_loss"] == pytest.approx(first["paths"][0]["ablated_loss"], abs=1e-5)
 
 
 def test_a_path_that_can_go_is_not_said_to_carry(done, ablate, tmp_path):

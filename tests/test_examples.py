@@ -132,38 +132,34 @@ def test_a_circuit_is_drawn(tmp_path):
     assert drawn.count("marker-end") == shipped.read_text().count("marker-end")
 
 
-@pytest.mark.slow
-def test_a_circuit_is_supposed_in_a_terminal(tmp_path):
-    printed = run(ROOT / "examples" / "suppose_a_circuit.py", cwd=tmp_path)
-    assert printed.count("taken back") == 1 and "not below 0.05" in printed
-    words = " ".join(printed.split())
-    assert "Holds so far (2 heads left as they are): with 3 of 5 heads replaced" in words
-    one = run(ROOT / "examples" / "suppose_a_circuit.py", "L4.H0 s0<-s4", cwd=tmp_path)
-    assert "taken back" not in one and "with 1 of 5 heads replaced" in one
+# What the scripts print, run as a user runs them.
+SCRIPTS = [
+    (
+        ["suppose_a_circuit.py"],
+        ["taken back", "not below 0.05", "(2 heads not replaced): with 3 of 5 heads replaced"],
+    ),
+    (["suppose_a_circuit.py", "L4.H0 s0<-s4"], ["with 1 of 5 heads replaced"]),
+    (
+        ["own_task.py"],
+        [
+            *["here <- three before", "here<-before 0.9", "Sufficient: with 1 of 1 head"],
+            "L0.H0: original -> one-hot here<-before",
+        ],
+    ),
+    (
+        ["trained_task.py"],
+        ["enables L1.H0 query<-value (key 0.9", "Sufficient: with 2 of 2 heads replaced"],
+    ),
+]
 
 
 @pytest.mark.slow
-def test_a_task_of_ones_own_is_learned_and_explained(tmp_path):
-    """In a process of its own, as a user runs it."""
-    printed = run(ROOT / "examples" / "own_task.py", cwd=tmp_path)
-    assert "here <- three before" in printed and "here<-before 0.9" in printed
-    assert "L0.H0: original -> one-hot here<-before" in printed
-    assert "Sufficient: with 1 of 1 head" in printed
-
-
-@pytest.mark.slow
-def test_a_task_that_can_be_trained_is_added_and_explained(tmp_path):
-    printed = run(ROOT / "examples" / "trained_task.py", cwd=tmp_path)
-    assert "enables L1.H0 query<-value (key 0.9" in printed
-    assert "Sufficient: with 2 of 2 heads replaced" in printed
-    assert (tmp_path / "recall" / "config.json").exists()
-
-
-@pytest.mark.slow
-def test_a_task_of_ones_own_is_trained_and_kept(tmp_path):
-    printed = run(ROOT / "examples" / "trained_task.py", cwd=tmp_path)
-    assert "Sufficient: with 2 of 2 heads" in printed
-    assert (tmp_path / "recall" / "config.json").exists()
+@pytest.mark.parametrize(("command", "parts"), SCRIPTS)
+def test_a_script_prints_what_it_says(command, parts, tmp_path):
+    words = " ".join(run(ROOT / "examples" / command[0], *command[1:], cwd=tmp_path).split())
+    assert all(part in words for part in parts), words
+    assert words.count("taken back") == parts.count("taken back")
+    assert command != ["trained_task.py"] or (tmp_path / "recall" / "config.json").exists()
 
 
 def test_notebooks_are_committed_without_outputs():

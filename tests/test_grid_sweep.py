@@ -10,16 +10,17 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from retrieval_interp.commands.sweep import main as sweep
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.storage.files import lock_folder
-from retrieval_interp.sweep.cells import Job, run_cell
+from retrieval_interp.sweep.cells import Job, in_process, run_cell, run_jobs
 from retrieval_interp.sweep.grid import Cell, make_grid
-from retrieval_interp.sweep.running import in_process, run_jobs
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 
@@ -52,12 +53,8 @@ def results(out):
     return found
 
 
-def contents(out):
-    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-
-
 def stamps(out):
-    return {path: path.stat().st_mtime_ns for path in contents(out)}
+    return {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
 
 
 def copy_without(whole, out, *names):
@@ -83,7 +80,7 @@ def whole(tmp_path_factory):
 def kill_one(name):
     if name == "bad":
         os.kill(os.getpid(), signal.SIGKILL)
-    return f"{name} {'torch' in sys.modules}"
+    return name
 
 
 def sleep_long(path):
@@ -95,7 +92,7 @@ def test_a_process_that_is_killed_fails_alone():
     ended = dict(run_jobs(["bad", "good"], in_process(kill_one), workers=1))
     with pytest.raises(InputError, match="ended without a result"):
         ended["bad"].result()
-    assert ended["good"].result().startswith("good")
+    assert ended["good"].result() == "good"
 
 
 def test_an_interrupted_loop_leaves_no_process(tmp_path):
@@ -138,15 +135,12 @@ def losses(out, name):
     assert [row["step"] for row in last] == list(range(141, 241))
     final = statistics.fmean(row["validation_loss"] for row in last)
     partial = [statistics.fmean(row["partial_losses"][i] for row in last) for i in (0, 1)]
-    crossings = []
-    for i in (0, 1):
-        below = [k for k, row in enumerate(rows) if row["partial_losses"][i] < 0.5]
-        if not below:
-            crossings.append(None)
-            continue
-        (a, b) = rows[below[0] - 1], rows[below[0]]
-        high, low = a["partial_losses"][i], b["partial_losses"][i]
-        crossings.append(a["step"] + (b["step"] - a["step"]) * (high - 0.5) / (high - low))
+    crossings = [None, None]
+    for a, b in reversed(list(pairwise(rows))):
+        for i, (high, low) in enumerate(zip(a["partial_losses"], b["partial_losses"])):
+            if high >= 0.5 > low:
+                gap = b["step"] - a["step"]
+                crossings[i] = a["step"] + gap * (high - 0.5) / (high - low)
     return final, partial, crossings
 
 
@@ -167,18 +161,17 @@ def test_the_results_say_what_the_metrics_say(whole):
     for row in summary["depths"]:
         assert f"     {row['layers']}     2  {row['mean']:.4f}  {row['min']:.4f}" in done.stdout
     assert summary["command"].endswith(f"sweep --grid section7-ic --scale smoke --out {out}")
-    assert summary["versions"].keys() >= {"torch", "transformer-lens", "python"}
 
 
 def test_a_finished_sweep_is_not_run_again(whole, capsys):
     out, done = whole
-    before = [(stamps(out / name), contents(out / name)) for name in ("cells", "results")]
+    before = [stamps(out / name) for name in ("cells", "results")]
     sweep(["--out", str(out)])
     said = " ".join(capsys.readouterr().out.split())
     assert "4 cells of 240 steps, 4 of them finished before" in said
     sweep(["--out", str(out), "--summary"])
     assert capsys.readouterr().out in done.stdout
-    assert before == [(stamps(out / name), contents(out / name)) for name in ("cells", "results")]
+    assert before == [stamps(out / name) for name in ("cells", "results")]
 
 
 @pytest.mark.slow
@@ -197,14 +190,8 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(how, whole, tmp_path):
     if how == signal.SIGINT:
         said = "sweep: interrupted with 3 of 4 cells finished; the same command goes on"
         assert (process.returncode, errors.strip()) == (130, said)
-    deadline, free = time.monotonic() + 20, False
-    while not free:  # the worker ends with its sweep
-        assert time.monotonic() < deadline
-        try:
-            lock_folder(out / "cells" / name, "a free folder").release()
-            free = True
-        except InputError:
-            time.sleep(0.05)
+    # The worker ends with its sweep.
+    FileLock(out / "cells" / name / "lock", timeout=20).acquire().lock.release()
     assert not (out / "results" / f"{name}.json").exists()
     finished = stamps(out / "results")
     done = run(*smoke(out), "--no-keep-checkpoints")
@@ -225,8 +212,7 @@ def test_a_failing_cell_is_reported_and_the_rest_goes_on(whole, tmp_path):
     assert done.returncode == 1 and done.stderr == ""
     assert {path.stem for path in (out / "results").iterdir()} == set(NAMES) - {name}
     error = (out / "errors" / f"{name}.txt").read_text()
-    assert "thesis" in error or "other files" in error.splitlines()[0]
-    assert "Traceback" in error and "run_folder.py" in error
+    assert "other files" in error.splitlines()[0] and "Traceback" in error
     assert "3 of 4 cells finished, 1 failed" in " ".join(done.stdout.split())
     (blocked / "thesis.tex").unlink()
     again = run("--out", out, "--device", "cpu", "--threads", "1")
@@ -265,13 +251,10 @@ IC = ["--out", "new", "--grid", "section7-ic"]
         (["--grid", "section8", "--out", "new"], "section7-ic, section7-nonic"),
         ([*IC, "--scale", "big"], "full, gpu-hour, paper-sizes, laptop, laptop-5, smoke"),
         (["--out", "new"], "--grid: expected one of: section7-ic, section7-nonic, found none"),
-        (["--grid", "section7-ic"], "--out"),
-        (["--grid", "section7-ic", "--out", "file"], "found a file"),
-        (["--grid", "section7-ic", "--out", "taken"], "found a folder with other files"),
+        (["--grid", "section7-ic", "--out", "taken"], "found other files"),
         (["--out", "new", "--summary"], "found no grid.json"),
         ([*IC, "--workers", "0"], "--workers"),
         ([*IC, "--gpus-per-cell", "nan"], "found nan"),
-        ([*IC, "--device", "gpu"], "found .gpu."),
         ([*IC, "--address", "localhost"], "expected auto or host:port"),
         ([*IC, "--address", "127.0.0.1:9"], "expected a Ray cluster that answers"),
     ],
@@ -280,11 +263,10 @@ def test_bad_options(arguments, text, capsys, tmp_path, monkeypatch):
     if "--address" in arguments:
         pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("x")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes").write_text("y")
     assert re.search(text, error_of(arguments, capsys))
-    assert {path.name for path in tmp_path.rglob("*")} == {"file", "taken", "notes"}
+    assert {path.name for path in tmp_path.rglob("*")} == {"taken", "notes"}
 
 
 def test_without_ray_the_command_that_installs_it_is_named(tmp_path, capsys, monkeypatch):
@@ -298,7 +280,6 @@ def test_without_ray_the_command_that_installs_it_is_named(tmp_path, capsys, mon
     [
         ("grid.json", "", "", ["--grid", "section7-nonic"], "grid = section7-nonic, found"),
         ("grid.json", '"batch": 8', '"batch": 16', ["--scale", "smoke"], "recipe.batch = 8, found"),
-        ("grid.json", "{", "", [], "grid.json: expected JSON"),
         ("results/layers-1-seed-0.json", '"batch": 8', '"batch": 9', [], "found another; remove"),
     ],
 )
@@ -308,9 +289,9 @@ def test_other_settings_and_damage_are_refused(
     out = tmp_path / "out"
     shutil.copytree(whole[0], out)
     (out / file).write_text((out / file).read_text().replace(old, new, 1))
-    before = contents(out)
+    before = stamps(out)
     assert re.search(text, error_of(["--out", out, *arguments], capsys))
-    assert contents(out) == before
+    assert stamps(out) == before
 
 
 def test_two_sweeps_in_one_folder_are_refused(whole, capsys):

@@ -15,12 +15,7 @@ from pathlib import Path
 import pytest
 
 from retrieval_interp.sweep.cells import run_cell
-from tests.test_grid_sweep import GRID, VARYING, job
-
-
-@pytest.fixture
-def ray():
-    return pytest.importorskip("ray")
+from tests.test_grid_sweep import GRID, VARYING, command, job, smoke
 
 
 def free_port():
@@ -83,7 +78,8 @@ class Node:
 
 
 @pytest.fixture
-def cluster(ray):
+def cluster():
+    ray = pytest.importorskip("ray")
     if not sys.platform.startswith("linux"):
         pytest.skip("finds the processes of a node in /proc")
     if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):
@@ -109,10 +105,8 @@ def cluster(ray):
 def test_a_cluster_that_loses_a_node_still_finishes_every_cell_once(cluster, tmp_path):
     address, (_, lost) = cluster
     out = tmp_path / "out"
-    arguments = ["--grid", "section7-ic", "--scale", "smoke", "--out", out, "--device", "cpu"]
-    command = [sys.executable, "-m", "retrieval_interp", "sweep"]
     driver = subprocess.Popen(
-        [*command, *arguments, "--address", address],
+        command(*smoke(out), "--address", address),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -16,11 +16,7 @@ from retrieval_interp.emergence.series import Losses, PathAtStep, Series, Snapsh
 from retrieval_interp.emergence.text import emergence_json
 from retrieval_interp.model import ModelConfig
 from retrieval_interp.reproduce import evidence as evidence_module
-from retrieval_interp.reproduce.claims import (
-    CLAIMS,
-    costs_of_paths,
-    judge,
-)
+from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, judge
 from retrieval_interp.reproduce.evidence import Evidence, Worth
 from retrieval_interp.reproduce.gallery import figures
 from retrieval_interp.reproduce.heads import heads_emerge
@@ -85,11 +81,9 @@ def test_where_nothing_was_run_there_is_no_number(results):
         ("C3", {"share_above_0.7": 1.0}, "2 of 2 runs end above 0.7", "at smaller scale"),
         ("C3", {"share_above_0.7": 0.5}, "1 of 2 runs end above 0.7", "not reproduced"),
         ("C3", {"share_above_0.7": 1.0, "scale": "full"}, "2 of 2 runs", "reproduced"),
-        ("C3", {"share_above_0.7": 1.0, "scale": "full", "cells": 3}, "2 of 2", "smaller scale"),
         ("C4", {}, "x_1 from 2 layers, x_2 from 2 layers, x_3 at no depth", "at smaller scale"),
         ("C4", {"partial": ((0.9, 0.1, 0.2), (0.4, 0.1, 0.2))}, "x_2 from 1 layers", "not rep"),
         ("C4", {"partial": ((0.9, 0.9, 0.9),)}, "x_1 at no depth", "not reproduced"),
-        ("C4", {"partial": ((0.1, 0.1, 0.1),)}, "x_1 from 1 layers", "not reproduced"),
         ("C5", {}, "2 of 2 runs", "reproduced at smaller scale"),
         ("C5", {"order": {"held": 1, "broken": ["a"], "fewer_than_two_fell": 3}}, "1 of 2", "not"),
         ("C5", {"order": {"held": 0, "broken": [], "fewer_than_two_fell": 2}}, "0 of 0", "not rep"),
@@ -114,25 +108,15 @@ def test_a_finished_sweep_counts_too_if_it_says_how_it_was_made(results):
         judged(results, "C3")
 
 
-@pytest.fixture(scope="module")
-def package():
-    """The package's own evidence; nothing from other runs."""
-    return Evidence(Path("/nowhere"))
-
-
-@pytest.fixture
-def only_small(monkeypatch):
-    """Of the shipped checkpoints the smallest."""
-    ship(monkeypatch, "small")
-
-
 def ship(monkeypatch, *names):
+    """Leave these of the shipped checkpoints."""
     some = {name: ri.shipped_checkpoints()[name] for name in names}
     monkeypatch.setattr(evidence_module, "shipped_checkpoints", lambda: some)
 
 
 @pytest.mark.slow
-def test_the_shipped_models_numbers_are_those_of_its_circuit(only_small):
+def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch):
+    ship(monkeypatch, "small")
     package = Evidence(Path("/nowhere"))
     small = ri.load_checkpoint("small")
     text = (evidence_module.results_folder() / "small.circuit.json").read_text()
@@ -143,12 +127,10 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(only_small):
         name: next(row for row in judge(package, [name]) if row.scale.startswith("small"))
         for name in ("C6", "C7", "C8", "C9")
     }
-    recorded = small.training["validation_loss"]
     fresh = small.task.sample(4096, split="test")
     with torch.no_grad():
         loss = float(small.task.loss(small.model(fresh.inputs), fresh))
     assert ours["C6"].ours.startswith(f"{loss:.4f} +- ")
-    assert ours["C6"].ours.endswith(f", {recorded:.4f} recorded at step 12000")
     assert ours["C7"].ours.startswith(f"{score.combined_loss:.4f} with 5 of 5 heads replaced")
     for row in score.paths:
         assert f"{row.path} {row.ablated_loss:.2f}" in ours["C8"].ours
@@ -168,10 +150,8 @@ def test_the_shipped_models_numbers_are_those_of_its_circuit(only_small):
         (0.04, 0.1049, 0.8949, "1 inside (L5.H0 s0<-s2 0.89)", True),
         (0.04, 0.0451, 0.1651, "1 inside (L2.H0 s2<-s1 0.05)", True),
         (0.04, 0.1051, 0.5, "1 above (L2.H0 s2<-s1 0.11)", False),
-        (0.04, 0.0449, 0.5, "1 below (L2.H0 s2<-s1 0.04)", False),
         # A circuit that does not hold shows nothing about its paths.
         (0.06, 0.07, 0.5, "later layers: 1 inside", False),
-        (0.04, 0.07, None, "later layers: no path", False),
         (0.04, None, None, "first useful layer: no path; later layers: no path", False),
     ],
 )
@@ -242,7 +222,7 @@ def series_of(come=(), fell=FELL):
         return Snapshot(step, 2, 0, losses, losses, paths)
 
     rows = tuple(map(row, steps))
-    losses = tuple(Losses(r.step, r.baseline_loss, r.partial_losses, None, False) for r in rows)
+    losses = tuple(map(Losses.measured, rows))
     recipe = Recipe(RetrievalTask(steps=3), ModelConfig(layers=9), steps=LAST)
     return Series("made by hand", recipe, circuit, "by hand", 0.05, rows, losses)
 
@@ -268,7 +248,6 @@ NEVER = {"L2.H0 s0<-s4": None}
         # What is as good as the paper's: x_2 found where it is first in its pair, joins late.
         ({**NEVER, "L2.H0 s0<-s5": 500}, FELL, (True, True, True, True)),
         ({"L0.H0 s2<-s1": 900}, FELL, (True, True, True, True)),
-        ({"L5.H0 s0<-s2": 900, "L4.H0 s0<-s4": 900}, FELL, (True, True, True, True)),
         # Another path between two positions comes first, or at the same step.
         ({"L1.H0 s4<-s6": 200}, FELL, (False, True, True, True)),
         ({"L1.H0 s4<-s6": 300}, FELL, (False, True, True, True)),
@@ -282,9 +261,8 @@ NEVER = {"L2.H0 s0<-s4": None}
         # Heads out of turn, or two of them at the same step.
         ({"L2.H0 s0<-s4": 900}, FELL, (True, True, False, True)),
         ({"L2.H0 s0<-s4": 700}, FELL, (True, True, None, True)),
-        # Losses out of turn, at the same step, or none that fell.
+        # Losses out of turn, or none that fell.
         ({}, (400, 800, 600), (True, True, True, False)),
-        ({}, (400, 600, 600), (True, True, True, None)),
         ({}, (None, None, None), (True, True, True, None)),
     ],
 )
@@ -296,14 +274,12 @@ def test_each_condition_of_the_claim_can_fail(come, fell, conditions):
 
 
 def test_the_rows_verdict_is_the_rules(results):
-    for come, expected in ((GOOD, ["reproduced", "reproduced at smaller scale"]),
-                           (NEVER, ["not reproduced"] * 2)):  # fmt: skip
-        for name in ("small", "transformer-d"):
-            text = emergence_json(series_of(come), "python -m retrieval_interp emergence", 2, 0)
-            (results / f"{name}.emergence.json").write_text(text)
-        rows = judged(results, "C11")
-        assert [row.verdict for row in rows] == expected
-        assert rows[0].ours == heads_emerge(series_of(come))[0]
+    for name, come in (("small", GOOD), ("transformer-d", NEVER)):
+        text = emergence_json(series_of(come), "python -m retrieval_interp emergence", 2, 0)
+        (results / f"{name}.emergence.json").write_text(text)
+    first, second = judged(results, "C11")
+    assert (first.verdict, second.verdict) == ("not reproduced", "reproduced at smaller scale")
+    assert first.ours == heads_emerge(series_of(NEVER))[0]
 
 
 # The package's results
@@ -337,20 +313,18 @@ def test_what_is_not_there_makes_no_figure(results):
     assert [tuple(line.y) for line in right.data] == [(0.6, 0.1), (0.7, 0.4), (0.8, 0.8)]
 
 
-def test_the_command_prints_and_writes_the_same_rows(tmp_path, capsys, monkeypatch, only_small):
+def test_the_command_prints_and_writes_the_same_rows(tmp_path, capsys, monkeypatch):
+    ship(monkeypatch, "small")
     monkeypatch.chdir(tmp_path)
     main(["--only", "C2", "C7", "--json", "rows.json", "--figures", "figures"])
     printed = capsys.readouterr().out
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["id"] for row in rows] == ["C2", "C7", "C7", "C7", "C7"]
-    needed = {"id", "paper", "ours", "scale", "command", "verdict"}
     words = " ".join(printed.split())
     for row in rows:
-        assert needed <= row.keys()
         assert " ".join(row["ours"].split()) in words and row["command"] in words
-    counted = re.search(r"(\d+) rows: (\d+) reproduced, ", printed)
-    assert int(counted[1]) == len(rows)
-    assert int(counted[2]) == [row["verdict"] for row in rows].count("reproduced")
+    counted = [row["verdict"] for row in rows].count("reproduced")
+    assert f"5 rows: {counted} reproduced, " in printed
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"figure-5-small.svg", "figure-6-small.html", "appendix-C-small.html"} <= names
 
@@ -359,7 +333,6 @@ def test_the_command_prints_and_writes_the_same_rows(tmp_path, capsys, monkeypat
     ("arguments", "text"),
     [
         (["--only", "C99"], "expected some of C2, C3, .*, found 'C99'"),
-        (["--json", "missing/rows.json"], "expected an existing folder"),
         (["--figures", "file"], "expected a folder for the figures, found a file"),
     ],
 )

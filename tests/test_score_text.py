@@ -1,12 +1,14 @@
-"""What tables, verdicts and JSON say of a score; all come from the same rows."""
+"""What tables, verdicts, JSON and attention pages show; all of a score come from the same rows."""
 
+import json
+import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import parse_circuit, parse_head_path, score_circuit
-from retrieval_interp.views.page import unbroken
 from retrieval_interp.views.report import example_sequence, task_words
 from retrieval_interp.views.score_text import path_table, score_table, score_to_dict, verdict
 
@@ -82,7 +84,34 @@ def test_the_task_is_said_with_an_example_and_heads_are_named():
     assert marked == {f"s{role}": int(bench.batch.roles[0, 0, role]) for role in range(3)}
 
 
-def test_words_with_arrows_stay_on_one_line():
-    assert unbroken("<L0.H0 s4<-s3, B of A->B") == (
-        '&lt;L0.H0 <span class="nowrap">s4&lt;-s3</span>, B of <span class="nowrap">A-&gt;B</span>'
-    )
+def page_data(html):
+    return json.loads(re.search(r"^const data = (\{.*\});$", html, re.M)[1])
+
+
+def test_the_page_holds_the_attention_of_every_example(model, task):
+    batch = task.sample(6)
+    view = ri.attention_view(model, task, batch, [4, 1])
+    data = page_data(view.html)
+    _, cache = model.run_with_cache(batch.inputs)
+    for place, example in enumerate([4, 1]):
+        for head, pattern in enumerate(data["attention"][place]):
+            layer, number = divmod(head, model.cfg.n_heads)
+            expected = cache[f"blocks.{layer}.attn.hook_pattern"][example, number]  # [dest src]
+            shown = torch.tensor(pattern) / 1000
+            torch.testing.assert_close(shown, expected, atol=5e-4, rtol=0)
+        assert data["tokens"][place] == task.position_labels(batch, example)
+    names = data["props"]["attentionHeadNames"]
+    assert names == [f"L{layer}.H{head}" for layer in range(3) for head in range(2)]
+    assert data["props"]["maskUpperTri"] is True
+    assert re.findall(r"<option value=\"\d+\">(\d+)</option>", view.html) == ["4", "1"]
+    model.cfg.attention_dir = "bidirectional"
+    assert page_data(ri.attention_view(model, task, batch).html)["props"]["maskUpperTri"] is False
+
+
+def test_positions_are_named_by_symbol_and_chain(task):
+    batch = task.sample(2, seed=3)
+    labels = task.position_labels(batch, 1)
+    symbols = {0: "A{}?", 1: "A{}", 2: "B{}", 3: "B{}", 4: "C{}"}
+    for chain, roles in enumerate(batch.roles[1].tolist(), start=1):
+        for role, position in enumerate(roles):
+            assert labels[position] == symbols[role].format(chain)

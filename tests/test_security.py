@@ -22,7 +22,7 @@ from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.display import circuit_html
-from tests.tiny_run import SIZES, TASKS, log_data, run
+from tests.tiny_run import SIZES, TASK, log_data, run
 
 ROOT = Path(__file__).parent.parent
 needs_inspect = pytest.mark.skipif(
@@ -63,21 +63,10 @@ def test_no_module_can_run_what_it_reads():
     assert {str(path): found for path in modules if (found := dangers(path.read_text()))} == {}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import pickle",
-        "from joblib import load",
-        "from torch import load",
-        "torch.load(path)",
-        "eval(text)",
-        "numpy.load(path, allow_pickle=True)",
-        "subprocess.run(line, shell=True)",
-        "def f():\n    import marshal",
-    ],
-)
-def test_the_search_for_such_modules_is_not_blind(line):
-    assert dangers(line)
+def test_the_search_for_such_modules_is_not_blind():
+    calls = "torch.load(path)", "eval(x)", "numpy.load(path, allow_pickle=True)", "f(shell=True)"
+    for line in ("def f():\n    import marshal", "from torch import load", *calls):
+        assert dangers(line), line
     assert not dangers("model.eval(); torch.compile(model); re.compile(x); numpy.load(path)")
 
 
@@ -132,7 +121,7 @@ def named_task(text):
 
 def bench_pages(text, folder, capsys):
     task = named_task(text)
-    model, training = build_model(SIZES, TASKS[0]).eval(), {"recipe": {text: [text]}, text: text}
+    model, training = build_model(SIZES, TASK).eval(), {"recipe": {text: [text]}, text: text}
     bench = ri.open(ri.Checkpoint(text, model, task, SIZES, training), examples=8)
     bench.suppose("L1.H0 one-hot s0<-s2")
     for name, view in {"score": bench.score(), "roles": bench.roles()}.items():
@@ -146,11 +135,11 @@ def bench_pages(text, folder, capsys):
 
 
 def ablate_page(text, folder, capsys):
-    model = build_model(SIZES, TASKS[0])
+    model = build_model(SIZES, TASK)
     name = text.replace("/", "")[:60]
     training = {"recipe": {text: text, "deep": [{text: text}]}, "device": text, text: [text]}
     path = folder / f"{name}.safetensors"
-    save_checkpoint(path, model, TASKS[0], SIZES, training)
+    save_checkpoint(path, model, TASK, SIZES, training)
     circuit = folder / f"{name}.json"
     circuit.write_text(run().circuit.to_json({"command": text}))
     out = ["--report", str(folder / "page.html")]
@@ -204,13 +193,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        bench_pages,
-        ablate_page,
-        emergence_page,
-        pytest.param(log_page, marks=needs_inspect),
-    ],
+    "make", [bench_pages, ablate_page, emergence_page, pytest.param(log_page, marks=needs_inspect)]
 )
 def test_names_do_not_become_markup(make, tmp_path, capsys):
     pages = {}
@@ -284,7 +267,7 @@ def test_no_command_asks_the_network(tmp_path):
     folder = tmp_path / "run"
     (folder / "checkpoints").mkdir(parents=True)
     checkpoint = folder / "checkpoints/step-000020.safetensors"
-    save_checkpoint(checkpoint, build_model(SIZES, TASKS[0]), TASKS[0], SIZES, {"step": 20})
+    save_checkpoint(checkpoint, build_model(SIZES, TASK), TASK, SIZES, {"step": 20})
     (folder / "config.json").write_text(json.dumps(to_data(run().recipe)))
     circuit = tmp_path / "circuit.json"
     circuit.write_text(run().circuit.to_json())
@@ -300,6 +283,6 @@ def test_no_command_asks_the_network(tmp_path):
     if importlib.util.find_spec("inspect_ai"):
         (tmp_path / "log.json").write_text(json.dumps(log_data()[0]))
         lines.append(["llm", "plot", "log.json", "--out", "l.html"])
-    assert asked_by(lines, tmp_path) == []
+    assert asked_by([["retrieval_interp", *line] for line in lines], tmp_path) == []
     assert {path.name for path in tmp_path.glob("*.html")} >= {"a.html", "e.html"}
     assert (tmp_path / "new/checkpoints/step-000002.safetensors").exists()

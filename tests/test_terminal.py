@@ -1,9 +1,11 @@
 """What commands print fits: 80 columns on a terminal, 100 in a pipe, and no word is broken."""
 
+import json
+
 import pytest
 
 from retrieval_interp import __main__ as cli
-from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
+from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.views.tables import text_table, wrapped
 from tests import tiny_run
 from tests.terminal import COLUMNS, lines_of, run
@@ -24,6 +26,7 @@ def folder(tmp_path_factory):
         assert run(patch, "train", "--out", "run", *TINY)[0] == 0
         sweep = ["--grid", "section7-ic", "--scale", "smoke", "--device", "cpu", "--threads", 1]
         assert run(patch, "sweep", *sweep, "--out", "sweep")[0] == 0
+    (folder / "log.json").write_text(json.dumps(tiny_run.log_data()[0]))
     return folder
 
 
@@ -52,10 +55,6 @@ COMMANDS = {
 def shown(folder, monkeypatch):
     """Shows a command of `COMMANDS` on a terminal of so many columns, or through a pipe."""
     monkeypatch.chdir(folder)
-    if not (folder / "log.json").exists():
-        import json
-
-        (folder / "log.json").write_text(json.dumps(tiny_run.log_data()[0]))
 
     def show(name, columns):
         status, out, errors = run(monkeypatch, *COMMANDS[name], columns=columns)
@@ -100,3 +99,20 @@ def test_tables_keep_to_a_width_and_break_no_word(width):
     words = {word for line in lines for word in line.split() if word.strip("-")}
     assert words == {word for text in (*header, *row) for word in text.split()}
     assert text_table(header, [row]) == text_table(header, [row], width=500)
+
+
+def test_heads_of_columns_wrap_before_cells_do():
+    header, path, does = (
+        ["path", "MSE, removed from the circuit", "does"],
+        "L0.H0 s2<-s1",
+        "enables",
+    )
+    lines = text_table(header, [[path, "0.0797", does]], width=30)
+    assert lines[-1] == f"{path}  0.0797   {does}"
+    assert [line[14:21].strip() for line in lines[:5]] == [
+        "MSE,",
+        "removed",
+        "from",
+        "the",
+        "circuit",
+    ]

@@ -245,6 +245,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
         with pytest.raises(InputError, match="No space left on device"):
             train_model(TINY, tmp_path / "run", compile=False)
     assert (tmp_path / "run" / "checkpoints" / "step-000020.safetensors").read_bytes() == kept
+    assert not list((tmp_path / "run").rglob(".writing-*"))
     train_model(TINY, tmp_path / "run", compile=False)
     train_model(TINY, tmp_path / "whole", compile=False)
     assert same(state(tmp_path / "run"), state(tmp_path / "whole"))
@@ -263,13 +264,10 @@ def test_a_diverging_run_stops_with_a_word():
         train_model(replace(TINY, learning_rate=1e30, warmup=0), compile=False)
 
 
-def test_devices_that_are_not_there_are_refused():
-    assert choose_device("cpu").type == "cpu"
-    with pytest.raises(InputError, match="expected auto, cpu or cuda, found 'gpu'"):
-        choose_device("gpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(InputError, match="found none; use cpu"):
-            choose_device("cuda")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is there")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="found none; use cpu"):
+        choose_device("cuda")
 
 
 class Recorder:

@@ -18,7 +18,7 @@ from retrieval_interp.circuits.runs.hook_runs import HookRuns
 from retrieval_interp.circuits.runs.make_runs import make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.storage.checkpoint import save_checkpoint
-from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
+from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.test_model import as_bridge
 

@@ -1,7 +1,5 @@
 """`train --watch`: the same training to the last bit, and what `emergence` makes of its log."""
 
-import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -37,31 +35,22 @@ def run(folder, watch=CIRCUIT, recipe=TINY, **options):
     return train_model(recipe, folder, compile=False, watch=watched, **options)
 
 
-def steps_of(folder):
-    return [row.step for row in read_watch(folder, TINY)[1]]
-
-
-def weights(trained):
-    return dict(trained.model.named_parameters())
-
-
 def test_training_is_the_same_to_the_last_bit_with_and_without(tmp_path):
     before = torch.random.get_rng_state()
     watched = run(tmp_path / "watched")
     assert torch.equal(torch.random.get_rng_state(), before)
     plain = run(tmp_path / "plain", watch=None)
-    assert same(weights(watched), weights(plain))
+    weights = (dict(trained.model.named_parameters()) for trained in (watched, plain))
+    assert same(*weights)
     assert metrics(tmp_path / "watched") == metrics(tmp_path / "plain")
     assert not (tmp_path / "plain" / "watch.jsonl").exists()
 
 
 def test_what_is_watched_equals_what_a_checkpoint_gives(tmp_path):
     run(tmp_path)
-    heading, *lines = map(json.loads, (tmp_path / "watch.jsonl").read_text().splitlines())
-    assert heading["circuit"] == json.loads(json.dumps(CIRCUIT.to_dict()))
-    assert [line["step"] for line in lines] == [0, *range(5, 61, 5)]
-    assert lines[0]["source"] == "watch" and lines[0]["examples"] == 8
-    _, rows = read_watch(tmp_path, TINY)
+    circuit, rows = read_watch(tmp_path, TINY)
+    assert circuit == CIRCUIT and [row.step for row in rows] == [0, *range(5, 61, 5)]
+    assert rows[0].source == "watch" and rows[0].examples == 8
     probe = Probe(TINY.task, CIRCUIT, examples=8)
     models = {0: build_model(TINY.model, TINY.task, TINY.seed)}
     for step in (20, 40, 60):
@@ -92,7 +81,8 @@ def test_watching_can_begin_in_the_middle(tmp_path):
     with pytest.raises(Stop):
         run(tmp_path, watch=None, on_step=stop_at(38))
     run(tmp_path)
-    assert steps_of(tmp_path) == list(range(20, 61, 5))
+    steps = [row.step for row in read_watch(tmp_path, TINY)[1]]
+    assert steps == list(range(20, 61, 5))
 
 
 def test_another_circuit_is_refused_before_anything_changes(tmp_path):
@@ -102,7 +92,7 @@ def test_another_circuit_is_refused_before_anything_changes(tmp_path):
     with pytest.raises(InputError, match="watch.jsonl: expected the paths of the circuit that is"):
         run(tmp_path, watch=OTHER)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match="at least one path to follow"):
+    with pytest.raises(InputError, match="at least one path"):
         Watch(ri.parse_circuit(["L0.H0 uniform"], TINY.task))
 
 
@@ -124,12 +114,11 @@ def test_steps_whose_checkpoint_is_gone_come_from_the_log(tmp_path):
     assert sources[20] == sources[40] == sources[45] == "watch" and sources[60] == "checkpoint"
     for path in found.paths:
         assert found.attention(path) == pytest.approx(whole.attention(path), abs=1e-6)
-    assert len(found.notes) == 2 and "step-000040" in found.notes[0]
-    assert re.match(r"the circuit does not hold: .* at step 60 is \d", found.notes[1])
+    assert "step-000040" in found.notes[0] and "does not hold" in found.notes[1]
     other = ri.follow_run(tmp_path, OTHER, examples=8)
     assert other.steps == [60]
-    assert re.search(r"skipped: \S+watch.jsonl, which follows another circuit", other.notes[1])
-    assert "gap: nothing measured at steps 20, 40" in other.notes[2]
+    notes = "\n".join(other.notes)
+    assert "follows another circuit" in notes and "measured at steps 20, 40" in notes
 
 
 def test_a_log_alone_is_enough_and_a_damaged_one_is_named(tmp_path):

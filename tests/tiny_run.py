@@ -1,49 +1,34 @@
 """A tiny run, and a log of Inspect, of which tests make damaged and hostile copies."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from retrieval_interp.circuits import Circuit, parse_circuit, parse_head_path
+from retrieval_interp.circuits import parse_circuit, parse_head_path
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Losses, Series
 from retrieval_interp.emergence.watch import Probe
 from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.tasks import (
-    ConditionalRetrievalTask,
-    EquationsTask,
-    KHopTask,
-    RepeatedTokensTask,
-    RetrievalTask,
-)
+from retrieval_interp.tasks import RetrievalTask
 
-TASKS = (
-    RetrievalTask(chains=2, steps=1, dim=2),
-    ConditionalRetrievalTask(chains=2, dim=2, tables="chains"),
-    EquationsTask(chains=2, steps=1),
-    RepeatedTokensTask(length=3, alphabet=4),
-    KHopTask(hops=2, alphabet=3),
-)
+TASK = RetrievalTask(chains=2, steps=1, dim=2)
 SIZES = ModelConfig(layers=2, heads=1, d_model=4)
 
 
 @cache
 def run() -> Series:
-    """A series of two measured steps of the first task."""
-    task, model = TASKS[0], build_model(SIZES, TASKS[0]).eval()
-    lines = ["L0.H0 uniform", "L1.H0 one-hot s0<-s2"]
-    parsed = parse_circuit(lines, task)
-    circuit = Circuit(parsed.mechanisms, 3, parsed.task, (parse_head_path("L0.H0 s2<-s1", 3),))
-    probe = Probe(task, circuit, examples=4)
+    """A series of two measured steps."""
+    model = build_model(SIZES, TASK).eval()
+    parsed = parse_circuit(["L0.H0 uniform", "L1.H0 one-hot s0<-s2"], TASK)
+    circuit = replace(parsed, enabling=(parse_head_path("L0.H0 s2<-s1", 3),))
+    probe = Probe(TASK, circuit, examples=4)
     snapshots = tuple(probe.measure(model, step) for step in (10, 20))
-    losses = tuple(
-        Losses(row.step, row.baseline_loss, row.partial_losses, 1.0, True) for row in snapshots
-    )
-    recipe = Recipe(task, SIZES, steps=20, batch=4, examples=16, log_every=10, checkpoint_every=10)
+    losses = tuple(map(Losses.measured, snapshots))
+    recipe = Recipe(TASK, SIZES, steps=20, batch=4, examples=16, log_every=10, checkpoint_every=10)
     return Series("run", recipe, circuit, "made up", 0.05, snapshots, losses, ("a note",))
 
 
-@cache
 def log_data() -> list[Any]:
     """What Inspect writes of two questions, as JSON data."""
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec

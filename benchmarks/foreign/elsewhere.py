@@ -107,6 +107,7 @@ def row(found: Foreign, examples: int, tested: int, **options: Any) -> dict[str,
         "holds": holds if circuit.mechanisms else "found nothing",
         "agrees": f"{sum(agrees.values())} of {len(agrees)}",
         "seconds": seconds,
+        "unfinished": circuit.unfinished,
     }
 
 
@@ -116,13 +117,14 @@ def main(
     """Run one of the programs, which are given the path of a checked-out repository."""
 
     def rows(options: argparse.Namespace) -> Rows:
-        known, more = models(options.path), {"restarts": 1} if options.quick else {}
+        known, more = models(options.path), {"restarts": 1 if options.quick else 4}
+        more["time"] = options.time or None
         names = options.models or list(known)
         return [row(known[name](), options.examples, options.tested, **more) for name in names]
 
     benchmark(
         description,
         rows,
-        {"path": Path, "models": [], "examples": 512, "tested": 2000},
+        {"path": Path, "models": [], "examples": 512, "tested": 2000, "time": 0},
         quick={"examples": 32, "tested": 64},
     )()

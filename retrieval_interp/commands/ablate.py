@@ -15,8 +15,7 @@ from retrieval_interp.commands.command import (
     tell_files,
 )
 from retrieval_interp.progress import progress_bar
-from retrieval_interp.storage.files import write_json, write_whole
-from retrieval_interp.storage.find_checkpoint import find_checkpoint
+from retrieval_interp.storage.files import find_checkpoint, write_json, write_whole
 from retrieval_interp.storage.provenance import provenance
 from retrieval_interp.views.tables import terminal_width
 
@@ -64,13 +63,18 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = parse_options(AblateOptions, argv, prog)
     _check(options)
     with saying("loading PyTorch and the model"):
+        from retrieval_interp.storage.circuit_file import read_circuit
         from retrieval_interp.training.device import choose_device
 
         device = choose_device(options.device)
         checkpoint = ri.load_checkpoint(options.ckpt, device)
-    model, task = checkpoint.model, checkpoint.task
+    model, task, sizes = checkpoint.model, checkpoint.task, checkpoint.config
     batch = task.sample(options.examples, options.seed, device, split="test")
-    circuit = _read(options, checkpoint) or _search(options, checkpoint)
+    if options.circuit is None:
+        circuit = _search(options, checkpoint)
+    else:
+        trained = f"{checkpoint.name} was trained on"
+        circuit = read_circuit(options.circuit, task, sizes.layers, sizes.heads, trained)
     score = ri.score_circuit(
         model, task, circuit, batch, options.tolerance, options.controls, progress_bar
     )
@@ -100,15 +104,6 @@ def _check(options: AblateOptions) -> None:
     find_checkpoint(options.ckpt)
 
 
-def _read(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit | None":
-    from retrieval_interp.storage.circuit_file import read_circuit
-
-    if options.circuit is None:
-        return None
-    sizes, trained = checkpoint.config, f"{checkpoint.name} was trained on"
-    return read_circuit(options.circuit, checkpoint.task, sizes.layers, sizes.heads, trained)
-
-
 def _search(options: AblateOptions, checkpoint: "ri.Checkpoint") -> "ri.Circuit":
     search = ri.SearchOptions(
         tolerance=options.tolerance,
@@ -132,7 +127,7 @@ def _write(
     from retrieval_interp.views.paper import paper_reports
     from retrieval_interp.views.score_text import score_to_dict
 
-    name, model, task = checkpoint.name, checkpoint.model, checkpoint.task
+    name, task = checkpoint.name, checkpoint.task
     if options.json is not None:
         write_json(options.json, score_to_dict(score, name, task, options.seed))
     if options.save_circuit is not None:
@@ -141,7 +136,7 @@ def _write(
     if options.report is not None:
         page = ri.render_report(
             score,
-            model,
+            checkpoint.model,
             task,
             name=name,
             seed=options.seed,

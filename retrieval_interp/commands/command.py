@@ -78,10 +78,7 @@ def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
-    """Check before the work starts that the files of these options can be written.
-
-    They must differ from each other and from the files that are read.
-    """
+    """Check that files can be written and differ from each other and from those that are read."""
     for path in outputs.values():
         check_writable(path)
     given = [path.resolve() for path in outputs.values() if path is not None]
@@ -122,12 +119,8 @@ def run_command(
 ) -> None:
     """Run a command and exit: 0 done, 2 bad input (one line on stderr), 130 interrupted.
 
-    SIGTERM and SIGHUP interrupt as Ctrl-C does, with 128 + their number.
-
-    Args:
-        main: the command, called with its options and `prog`.
-        prog: how it was called, for `--help` and records.
-        argv: its options; by default those of this process.
+    SIGTERM and SIGHUP interrupt as Ctrl-C does, with 128 + their number. `prog` is how the command
+    was called, for `--help` and records.
     """
     name = re.split(r"[ .]", prog)[-1]
     warnings.showwarning = _warn_in_short  # type: ignore[assignment]

@@ -66,16 +66,20 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
         from retrieval_interp.views.score_text import describe_config
         from retrieval_interp.views.tables import terminal_width
 
-    device, circuit = choose_device(options.device), None
-    examples, seed = options.examples, options.seed
+    examples, seed, circuit = options.examples, options.seed, None
     if options.circuit is not None:
-        recipe = read_recipe(options.run)
+        recipe, whose = read_recipe(options.run), f"{options.run} was trained on"
         sizes = recipe.model.layers, recipe.model.heads
-        trained = f"{options.run} was trained on"
-        circuit = read_circuit(options.circuit, recipe.task, *sizes, trained)
-    circuit_from = f"read from {options.circuit}"
+        circuit = read_circuit(options.circuit, recipe.task, *sizes, whose)
     series = follow_run(
-        options.run, circuit, examples, seed, options.tolerance, device, progress_bar, circuit_from
+        options.run,
+        circuit,
+        examples,
+        seed,
+        options.tolerance,
+        choose_device(options.device),
+        progress_bar,
+        circuit_from=f"read from {options.circuit}",
     )
     command = f"{prog} {shlex.join(argv)}"
     # Files first: the output pipe may close.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import check_sampling, parse_options, saying
-from retrieval_interp.storage.find_checkpoint import find_checkpoint
+from retrieval_interp.storage.files import find_checkpoint
 
 
 @dataclass(frozen=True)

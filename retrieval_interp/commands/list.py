@@ -8,7 +8,7 @@ from typing import Any, Literal
 import tyro
 
 from retrieval_interp.commands.command import parse_options
-from retrieval_interp.storage.find_checkpoint import shipped_checkpoints
+from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.views.tables import terminal_width, text_table
 
 

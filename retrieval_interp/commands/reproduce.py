@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from retrieval_interp.commands.command import (
     check_outputs,
@@ -20,9 +19,6 @@ from retrieval_interp.commands.command import (
 )
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.tasks.errors import InputError
-
-if TYPE_CHECKING:
-    from retrieval_interp.reproduce.claims import Row
 
 
 @dataclass(frozen=True)
@@ -61,13 +57,13 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
         from retrieval_interp.storage.files import write_whole
         from retrieval_interp.views.tables import terminal_width
 
-    unknown = [name for name in options.only if name not in CLAIMS]
-    if unknown:
+    if unknown := [name for name in options.only if name not in CLAIMS]:
         raise InputError(f"--only: expected some of {', '.join(CLAIMS)}, found {unknown[0]!r:.40}")
     evidence = Evidence(options.runs, progress_bar)
     rows = judge(evidence, options.only)
     if options.run:
-        _run_missing(rows)
+        for command in dict.fromkeys(row.command for row in rows if row.verdict == "not run"):
+            _run(command)
         evidence = Evidence(options.runs, progress_bar)
         rows = judge(evidence, options.only)
     for path, text in ((options.json, table_json), (options.markdown, table_markdown)):
@@ -80,13 +76,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
             print(f"figure:  {path}")
 
 
-def _run_missing(rows: "Sequence[Row]") -> None:
-    """Run the commands of the rows that have no number, one after the other."""
-    for command in dict.fromkeys(row.command for row in rows if row.verdict == "not run"):
-        print(f"running: {command}", flush=True)
-        done = subprocess.run([sys.executable, *shlex.split(command)[1:]], check=False)
-        if done.returncode:
-            raise InputError(
-                f"expected the command to finish, found status {done.returncode}: {command}; the "
-                "same command goes on where it stopped"
-            )
+def _run(command: str) -> None:
+    print(f"running: {command}", flush=True)
+    done = subprocess.run([sys.executable, *shlex.split(command)[1:]], check=False)
+    if done.returncode:
+        raise InputError(
+            f"expected the command to finish, found status {done.returncode}: {command}; the "
+            "same command goes on where it stopped"
+        )

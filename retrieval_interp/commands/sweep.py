@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,19 +51,6 @@ class SweepOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
     options = parse_options(SweepOptions, argv, prog)
-    _check_options(options)
-    with saying("loading PyTorch"):
-        from retrieval_interp.sweep.folder import SweepFolder
-
-        folder = SweepFolder(options.out, _choose_grid(options))
-    failed = not options.summary and _sweep(folder, options)
-    _summarize(folder, prog)
-    if failed:
-        sys.stdout.flush()
-        sys.exit(1)
-
-
-def _check_options(options: SweepOptions) -> None:
     for name in ("workers", "threads"):
         found = getattr(options, name)
         if found is not None and not 1 <= found <= 256:
@@ -71,6 +58,22 @@ def _check_options(options: SweepOptions) -> None:
     if not 0 < options.gpus_per_cell <= 1:
         found = options.gpus_per_cell
         raise InputError(f"--gpus-per-cell: expected above 0 and at most 1, found {found}")
+
+    with saying("loading PyTorch"):
+        from retrieval_interp.storage.files import write_json
+        from retrieval_interp.sweep.findings import summarize, summary_text
+        from retrieval_interp.sweep.folder import SweepFolder
+        from retrieval_interp.views.tables import terminal_width
+
+        grid = _choose_grid(options)
+    folder = SweepFolder(options.out, grid)
+    failed = not options.summary and _sweep(folder, options)
+    made_by = shlex.join(["--grid", grid.grid, "--scale", grid.scale, "--out", str(options.out)])
+    summary = summarize(grid, folder.results(), folder.failures(), f"{prog} {made_by}")
+    write_json(options.out / "summary.json", summary)
+    print(summary_text(summary, terminal_width()), flush=True)
+    if failed:
+        sys.exit(1)
 
 
 def _choose_grid(options: SweepOptions) -> "Grid":
@@ -94,17 +97,41 @@ def _choose_grid(options: SweepOptions) -> "Grid":
 
 
 def _sweep(folder: "SweepFolder", options: SweepOptions) -> bool:
-    """Run the cells that are left, here or on a cluster. Returns whether one failed."""
+    """Run the cells that are left, with a bar and a line for each. Returns whether one failed."""
+    from tqdm.auto import tqdm
+
     from retrieval_interp.circuits.models.either import check_trainable
-    from retrieval_interp.sweep.running import run_jobs
+    from retrieval_interp.sweep.cells import run_jobs
 
     check_trainable()
+    grid, cells, failed = folder.grid, len(folder.grid.cells), False
     with ExitStack() as stack:
         run, workers, threads = _place(options, stack)
         stack.enter_context(folder)
         jobs = folder.jobs(options.device, threads, options.keep_checkpoints)
-        ended = stack.enter_context(closing(run_jobs(jobs, run, workers or len(jobs) or 1)))
-        return _keep(folder, len(jobs), ended)
+        finished = cells - len(jobs)
+        before = f", {finished} of them finished before" if finished else ""
+        what = f"{grid.grid} at scale {grid.scale}, {cells} cells of {grid.recipe.steps} steps"
+        say(f"{folder.path}: {what}{before}")
+        bar = tqdm(total=cells, initial=finished, unit="cell", disable=None, dynamic_ncols=True)
+        try:
+            with bar, closing(run_jobs(jobs, run, workers or len(jobs) or 1)) as ended:
+                for job, future in ended:
+                    if error := future.exception():
+                        failed, said = True, f"failed: {folder.write_error(job, error)}"
+                    else:
+                        finished += 1
+                        folder.write_result(job, result := future.result())
+                        loss = result["validation_loss"]
+                        said = f"validation {grid.recipe.task.loss_name} {loss:.4f}"
+                    with bar.external_write_mode():
+                        say(f"{job.name}: {said}; {finished} of {cells} cells finished")
+                    bar.update()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted with {finished} of {cells} cells finished; the same command goes on"
+            ) from None
+    return failed
 
 
 def _place(options: SweepOptions, stack: ExitStack) -> tuple[Callable[[Any], Any], int, int]:
@@ -117,52 +144,10 @@ def _place(options: SweepOptions, stack: ExitStack) -> tuple[Callable[[Any], Any
         on_gpu = options.device != "cpu" and ray.cluster_resources().get("GPU")
         run = on_nodes(ray, options.out, threads, options.gpus_per_cell if on_gpu else 0)
         return run, options.workers or 0, threads
-    from retrieval_interp.sweep.cells import run_cell
-    from retrieval_interp.sweep.running import in_process
+    from retrieval_interp.sweep.cells import in_process, run_cell
     from retrieval_interp.training.device import choose_device
 
     on_gpu = choose_device(options.device).type == "cuda"
     workers = options.workers or (int(1 / options.gpus_per_cell) if on_gpu else 1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return in_process(run_cell), workers, options.threads or max(1, (cores or 1) // workers)
-
-
-def _keep(folder: "SweepFolder", left: int, ended: Iterable[Any]) -> bool:
-    """Write down what cells give, with a bar and a line for each. Returns whether one failed."""
-    from tqdm.auto import tqdm
-
-    grid, cells, finished = folder.grid, len(folder.grid.cells), len(folder.grid.cells) - left
-    before = f", {finished} of them finished before" if finished else ""
-    what = f"{grid.grid} at scale {grid.scale}, {cells} cells of {grid.recipe.steps} steps"
-    say(f"{folder.path}: {what}{before}")
-    bar: Any = tqdm(total=cells, initial=finished, unit="cell", disable=None, dynamic_ncols=True)
-    failed = False
-    try:
-        for job, future in ended:
-            if error := future.exception():
-                failed, said = True, f"failed: {folder.write_error(job, error)}"
-            else:
-                finished += 1
-                folder.write_result(job, result := future.result())
-                said = f"validation {grid.recipe.task.loss_name} {result['validation_loss']:.4f}"
-            with bar.external_write_mode():
-                say(f"{job.name}: {said}; {finished} of {cells} cells finished")
-            bar.update()
-    except KeyboardInterrupt:
-        said = f"interrupted with {finished} of {cells} cells finished; the same command goes on"
-        raise KeyboardInterrupt(said) from None
-    finally:
-        bar.close()
-    return failed
-
-
-def _summarize(folder: "SweepFolder", prog: str) -> None:
-    from retrieval_interp.storage.files import write_json
-    from retrieval_interp.sweep.findings import summarize, summary_text
-    from retrieval_interp.views.tables import terminal_width
-
-    grid, out = folder.grid, str(folder.path)
-    made_by = shlex.join(["--grid", grid.grid, "--scale", grid.scale, "--out", out])
-    summary = summarize(grid, folder.results(), folder.failures(), f"{prog} {made_by}")
-    write_json(folder.path / "summary.json", summary)
-    print(summary_text(summary, terminal_width()))

@@ -64,20 +64,11 @@ PAPER: dict[str, Recipe] = {
 
 
 def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
-    """A recipe with another base of the rotary encoding.
-
-    With the usual base of 10,000 the second angle of a 4-dimensional encoding hardly turns over 16
-    positions; with 100 or 10 models leave the plateau sooner.
-    """
+    """A recipe with another base of the rotary encoding: below 10,000 models learn sooner."""
     return replace(recipe, task=replace(cast(RetrievalTask, recipe.task), base=base), **changes)
 
 
-_QUICK: dict[str, Any] = {
-    "schedule": "cooldown",
-    "cooldown": 0.5,
-    "precision": "bfloat16",
-    "init": "linear",
-}
+_QUICK = dict[str, Any](schedule="cooldown", cooldown=0.5, precision="bfloat16", init="linear")
 
 
 def _quick(name: str, steps: int) -> Recipe:

@@ -1,9 +1,9 @@
 """Figures of how a circuit's paths appear in training (paper, figures 6 and 7, appendix D).
 
-Curves are Plotly figures with a template of their own; a path has the same colour and dashes in all
-of them. The circuit is an SVG.
+Curves are Plotly figures; a path has the same colour and dashes in all of them. The circuit is SVG.
 """
 
+from itertools import cycle
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,6 +17,7 @@ from retrieval_interp.emergence.times import THRESHOLD, Crossing, paper_epochs, 
 
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#8a9099")
 _DASHES = ("solid", "dash", "dot", "dashdot")
+_STYLES = [{"color": color, "dash": dash} for dash in _DASHES for color in _COLORS]
 _EARLY_TO_LATE = ["#4c78a8", "#54a24b", "#f2b701", "#e45756"]  # on white and on black
 _GREY = "#8a9099"
 _DOTTED = {"color": _GREY, "width": 1, "dash": "dot"}
@@ -29,16 +30,16 @@ def attention_figure(series: Series) -> go.Figure:
     measured step is already past it.
     """
     figure = go.Figure()
-    for place, row in enumerate(path_emergence(series)):
+    for row, style in zip(path_emergence(series), cycle(_STYLES)):
         values, group = series.attention(row.path), {"legendgroup": row.name}
-        curve = {"x": series.steps, "y": values, "line": _style(place), "name": row.name}
-        figure.add_scatter(mode="lines+markers", marker={"size": 4}, **curve, **group)
+        curve = {"x": series.steps, "y": values, "line": style, "marker": {"size": 4}}
+        figure.add_scatter(mode="lines+markers", name=row.name, **curve, **group)
         if row.above is not None:
             past = row.above.after is None
-            symbol = "diamond-open" if past else "diamond"
-            y = values[0] if past else THRESHOLD
+            symbol, y = ("diamond-open", values[0]) if past else ("diamond", THRESHOLD)
+            marker = {"symbol": symbol, "color": style["color"]}
             name = f"{row.name} above {THRESHOLD:g} at step {row.above}"
-            _mark(figure, place, row.above, y, symbol, name, showlegend=False, **group)
+            _mark(figure, row.above, y, marker, name, showlegend=False, **group)
     figure.add_hline(y=THRESHOLD, line=_DOTTED)
     figure.update_yaxes(title="mean attention", range=[-0.02, 1.03])
     return _styled(figure, 480, series)
@@ -51,24 +52,22 @@ def loss_figure(series: Series) -> go.Figure:
     triangle for each path on top.
     """
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
-    task, rows, below = series.recipe.task, series.losses, {"row": 2, "col": 1}
-    trained = [(at.step, at.train_loss) for at in rows if at.train_loss is not None]
-    for name, points, color in (
-        ("training", trained, _GREY),
-        ("validation", [(at.step, at.validation_loss) for at in rows], "#f58518"),
+    task, below = series.recipe.task, {"row": 2, "col": 1}
+    steps = [at.step for at in series.losses]
+    partial = list(zip(*(at.partial_losses for at in series.losses)))
+    for name, values, color in (
+        ("training", [at.train_loss for at in series.losses], _GREY),
+        ("validation", [at.validation_loss for at in series.losses], "#f58518"),
     ):
-        x, y = zip(*points) if points else ((), ())
-        figure.add_scatter(x=x, y=y, name=name, line={"color": color}, row=1, col=1)
-    for place, symbol in enumerate(task.asked):
-        losses = [at.partial_losses[place] for at in rows]
-        curve = {"x": [at.step for at in rows], "y": losses, "line": _style(place)}
-        figure.add_scatter(name=f"partial, {symbol}", **curve, **below)
-    top = 1.05 * max(max(at.partial_losses) for at in rows)
-    for place, row in enumerate(path_emergence(series)):
+        figure.add_scatter(x=steps, y=values, name=name, line={"color": color}, row=1, col=1)
+    for symbol, losses, style in zip(task.asked, partial, cycle(_STYLES)):
+        figure.add_scatter(x=steps, y=losses, name=f"partial, {symbol}", line=style, **below)
+    top = 1.05 * max(map(max, partial))
+    for row, style in zip(path_emergence(series), cycle(_STYLES)):
         if row.above is not None:
-            name, line = f"{row.name} {row.above}", {**_DOTTED, "color": _style(place)["color"]}
-            _mark(figure, place, row.above, top, "triangle-down", name, **below)
-            figure.add_vline(x=row.above.step, line=line)
+            marker = {"symbol": "triangle-down", "color": style["color"]}
+            _mark(figure, row.above, top, marker, f"{row.name} {row.above}", **below)
+            figure.add_vline(x=row.above.step, line={**_DOTTED, "color": style["color"]})
     figure.add_hline(y=THRESHOLD * task.loss_scale, line=_DOTTED, **below)
     figure.update_yaxes(title=task.loss_name, rangemode="tozero")
     return _styled(figure, 620, series, row=2)
@@ -81,13 +80,11 @@ def crossing_figure(series: Series) -> str:
     last step.
     """
     rows, last = path_emergence(series), series.snapshots[-1]
-    steps = [row.above.step for row in rows if row.above is not None] or [0.0]
-    first, span = min(steps), max(1.0, max(steps) - min(steps))
-    colors = dict.fromkeys(series.paths, _GREY)
-    for row in rows:
-        if row.above is not None:
-            share = (row.above.step - first) / span
-            (colors[row.path],) = sample_colorscale(_EARLY_TO_LATE, [share])
+    steps = {row.path: row.above.step for row in rows if row.above is not None}
+    first = min(steps.values(), default=0.0)
+    span = max(1.0, max(steps.values(), default=0.0) - first)
+    shares = [(step - first) / span for step in steps.values()]
+    colors = dict(zip(steps, sample_colorscale(_EARLY_TO_LATE, shares)))
     return draw_circuit(
         series.circuit,
         series.recipe.model.layers,
@@ -96,7 +93,7 @@ def crossing_figure(series: Series) -> str:
         intact=last.baseline_loss,
         uninformed=series.plateau,
         when="cut in the model",
-        colors=colors,
+        colors={path: colors.get(path, _GREY) for path in series.paths},
         notes={row.path: step_text(row.above) for row in rows},
     )
 
@@ -107,50 +104,37 @@ def necessity_figure(series: Series) -> go.Figure:
     Necessity is the share of what is learned by a step that is lost without the path
     (`Series.necessity`), cut in the intact model and removed from the circuit.
     """
-    names = [row.name for row in path_emergence(series)]
-    n_rows = (len(names) + 1) // 2
+    rows = path_emergence(series)
+    n_rows = (len(rows) + 1) // 2
     figure = make_subplots(
         rows=n_rows,
-        cols=min(2, len(names)),
+        cols=min(2, len(rows)),
         shared_xaxes=True,
         shared_yaxes=True,
-        subplot_titles=names,
+        subplot_titles=[row.name for row in rows],
         horizontal_spacing=0.05,
         vertical_spacing=min(0.08, 0.25 / n_rows),
     )
     for place, path in enumerate(series.paths):
         where = {"row": place // 2 + 1, "col": place % 2 + 1, "showlegend": place == 0}
-        for name, y, line in (
-            ("attention", series.attention(path), {"color": "#4c78a8"}),
-            ("cut in the model", series.necessity(path), {"color": "#e45756"}),
-            (
-                "removed from the circuit",
-                series.frozen_necessity(path),
-                {**_DOTTED, "width": 2},
-            ),
+        for name, values, line in (
+            ("attention", series.attention(path), {"color": _COLORS[0]}),
+            ("cut in the model", series.necessity(path), {"color": _COLORS[1]}),
+            ("removed from the circuit", series.frozen_necessity(path), {**_DOTTED, "width": 2}),
         ):
-            if y is not None:
-                figure.add_scatter(
-                    x=series.steps, y=y, name=name, legendgroup=name, line=line, **where
-                )
+            if values is not None:
+                curve = {"x": series.steps, "y": values, "line": line}
+                figure.add_scatter(name=name, legendgroup=name, **curve, **where)
     figure.update_yaxes(range=[-0.08, 1.08])
     figure.update_annotations(font={"size": 12})
-    top = {"yref": "container", "y": 1, "yanchor": "top", "xref": "paper", "x": 0}
     figure = _styled(figure, 130 + 150 * n_rows, series, row=n_rows)
+    top = {"yref": "container", "y": 1, "yanchor": "top", "xref": "paper", "x": 0}
     return figure.update_layout(margin={"t": 60}, legend=top)
 
 
-def _style(place: int) -> dict[str, str]:
-    """The colour and dashes of a curve."""
-    dash = _DASHES[place // len(_COLORS) % len(_DASHES)]
-    return {"color": _COLORS[place % len(_COLORS)], "dash": dash}
-
-
-def _mark(
-    figure: go.Figure, place: int, at: Crossing, y: float, symbol: str, name: str, **options: Any
-) -> None:
-    marker = {"size": 10, "symbol": symbol, "color": _style(place)["color"]}
-    figure.add_scatter(x=[at.step], y=[y], mode="markers", marker=marker, name=name, **options)
+def _mark(figure: go.Figure, at: Crossing, y: float, marker: Any, name: str, **where: Any) -> None:
+    marker = {"size": 10, **marker}
+    figure.add_scatter(x=[at.step], y=[y], mode="markers", marker=marker, name=name, **where)
 
 
 def _styled(figure: go.Figure, height: int, series: Series, row: int | None = None) -> go.Figure:

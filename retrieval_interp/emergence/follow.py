@@ -1,13 +1,10 @@
 """Following a circuit's paths through the checkpoints of a run folder (paper, section 9.2).
 
-1. Every checkpoint is measured in turn. Damaged checkpoints, those of another run, and steps
-   without one are skipped with a note.
-2. Steps without a checkpoint are taken from watch.jsonl if the run was watched with the same
-   circuit.
-3. Losses are the run's own, from metrics.jsonl; where it has none, those on the measured examples.
+What cannot be measured, such as a damaged checkpoint, is skipped with a note. Steps without a
+checkpoint are taken from watch.jsonl if the run was watched with the same circuit. Losses are the
+run's own, from metrics.jsonl; where it has none, those on the measured examples.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -18,7 +15,7 @@ from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Losses, Series, Snapshot
 from retrieval_interp.emergence.watch import EXAMPLES, Probe, read_watch, same_circuit
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
-from retrieval_interp.storage.files import check_run_folder
+from retrieval_interp.storage.files import check_run_folder, read_part
 from retrieval_interp.storage.run_folder import checkpoint_files, read_metrics, read_recipe
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.score_text import describe
@@ -75,24 +72,24 @@ def follow_run(
         )
     circuit.check_fits(recipe.model.layers, recipe.model.heads)
     snapshots: dict[int, Snapshot] = {}
+    if watched is not None and same_circuit(watched[0], circuit):
+        snapshots = {row.step: row for row in watched[1]}
+    elif watched is not None:
+        notes.append(
+            f"skipped: {run}/watch.jsonl, which follows another circuit; leave out --circuit to "
+            "follow that one"
+        )
     probe = Probe(recipe.task, circuit, examples, seed, device)
     for step in progress(list(files), "checkpoints"):
         try:
             snapshots[step] = probe.measure(_load(files[step], step, recipe, device).model, step)
         except InputError as error:
             notes.append(f"skipped: {error}")
-    if watched is not None and same_circuit(watched[0], circuit):
-        snapshots = {row.step: row for row in watched[1]} | snapshots
-    elif watched is not None:
-        notes.append(
-            f"skipped: {run}/watch.jsonl, which follows another circuit; leave out --circuit to "
-            "follow that one"
-        )
     if not snapshots:
         raise InputError(f"{run}: expected a step that can be measured, found none; {notes[:1]}")
     ordered = tuple(snapshots[step] for step in sorted(snapshots))
-    last, missing = ordered[-1], set(range(0, max(snapshots), recipe.checkpoint_every))
-    if missing := missing - {0, *snapshots}:
+    last = ordered[-1]
+    if missing := set(range(0, last.step, recipe.checkpoint_every)) - {0, *snapshots}:
         notes.append(
             f"gap: nothing measured at steps {', '.join(map(str, sorted(missing)))}; what happens "
             "there is interpolated from the neighbours"
@@ -103,8 +100,13 @@ def follow_run(
             f"step {last.step} is {last.combined_loss:.4f}, not below {tolerance:g} (intact: "
             f"{last.baseline_loss:.4f}); losses with a path removed say little"
         )
-    losses = _losses(run, recipe, ordered, notes)
-    return Series(str(run), recipe, circuit, circuit_from, tolerance, ordered, losses, tuple(notes))
+    losses = {at.step: Losses.measured(at) for at in ordered}
+    try:
+        losses |= _logged(run)
+    except InputError as error:
+        notes.append(f"skipped: {error}")
+    rows = tuple(losses[step] for step in sorted(losses))
+    return Series(str(run), recipe, circuit, circuit_from, tolerance, ordered, rows, tuple(notes))
 
 
 def _load(file: Path, step: int, recipe: Recipe, device: str | torch.device) -> Checkpoint:
@@ -130,19 +132,8 @@ def _discovered(checkpoint: Checkpoint, tolerance: float, seed: int, progress: P
     return found
 
 
-def _losses(
-    run: Path, recipe: Recipe, snapshots: Iterable[Snapshot], notes: list[str]
-) -> tuple[Losses, ...]:
-    """The run's own losses, and measured ones where it logged none."""
-    found = {
-        at.step: Losses(at.step, at.baseline_loss, at.partial_losses, None, False)
-        for at in snapshots
-    }
-    try:
-        for row in read_metrics(run):
-            partial = tuple(map(float, row["partial_losses"]))
-            loss, trained = float(row["validation_loss"]), float(row["train_loss"])
-            found[row["step"]] = Losses(row["step"], loss, partial, trained, True)
-    except InputError as error:
-        notes.append(f"skipped: {error}")
-    return tuple(found[step] for step in sorted(found))
+def _logged(run: Path) -> dict[int, Losses]:
+    """The run's own losses."""
+    where = f"{run}/metrics.jsonl"
+    rows = [read_part(Losses, {**row, "logged": True}, where) for row in read_metrics(run)]
+    return {row.step: row for row in rows}

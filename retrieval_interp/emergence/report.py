@@ -49,6 +49,16 @@ def render_emergence(series: Series, command: str, examples: int, seed: int) -> 
             html = html.to_html(full_html=False, include_plotlyjs=False, config=_PLOTLY)
         figures.append({"heading": heading, "html": unescaped(html), "caption": caption})
     recipe, steps, made = series.recipe, series.steps, provenance(command)
+    record = {
+        "command": command,
+        "date": made["date"],
+        "examples": f"{examples} of the test split, seed {seed}",
+        "measured": f"{len(steps)} steps, {steps[0]} to {steps[-1]}",
+        "circuit": f"{series.circuit_from}; {json.dumps(series.circuit.to_dict()['heads'])}",
+        "tolerance": f"{series.tolerance:g}",
+        "versions": ", ".join(f"{name} {text}" for name, text in made["versions"].items()),
+        "recipe": json.dumps(to_data(recipe)),
+    }
     page = render(
         "emergence.html",
         title=f"Emergence of attention paths in {series.run}",
@@ -61,15 +71,6 @@ def render_emergence(series: Series, command: str, examples: int, seed: int) -> 
         rows=emergence_rows(series),
         classes=["nowrap", "nowrap", *["number"] * 7, "nowrap"],
         legend=LEGEND,
-        record=[
-            ["command", command],
-            ["date", made["date"]],
-            ["examples", f"{examples} of the test split, seed {seed}"],
-            ["measured", f"{len(steps)} steps, {steps[0]} to {steps[-1]}"],
-            ["circuit", f"{series.circuit_from}; {json.dumps(series.circuit.to_dict()['heads'])}"],
-            ["tolerance", f"{series.tolerance:g}"],
-            ["versions", ", ".join(f"{name} {text}" for name, text in made["versions"].items())],
-            ["recipe", json.dumps(to_data(recipe))],
-        ],
+        record=list(record.items()),
     )
     return str(page)

@@ -74,6 +74,11 @@ class Losses:
     train_loss: float | None  # mean since the previous log line; None where not logged
     logged: bool  # by the run, not measured on the snapshot's examples
 
+    @classmethod
+    def measured(cls, at: Snapshot) -> "Losses":
+        """Those of the intact model on a snapshot's examples."""
+        return cls(at.step, at.baseline_loss, at.partial_losses, None, False)
+
 
 @dataclass(frozen=True)
 class Series:
@@ -97,6 +102,11 @@ class Series:
     def steps(self) -> list[int]:
         """The measured steps."""
         return [snapshot.step for snapshot in self.snapshots]
+
+    @property
+    def plateau(self) -> float:
+        """The loss before anything is learned."""
+        return self.recipe.task.plateau or self.recipe.task.loss_scale
 
     def attention(self, path: HeadPath) -> list[float]:
         """A path's mean attention at every measured step."""
@@ -124,11 +134,6 @@ class Series:
         last = self.snapshots[-1]
         losses = last.combined_losses if frozen else last.partial_losses
         return self.tolerance / self._learned(losses)
-
-    @property
-    def plateau(self) -> float:
-        """The loss before anything is learned."""
-        return self.recipe.task.plateau or self.recipe.task.loss_scale
 
     def _learned(self, losses: tuple[float, ...]) -> float:
         return max(fmean(max(self.plateau - loss, 0.0) for loss in losses), self.tolerance)

@@ -17,10 +17,8 @@ from retrieval_interp.storage.provenance import provenance
 from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.tables import text_table, wrapped
 
-HEADER = ["path", "meaning", "attention", f"above {THRESHOLD:g}", "half of it"]
+HEADER = ["path", "means", "attention", f"above {THRESHOLD:g}", "half of it"]
 HEADER += ["necessity", "half of it", "removed", "half of it", "first"]
-_LOSSES = ("baseline_loss", "combined_loss")
-_OF_PATHS = ("attention", "live_loss", "frozen_loss")
 LEGEND = (
     "Attention is a path's mean attention. Necessity is the share of what the model has learned so "
     "far that is lost if the path is cut in the model (1: all of it, back to the plateau); removed "
@@ -44,21 +42,16 @@ def emergence_table(series: Series, width: int | None = None) -> str:
 
 def emergence_rows(series: Series) -> list[list[str]]:
     """One row per path; `HEADER` names the columns."""
-    return [
-        [
-            row.name,
-            series.recipe.task.path_label(*row.path.path),
-            f"{row.attention:.2f}",
-            step_text(row.above),
-            step_text(row.attention_half),
-            f"{row.necessity:.2f}",
-            step_text(row.necessity_half),
-            "" if row.frozen_necessity is None else f"{row.frozen_necessity:.2f}",
-            "" if row.frozen_necessity is None else step_text(row.frozen_half),
-            row.leads or "",
-        ]
-        for row in path_emergence(series)
-    ]
+    rows = []
+    for row in path_emergence(series):
+        meaning = series.recipe.task.path_label(*row.path.path)
+        attention = f"{row.attention:.2f}", step_text(row.above), step_text(row.attention_half)
+        necessity = f"{row.necessity:.2f}", step_text(row.necessity_half)
+        removed = ["", ""]
+        if row.frozen_necessity is not None:
+            removed = [f"{row.frozen_necessity:.2f}", step_text(row.frozen_half)]
+        rows.append([row.name, meaning, *attention, *necessity, *removed, row.leads or ""])
+    return rows
 
 
 def step_text(crossing: Crossing | None) -> str:
@@ -73,7 +66,7 @@ def losses_text(series: Series) -> str:
     held = in_order(losses, task.steps_between)
     order = "" if held is None else f"; {'' if held else 'not '}in the order of the steps"
     if close := interpolated_pairs(losses, task.steps_between):
-        named = ", ".join(f"{first} and {second}" for first, second in close)
+        named = ", ".join(map(" and ".join, close))
         order += f" (by interpolation alone: {named} cross between the same two measured steps)"
     measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
     below = THRESHOLD * task.loss_scale
@@ -110,19 +103,24 @@ def emergence_json(series: Series, command: str, examples: int, seed: int) -> st
 def emergence_csv(series: Series) -> str:
     """Everything measured in long form: step, quantity, path (possibly empty), value."""
     rows: list[tuple[int, str, object, float | None]] = []
-    for row in series.losses:
-        losses = {"train_loss": row.train_loss, "validation_loss": row.validation_loss}
-        for symbol, loss in zip(series.recipe.task.asked, row.partial_losses):
-            losses[f"partial_loss_{symbol}"] = loss
-        rows += [(row.step, name, "", loss) for name, loss in losses.items()]
-    for at in series.snapshots:
-        rows += [(at.step, name, "", getattr(at, name)) for name in _LOSSES]
-        for path, measured in at.paths.items():
-            rows += [(at.step, name, path, getattr(measured, name)) for name in _OF_PATHS]
-    for each in series.paths:
-        necessity, frozen = series.necessity(each), series.frozen_necessity(each) or []
-        rows += [(step, "necessity", each, value) for step, value in zip(series.steps, necessity)]
-        rows += [(at, "frozen_necessity", each, value) for at, value in zip(series.steps, frozen)]
+    for at in series.losses:
+        rows += [(at.step, "train_loss", "", at.train_loss)]
+        rows += [(at.step, "validation_loss", "", at.validation_loss)]
+        for symbol, loss in zip(series.recipe.task.asked, at.partial_losses):
+            rows += [(at.step, f"partial_loss_{symbol}", "", loss)]
+    for row in series.snapshots:
+        rows += [(row.step, "baseline_loss", "", row.baseline_loss)]
+        rows += [(row.step, "combined_loss", "", row.combined_loss)]
+    for path in series.paths:
+        at_steps = [row.paths[str(path)] for row in series.snapshots]
+        for name, values in (
+            ("attention", series.attention(path)),
+            ("live_loss", [at.live_loss for at in at_steps]),
+            ("frozen_loss", [at.frozen_loss for at in at_steps]),
+            ("necessity", series.necessity(path)),
+            ("frozen_necessity", series.frozen_necessity(path) or []),
+        ):
+            rows += [(step, name, path, value) for step, value in zip(series.steps, values)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["step", "quantity", "path", "value"])

@@ -1,20 +1,14 @@
 """When each path of a circuit appears in training, and what comes first (paper, sections 7.2, 9.2).
 
-1. *Attention*, the paper's measure: the first step at which a path's mean attention is above 0.5.
-2. *Necessity* (`Series.necessity`): the first step at which it is above half of its last value.
-   Only paths that cost more than the tolerance at the last step have such a step. It is compared
-   with attention above half of its own last value, as a path that shares a role's attention may
-   never reach 0.5.
-3. *Losses*: the first step at which each partial loss is below 0.5, in units of a symbol's variance
-   (in the paper always in the order x_1, x_2, ...).
-
-Between two measured steps a curve is taken as a straight line, as in the paper. What was really
-observed is only that it crossed between them; a `Crossing` keeps both steps.
+Attention (the paper's measure) counts from 0.5, a partial loss below 0.5 of a symbol's variance.
+Attention and necessity are compared by when each is above half of its own last value, as a path
+that shares a role's attention may never reach 0.5. Between two measured steps a curve is taken as a
+straight line, as in the paper.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 from retrieval_interp.circuits import HeadPath
@@ -77,11 +71,11 @@ def in_order(
         False if a pair crosses in the opposite order. None if that cannot be decided: fewer than
         two cross, or both of a pair at the same step. True otherwise.
     """
-    steps = {name: math.inf if at is None else at.step for name, at in crossings.items()}
+    steps = {name: inf if at is None else at.step for name, at in crossings.items()}
     found = [(steps[first], steps[second]) for first, second in pairs]
     if any(second < first for first, second in found):
         return False
-    passed = [(first, second) for first, second in found if second < math.inf]
+    passed = [(first, second) for first, second in found if second < inf]
     return True if passed and all(first < second for first, second in passed) else None
 
 
@@ -125,7 +119,7 @@ class PathEmergence:
         step; `unresolved` if both do between the same two; None if one never does.
         """
         attention, necessity = self.attention_half, self.necessity_half
-        if attention is None or necessity is None:
+        if not (attention and necessity):
             return None
         if attention.by == necessity.by:
             return "unresolved"
@@ -152,24 +146,24 @@ class PathEmergence:
 
 def path_emergence(series: Series) -> list[PathEmergence]:
     """When each path of a series appears, in the circuit's order."""
-    rows, steps = [], series.steps
-    least, least_frozen = series.least_necessity(), series.least_necessity(frozen=True)
-    for path in series.paths:
+    steps, least = series.steps, series.least_necessity()
+    least_frozen = series.least_necessity(frozen=True)
+
+    def row(path: HeadPath) -> PathEmergence:
         attention, necessity = series.attention(path), series.necessity(path)
         frozen = series.frozen_necessity(path)
-        rows.append(
-            PathEmergence(
-                path=path,
-                attention=attention[-1],
-                above=first_above(steps, attention, THRESHOLD),
-                attention_half=half_of_final(steps, attention, LEAST_ATTENTION),
-                necessity=necessity[-1],
-                necessity_half=half_of_final(steps, necessity, least),
-                frozen_necessity=frozen[-1] if frozen else None,
-                frozen_half=half_of_final(steps, frozen, least_frozen) if frozen else None,
-            )
+        return PathEmergence(
+            path=path,
+            attention=attention[-1],
+            above=first_above(steps, attention, THRESHOLD),
+            attention_half=half_of_final(steps, attention, LEAST_ATTENTION),
+            necessity=necessity[-1],
+            necessity_half=half_of_final(steps, necessity, least),
+            frozen_necessity=frozen[-1] if frozen else None,
+            frozen_half=half_of_final(steps, frozen, least_frozen) if frozen else None,
         )
-    return rows
+
+    return list(map(row, series.paths))
 
 
 def loss_emergence(series: Series) -> dict[str, Crossing | None]:

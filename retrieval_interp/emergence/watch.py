@@ -45,14 +45,14 @@ class Probe:
     @torch.no_grad()
     def measure(self, model: Any, step: int) -> Snapshot:
         """The attention of every path in a hooked, causal model, and what the path is worth."""
-        circuit = self.circuit
-        circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
+        self.circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
         scorer, attention = Scorer(model, self.task, self.batch), mean_attention(model, self.batch)
         intact = _by_symbol(scorer.base_losses)
         live = {path: _by_symbol(losses) for path, losses in cut_losses(scorer, self.paths)}
-        scorer.rebase(circuit)
+        scorer.rebase(self.circuit)
         combined = _by_symbol(scorer.base_losses)
-        frozen = {path: _by_symbol(losses) for path, losses in removed_losses(scorer, circuit)}
+        removed = removed_losses(scorer, self.circuit)
+        frozen = {path: _by_symbol(losses) for path, losses in removed}
         measured = {
             str(path): PathAtStep(float(attention[path.head][path.path]), losses, frozen.get(path))
             for path, losses in live.items()

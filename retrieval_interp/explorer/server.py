@@ -1,11 +1,9 @@
 """The explorer in a browser without Jupyter: a server for one page, on this machine alone.
 
-1. It listens on the loopback address. The page's address holds a random token, and every request
-   needs it, the server's own name as Host, and, where a browser names one, its own Origin: no other
-   user of the machine and no other page of the browser can ask anything.
-2. The page comes as server-sent events. Messages but `cancel` are queued by the server's threads;
-   `serve` answers them where it was called, so that Ctrl-C ends the work in hand too.
-3. The page may ask this server only: its content security policy forbids the rest.
+Every request needs the random token of the page's address, the server's own name as Host and, where
+a browser names one, its own Origin: no other user of the machine, no other page, can ask anything.
+The page comes as server-sent events. `serve` answers its messages where it was called, so that
+Ctrl-C ends the work in hand too; only `cancel` is answered at once.
 """
 
 import json

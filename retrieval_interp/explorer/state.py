@@ -1,10 +1,8 @@
 """What the explorer's page shows and asks, in a notebook (`widget.py`) or a browser (`server.py`).
 
-1. `page_state` says what there is to see of a workbench, as data; `explorer.html` makes HTML of it.
-2. `explorer.js` puts the HTML in place and sends what is clicked as a message, such as
-   `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
-3. `Exploring` does what a message asks, and publishes the page again. The circuit and its numbers
-   belong to the workbench.
+`page_state` says what there is to see of a workbench, and `explorer.html` makes HTML of it.
+`explorer.js` sends what is clicked as a message: `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
+`Exploring` does what it asks of the workbench, and publishes the page again.
 """
 
 import threading
@@ -13,22 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.circuits import (
-    Circuit,
-    Head,
-    HeadPath,
-    Mechanism,
-    RolePath,
-    SearchOptions,
-    discover,
-)
+from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, RolePath, discover
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import no_progress
-from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render, unescaped
@@ -189,42 +179,13 @@ def path_row(bench: "Workbench", path: HeadPath) -> Row:
     return data
 
 
-class SearchJob:
-    """A search for a circuit, here or in another thread, that can be cancelled from any thread."""
-
-    def __init__(self, task: Task, options: SearchOptions, tell: Callable[[str], None]):
-        self.task, self.options, self.tell = task, options, tell
-        self.cancelled = threading.Event()
-
-    def run(self, model: Any) -> Circuit | None:
-        """What is found; None if the search was cancelled before any circuit held."""
-        try:
-            return discover(model, self.task, options=self.options, progress=self._followed)
-        except KeyboardInterrupt:
-            if not self.cancelled.is_set():
-                raise
-            return None
-
-    def _followed(self, search: Iterable[Any], text: str) -> Iterator[Any]:
-        """Say now and then where the search is, until it is cancelled."""
-        told = 0.0
-        self.tell(text)
-        for where in search:
-            if self.cancelled.is_set():
-                return
-            if time.monotonic() - told > _TELLING:
-                told = time.monotonic()
-                self.tell(str(where))
-            yield where
-
-
 class Exploring:
     """One page's view of a workbench; `publish` is told the page's HTML after every change."""
 
     def __init__(self, bench: "Workbench", publish: Callable[[str], None]):
         self.bench, self.publish = bench, publish
         self.selected = Selection(bench.heads[0])
-        self.job: SearchJob | None = None
+        self._cancelled: threading.Event | None = None  # while a search is under way
         self._answering = False
         self._known: dict[tuple[Circuit, Head | HeadPath], Any] = {}
         self.page: dict[str, Any] = {}
@@ -272,16 +233,16 @@ class Exploring:
 
     def _show(self, said: str = "", failed: bool = False) -> None:
         told = {"said": said, "failed": failed, "busy": "", "searching": False}
-        if self.job is not None:
+        if self._cancelled is not None:
             told |= {"busy": self.page["busy"], "searching": True}
         self._tell(page_state(self.bench, self.selected, self._known) | told)
         circuit, head, path = self.bench.circuit, self.selected.head, self.selected.path
-        missing = False  # what is shown once it has been measured
+        known = len(self._known)  # what is missing is shown once it has been measured
         if (circuit, head) not in self._known:
-            missing, self._known[circuit, head] = True, choices(self.bench, head)
+            self._known[circuit, head] = choices(self.bench, head)
         if path is not None and (circuit, path) not in self._known:
-            missing, self._known[circuit, path] = True, path_row(self.bench, path)
-        if missing:
+            self._known[circuit, path] = path_row(self.bench, path)
+        if len(self._known) > known:
             self._tell(page_state(self.bench, self.selected, self._known) | told)
 
     def _tell(self, changes: dict[str, Any]) -> None:
@@ -326,25 +287,41 @@ class Exploring:
         self.bench.score(controls, progress=no_progress)
 
     def search(self, asked: dict[str, Any], model: Any) -> Circuit | None:
-        """Search as a message asks, with the model or a copy of it, perhaps in another thread."""
-        if self.job is not None:
+        """Search as a message asks, with the model or a copy of it, perhaps in another thread.
+
+        None if the search was cancelled before any circuit held.
+        """
+        if self._cancelled is not None:
             raise InputError("discover: expected no other search, found one under way; cancel it")
         kinds = {"time": float, "heads": list, "examples": int, "restarts": int, "one_hot": bool}
         options = {name: field(asked, name, kind) for name, kind in kinds.items() if name in asked}
-        job = self.job = SearchJob(
-            self.bench.task,
-            self.bench.search_options(**options),
-            lambda text: self._tell({"busy": text, "searching": True}),
-        )
+        chosen, cancelled = self.bench.search_options(**options), threading.Event()
+
+        def followed(search: Iterable[Any], text: str) -> Iterator[Any]:
+            self._tell({"busy": text, "searching": True})
+            told = 0.0
+            for where in search:
+                if cancelled.is_set():
+                    return
+                if time.monotonic() - told > _TELLING:
+                    told = time.monotonic()
+                    self._tell({"busy": str(where), "searching": True})
+                yield where
+
+        self._cancelled = cancelled
         try:
-            return job.run(model)
+            return discover(model, self.bench.task, options=chosen, progress=followed)
+        except KeyboardInterrupt:
+            if not cancelled.is_set():
+                raise
+            return None
         finally:
-            self.job = None
+            self._cancelled = None
 
     def cancel(self) -> None:
         """End the search that is under way, if there is one; from any thread."""
-        if self.job is not None:
-            self.job.cancelled.set()
+        if (cancelled := self._cancelled) is not None:
+            cancelled.set()
 
     def take(self, found: Circuit | None) -> str | None:
         """Take what a search gave."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
 
-from retrieval_interp.circuits import HeadPath
 from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config.presets import PAPER, departures
 from retrieval_interp.config.recipe import Recipe
@@ -28,8 +27,7 @@ D_LEARNED = 0.031  # section 9.2: validation MSE of D (C10)
 D_SUFFICIENT = 0.045  # section 9.2: the same with its circuit in place (C10)
 PAPER_SCALE = "the paper's"
 MODULE = "python -m retrieval_interp"
-ABC = ("transformer-a", "transformer-b", "transformer-c")
-ALL = (*ABC, "small")
+ALL = ("transformer-a", "transformer-b", "transformer-c", "small")
 
 
 @dataclass(frozen=True)
@@ -48,111 +46,28 @@ class Row:
     rule: str = ""  # how the verdict is reached, if the paper's number does not say it
 
 
-Rows = Iterator[Row]
 Answer = tuple[str, bool]  # our number in words, and whether it agrees with the paper's
+Found = Iterator[tuple[str, str, str, Verdict, str]]  # a row from `ours` to `source`
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, and what finds our rows."""
+
+    claim: str
+    where: str
+    paper: str
+    find: Callable[[Evidence], Found]
+    rule: str = ""
 
 
 def judge(evidence: Evidence, only: Sequence[str] = ()) -> list[Row]:
     """The rows of some claims, by default of all."""
-    return [row for name in (only or CLAIMS) for row in CLAIMS[name](evidence)]
-
-
-def c2(evidence: Evidence) -> Rows:
-    def least(steps: int) -> int:
-        return least_depth(steps, causal=True)
-
-    # With the mask no fewer layers are needed than without.
-    holds = all(
-        least(d) >= least_depth(d, causal=False) >= paper_bound(d) and least(d) == causal_depth(d)
-        for d in range(1, 17)
-    )
-    sharper = "; ".join(f"D = {d}: bound {paper_bound(d)}, least {least(d)}" for d in (1, 3, 4, 16))
-    row = partial(Row, "C2", "depth is at least log3(2D)", "section 5, appendix B", "proof")
-    yield row(
-        f"holds for D = 1..16, and is not tight: {sharper} with the causal mask",
-        "simulated for D = 1..16; proofs in docs/depth.md",
-        f"{MODULE} bound --steps 1 3 4 16",
-        _verdict(holds),
-        "retrieval_interp.circuits.flow",
-    )
-
-
-def c3(evidence: Evidence) -> Rows:
-    where = "section 7.2, figure 4 left"
-    paper = f"100% of runs end above {UNLEARNED:g}"
-    row = partial(Row, "C3", "without curriculum nothing is learned, even at D = 3", where, paper)
-    return _of_grid(
-        row, evidence, "section7-nonic", lambda s: (above_text(s), s["share_above_0.7"] == 1.0)
-    )
-
-
-def c4(evidence: Evidence) -> Rows:
-    where, paper = "section 7.2, figure 4 right", "partial losses by depth (a figure)"
-    row = partial(Row, "C4", "later places of the chain need more layers", where, paper)
-    return _of_grid(row, evidence, "section7-ic", _later_needs_depth)
-
-
-def c5(evidence: Evidence) -> Rows:
-    claim = "partial losses fall below 0.5 in the order x_1, x_2, ..."
-
-    def in_order(summary: dict[str, Any]) -> Answer:
-        order = summary["order"]
-        return losses_order_text(order), order["held"] > 0 and not order["broken"]
-
-    row = partial(Row, "C5", claim, "section 7.2", "100% of runs")
-    return _of_grid(row, evidence, "section7-ic", in_order)
-
-
-def c6(evidence: Evidence) -> Rows:
-    row = partial(Row, "C6", "A, B and C learn", "section 8.2", f"validation MSE below {LEARNED:g}")
-    return _of_models(row, evidence, ALL, lambda t: _fresh_loss(t, LEARNED), trains=True)
-
-
-def c7(evidence: Evidence) -> Rows:
-    claim = "a few heads as one-hot maps, all others uniform or identity, do it all"
-    row = partial(Row, "C7", claim, "appendix E", f"combined MSE below {SUFFICIENT:g}")
-    return _of_models(row, evidence, ALL, _sufficient)
-
-
-def c8(evidence: Evidence) -> Rows:
-    first = range_text(FIRST_LAYER)
-    paper = f"{range_text(PATHS)} without it (first useful layer: {first})"
-    rule = "reproduced if every path of the circuit lies inside its range, to two decimals"
-    row = partial(Row, "C8", "every path is necessary", "appendix E", paper, rule=rule)
-    return _of_models(row, evidence, ALL, lambda trained: costs_of_paths(trained.worth))
-
-
-def c9(evidence: Evidence) -> Rows:
-    claim = "the first useful head joins pairs; four heads, where three would do"
-    row = partial(Row, "C9", claim, "section 8.2", "4 useful heads")
-    return _of_models(row, evidence, ALL, _useful_heads)
-
-
-def c10(evidence: Evidence) -> Rows:
-    paper = f"MSE {D_LEARNED:g}, with the circuit {D_SUFFICIENT:g}"
-    row = partial(Row, "C10", "D learns, and its circuit holds", "section 9.2", paper)
-    return _of_models(row, evidence, ["transformer-d"], _learned_with_circuit)
-
-
-def c11(evidence: Evidence) -> Rows:
-    where = "section 9.2, figures 6 and 7, appendix D"
-    paper = "an induction head first (epoch 450), then one head per further token, in order"
-    rule = "reproduced if all four conditions hold (docs/emergence.md)"
-    row = partial(Row, "C11", "heads emerge one after the other", where, paper, rule=rule)
-    for name, smaller in (("transformer-d", False), ("small", True)):
-        scale, file = f"{name}: {'smaller' if smaller else PAPER_SCALE}", f"{name}.emergence.json"
-        found = evidence.series(name)
-        if found is None:
-            run, out = evidence.runs / name, evidence.runs / file
-            yield row("", scale, f"{MODULE} emergence --run {run} --json {out}", "not run", "")
-        else:
-            ours, holds = heads_emerge(found[0])
-            yield row(ours, scale, found[1], _verdict(holds, smaller), file)
-
-
-CLAIMS: dict[str, Callable[[Evidence], Rows]] = {
-    each.__name__.upper(): each for each in (c2, c3, c4, c5, c6, c7, c8, c9, c10, c11)
-}
+    return [
+        Row(name, claim.claim, claim.where, claim.paper, *found, claim.rule)
+        for name, claim in ((name, CLAIMS[name]) for name in only or CLAIMS)
+        for found in claim.find(evidence)
+    ]
 
 
 def _verdict(agrees: bool, smaller: bool = False) -> Verdict:
@@ -161,22 +76,37 @@ def _verdict(agrees: bool, smaller: bool = False) -> Verdict:
     return "reproduced at smaller scale" if smaller else "reproduced"
 
 
+def _depth(_: Evidence) -> Found:
+    holds = all(
+        causal_depth(d) == least_depth(d, causal=True) >= least_depth(d, causal=False)
+        and least_depth(d, causal=False) >= paper_bound(d)
+        for d in range(1, 17)
+    )
+    sharper = "; ".join(
+        f"D = {d}: bound {paper_bound(d)}, least {causal_depth(d)}" for d in (1, 3, 4, 16)
+    )
+    yield (
+        f"holds for D = 1..16, and is not tight: {sharper} with the causal mask",
+        "simulated for D = 1..16; proofs in docs/depth.md",
+        f"{MODULE} bound --steps 1 3 4 16",
+        _verdict(holds),
+        "retrieval_interp.circuits.flow",
+    )
+
+
 # Section 7
 
 
-def _of_grid(
-    row: Callable[..., Row], evidence: Evidence, name: str, say: Callable[[dict[str, Any]], Answer]
-) -> Rows:
-    """Judge a claim by the summary of a grid."""
+def _of_grid(name: str, say: Callable[[dict[str, Any]], Answer], evidence: Evidence) -> Found:
     summary = evidence.grid(name)
     if summary is None:
         command = f"{MODULE} sweep --grid {name} --out {evidence.runs / name}"
-        yield row("", PAPER_SCALE, command, "not run", "")
+        yield "", PAPER_SCALE, command, "not run", ""
     else:
         ours, agrees = say(summary)
         full = summary["scale"] == "full" and summary["finished"] == summary["cells"]
         scale, verdict = PAPER_SCALE if full else _grid_scale(summary), _verdict(agrees, not full)
-        yield row(ours, scale, summary["command"], verdict, f"{name}.json")
+        yield ours, scale, summary["command"], verdict, f"{name}.json"
 
 
 def _grid_scale(summary: dict[str, Any]) -> str:
@@ -188,6 +118,15 @@ def _grid_scale(summary: dict[str, Any]) -> str:
         f"{model['d_model']}, {model['heads']} head{'s' if model['heads'] > 1 else ''}, MLPs "
         f"{'on' if model['mlp'] else 'off'}, base {task['base']:g}"
     )
+
+
+def _nothing_learned(summary: dict[str, Any]) -> Answer:
+    return above_text(summary), summary["share_above_0.7"] == 1.0
+
+
+def _in_order(summary: dict[str, Any]) -> Answer:
+    order = summary["order"]
+    return losses_order_text(order), order["held"] > 0 and not order["broken"]
 
 
 def _later_needs_depth(summary: dict[str, Any]) -> Answer:
@@ -209,28 +148,33 @@ def _later_needs_depth(summary: dict[str, Any]) -> Answer:
 
 
 def _of_models(
-    row: Callable[..., Row],
-    evidence: Evidence,
-    names: Sequence[str],
-    say: Callable[[Trained], Answer],
-    trains: bool = False,
-) -> Rows:
-    """Judge a claim by transformers of the paper, and by `small`, a smaller A.
-
-    The command of a row finds the circuit, or trains the transformer.
-    """
+    names: Sequence[str], say: Callable[[Trained], Answer], evidence: Evidence, trains: bool = False
+) -> Found:
+    """The command of a row finds the circuit, or trains the transformer."""
     for name in names:
         trained = evidence.trained(name)
         if trained is None:
             command = f"{MODULE}.train --preset {name} --out {evidence.runs / name}"
-            yield row("", name, command, "not run", "")
+            yield "", name, command, "not run", ""
         else:
             paper = PAPER["transformer-a" if name == "small" else name]
             ours, agrees = say(trained)
             scale, smaller = _model_scale(trained.recipe, paper)
             command = f"{MODULE}.train --preset {name}" if trains else trained.ablate_command
             source = f"checkpoint {trained.where}"
-            yield row(ours, f"{name}: {scale}", command, _verdict(agrees, smaller), source)
+            yield ours, f"{name}: {scale}", command, _verdict(agrees, smaller), source
+
+
+def _of_series(evidence: Evidence) -> Found:
+    for name, smaller in (("transformer-d", False), ("small", True)):
+        scale, file = f"{name}: {'smaller' if smaller else PAPER_SCALE}", f"{name}.emergence.json"
+        found = evidence.series(name)
+        if found is None:
+            run, out = evidence.runs / name, evidence.runs / file
+            yield "", scale, f"{MODULE} emergence --run {run} --json {out}", "not run", ""
+        else:
+            ours, holds = heads_emerge(found[0])
+            yield ours, scale, found[1], _verdict(holds, smaller), file
 
 
 def _model_scale(recipe: Recipe, paper: Recipe) -> tuple[str, bool]:
@@ -277,22 +221,18 @@ def costs_of_paths(worth: Worth) -> Answer:
     """
     first = min((path.head.layer for path in worth.ablated), default=None)
     name = "first useful layer" + ("" if first is None else f" (L{first})")
-    early = [one for one in worth.ablated.items() if one[0].head.layer == first]
-    later = [one for one in worth.ablated.items() if one[0].head.layer != first]
-    parts = _inside(name, early, FIRST_LAYER), _inside("later layers", later, PATHS)
-    agrees = worth.combined_loss < SUFFICIENT and all(inside for _, inside in parts)
-    return "; ".join(text for text, _ in parts), agrees
-
-
-def _inside(name: str, costs: list[tuple[HeadPath, float]], within: tuple[float, float]) -> Answer:
-    """Which paths cost as much as the paper's, and whether there are any and all do."""
-    found: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
-    for path, cost in costs:
-        low, high = (round(cost, 2) < within[0], round(cost, 2) > within[1])
-        found["below" if low else "above" if high else "inside"].append(f"{path} {cost:.2f}")
-    parts = [f"{len(one)} {place} ({', '.join(one)})" for place, one in found.items() if one]
-    inside = len(found["inside"])
-    return f"{name}: {', '.join(parts) or 'no path'}", 0 < inside == len(costs)
+    said, agrees = [], worth.combined_loss < SUFFICIENT
+    for layers, early, (low, high) in ((name, True, FIRST_LAYER), ("later layers", False, PATHS)):
+        found: dict[str, list[str]] = {"inside": [], "below": [], "above": []}
+        for path, cost in worth.ablated.items():
+            if (path.head.layer == first) is early:
+                exact = round(cost, 2)
+                place = "below" if exact < low else "above" if exact > high else "inside"
+                found[place].append(f"{path} {cost:.2f}")
+        parts = [f"{len(one)} {place} ({', '.join(one)})" for place, one in found.items() if one]
+        said.append(f"{layers}: {', '.join(parts) or 'no path'}")
+        agrees &= [place for place, one in found.items() if one] == ["inside"]
+    return "; ".join(said), agrees
 
 
 def _useful_heads(trained: Trained) -> Answer:
@@ -302,15 +242,73 @@ def _useful_heads(trained: Trained) -> Answer:
     joins = any(joins_pair(path.path) for path in circuit.every_path() if path.head == first)
     does = "joins" if joins else "does not join"
     said = f"{useful} useful heads (least possible {least}), the first {does} pairs"
-    # The paper has four and says that fewer would do.
-    return said, joins and least <= useful <= 4
+    return said, joins and least <= useful <= 4  # the paper has four; fewer would do
 
 
 def _learned_with_circuit(trained: Trained) -> Answer:
     said, learned = _fresh_loss(trained, D_LEARNED)
     loss = trained.worth.combined_loss
-    searched = f"searched for a loss below {trained.tolerance:g}"
-    return (
-        f"{said}; {loss:.4f} with the circuit, which was {searched}",
-        learned and loss <= D_SUFFICIENT,
-    )
+    said += f"; {loss:.4f} with the circuit, "
+    said += f"which was searched for a loss below {trained.tolerance:g}"
+    return said, learned and loss <= D_SUFFICIENT
+
+
+CLAIMS = {
+    "C2": Claim("depth is at least log3(2D)", "section 5, appendix B", "proof", _depth),
+    "C3": Claim(
+        "without curriculum nothing is learned, even at D = 3",
+        "section 7.2, figure 4 left",
+        f"100% of runs end above {UNLEARNED:g}",
+        partial(_of_grid, "section7-nonic", _nothing_learned),
+    ),
+    "C4": Claim(
+        "later places of the chain need more layers",
+        "section 7.2, figure 4 right",
+        "partial losses by depth (a figure)",
+        partial(_of_grid, "section7-ic", _later_needs_depth),
+    ),
+    "C5": Claim(
+        "partial losses fall below 0.5 in the order x_1, x_2, ...",
+        "section 7.2",
+        "100% of runs",
+        partial(_of_grid, "section7-ic", _in_order),
+    ),
+    "C6": Claim(
+        "A, B and C learn",
+        "section 8.2",
+        f"validation MSE below {LEARNED:g}",
+        partial(_of_models, ALL, partial(_fresh_loss, bound=LEARNED), trains=True),
+    ),
+    "C7": Claim(
+        "a few heads as one-hot maps, all others uniform or identity, do it all",
+        "appendix E",
+        f"combined MSE below {SUFFICIENT:g}",
+        partial(_of_models, ALL, _sufficient),
+    ),
+    "C8": Claim(
+        "every path is necessary",
+        "appendix E",
+        f"{range_text(PATHS)} without it (first useful layer: {range_text(FIRST_LAYER)})",
+        partial(_of_models, ALL, lambda trained: costs_of_paths(trained.worth)),
+        "reproduced if every path of the circuit lies inside its range, to two decimals",
+    ),
+    "C9": Claim(
+        "the first useful head joins pairs; four heads, where three would do",
+        "section 8.2",
+        "4 useful heads",
+        partial(_of_models, ALL, _useful_heads),
+    ),
+    "C10": Claim(
+        "D learns, and its circuit holds",
+        "section 9.2",
+        f"MSE {D_LEARNED:g}, with the circuit {D_SUFFICIENT:g}",
+        partial(_of_models, ["transformer-d"], _learned_with_circuit),
+    ),
+    "C11": Claim(
+        "heads emerge one after the other",
+        "section 9.2, figures 6 and 7, appendix D",
+        "an induction head first (epoch 450), then one head per further token, in order",
+        _of_series,
+        "reproduced if all four conditions hold (docs/emergence.md)",
+    ),
+}

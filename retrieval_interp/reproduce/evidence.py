@@ -1,12 +1,9 @@
 """Where the numbers of the reproduction come from.
 
-No number is typed in by hand: each is computed from a checkpoint, or read from a result file that
-records its own command, versions and date. Both are looked up in the package first (`checkpoints/`,
-`results/`), then in a folder of finished runs.
-
-    results/<checkpoint>.circuit.json     a circuit, as `ablate --one-hot --save-circuit` writes it
-    results/<checkpoint>.emergence.json   a series, as `emergence --json` writes it
-    results/<grid>.json                   a grid, as `sweep` writes it (summary.json)
+Each is computed from a checkpoint, or read from a result file that records its own command,
+versions and date; from the package first, then from a folder of finished runs. Result files are
+`<checkpoint>.circuit.json` (`ablate --one-hot --save-circuit`), `<checkpoint>.emergence.json`
+(`emergence --json`) and `<grid>.json` (a sweep's summary.json).
 """
 
 import re
@@ -85,9 +82,12 @@ class Trained:
         if self.file is not None:
             trained = f"{self.name} was trained on"
             return read_circuit(self.file, checkpoint.task, config.layers, config.heads, trained)
-        line, model = self.progress, checkpoint.model
         found = discover_circuit(
-            model, checkpoint.task, examples=EXAMPLES, shared=False, progress=line
+            checkpoint.model,
+            checkpoint.task,
+            examples=EXAMPLES,
+            shared=False,
+            progress=self.progress,
         )
         if found.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
@@ -117,12 +117,7 @@ class Trained:
 
 
 class Evidence:
-    """Everything the claims are judged by.
-
-    Args:
-        runs: folder of finished runs, searched after the package's own files.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
-    """
+    """Everything the claims are judged by; `runs` is searched after the package's own files."""
 
     def __init__(self, runs: Path = Path("runs"), progress: Progress = no_progress):
         self.runs, self.progress = runs, progress
@@ -131,9 +126,10 @@ class Evidence:
     def _trained(self, name: str) -> Trained | None:
         """A transformer by its preset's name; None if it has not been trained."""
         run, circuit = self.runs / name, self._file(f"{name}.circuit.json")
+        if name in shipped_checkpoints():
+            return Trained(name, name, circuit, self.progress)
         last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
-        where = name if name in shipped_checkpoints() else str(run) if last.is_file() else ""
-        return Trained(name, where, circuit, self.progress) if where else None
+        return Trained(name, str(run), circuit, self.progress) if last.is_file() else None
 
     def series(self, name: str) -> tuple[Series, str] | None:
         """A transformer's series through training, and the command that made it."""

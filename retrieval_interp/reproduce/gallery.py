@@ -22,19 +22,14 @@ _TRANSFORMERS = ("transformer-a", "transformer-b", "transformer-c", "transformer
 
 
 def final_loss_figure(grids: dict[str, dict[str, Any]]) -> go.Figure:
-    """Figure 4, left: the final validation loss by depth, mean and range over the seeds.
-
-    Args:
-        grids: summaries of grids by name.
-    """
+    """Figure 4, left: the final validation loss by depth, mean and range over the seeds."""
     figure = go.Figure()
     for name, summary in grids.items():
-        layers, mean, low, high = zip(
-            *((row["layers"], row["mean"], row["min"], row["max"]) for row in summary["depths"])
-        )
-        up, down = ([abs(end - middle) for end, middle in zip(ends, mean)] for ends in (high, low))
+        rows, title = summary["depths"], _plain(f"{name} ({summary['scale']})")
+        up = [abs(row["max"] - row["mean"]) for row in rows]
+        down = [abs(row["mean"] - row["min"]) for row in rows]
         error = {"type": "data", "array": up, "arrayminus": down}
-        title = _plain(f"{name} ({summary['scale']})")
+        layers, mean = [row["layers"] for row in rows], [row["mean"] for row in rows]
         figure.add_scatter(x=layers, y=mean, error_y=error, name=title)
     figure.add_hline(UNLEARNED, line_dash="dot", annotation_text="0.7: nothing learned")
     return _by_depth(figure, "final validation MSE")
@@ -71,10 +66,10 @@ def figures(evidence: Evidence) -> Iterator[tuple[str, go.Figure | str]]:
     for name in _TRANSFORMERS:
         trained, found = evidence.trained(name), evidence.series(name)
         if trained is not None:
-            task, layers = trained.checkpoint.task, trained.checkpoint.config.layers
+            task = trained.checkpoint.task
             drawn = draw_circuit(
                 trained.circuit,
-                layers,
+                trained.checkpoint.config.layers,
                 losses=trained.worth.ablated,
                 task=task,
                 intact=trained.worth.combined_loss,

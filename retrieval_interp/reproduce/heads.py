@@ -1,13 +1,6 @@
 """Do heads emerge one at a time, starting with an induction head (paper, section 9.2; C11)?
 
-The four conditions, and why they are these, are in docs/emergence.md:
-
-1. *induction first*: `s0<-s2`, by which the query finds x_1, is the first path whose attention
-   passes 0.5, not counting those that join a pair (`s2<-s1`, `s4<-s3`, ...) and positions that
-   attend to themselves;
-2. *a head each*: the query finds every symbol with a different head;
-3. *in order*: these paths pass 0.5 in the order x_1, x_2, ...;
-4. *losses in order*: the partial losses fall below 0.5 in that order.
+The four conditions, and why they are these, are in docs/emergence.md.
 """
 
 import itertools

@@ -58,7 +58,7 @@ def table_markdown(rows: Sequence[Row]) -> str:
             cells = [*(claim if place == 0 else ["", "", ""]), _run(row)]
             lines.append(_cells([*cells, row.ours or "-", row.verdict]))
             scale = row.scale.removeprefix(_run(row)).lstrip(":;, ")
-            command = row.command.removeprefix("python -m retrieval_interp.")
+            command = re.sub("^python -m retrieval_interp[. ]", "", row.command)
             runs.setdefault((_run(row), scale), {})[f"`{command}`"] = None
     lines += ["", "| run | scale | commands |", "|---|---|---|"]
     lines += [_cells([run, scale, ", ".join(said)]) for (run, scale), said in runs.items()]

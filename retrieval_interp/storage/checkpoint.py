@@ -20,9 +20,8 @@ from torch import Tensor
 from retrieval_interp.circuits.models.either import has_hooked_transformer
 from retrieval_interp.config.model_config import ModelConfig
 from retrieval_interp.model import build_model, tokenizer_of
-from retrieval_interp.storage.files import write_whole
-from retrieval_interp.storage.find_checkpoint import find_checkpoint
-from retrieval_interp.storage.find_checkpoint import shipped_checkpoints as shipped_checkpoints
+from retrieval_interp.storage.files import find_checkpoint, write_whole
+from retrieval_interp.storage.files import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, TrainingTask
 from retrieval_interp.tasks.structured import from_data, to_data
 
@@ -35,8 +34,7 @@ class Checkpoint:
 
     Attributes:
         name: the name it was loaded by.
-        model: in evaluation mode, on the requested device; a HookedTransformer, or with
-            TransformerLens 4 a TransformerBridge.
+        model: in evaluation mode; with TransformerLens 4 a TransformerBridge.
         task: what it was trained on.
         config: the model's sizes.
         training: the training record, possibly empty.
@@ -71,8 +69,9 @@ def save_checkpoint(
             f"{path}: expected the weights of a HookedTransformer, found those of another model "
             f"({type(model).__name__})"
         )
-    content = {"model": to_data(config), "task": task.to_dict(), "training": training}
-    write_tensors(path, weights, {"format": 1, **content})
+    sizes = to_data(config)
+    content = {"format": 1, "model": sizes, "task": task.to_dict(), "training": training}
+    write_tensors(path, weights, content)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
@@ -96,8 +95,7 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, An
         ) from None
     if digest != _digest(tensors, content):
         raise InputError(
-            f"{path}: expected contents that match the file's sha256, found others; the file is "
-            "damaged or was edited, get it again"
+            f"{path}: expected contents that match the file's sha256, found others; get it again"
         )
     return tensors, content
 

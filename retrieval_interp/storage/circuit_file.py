@@ -12,13 +12,10 @@ from retrieval_interp.tasks import InputError, Task
 def read_circuit(
     path: Path, task: Task, n_layers: int, n_heads: int, trained: str, causal: bool = True
 ) -> Circuit:
-    """Read a circuit file for a model.
+    """Read a circuit file, written by `--save-circuit` or by hand, for a model of these sizes.
 
     Args:
-        path: written by `--save-circuit`, or by hand in the same form.
         task: what the model was trained on.
-        n_layers: layers of the model.
-        n_heads: heads per layer.
         trained: completes "steps = 3, as ..." in an error.
         causal: whether the model masks later positions.
     """

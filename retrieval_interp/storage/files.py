@@ -1,10 +1,11 @@
-"""Whole writes, folders locked by one process, and reading of text and JSON lines."""
+"""Finding, reading and writing files; loads no heavy library."""
 
 import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,7 +74,7 @@ def check_own(path: Path, name: str, whose: str) -> bool:
 
 
 def lock_folder(path: Path, work: str) -> "BaseFileLock":
-    """Lock a folder for this process, creating it if missing; deletes a killed process's leftovers.
+    """Lock a folder, creating it if missing, and delete what a killed process left.
 
     `work` says what is expected, such as `a run that no other process is training`.
     """
@@ -96,8 +97,7 @@ def read_part(cls: type[T], data: Any, where: str) -> T:
     """`from_data` of the keys that a dataclass has; others are ignored."""
     if isinstance(data, dict):
         data = {field.name: data[field.name] for field in fields(cls) if field.name in data}  # type: ignore[arg-type]
-    part: T = from_data(cls, data, where)
-    return part
+    return from_data(cls, data, where)  # type: ignore[no-any-return]
 
 
 def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:
@@ -146,3 +146,30 @@ def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
     """Append one line of JSON per row."""
     with open(path, "a", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def shipped_checkpoints() -> dict[str, Path]:
+    """Name and file of every checkpoint in the package."""
+    folder = Path(str(resources.files("retrieval_interp"))) / "checkpoints"
+    return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+
+
+def find_checkpoint(name: str) -> Path:
+    """The file of a shipped name, a file, or a run folder (its last checkpoint)."""
+    shipped = shipped_checkpoints()
+    if name in shipped:
+        return shipped[name]
+    path = Path(name)
+    if path.is_dir():
+        found = sorted(path.glob("checkpoints/step-*.safetensors"), key=lambda p: (len(p.name), p))
+        if not found:
+            raise InputError(
+                f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none"
+            )
+        return found[-1]
+    if path.is_file():
+        return path
+    raise InputError(
+        f"checkpoint {name!r}: expected a file, a run folder or one of: "
+        f"{', '.join(shipped) or '(none shipped)'}; found none of these"
+    )

@@ -1,13 +1,10 @@
 """A run folder: config, metrics, checkpoints and the state from which a run resumes exactly.
 
-    config.json                          the recipe
-    metrics.jsonl                        one line per log step
-    watch.jsonl                          attention paths, one line per log step (`train --watch`)
-    checkpoints/step-001000.safetensors  weights with their training record
-    state.safetensors                    weights and optimizer at the last checkpoint
-
-A killed run loses what came after its last state: later log lines are dropped on resuming, since
-the same steps are run again with the same numbers.
+config.json                          the recipe
+metrics.jsonl                        one line per log step
+watch.jsonl                          attention paths, one line per log step (`train --watch`)
+checkpoints/step-001000.safetensors  weights with their training record
+state.safetensors                    weights and optimizer at the last checkpoint
 """
 
 import json
@@ -18,21 +15,12 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.storage import files
 from retrieval_interp.storage.checkpoint import (
     load_weights,
     read_tensors,
     save_checkpoint,
     write_tensors,
-)
-from retrieval_interp.storage.files import (
-    append_json_lines,
-    check_own,
-    check_same,
-    lock_folder,
-    read_json_lines,
-    read_text,
-    write_json,
-    write_whole,
 )
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import from_json, to_data
@@ -50,20 +38,20 @@ class RunFolder:
 
     def __init__(self, path: Path, recipe: Recipe):
         self.path, self.recipe = path, recipe
-        held = check_own(path, "config.json", "a run's")
+        held = files.check_own(path, "config.json", "a run's")
         if held:
-            check_same(_settings(recipe), _settings(read_recipe(path)), path, "run")
-        self._lock = lock_folder(path, "a run that no other process is training")
+            files.check_same(_settings(recipe), _settings(read_recipe(path)), path, "run")
+        self._lock = files.lock_folder(path, "a run that no other process is training")
         (path / "checkpoints").mkdir(exist_ok=True)
         if not held:
-            write_json(path / "config.json", to_data(recipe))
+            files.write_json(path / "config.json", to_data(recipe))
 
     def close(self) -> None:
         self._lock.release()
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row of metrics."""
-        append_json_lines(self.path / "metrics.jsonl", [row])
+        files.append_json_lines(self.path / "metrics.jsonl", [row])
 
     def save(
         self,
@@ -87,7 +75,7 @@ class RunFolder:
     def restore(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[int, float]:
-        """Load the last state, if there is one, and drop log lines written after it.
+        """Load the last state and drop log lines written after it, whose steps are run again.
 
         Returns:
             Steps done and the seconds they took; (0, 0.0) for a new run.
@@ -114,9 +102,9 @@ class RunFolder:
             )
         for log in (self.path / "metrics.jsonl", watch_path(self.path)):
             # A heading has no step.
-            kept = [row for row in read_json_lines(log) if row.get("step", 0) <= done]
+            kept = [row for row in files.read_json_lines(log) if row.get("step", 0) <= done]
             if log.exists():
-                write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
+                files.write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
         return done, seconds
 
 
@@ -127,13 +115,13 @@ def watch_path(path: Path) -> Path:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a run folder's metrics.jsonl."""
-    return list(read_json_lines(path / "metrics.jsonl"))
+    return list(files.read_json_lines(path / "metrics.jsonl"))
 
 
 def checkpoint_files(path: Path) -> dict[int, Path]:
     """The checkpoints of a run folder by step, rising."""
-    files = path.glob("checkpoints/step-*.safetensors")
-    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in files))
+    found = path.glob("checkpoints/step-*.safetensors")
+    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in found))
 
 
 def last_step(path: Path) -> int:
@@ -144,7 +132,7 @@ def last_step(path: Path) -> int:
 def read_recipe(path: Path) -> Recipe:
     """The recipe of a run folder."""
     config = path / "config.json"
-    recipe: Recipe = from_json(Recipe, read_text(config, "a run's config"), str(config))
+    recipe: Recipe = from_json(Recipe, files.read_text(config, "a run's config"), str(config))
     return recipe
 
 

@@ -1,10 +1,4 @@
-"""What a grid shows: figure 4 and section 7.2 as a table and as JSON.
-
-1. Figure 4: by depth, the final validation loss, with mean and range over the seeds (left), and the
-   partial losses by place in the chain (right).
-2. Section 7.2: how many runs end above 0.7, which in the paper is every run without curriculum, and
-   in how many the partial losses fell below 0.5 in the order x_1, x_2, ...
-"""
+"""What a grid shows: figure 4 and section 7.2 as a table and as JSON."""
 
 from statistics import fmean, median
 from typing import Any

@@ -81,8 +81,11 @@ class SweepFolder:
     def failures(self) -> dict[Cell, str]:
         """Why cells failed, in one line each."""
         files = {cell: self.path / f"errors/{cell.name}.txt" for cell in self.grid.cells}
-        found = {cell: file.read_text() for cell, file in files.items() if file.exists()}
-        return {cell: text.partition("\n")[0] for cell, text in found.items()}
+        return {
+            cell: file.read_text().partition("\n")[0]
+            for cell, file in files.items()
+            if file.exists()
+        }
 
     def write_result(self, job: Job, result: dict[str, Any]) -> None:
         """Write the result of a cell, which then is finished."""

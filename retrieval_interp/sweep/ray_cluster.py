@@ -57,14 +57,9 @@ def connect(address: str) -> Any:
 def on_nodes(ray: Any, where: Path, threads: int, gpus: float) -> Callable[[Job], Any]:
     """A function that runs a cell on some node, and writes here what is kept of its run folder.
 
-    Args:
-        ray: what `connect` returned.
-        where: folder of the sweep, by which nodes tell its cells from those of other sweeps.
-        threads: CPUs of a cell.
-        gpus: share of a GPU of a cell.
+    Nodes tell the cells of this sweep from those of others by its folder, `where`.
     """
-    options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": MAX_RETRIES}
-    task = ray.remote(run_on_node).options(**options)
+    task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=MAX_RETRIES)(run_on_node)
     sweep = hashlib.sha256(f"{socket.gethostname()}:{where.resolve()}".encode()).hexdigest()[:16]
 
     def run(job: Job) -> Any:

@@ -14,9 +14,7 @@ def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
     Earlier compilations of this process are dropped: torch counts all models of a class together
     and runs the ninth (of other depths or sizes) uncompiled.
 
-    Args:
-        model: any module from one tensor to another; its gradients are set to zero.
-        inputs: like those to come; used for one forward and backward pass.
+    The model's gradients are set to zero. `inputs` are like those to come.
     """
     # einops registers a type on first use, which in compiled code would trigger a recompilation.
     rearrange(nn.Parameter(torch.zeros(1)), "one -> one")

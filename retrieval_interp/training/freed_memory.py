@@ -7,10 +7,9 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep freed memory for later tensors, instead of handing it back.
+    """Let glibc keep freed memory for later tensors; otherwise each step gets it page by page.
 
-    glibc hands large blocks back, so that each step of a large batch gets the same memory again
-    page by page. It changes the whole process; without glibc (macOS, musl) nothing changes.
+    It changes the whole process; without glibc (macOS, musl) nothing changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

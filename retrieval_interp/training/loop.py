@@ -1,8 +1,7 @@
 """Training a HookedTransformer on a task.
 
-The batch and the learning rate of a step depend only on the recipe and the step; a run therefore
-resumes exactly from weights and optimizer state. The final validation loss is the mean over the
-last 100 steps (paper, section 7.1).
+The batch and the learning rate of a step depend only on the recipe and the step, so that a run
+resumes exactly. The final validation loss is the mean over the last 100 steps (section 7.1).
 """
 
 import math
@@ -179,15 +178,21 @@ def _train(
         if logged or done > last - FINAL_STEPS:
             with torch.no_grad():
                 partial = task.partial_losses(model(validation.inputs), validation).tolist()
+            train_loss, validation_loss = float(total) / (done - since), statistics.fmean(partial)
+            if not math.isfinite(train_loss + validation_loss):
+                raise InputError(
+                    f"training: expected finite losses, found {train_loss} in training and "
+                    f"{validation_loss} in validation at step {done}; lower the learning "
+                    "rate or add warm-up, and give another --out (what was saved is kept)"
+                )
             row = {
                 "step": done,
-                "train_loss": float(total) / (done - since),
-                "validation_loss": statistics.fmean(partial),
+                "train_loss": train_loss,
+                "validation_loss": validation_loss,
                 "partial_losses": partial,
                 "learning_rate": recipe.learning_rate_at(step),
                 "seconds": round(seconds, 3),
             }
-            _check_finite(row)
             total.zero_()
             since = done
             metrics.append(row)
@@ -199,15 +204,6 @@ def _train(
             folder.save(done, seconds, model, optimizer, record | _result(metrics, done))
         on_step(done, row)
     return Trained(model.eval(), recipe, record | _result(metrics, last), metrics)
-
-
-def _check_finite(row: dict[str, Any]) -> None:
-    if not math.isfinite(row["train_loss"] + row["validation_loss"]):
-        raise InputError(
-            f"training: expected finite losses, found {row['train_loss']} in training and "
-            f"{row['validation_loss']} in validation at step {row['step']}; lower the learning "
-            "rate or add warm-up, and give another --out (what was saved is kept)"
-        )
 
 
 def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,9 +16,6 @@ from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.task import named_positions
 from retrieval_interp.views.page import View, circuitsvis_script, render
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 _STRONG = 0.25  # mean attention of the paths that the text lists
 
@@ -109,9 +106,6 @@ def _checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
     return list(chosen)
 
 
-# By role (paper, section 9.1)
-
-
 def role_maps(
     attention: Float[Tensor, "layer head dest src"],
     task: Task,
@@ -120,7 +114,10 @@ def role_maps(
     caption: str = "",
     first_layer: int = 0,
 ) -> View:
-    """A heat map of each head's mean attention by role; its text lists the strong paths."""
+    """A heat map of each head's mean attention by role; its text lists the strong paths.
+
+    Rows attend to columns; cells of framed paths have a frame.
+    """
     title = f"Mean attention by role{caption}"
     lines = [f"{title}; paths of at least {_STRONG}"]
     for layer, heads in enumerate(attention, first_layer):
@@ -129,19 +126,6 @@ def role_maps(
             strong.sort(key=lambda path: -float(weights[path]))
             paths = [f"{path.text(task.role_names)} {float(weights[path]):.2f}" for path in strong]
             lines.append(f"{Head(layer, number)!s:<8} {'  '.join(paths) or '-'}")
-    html = role_maps_html(attention, task, order, framed, first_layer, f"{title}.")
-    return View(title, html, "\n".join(lines), attention)
-
-
-def role_maps_html(
-    attention: Float[Tensor, "layer head dest src"],
-    task: Task,
-    order: Sequence[int],
-    framed: Collection[HeadPath] = (),
-    first_layer: int = 0,
-    caption: str = "",
-) -> "Markup":
-    """One table per head, rows attend to columns; cells of framed paths have a frame."""
     maps = [
         role_map(Head(layer, number), weights, task, order, framed)
         for layer, heads in enumerate(attention, first_layer)
@@ -149,13 +133,14 @@ def role_maps_html(
     ]
     # One row of tables per layer; models with one head per layer fill the width instead.
     across = attention.shape[1] if attention.shape[1] > 1 else len(maps)
-    return render(
+    html = render(
         "role_maps.html",
         groups=[maps[at : at + across] for at in range(0, len(maps), across)],
         roles=role_names(task, order),
-        caption=caption,
+        caption=f"{title}.",
         framed=bool(framed),
     )
+    return View(title, html, "\n".join(lines), attention)
 
 
 def role_map(

@@ -14,11 +14,7 @@ from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow.delivery import describe_flow
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.views.attention import (
-    attention_view,
-    position_labels,
-    role_maps_html,
-)
+from retrieval_interp.views.attention import attention_view, position_labels, role_maps
 from retrieval_interp.views.page import render, unescaped
 from retrieval_interp.views.paper import NOTHING_REPORTED, Reported
 from retrieval_interp.views.score_text import (
@@ -75,8 +71,7 @@ def render_report(
         task_words=task_words(model, task, batch),
         sequence=example_sequence(model, task, batch, order),
         parts=parts,
-        maps=role_maps_html(attention, task, order, paths),
-        framed=bool(paths),
+        maps=unescaped(role_maps(attention, task, order, paths).html),
         shown=shown,
         position_note=task.position_note,
         attention=unescaped(attention_view(model, task, batch, range(shown)).html),
