@@ -14,8 +14,8 @@ def plain_weights(model: Any) -> SimpleNamespace:
     def block(of: Any) -> SimpleNamespace:
         names = [f"{kind}_{what}" for what in "QKVO" for kind in "Wb"]
         attn = {name: getattr(of.attn, name).contiguous() for name in names}
-        attn = SimpleNamespace(**attn, attn_scale=cfg.d_head**0.5)
-        parts = SimpleNamespace(ln1=norm(of.ln1), attn=attn)
+        scaled = SimpleNamespace(**attn, attn_scale=cfg.d_head**0.5)
+        parts = SimpleNamespace(ln1=norm(of.ln1), attn=scaled)
         if not cfg.attn_only:
             names = ["W_in", "b_in", "W_out", "b_out"]
             parts.ln2 = norm(of.ln2)
