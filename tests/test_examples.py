@@ -219,7 +219,7 @@ SHOWN = {
         "numbers": ["6 paths", "minimal: True"],
         "keep": ['"enabling"'],
         "load": ["nothing changed"],
-        "explore": [WIDGET, "text/html"],
+        "explore": [WIDGET],
     },
     "train_and_watch_heads_emerge": {
         "train": [WIDGET],
