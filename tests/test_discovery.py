@@ -202,19 +202,29 @@ def test_a_search_that_is_left_gives_its_best_so_far(small, whole, how):
         discover(small.model, small.task, examples=16, progress=lambda search, what: [])
 
 
+@pytest.fixture
+def measured(monkeypatch):
+    """A clock that ticks with every measured loss, of which a step may need many."""
+    ticks, each = [], Scorer.each
+    monkeypatch.setattr(Scorer, "each", lambda *args: ticks.append(1) or each(*args))
+    for module in ("judge", "search"):
+        name = f"retrieval_interp.circuits.discovery.{module}.monotonic"
+        monkeypatch.setattr(name, lambda: len(ticks))
+    return ticks
+
+
 @pytest.mark.slow
-def test_a_search_out_of_time_gives_its_best_so_far(small, monkeypatch):
-    """Time counted in events, of which a whole search has some thousands."""
-    looks = itertools.count()
-    monkeypatch.setattr("retrieval_interp.circuits.discovery.search.monotonic", lambda: next(looks))
+def test_a_search_out_of_time_gives_its_best_so_far(small, measured):
     ranks, cut_short = [], []
     unlimited = Search(small.model, small.task, SearchOptions(examples=64, restarts=1))
     rank = Steps(unlimited.judge, unlimited.space).rank
-    # Before paths are cut
-    events = sum(not state.doing.startswith(("ordering", "cutting")) for state in unlimited)
-    for time in (2.0, events / 2, events * 1.4):
+    steps = [(state.doing, len(measured)) for state in unlimited]
+    before_cuts = max(ticks for doing, ticks in steps if not doing.startswith(("ord", "cut")))
+    for time in (4.0, before_cuts / 2, before_cuts * 1.0):
+        measured.clear()
         with pytest.warns(SearchStopped) as told:
             found = discover(small.model, small.task, examples=64, restarts=1, time=time)
+        assert len(measured) <= time + 1  # nothing is measured afterwards
         assert "a simpler circuit may exist" in str(told[0].message)
         cut_short.append("the intact model may need more" in str(told[-1].message))
         assert found.unfinished == "; ".join(str(one.message) for one in told)

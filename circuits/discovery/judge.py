@@ -5,7 +5,9 @@ after some of them is not run on the rest. That it is not far off is decided on 
 losses may be missing among the first.
 """
 
+import math
 from collections.abc import Generator, Sequence
+from time import monotonic
 from typing import Any
 
 import torch
@@ -23,8 +25,17 @@ from retrieval_interp.tasks import Batch, InputError, Task
 _AT_ONCE = 64  # estimates after which a search may be left
 
 
+class OutOfTime(Exception):
+    """The time of a search is over."""
+
+
 class Judge:
-    """Decides which circuits hold on one set of examples, and remembers."""
+    """Decides which circuits hold on one set of examples, and remembers.
+
+    After `deadline`, in seconds of `time.monotonic`, it measures nothing and raises OutOfTime.
+    """
+
+    deadline = math.inf
 
     def __init__(self, model: Any, task: Task, batch: Batch, options: SearchOptions = DEFAULTS):
         self.model, self.task, self.batch, self.options = model, task, batch, options
@@ -111,6 +122,8 @@ class Judge:
         """Each example's loss, on the first parts of the examples."""
         seen = self._losses.setdefault(circuit, [])
         for part in self.parts[len(seen) : parts]:
+            if monotonic() > self.deadline:
+                raise OutOfTime
             seen.append(part.each(circuit))
         return torch.cat(seen[:parts])
 

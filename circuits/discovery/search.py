@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.discovery.judge import Judge, OutOfTime
 from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.discovery.redundancy import needed_sets
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
@@ -181,11 +181,16 @@ class Search:
     ) -> Generator[SearchState, None, Result | None]:
         """Do it and tell of it; None if it is not done in time."""
         while monotonic() <= deadline:
+            self.judge.deadline = deadline
             try:
                 what = next(doing)
             except StopIteration as end:
                 result: Result = end.value
                 return result
+            except OutOfTime:
+                return None
+            finally:
+                self.judge.deadline = math.inf
             yield self._state(what)
         return None
 
