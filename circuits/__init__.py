@@ -10,6 +10,11 @@ from retrieval_interp.circuits.circuit import Circuit as Circuit
 from retrieval_interp.circuits.circuit import Head as Head
 from retrieval_interp.circuits.circuit import HeadPath as HeadPath
 from retrieval_interp.circuits.circuit import RolePath as RolePath
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual as Counterfactual
+from retrieval_interp.circuits.counterfactual.mechanism import (
+    with_counterfactual as with_counterfactual,
+)
+from retrieval_interp.circuits.counterfactual.why import why as why
 from retrieval_interp.circuits.discovery.options import SearchOptions as SearchOptions
 from retrieval_interp.circuits.discovery.redundancy import needed_paths as needed_paths
 from retrieval_interp.circuits.discovery.search import Search as Search

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import cut_paths
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.hooks.ablated import ablated
 from retrieval_interp.circuits.hooks.hooked import Hooked, has_hooks, is_causal, pattern_hook_name
@@ -162,6 +161,7 @@ class PatternGradients:
     """
 
     circuit: Circuit
+    batch: Batch
     where: Where
     losses: Float[Tensor, " batch"]
     own: list[Patterns]
@@ -195,7 +195,8 @@ class PatternGradients:
         """What a head attends to under a mechanism."""
         own = self.own[head.layer][:, head.head]
         if mechanism.keeps_own:
-            return cut_paths(own, mechanism.paths, self.where.roles)
+            other = self.batch.counterfactual_of(*head)
+            return mechanism.changed(own, self.where.roles, other)
         return mechanism.pattern(self.where).to(own)
 
 
@@ -262,7 +263,8 @@ def pattern_gradients(
     owns, useds = ([kept[layer].float() for layer in range(n_layers)] for kept in (own, used))
     projections = [torch.stack(of_layer) for of_layer in zip(*of_outputs)]
     where = Where.of(batch, is_causal(model))
-    return PatternGradients(circuit, where, losses.detach(), owns, useds, of_loss, projections)
+    each = losses.detach()
+    return PatternGradients(circuit, batch, where, each, owns, useds, of_loss, projections)
 
 
 def _random_projections(

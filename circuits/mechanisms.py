@@ -18,6 +18,7 @@ from torch import Tensor
 from retrieval_interp.circuits.attention import (
     allowed_positions,
     check_paths,
+    cut_paths,
     first_real,
     path_sources,
     rows_of,
@@ -72,7 +73,7 @@ class Mechanism:
         kind: the word for it in text and files.
         parameters: what files say of it besides its paths, and of which type.
         aliases: other words for it in text, and what they stand for.
-        keeps_own: whether the head keeps its own attention, apart from what is cut.
+        keeps_own: whether the pattern is made of the head's own attention (`changed`).
         follows_paths: whether it attends along its paths and nowhere else, in equal parts.
         is_measured: whether it is measured on a model, so that nobody writes it as text.
         paths: the paths that it names, sorted.
@@ -101,6 +102,18 @@ class Mechanism:
         None where that depends on positions. Of a cut mechanism, the roles that are cut.
         """
         return None
+
+    def changed(
+        self,
+        own: Float[Tensor, "batch dest src"],
+        roles: Int[Tensor, "batch chain role"],
+        other: Float[Tensor, "batch dest src"] | None,
+    ) -> Float[Tensor, "batch dest src"]:
+        """What becomes of the head's own attention, if it `keeps_own`.
+
+        `other` is its attention on a counterfactual prompt, if the batch has one.
+        """
+        return cut_paths(own, self.paths, roles)
 
     def cost(self, n_roles: int) -> int:
         """How far it is from simple, in a task with so many roles; see `discover`."""
@@ -150,7 +163,7 @@ class Mechanism:
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> "Mechanism":
         make: Any = cls
-        if issubclass(cls, _WithPaths):
+        if issubclass(cls, WithPaths):
             values["paths"] = tuple(paths)
         elif paths:
             raise InputError(f"expected no paths for a {cls.kind} head, found {paths[0]}")
@@ -159,7 +172,9 @@ class Mechanism:
 
 
 @dataclass(frozen=True)
-class _WithPaths(Mechanism):
+class WithPaths(Mechanism):
+    """A mechanism with paths."""
+
     paths: tuple[RolePath, ...] = ()
 
     def __post_init__(self) -> None:
@@ -186,7 +201,7 @@ class Original(Mechanism):
 
 
 @dataclass(frozen=True)
-class Cut(_WithPaths):
+class Cut(WithPaths):
     """The head's own attention, with that of its paths set to zero."""
 
     kind = "cut"
@@ -225,7 +240,7 @@ class Identity(Mechanism):
         return 0
 
 
-class _ByRole(_WithPaths):
+class _ByRole(WithPaths):
     """Attention along paths.
 
     A position with several roles, where chains overlap, attends along the paths of all of them in

@@ -20,6 +20,9 @@ from retrieval_interp.circuits import needed_paths as needed_paths
 from retrieval_interp.circuits import parse_circuit as parse_circuit
 from retrieval_interp.circuits import parse_head_path as parse_head_path
 from retrieval_interp.circuits import score_circuit as score_circuit
+from retrieval_interp.circuits import why as why
+from retrieval_interp.circuits import with_counterfactual as with_counterfactual
+from retrieval_interp.circuits.counterfactual.explain import Explanation as Explanation
 from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow.delivery import describe_flow as describe_flow
 from retrieval_interp.circuits.known.weights import compile_circuit as compile_circuit
@@ -61,6 +64,8 @@ from retrieval_interp.tasks import RetrievalGraph as RetrievalGraph
 from retrieval_interp.tasks import RetrievalTask as RetrievalTask
 from retrieval_interp.tasks import Task as Task
 from retrieval_interp.tasks import TemplateTask as TemplateTask
+from retrieval_interp.tasks.words.pairs_task import Pair as Pair
+from retrieval_interp.tasks.words.pairs_task import PairsTask as PairsTask
 from retrieval_interp.tasks.words.prompts import EquationsPrompt as EquationsPrompt
 from retrieval_interp.tasks.words.prompts import FunctionsPrompt as FunctionsPrompt
 from retrieval_interp.tasks.words.prompts import KingdomsPrompt as KingdomsPrompt
@@ -73,3 +78,4 @@ from retrieval_interp.views.report import render_report as render_report
 from retrieval_interp.views.scan_view import scan_view as scan_view
 from retrieval_interp.views.score_text import score_table as score_table
 from retrieval_interp.views.score_text import verdict as verdict
+from retrieval_interp.views.why_view import why_view as why_view

@@ -12,6 +12,7 @@ COMMANDS = {
     "ablate": "find which attention paths of a model do the work",
     "explore": "build circuits by clicking, in a browser",
     "scan": "say what every head looks at, and which are needed",
+    "why": "say which heads and paths a language model's answer comes from",
     "train": "train a transformer from a preset, or resume a run",
     "bound": "show how many layers the retrieval problem needs",
     "emergence": "show when each attention path appears in a training run",

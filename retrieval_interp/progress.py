@@ -16,9 +16,10 @@ def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
     """
     from tqdm.auto import tqdm
 
+    from retrieval_interp.circuits.counterfactual.search import KeepSearch
     from retrieval_interp.circuits.discovery.search import Search
 
-    if isinstance(items, Search):
+    if isinstance(items, (Search, KeepSearch)):
         return search_line(items, what)
     bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=_hidden(), dynamic_ncols=True)
     return bar

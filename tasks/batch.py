@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -22,12 +23,15 @@ class Batch:
             lacks the role.
         attention_mask: True (or 1) at real positions and False at padding, which is before or after
             an example, [batch pos]; None where all are real.
+        counterfactual: what a model attends to on counterfactual prompts of the same length, for
+            heads that attend so (`circuits.counterfactual`); None where there are none.
     """
 
     inputs: Shaped[Tensor, "batch pos *d_in"]
     targets: Shaped[Tensor, "batch query *d_out"]
     roles: Int[Tensor, "batch chain role"]
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
+    counterfactual: Float[Tensor, "batch layer head pos pos"] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.attention_mask, Tensor):
@@ -58,5 +62,9 @@ class Batch:
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        mask = None if self.attention_mask is None else change(self.attention_mask)
-        return Batch(change(self.inputs), change(self.targets), change(self.roles), mask)
+        fields: Any = {name: x if x is None else change(x) for name, x in vars(self).items()}
+        return Batch(**fields)
+
+    def counterfactual_of(self, layer: int, head: int) -> Float[Tensor, "batch pos pos"] | None:
+        """A head's attention on the counterfactual prompts."""
+        return None if self.counterfactual is None else self.counterfactual[:, layer, head]

@@ -4,6 +4,7 @@ A task of your own needs three things: names for its roles, examples, and a loss
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.tasks.batch import Batch, Device, Outputs
+from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.roles import join_labels
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.vectors.graph import RetrievalGraph
@@ -82,6 +84,29 @@ class Task:
         return rearrange(
             outputs, "batch (chain role) d_out -> batch chain role d_out", role=roles.shape[-1]
         )
+
+    def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
+        """Prompts of the same lengths that ask something else; their targets are not used.
+
+        By default every example is replaced by another one of the batch with the same positions of
+        its roles, and with other targets if there is one.
+        """
+        draw = torch.Generator().manual_seed(seed)
+        roles, targets = batch.roles.flatten(1), batch.targets.flatten(1)
+        chosen = []
+        for example in range(len(batch)):
+            alike = (roles == roles[example]).all(1)
+            alike &= (batch.inputs != batch.inputs[example]).flatten(1).any(1)
+            other = alike & (targets != targets[example]).any(1)
+            places = (other if bool(other.any()) else alike).nonzero()[:, 0]
+            if not len(places):
+                raise InputError(
+                    "counterfactual: expected another example with its roles at the same positions,"
+                    f" found none for example {example} of {len(batch)}; use more examples, or "
+                    f"define {type(self).__name__}.counterfactual"
+                )
+            chosen.append(int(places[torch.randint(len(places), (1,), generator=draw)]))
+        return replace(batch, inputs=batch.inputs[chosen])
 
     @cached_property
     def loss_meaning(self) -> str:

@@ -1,6 +1,6 @@
 """Induction on random tokens, as in the literature: repeated sequences and k hops."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -90,6 +90,12 @@ class RepeatedTokensTask(TokenTask):
         source = source.gather(1, asked)
         roles = torch.stack([1 + self.length + asked, 1 + source, 2 + source], dim=-1)
         return Batch(inputs, first.gather(1, source + 1), roles)
+
+    def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
+        """A second copy drawn anew, so that it repeats nothing but by chance."""
+        other = self.sample(len(batch), seed + 1, batch.inputs.device, "train").inputs
+        first, end = batch.inputs[:, : 1 + self.length], other[:, 1 : 1 + self.length]
+        return replace(batch, inputs=torch.cat([first, end], dim=1))
 
 
 @dataclass(frozen=True)

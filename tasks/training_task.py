@@ -3,6 +3,8 @@
 import itertools
 import math
 import pkgutil
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, ClassVar
@@ -42,6 +44,7 @@ class TrainingTask(Task):
     """
 
     name: ClassVar[str]
+    symbol_width: int | None = None  # components of an input vector that hold its symbol
     n_positions: int
     d_in: int
     d_out: int
@@ -114,6 +117,15 @@ class TrainingTask(Task):
         """
         check_draw(seed, split)
         return self.draw(indices, seed, SPLITS.index(split))
+
+    def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
+        """The questions about another chain: queries change places, by one chain."""
+        return chains_swapped(batch, (0,), self.symbol_width)
+
+    def rewired(self, batch: Batch, seed: int = 0) -> Batch:
+        """Another counterfactual: what follows in every pair is another chain's."""
+        roles = range(2, batch.roles.shape[-1], 2)
+        return chains_swapped(batch, roles, self.symbol_width)
 
     def partial_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
         """The mean loss of each thing asked, in the order of `asked` (section 7.2)."""
@@ -190,6 +202,21 @@ class TokenTask(TrainingTask):
         right = logits.gather(-1, self.right(batch)[..., None])[..., 0]
         others = (logits.sum(-1) - right) / (self.candidates - 1)
         return torch.mean(right - others, dim=1)
+
+
+def chains_swapped(batch: Batch, roles: Iterable[int], width: int | None = None) -> Batch:
+    """The batch in which what stands at some roles is the next chain's; vectors up to `width`."""
+    if batch.roles.shape[1] < 2:
+        raise InputError("counterfactual: expected at least two chains, found one")
+    inputs, example = batch.inputs.clone(), torch.arange(len(batch))[:, None]
+    for role in roles:
+        here = batch.roles[:, :, role]
+        there = here.roll(1, dims=1)
+        if width is None:
+            inputs[example, here] = batch.inputs[example, there]
+        else:
+            inputs[example, here, :width] = batch.inputs[example, there, :width]
+    return replace(batch, inputs=inputs)
 
 
 def check_size(positions: int, words: int) -> None:

@@ -42,11 +42,11 @@ def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
     head`), to an earlier position with the same token (`duplicate-token head`), or to the one
     after such a position (`induction head`). The last two need tokens.
     """
-    kinds = {_path_kind(path.path, batch) for path in paths}
+    kinds = {path_kind(path.path, batch) for path in paths}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
-def _path_kind(path: RolePath, batch: Batch) -> str:
+def path_kind(path: RolePath, batch: Batch) -> str:
     both = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
     there = (both[0] >= 0) & (both[1] >= 0)
     example, (dest, src) = there.nonzero()[:, 0], (place[there] for place in both)

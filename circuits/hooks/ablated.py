@@ -12,7 +12,6 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import cut_paths
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks.by_values import value_hooks
 from retrieval_interp.circuits.hooks.hooked import Hooked, is_causal, pattern_hook_name
@@ -82,7 +81,8 @@ def _replace_heads(
     replaced = pattern.clone()
     for head, mechanism in mechanisms.items():
         if mechanism.keeps_own:
-            replaced[:, head] = cut_paths(pattern[:, head], mechanism.paths, batch.roles)
+            other = batch.counterfactual_of(hook.layer(), head)
+            replaced[:, head] = mechanism.changed(pattern[:, head], batch.roles, other)
         else:
             replaced[:, head] = pattern_of(mechanism).to(pattern)
     return replaced

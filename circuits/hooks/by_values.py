@@ -11,7 +11,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import allowed_positions, cut_paths, softmax_attention
+from retrieval_interp.circuits.attention import allowed_positions, softmax_attention
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.tasks import Batch, InputError
 
@@ -50,7 +50,8 @@ def value_hooks(
             if mechanism.keeps_own:
                 queries, keys = seen["q"][:, :, head], seen["k"][:, :, head // group]
                 own[head] = softmax_attention(queries, keys, allowed, queries.shape[-1] ** 0.5)
-                used[head] = cut_paths(own[head], mechanism.paths, batch.roles)
+                other = batch.counterfactual_of(layer, head)
+                used[head] = mechanism.changed(own[head], batch.roles, other)
             else:
                 used[head] = pattern_of(mechanism).to(z).expand(len(z), -1, -1)
             z[:, :, head] = used[head] @ seen["v"][:, :, head // group]

@@ -44,7 +44,9 @@ def make_runs(model: Any, batch: Batch, task: Task) -> "Runs":
 
 def _role_runs_are_exact(model: Any, batch: Batch, task: Task) -> bool:
     """Whether they are known to be, and a few outputs agree with the model's."""
-    if task.answer_roles != (SCORED_ROLE,) or not RoleRuns.supports(model, batch):
+    if batch.counterfactual is not None or task.answer_roles != (SCORED_ROLE,):
+        return False
+    if not RoleRuns.supports(model, batch):
         return False
     few = batch[:_CHECKED]
     runs, empty = RoleRuns(model, few, keep=False), Circuit({}, batch.roles.shape[-1])

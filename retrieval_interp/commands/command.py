@@ -89,6 +89,37 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
             raise InputError(f"{source}: expected other files to write than to read")
 
 
+def load_model(name: str, device: str) -> tuple[Any, Any]:
+    """A model by name, and its task or None.
+
+    A shipped checkpoint, a checkpoint file, a run folder, `smollm2`, or the folder of a Hugging
+    Face model.
+    """
+    import retrieval_interp as ri
+    from retrieval_interp.training.device import choose_device
+
+    place, folder = choose_device(device), Path(name)
+    foreign = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    if not foreign and name != "smollm2":
+        checkpoint = ri.load_checkpoint(name, place)
+        return checkpoint.model, checkpoint.task
+    if not sys.stderr.isatty():
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+    if not foreign:
+        return ri.smollm2(device=str(place)), None
+    from transformer_lens.model_bridge.bridge import TransformerBridge
+
+    try:
+        return TransformerBridge.boot_transformers(str(folder), device=str(place)).eval(), None
+    except (ValueError, KeyError, OSError) as error:
+        raise InputError(
+            f"{folder}: expected a causal language model of Hugging Face with its tokenizer that "
+            f"TransformerLens knows, found: {error!s:.150}"
+        ) from error
+
+
 def say(text: str = "", hanging: int = 0) -> None:
     """Print prose, wrapped to the terminal's width, or to 100 characters in a pipe."""
     print("\n".join(wrapped(text, terminal_width(), hanging)))

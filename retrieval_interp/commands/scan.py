@@ -1,7 +1,6 @@
 """What each head looks at, and which heads rules replace: `retrieval-interp scan --model small`."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import retrieval_interp as ri
 from retrieval_interp.commands.command import (
     check_outputs,
     check_sampling,
+    load_model,
     parse_options,
     say,
     saying,
@@ -65,7 +65,12 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     _check(options)
     text = None if options.text is None else read_text(options.text, "text")
     with saying("loading PyTorch and the model"):
-        model, task = _load(options)
+        model, task = load_model(options.model, options.device)
+    if task is None and text is None:
+        raise ri.InputError(
+            f"{options.model}: expected text for a model without a task, found none; add --text "
+            "FILE"
+        )
     found = ri.scan(
         model,
         task if text is None else text,
@@ -93,38 +98,6 @@ def _check(options: ScanOptions) -> None:
         "--save-circuit": options.save_circuit,
     }
     check_outputs(outputs, [Path(options.model), options.text])
-
-
-def _load(options: ScanOptions) -> tuple[Any, Any]:
-    """The model, and its task if it has one."""
-    from retrieval_interp.training.device import choose_device
-
-    device = choose_device(options.device)
-    folder = Path(options.model)
-    foreign = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
-    if not foreign and options.model != "smollm2":
-        checkpoint = ri.load_checkpoint(options.model, device)
-        return checkpoint.model, checkpoint.task
-    if options.text is None:
-        raise ri.InputError(
-            f"{options.model}: expected text for a model without a task, found none; add --text "
-            "FILE"
-        )
-    if not sys.stderr.isatty():
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()
-    if not foreign:
-        return ri.smollm2(device=str(device)), None
-    from transformer_lens.model_bridge.bridge import TransformerBridge
-
-    try:
-        return TransformerBridge.boot_transformers(str(folder), device=str(device)).eval(), None
-    except (ValueError, KeyError, OSError) as error:
-        raise ri.InputError(
-            f"{folder}: expected a causal language model of Hugging Face with its tokenizer that "
-            f"TransformerLens knows, found: {error!s:.150}"
-        ) from error
 
 
 def _write(options: ScanOptions, found: "ri.Scan", model: Any, record: dict[str, Any]) -> None:

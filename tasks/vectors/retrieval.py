@@ -75,6 +75,7 @@ class VectorTask(TrainingTask):
         plateau = scale * statistics.fmean(1 - 1 / counts[n] if counts[n] > 1 else 1 for n in nodes)
         own = {
             "d_in": 2 * self.dim,
+            "symbol_width": self.dim,
             "d_out": self.dim * len(nodes),
             "asked_nodes": nodes,
             "asked": asked,

@@ -78,6 +78,7 @@ class IndirectObjectTask(TemplateTask):
             tokenizer=tokenizer,
             roles=(END, "S2", "S1+1", "S1", "IO"),
             prepend_bos=prepend_bos,
+            counterfactual={"S2": self.names} if len(self.names) > 2 else None,  # a third name
         )
 
     @property

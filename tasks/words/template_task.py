@@ -7,11 +7,16 @@ random order of its own, over and over.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from itertools import chain, islice
 from string import Formatter
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from retrieval_interp.tasks.batch import Batch
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import SPLITS, Split, check_draw
 from retrieval_interp.tasks.training_task import counted
@@ -46,6 +51,8 @@ class TemplateTask(TextTask):
         answer_prefix: text between prompt and answer; for most tokenizers a space.
         prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
             tokenizer has one.
+        counterfactual: for some roles, the words that stand there in a counterfactual prompt, each
+            one token behind a blank; by default it is another example of the same layout.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -74,6 +81,7 @@ class TemplateTask(TextTask):
         roles: Sequence[str] | None = None,
         answer_prefix: str = " ",
         prepend_bos: bool | None = None,
+        counterfactual: Mapping[str, Sequence[str]] | None = None,
     ):
         _check_words("templates", templates)
         self.templates = tuple(templates)
@@ -103,6 +111,41 @@ class TemplateTask(TextTask):
                 f"two answers, found {self.n_answers}"
             )
         self._few = few if len(few) < _FEW else None
+        self._others = {
+            self._role(name): self._word_tokens(name, words)
+            for name, words in (counterfactual or {}).items()
+        }
+
+    def _role(self, name: str) -> int:
+        if name not in self.roles:
+            raise InputError(
+                f"counterfactual: expected a role of {', '.join(self.roles)}, found {name!r:.40}"
+            )
+        return self.roles.index(name)
+
+    def _word_tokens(self, name: str, words: Sequence[str]) -> Tensor:
+        texts = ["to", *(f"to {word}" for word in words)]
+        before, *made = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        found = [ids[-1] for ids in made if ids[:-1] == before]
+        if len(found) < 3:
+            raise InputError(
+                f"counterfactual: expected at least three words of one token for {name}, found "
+                f"{len(found)} of {len(words)}"
+            )
+        return torch.tensor(found)
+
+    def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
+        """Prompts with other words at the roles given, or other examples of the same layout."""
+        if not self._others:
+            return super().counterfactual(batch, seed)
+        draw, inputs = torch.Generator().manual_seed(seed), batch.inputs.clone()
+        for role, tokens in self._others.items():
+            for example, place in enumerate(batch.roles[:, 0, role].tolist()):
+                new = tokens[~torch.isin(tokens, inputs[example].cpu())]
+                chosen = new[torch.randint(len(new), (1,), generator=draw)]
+                if place >= 0:
+                    inputs[example, place] = chosen.item()
+        return replace(batch, inputs=inputs)
 
     def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str]) -> None:
         rows: list[set[str]] = [set(row) for row in self._rows] or [{*self._words, *self._same}]

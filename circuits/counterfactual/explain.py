@@ -1,0 +1,342 @@
+"""What a search kept, measured on examples that decided nothing.
+
+For each level: what its units recover, what everything but them recovers, and what random sets of
+as many units do. For each unit of the last level: what is lost without it, and which later units
+attend elsewhere then, because of their queries or of their keys.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from retrieval_interp.circuits.attention import attention_along, attention_by_role
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.counterfactual.search import KeepSearch, Level, Recovery, Share
+from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, keeping
+from retrieval_interp.circuits.draw.names import path_kind
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks.hooked import Hooked, is_causal, pattern_hook_name
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
+from retrieval_interp.circuits.runs.means import mean_attention
+from retrieval_interp.circuits.scores.control import allowed_paths
+from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.circuits.scores.scorer import Measured, Progress, no_progress
+from retrieval_interp.tasks import Batch, Task
+
+_QUICK = 16  # examples of random sets
+_SEEN = 8  # examples on which it is seen who enables whom
+_DROP = 0.1  # least attention that a later path has to lose
+Seen = dict[str, dict[int, Tensor]]  # queries, keys, own and used patterns by layer
+
+
+@dataclass(frozen=True)
+class LevelScore:
+    """A level's circuit on other examples."""
+
+    name: str
+    units: tuple[Unit, ...]
+    kept: Share  # what its units recover
+    complement: Share  # what all but them recover
+
+
+@dataclass(frozen=True)
+class UnitScore:
+    """A unit of the last level."""
+
+    unit: Unit
+    path: HeadPath | None  # its path, or the one along which its attention changes most
+    kind: str  # what a head with that path is commonly called, or nothing
+    attention: float  # along that path, in the intact model
+    other: float  # the same on the counterfactual prompts
+    estimate: float  # of what it brings to the metric
+    without: Share  # what the circuit recovers without it
+    enables: tuple[Enabled, ...]  # later units' paths that lose attention then
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """Which heads, rows and paths an answer comes from."""
+
+    task: Task
+    batch: Batch  # on which everything was measured
+    keep: float  # the share that was asked for
+    intact: Measured  # the metric
+    nothing: Measured  # the metric with all attention as on the counterfactual prompts
+    levels: tuple[LevelScore, ...]
+    control: tuple[float, ...]  # what random sets of as many units of the last level recover
+    units: tuple[UnitScore, ...]
+    circuit: Circuit  # of the last level
+    decided_on: int  # examples
+    runs: int
+    unfinished: str  # why the search ended early, or found no more levels
+
+    @property
+    def metric_name(self) -> str:
+        named = hasattr(self.task, "logit_differences")
+        return "logit difference" if named else f"minus the {self.task.loss_name}"
+
+    def enabled_by(self, head: str | Head) -> list[tuple[UnitScore, Enabled]]:
+        """Which units a head's attention depends on, those that change it most first."""
+        wanted = Head.parse(head) if isinstance(head, str) else Head(*head)
+        found = [(u, one) for u in self.units for one in u.enables if one.path.head == wanted]
+        return sorted(found, key=lambda pair: pair[1].when_cut - pair[1].attention)
+
+    @property
+    def finding(self) -> str:
+        """What was found, in a sentence or two."""
+        examples = f"{len(self.batch)} example{'s' * (len(self.batch) > 1)}"
+        gap = (
+            f"The {self.metric_name} is {self.intact.loss:.2f} on {examples}, and "
+            f"{self.nothing.loss:.2f} where all heads attend as on the counterfactual."
+        )
+        if not self.levels:
+            return f"{gap} Nothing was found: {self.unfinished}."
+        last = self.levels[-1]
+        heads = len({unit.head for unit in last.units})
+        what = f"{heads} heads" if last.name == "heads" else f"{last.name} of {heads} heads"
+        count = "" if last.name == "heads" else f"{len(last.units)} "
+        said = [f"{gap} {count}{what} recover {last.kept.share:.0%} of the difference."]
+        if last.kept.share + 2 * last.kept.se < self.keep:
+            said.append(f"That is less than the {self.keep:.0%} asked for: it does not hold here.")
+        if self.control:
+            said.append(
+                f"The best of {len(self.control)} random sets of as many recovers "
+                f"{self.control[-1]:.0%}."
+            )
+        if self.unfinished:
+            said.append(f"{self.unfinished[0].upper()}{self.unfinished[1:]}.")
+        if len(self.batch) == 1:
+            said.append("It was found and measured on the same prompt.")
+        return " ".join(said)
+
+    def sentence(self, score: UnitScore) -> str:
+        """What a unit does, in words."""
+        unit, path, labels = score.unit, score.path, self.task.role_labels
+        what = str(unit.head)
+        if path is not None:
+            dest, src = labels[path.path.dest], labels[path.path.src]
+            less = score.attention < score.other
+            looks = "looks less at" if less else "looks at"
+            what += f": {dest} {looks} {src}"
+            if score.kind and not less:
+                what += f" ({score.kind})"
+            what += f", {score.attention:.2f}; {score.other:.2f} on the counterfactual"
+        said = [f"{what}. Without it {score.without.share:.0%} is recovered."]
+        if score.enables:
+            later = ", ".join(
+                f"{each.path.head} to {labels[each.path.path.src]} "
+                f"({each.attention:.2f} to {each.when_cut:.2f}, by its {each.side})"
+                for each in score.enables
+            )
+            said.append(f"It enables {later}.")
+        return " ".join(said)
+
+    def __str__(self) -> str:
+        rows = [("", "kept", "recovered", "all but these")] + [
+            (
+                level.name,
+                f"{len(level.units)}",
+                f"{level.kept.share:.0%} +- {level.kept.se:.0%}",
+                f"{level.complement.share:.0%}",
+            )
+            for level in self.levels
+        ]
+        if not self.levels:
+            return self.finding
+        table = [f"{a:6} {b:>5} {c:>13} {d:>14}" for a, b, c, d in rows]
+        return "\n".join([self.finding, "", *table, "", *map(self.sentence, self.units)])
+
+
+def explain(
+    model: Any,
+    task: MetricTask,
+    search: KeepSearch,
+    batch: Batch,
+    controls: int = 20,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Explanation:
+    """Measure what a search found.
+
+    Args:
+        model: a hooked model; left unchanged.
+        task: gives the metric.
+        search: which has ended.
+        batch: other examples, with a counterfactual.
+        controls: random sets for each level.
+        seed: of these.
+        progress: wraps an iterable to show a bar.
+    """
+    recovery = Recovery(model, task, batch)
+    levels = tuple(
+        LevelScore(
+            level.name, level.units, recovery.kept(level.units), recovery.without(level.units)
+        )
+        for level in search.levels
+    )
+    units: tuple[Unit, ...] = ()
+    control: tuple[float, ...] = ()
+    if search.levels:
+        last, units = search.levels[-1], search.levels[-1].units
+        control = _control(model, task, batch, last, controls, random.Random(seed), progress)
+    return Explanation(
+        task.task,
+        batch,
+        search.keep,
+        Measured.of(recovery.intact),
+        Measured.of(recovery.nothing),
+        levels,
+        control,
+        tuple(_unit_scores(model, task, search, recovery, units, progress)),
+        keeping(recovery.empty, recovery.heads, units),
+        len(search.recovery.batch),
+        search.recovery.runs + recovery.runs,
+        search.missing,
+    )
+
+
+def _control(
+    model: Any,
+    task: MetricTask,
+    batch: Batch,
+    level: Level,
+    count: int,
+    draw: random.Random,
+    progress: Progress,
+) -> tuple[float, ...]:
+    """What random sets of as many units recover, on the first examples, in ascending order."""
+    quick = Recovery(model, task, batch[:_QUICK])
+    paths = allowed_paths(batch, is_causal(model))
+    every = {
+        "heads": [Unit(head) for head in quick.heads],
+        "rows": [Unit(head, dest) for head in quick.heads for dest in {p.dest for p in paths}],
+        "paths": [Unit(head, *path) for head in quick.heads for path in paths],
+    }[level.name]
+    size = min(len(level.units), len(every))
+    sets = [draw.sample(every, size) for _ in range(count)]
+    found = (quick.kept(each).share for each in progress(sets, f"random {level.name}"))
+    return tuple(sorted(found))
+
+
+def _unit_scores(
+    model: Any,
+    task: MetricTask,
+    search: KeepSearch,
+    recovery: Recovery,
+    units: Sequence[Unit],
+    progress: Progress,
+) -> Iterator[UnitScore]:
+    batch, estimates = recovery.batch, search.estimates
+    own = mean_attention(model, batch).cpu()
+    other = _counterfactual_means(batch)
+    paths = {unit: _main_path(unit, own - other, batch, is_causal(model)) for unit in units}
+    recovery.around(units)
+    few = batch[:_SEEN]
+    whole = keeping(recovery.empty, recovery.heads, units)
+    with_all = _seen(model, whole, few)
+    for unit in progress(units, "leaving out one by one"):
+        rest = [each for each in units if each != unit]
+        path = paths[unit]
+        later = [paths[each] for each in units if each.head.layer > unit.head.layer]
+        later_paths = list(dict.fromkeys(each for each in later if each is not None))
+        enables: tuple[Enabled, ...] = ()
+        if later_paths:
+            circuit = keeping(recovery.empty, recovery.heads, rest)
+            enables = tuple(_enabled(model, few, whole, circuit, with_all, later_paths))
+        yield UnitScore(
+            unit,
+            path,
+            path_kind(path.path, batch) if path else "",
+            float(own[path.head][path.path]) if path else float("nan"),
+            float(other[path.head][path.path]) if path else float("nan"),
+            estimates.of(unit) if estimates else float("nan"),
+            recovery.kept(rest) if rest else Share(0.0, 0.0),
+            enables,
+        )
+
+
+def _counterfactual_means(batch: Batch) -> Tensor:
+    layers = batch.counterfactual.unbind(1) if batch.counterfactual is not None else ()
+    return torch.stack([attention_by_role(each, batch.roles)[0] for each in layers]).cpu()
+
+
+def _main_path(unit: Unit, change: Tensor, batch: Batch, causal: bool) -> HeadPath | None:
+    """Its own path, or that of its head or row along which attention rises most."""
+    if unit.dest is not None and unit.src is not None:
+        return HeadPath(unit.head, RolePath(unit.dest, unit.src))
+    paths = [p for p in allowed_paths(batch, causal) if unit.dest in (None, p.dest)]
+    best = max(paths, key=lambda path: float(change[unit.head][path]), default=None)
+    return None if best is None else HeadPath(unit.head, best)
+
+
+def _enabled(
+    model: Any,
+    batch: Batch,
+    whole: Circuit,
+    circuit: Circuit,
+    with_all: Seen,
+    later: Sequence[HeadPath],
+) -> Iterator[Enabled]:
+    """Later paths that lose attention when a circuit is one unit short of another."""
+    without = _seen(model, circuit, batch)
+
+    def along(seen: Seen, path: HeadPath) -> float:
+        pattern = seen["pattern"][path.head.layer][:, path.head.head]
+        return float(attention_along(pattern, path.path, batch.roles)[0])
+
+    lost = [p for p in later if along(with_all, p) - along(without, p) >= _DROP]
+    if not lost:
+        return
+    sides = [
+        _seen(model, whole, batch, {name: without[name]}, with_all["used"]) for name in ("q", "k")
+    ]
+    for path in sorted(lost, key=lambda p: along(without, p) - along(with_all, p)):
+        both = along(with_all, path), along(without, path)
+        yield Enabled(path, *both, *(along(side, path) for side in sides))
+
+
+def _seen(
+    model: Any,
+    circuit: Circuit,
+    batch: Batch,
+    put: Mapping[str, Mapping[int, Tensor]] | None = None,
+    used: Mapping[int, Tensor] | None = None,
+) -> Seen:
+    """Queries, keys and patterns in a run of a circuit.
+
+    With other queries or keys `put` in, and the patterns `used` in spite of them, so that nothing
+    else changes: what each head attends to by these queries and keys alone.
+    """
+    seen: Seen = {"q": {}, "k": {}, "pattern": {}, "used": {}}
+
+    def note(name: str) -> Callable[..., None]:
+        def hold(x: Tensor, hook: Any) -> None:
+            seen[name][hook.layer()] = x.detach()
+
+        return hold
+
+    def set_to(values: Mapping[int, Tensor]) -> Callable[..., Tensor]:
+        return lambda x, hook: values[hook.layer()]
+
+    layers = range(model.cfg.n_layers)
+
+    def hooks(name: str, function: Callable[..., Any]) -> list[tuple[str, Callable[..., Any]]]:
+        names = [pattern_hook_name(layer) for layer in layers]
+        return [(each.replace("hook_pattern", f"hook_{name}"), function) for each in names]
+
+    before = [hook for name, of in (put or {}).items() for hook in hooks(name, set_to(of))]
+    before += [hook for name in ("q", "k", "pattern") for hook in hooks(name, note(name))]
+    with torch.no_grad(), ExitStack() as stack:
+        stack.enter_context(model.hooks(fwd_hooks=before))
+        if used is None:
+            stack.enter_context(ablated(model, circuit, batch))
+        else:
+            stack.enter_context(model.hooks(fwd_hooks=hooks("pattern", set_to(used))))
+        stack.enter_context(model.hooks(fwd_hooks=hooks("pattern", note("used"))))
+        Hooked(model).run(batch)
+    return seen

@@ -1,0 +1,179 @@
+"""What a circuit may keep: a head, a row of a head, a path; and what each is estimated to bring.
+
+Write P for a head's attention and P' for that on the counterfactual prompt. With all attention at
+P' + a (P - P') and g the gradient of the metric by the pattern there, a unit brings, to first
+order, the sum of (P - P') g over it. The mean over a few a is used (integrated gradients), as one
+end ranks what can be added and the other what can be taken away. One pass gives all units.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from retrieval_interp.circuits.attention import attention_by_role
+from retrieval_interp.circuits.attribution import attribute
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, Patched
+from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
+from retrieval_interp.circuits.paths import Head, RolePath
+from retrieval_interp.circuits.scores.scorer import heads_of
+from retrieval_interp.tasks import Batch, Split, Task, role_name
+from retrieval_interp.tasks.batch import Device, Outputs
+
+SHARES = (0.1, 0.5, 0.9)  # of the way from the counterfactual to the prompt
+LEVELS = ("heads", "rows", "paths")
+Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
+
+
+class Unit(NamedTuple):
+    """A head, its row of a role `dest`, or its path from there to the role `src`."""
+
+    head: Head
+    dest: int | None = None
+    src: int | None = None
+
+    def text(self, names: Sequence[str] = ()) -> str:
+        if self.dest is None:
+            return str(self.head)
+        roles = [role for role in (self.dest, self.src) if role is not None]
+        return f"{self.head} " + "<-".join(role_name(role, names) for role in roles)
+
+
+def keeping(empty: Circuit, heads: Iterable[Head], units: Iterable[Unit]) -> Circuit:
+    """The circuit in which these units keep their own attention, and nothing else does."""
+    whole, mechanisms = _of_heads(units, Counterfactual)
+    kept = {head: mechanisms.get(head, Counterfactual()) for head in heads}
+    return Circuit(
+        {head: ORIGINAL if head in whole else each for head, each in kept.items()},
+        empty.n_roles,
+        empty.task,
+        role_names=empty.role_names,
+    )
+
+
+def losing(empty: Circuit, units: Iterable[Unit]) -> Circuit:
+    """The circuit in which everything but these units keeps its own attention."""
+    whole, mechanisms = _of_heads(units, Patched)
+    mechanisms |= dict.fromkeys(whole, Counterfactual())
+    return Circuit(mechanisms, empty.n_roles, empty.task, role_names=empty.role_names)
+
+
+def _of_heads(
+    units: Iterable[Unit], kind: type[Counterfactual]
+) -> tuple[set[Head], dict[Head, Mechanism]]:
+    by_head: dict[Head, list[Unit]] = defaultdict(list)
+    for unit in units:
+        by_head[unit.head].append(unit)
+    whole = {head for head, own in by_head.items() if any(unit.dest is None for unit in own)}
+    mechanisms: dict[Head, Mechanism] = {}
+    for head, own in by_head.items():
+        rows = [(dest, src) for _, dest, src in own if dest is not None]
+        paths = tuple(RolePath(dest, src) for dest, src in rows if src is not None)
+        mechanisms[head] = kind(paths, tuple(sorted(d for d, src in rows if src is None)))
+    return whole, mechanisms
+
+
+class MetricTask(Task):
+    """A task whose loss is minus a metric, so that all that measures losses measures it."""
+
+    loss_name = "share lost"
+
+    def __init__(self, task: Task, metric: Metric | None = None):
+        self.task, self.metric = task, metric or default_metric(task)
+        self.role_names, self.answer_roles = tuple(task.role_names), task.answer_roles
+        self.vocabulary, self.answer_role = task.vocabulary, task.answer_role
+        self.role_labels, self.role_symbols = task.role_labels, task.role_symbols
+
+    def sample(
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
+    ) -> Batch:
+        return self.task.sample(n, seed, device, split, start)
+
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
+        return -self.metric(outputs, batch)[:, None]
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.task.to_dict()
+
+
+def default_metric(task: Task) -> Metric:
+    """The logit difference, where the task has one, or else minus the loss."""
+    of_task: Any = getattr(task, "logit_differences", None)
+
+    def metric(outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
+        found: Tensor = of_task(outputs, batch) if of_task else -task.example_losses(outputs, batch)
+        return found.flatten(1).mean(1) if found.ndim > 1 else found
+
+    return metric
+
+
+class Estimates(NamedTuple):
+    """What each unit is estimated to bring to the metric."""
+
+    heads: Float[Tensor, "layer head"]
+    rows: Float[Tensor, "layer head dest"]
+    paths: Float[Tensor, "layer head dest src"]
+
+    def of(self, unit: Unit) -> float:
+        """The estimate of a unit."""
+        head, dest, src = unit
+        if dest is None:
+            return float(self.heads[head])
+        return float(self.rows[head][dest] if src is None else self.paths[head][dest, src])
+
+    def units(self, level: str) -> list[Unit]:
+        """All units of a level, those that bring most first; what brings nothing is left out."""
+        values: Tensor = getattr(self, level)
+        order = values.flatten().argsort(descending=True)
+        places = torch.stack(torch.unravel_index(order, values.shape), dim=1).tolist()
+        return [
+            Unit(Head(layer, head), *roles)
+            for layer, head, *roles in places
+            if values[(layer, head, *roles)] > 0
+        ]
+
+
+def estimate_units(
+    model: Any, task: MetricTask, batch: Batch, shares: Sequence[float] = SHARES
+) -> Estimates:
+    """Estimate what every head, row and path brings, from one pass for each share.
+
+    Args:
+        model: a hooked model; left unchanged.
+        task: gives the metric.
+        batch: examples with a counterfactual (`with_counterfactual`).
+        shares: how far attention is from the counterfactual's (0) to its own (1).
+    """
+    empty, every = Circuit.empty(task), heads_of(model)
+    found: list[Estimates] = []
+    for share in shares:
+        moved = Counterfactual(share=share)
+        circuit = Circuit(dict.fromkeys(every, moved), empty.n_roles, role_names=empty.role_names)
+        for part in attribute(model, task, batch, circuit, draws=0).parts:
+            weight = len(part.batch) / len(batch) / len(shares)
+            assert part.batch.counterfactual is not None
+            others = part.batch.counterfactual.unbind(1)
+            layers = [
+                _sums(own, other, -weight * gradient, part.batch)
+                for own, other, gradient in zip(part.own, others, part.of_loss)
+            ]
+            found.append(Estimates(*(torch.stack(each).cpu() for each in zip(*layers))))
+    return Estimates(*(torch.stack(each).sum(0) for each in zip(*found)))
+
+
+def _sums(own: Tensor, other: Tensor, gradient: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+    """What heads, rows and paths bring, as a mean over examples, from [batch head dest src]."""
+    n, roles = len(batch), batch.roles
+    product = (own - other) * gradient
+    # A kept path scales its row's other shares, so they count with their mean gradient.
+    weighed = other * gradient
+    others = (weighed.sum(-1, keepdim=True) - weighed) / (1 - other).clamp(min=1e-6)
+    means, counts = attention_by_role((own - other) * (gradient - others), roles)
+    of_rows = product.sum(-1)[:, None].expand(-1, roles.shape[1], -1, -1)  # [batch chain head dest]
+    here = roles.clamp(min=0)[:, :, None].expand(-1, -1, of_rows.shape[2], -1)
+    of_roles = of_rows.gather(-1, here).masked_fill((roles < 0)[:, :, None], 0.0)
+    return product.sum((0, 2, 3)) / n, of_roles.sum((0, 1)) / n, means * counts / n

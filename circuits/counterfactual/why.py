@@ -1,0 +1,154 @@
+"""Why a model answers as it does: a search, and its measurement, behind one call."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from retrieval_interp.circuits.counterfactual.explain import Explanation, explain
+from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
+from retrieval_interp.circuits.counterfactual.search import KeepSearch
+from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
+from retrieval_interp.circuits.runs.fits import draw_batch
+from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.words.pairs_task import Pair, PairsTask, first_token, token_ids
+
+_AT_ONCE = 64  # prompts of a proposal that are run at once
+
+
+def why(
+    model: Any,
+    what: str | Task | Sequence[Pair],
+    answer: str = "",
+    wrong: str = "",
+    counterfactual: str | Callable[[Batch, int], Batch] | None = None,
+    *,
+    keep: float = 0.9,
+    upto: str = "paths",
+    examples: int = 32,
+    seed: int = 0,
+    time: float | None = None,
+    controls: int = 20,
+    metric: Metric | None = None,
+    progress: Progress = no_progress,
+) -> Explanation:
+    """Find the heads, rows and paths whose attention an answer comes from.
+
+    Let P' be what a head attends to on a counterfactual prompt of the same length, in the intact
+    model. A circuit K keeps its own attention, all other attention is P'; values and MLPs are those
+    of the prompt. With M a metric,
+
+        recovered(K) = (M(K) - M(nothing kept)) / (M(intact) - M(nothing kept))
+
+    K is searched for on some examples and reported on others (a single prompt serves as both).
+
+    Args:
+        model: a hooked model; left unchanged.
+        what: a prompt, pairs of prompts, or a task with counterfactuals (`Task.counterfactual`).
+        answer: what follows a prompt.
+        wrong: what could follow instead.
+        counterfactual: a prompt with as many tokens that asks something else; by default one that
+            differs in one token and turns the answer. For a task, what makes such prompts of a
+            batch and a seed, by default `task.counterfactual`.
+        keep: the share of the metric that is to be recovered.
+        upto: the last level: `heads`, `rows` or `paths`.
+        examples: that decide, and as many others that are reported.
+        seed: of these examples.
+        time: seconds that the search may take; the report comes on top.
+        controls: random sets of as many units, for each level.
+        metric: of each example, from outputs and batch; by default the logit difference, or minus
+            the loss where a task has none.
+        progress: wraps an iterable to show a bar.
+
+    Raises:
+        InputError: there is nothing to recover, or the prompts do not fit each other.
+    """
+    if isinstance(what, Task):
+        task = what
+    elif isinstance(what, str):
+        other = counterfactual if isinstance(counterfactual, str) else None
+        task = _prompt_task(model, what, answer, wrong, other)
+    else:
+        task = PairsTask(what, _tokenizer(model))
+    draw: Callable[..., Batch] = partial(draw_batch, task)
+    if isinstance(task, PairsTask):  # given prompts, of which one may serve as both
+        draw, examples = task.sample, min(examples, max(1, len(task) // 2))
+    others = counterfactual if callable(counterfactual) else task.counterfactual
+    measured, device = MetricTask(task, metric), next(model.parameters()).device
+    deciding, telling = (draw(examples, seed, device, split) for split in ("discovery", "test"))
+    deciding = with_counterfactual(model, deciding, others(deciding, seed))
+    telling = with_counterfactual(model, telling, others(telling, seed))
+    search = KeepSearch(model, measured, deciding, keep, upto, time)
+    try:
+        for _ in progress(search, "searching"):
+            pass
+    except KeyboardInterrupt:
+        if not search.levels:
+            raise
+    return explain(model, measured, search, telling, controls, seed, progress)
+
+
+def _tokenizer(model: Any) -> Any:
+    tokenizer = getattr(model, "tokenizer", None)
+    if tokenizer is None:
+        raise InputError("why: expected a model with a tokenizer, found none; use a task")
+    return tokenizer
+
+
+def _prompt_task(
+    model: Any, prompt: str, answer: str, wrong: str, counterfactual: str | None
+) -> PairsTask:
+    if not answer or not wrong:
+        raise InputError("why: expected an answer and a wrong one, found a prompt without them")
+    tokenizer = _tokenizer(model)
+    if counterfactual is None:
+        counterfactual = propose(model, prompt, answer, wrong)
+    return PairsTask([Pair(prompt, counterfactual, (answer,), (wrong,))], tokenizer)
+
+
+@torch.no_grad()
+def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
+    """The prompt with one token changed, so that the model answers otherwise.
+
+    Each token is replaced by the prompt's others and by the answers, where they are written alike
+    (a blank before it, a capital, letters). Of these changes, the one after which the wrong answer
+    leads by most is taken.
+    """
+    tokenizer = _tokenizer(model)
+    ids = token_ids(tokenizer, prompt)
+    sides = [first_token(tokenizer, prompt, word) for word in (answer, wrong)]
+    forms = {token: _form(tokenizer.decode([token])) for token in {*sides, *ids}}
+    rows = [
+        [*ids[:at], new, *ids[at + 1 :]]
+        for at, old in enumerate(ids)
+        for new, form in forms.items()
+        if new != old and form == forms[old]
+    ]
+    texts = [tokenizer.decode(row) for row in rows]
+    fit = [(text, row) for text, row in zip(texts, rows) if token_ids(tokenizer, text) == row]
+    begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    device = next(model.parameters()).device
+    leads = list[float]()
+    for start in range(0, len(fit), _AT_ONCE):
+        tokens = torch.tensor([begin + row for _, row in fit[start : start + _AT_ONCE]]).to(device)
+        logits = model(tokens)[:, -1, sides]
+        leads += (logits[:, 0] - logits[:, 1]).tolist()
+    best = min(range(len(fit)), key=leads.__getitem__, default=None)
+    if best is None or leads[best] >= 0:
+        found = "none" if best is None else f"one that leaves {leads[best]:.2f} of it"
+        raise InputError(
+            f"counterfactual: expected a change of one token, to another of the prompt, that turns "
+            f"the logit difference of {answer!r:.40} and {wrong!r:.40}, found {found}; give a "
+            "prompt of the same length"
+        )
+    text: str = fit[best][0]
+    return text
+
+
+def _form(text: str) -> tuple[bool, bool, bool]:
+    """How a token is written: behind a blank, with a capital, in letters."""
+    word = text.strip()
+    return text[:1].isspace(), word[:1].isupper(), word.isalpha()

@@ -1,0 +1,140 @@
+"""Why a language model answers that: `retrieval-interp why --model smollm2 --prompt ...`."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import retrieval_interp as ri
+from retrieval_interp.commands.command import (
+    check_outputs,
+    check_sampling,
+    load_model,
+    parse_options,
+    say,
+    saying,
+    tell_files,
+)
+from retrieval_interp.progress import progress_bar
+from retrieval_interp.storage.files import read_text, write_json
+from retrieval_interp.storage.provenance import provenance
+from retrieval_interp.views.tables import terminal_width
+
+
+@dataclass(frozen=True)
+class WhyOptions:
+    """Say which heads, rows and paths an answer comes from.
+
+    Attributes:
+        model: a shipped checkpoint, a checkpoint file, a run folder, the folder of a Hugging Face
+            model, or `smollm2`.
+        prompt: a text, up to where the answer comes.
+        answer: what follows the prompt.
+        wrong: what could follow instead.
+        counterfactual: a prompt with as many tokens that asks something else; by default one that
+            differs in one token and turns the answer.
+        pairs: a file of prompts with a counterfactual each, in the JSON of auto-circuit.
+        task: `indirect-objects`; by default the task of the checkpoint.
+        keep: the share of the difference that is to be recovered.
+        upto: the last level: heads, rows or paths.
+        examples: number of examples that decide, and of others that are reported.
+        seed: which examples.
+        time: seconds that the search may take. Ctrl-C ends it likewise.
+        controls: how many random sets to compare with.
+        device: auto, cpu or cuda.
+        json: write the numbers to this file.
+        report: write an HTML page that needs no network to this file.
+    """
+
+    model: str = "smollm2"
+    prompt: str | None = None
+    answer: str = ""
+    wrong: str = ""
+    counterfactual: str | None = None
+    pairs: Path | None = None
+    task: Literal["indirect-objects"] | None = None
+    keep: float = 0.9
+    upto: Literal["heads", "rows", "paths"] = "paths"
+    examples: int = 32
+    seed: int = 0
+    time: float | None = None
+    controls: int = 20
+    device: str = "auto"
+    json: Path | None = None
+    report: Path | None = None
+
+
+def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
+    options = parse_options(WhyOptions, argv, prog)
+    _check(options)
+    pairs = None if options.pairs is None else read_text(options.pairs, "pairs")
+    with saying("loading PyTorch and the model"):
+        model, task = load_model(options.model, options.device)
+    found = ri.why(
+        model,
+        _asked(options, model, task, pairs),
+        options.answer,
+        options.wrong,
+        options.counterfactual,
+        keep=options.keep,
+        upto=options.upto,
+        examples=options.examples,
+        seed=options.seed,
+        time=options.time,
+        controls=options.controls,
+        progress=progress_bar,
+    )
+    _write(options, found, model, provenance(" ".join([prog, shlex.join(argv)])))
+    _show(options, found)
+
+
+def _check(options: WhyOptions) -> None:
+    check_sampling(options.examples, options.seed, None)
+    asked = [name for name in ("prompt", "pairs", "task") if getattr(options, name) is not None]
+    if len(asked) > 1:
+        raise ri.InputError(
+            f"why: expected one of --prompt, --pairs and --task, found {' and '.join(asked)}"
+        )
+    if not asked and options.model == "smollm2":
+        raise ri.InputError("why: expected --prompt, --pairs or --task, found none of them")
+    if options.prompt is not None and not (options.answer and options.wrong):
+        raise ri.InputError("--prompt: expected --answer and --wrong with it, found none")
+    if options.controls < 0:
+        raise ri.InputError(f"--controls: expected at least 0, found {options.controls}")
+    outputs = {"--json": options.json, "--report": options.report}
+    check_outputs(outputs, [Path(options.model), options.pairs])
+
+
+def _asked(options: WhyOptions, model: Any, task: Any, pairs: str | None) -> Any:
+    """A prompt, or a task."""
+    if options.prompt is not None:
+        return options.prompt
+    if pairs is not None:
+        from retrieval_interp.tasks.structured import read_json
+
+        return ri.PairsTask.from_dict(read_json(pairs, "pairs"), model.tokenizer)
+    if options.task is not None:
+        return ri.IndirectObjectTask(model.tokenizer)
+    if task is None:
+        raise ri.InputError(
+            f"{options.model}: expected --prompt, --pairs or --task for a model without a task"
+        )
+    return task
+
+
+def _write(options: WhyOptions, found: "ri.Explanation", model: Any, record: Any) -> None:
+    from retrieval_interp.views.why_view import why_to_dict
+
+    if options.json is not None:
+        write_json(options.json, {"model": options.model, **why_to_dict(found), "record": record})
+    if options.report is not None:
+        ri.why_view(found, model).save_html(options.report)
+
+
+def _show(options: WhyOptions, found: "ri.Explanation") -> None:
+    from retrieval_interp.views.why_view import why_text
+
+    say(f"{options.model}: {found.task.description}")
+    print(f"\n{why_text(found, terminal_width())}")
+    tell_files(numbers=options.json, report=options.report)

@@ -1,0 +1,186 @@
+"""Why a model answers as it does: what keeps its own attention, as a page, text and JSON."""
+
+import uuid
+from typing import Any
+
+from torch import Tensor
+
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.counterfactual.explain import Explanation
+from retrieval_interp.circuits.counterfactual.units import MetricTask
+from retrieval_interp.circuits.draw.layout import role_order
+from retrieval_interp.circuits.draw.svg import draw_circuit
+from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.mechanisms import along
+from retrieval_interp.tasks import InputError
+from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
+from retrieval_interp.views.page import View, circuitsvis_script, render, unescaped
+from retrieval_interp.views.score_text import finite
+from retrieval_interp.views.tables import wrapped
+
+LEVELS = ("", "kept", "recovered", "all but these")
+UNITS = ("kept", "attends", "kind", "attention", "counterfactual", "without it", "enables")
+
+
+def why_text(found: Explanation, width: int | None = None) -> str:
+    """The finding, its levels and what each unit does."""
+    lines = str(found).splitlines()
+    return "\n".join(
+        part
+        for number, line in enumerate(lines)
+        for part in (wrapped(line, width, 2 if number else 0) or [""])
+    )
+
+
+def why_to_dict(found: Explanation) -> dict[str, Any]:
+    """All numbers as JSON data."""
+    names = found.task.role_names
+    data: dict[str, Any] = finite(
+        {
+            "task": found.task.to_dict(),
+            "description": found.task.description,
+            "examples": len(found.batch),
+            "decided_on": found.decided_on,
+            "keep": found.keep,
+            "metric": found.metric_name,
+            "intact": found.intact.loss,
+            "nothing_kept": found.nothing.loss,
+            "unfinished": found.unfinished,
+            "runs": found.runs,
+            "random": list(found.control),
+            "levels": [
+                {
+                    "level": level.name,
+                    "kept": [unit.text(names) for unit in level.units],
+                    "recovered": level.kept.share,
+                    "recovered_se": level.kept.se,
+                    "complement": level.complement.share,
+                }
+                for level in found.levels
+            ],
+            "units": [
+                {
+                    "unit": score.unit.text(names),
+                    "path": score.path and score.path.text(names),
+                    "kind": score.kind,
+                    "attention": score.attention,
+                    "counterfactual_attention": score.other,
+                    "estimate": score.estimate,
+                    "recovered_without": score.without.share,
+                    "enables": [
+                        {
+                            "path": each.path.text(names),
+                            "side": each.side,
+                            "attention": each.attention,
+                            "when_lost": each.when_cut,
+                        }
+                        for each in score.enables
+                    ],
+                }
+                for score in found.units
+            ],
+        }
+    )
+    return data
+
+
+def why_view(found: Explanation, model: Any, example: int = 0) -> View:
+    """An explanation as a page or in a notebook.
+
+    The prompt's tokens in a row and an arrow for each path; a click on a path shows its head's
+    attention, and that on the counterfactual prompt, on one example.
+
+    Args:
+        found: what `ri.why` returned.
+        model: the model that was asked.
+        example: which of the examples of `found.batch`.
+    """
+    if not 0 <= example < len(found.batch):
+        raise InputError(f"example: expected 0 to {len(found.batch) - 1}, found {example}")
+    some = found.batch.take([example])
+    labels = position_labels(model, found.task, some, 0)
+    own = patterns_on(model, some)
+    names, task = found.task.role_names, MetricTask(found.task)
+    heads = sorted({score.unit.head for score in found.units})
+
+    def other(head: Head) -> Tensor:
+        found = some.counterfactual_of(*head)
+        assert found is not None
+        return found[0].cpu().float()
+
+    patterns = {
+        str(head): [thousandths(own[head.layer][0, head.head]), thousandths(other(head))]
+        for head in heads
+    }
+    html = render(
+        "why.html",
+        name=f"why-{uuid.uuid4().hex[:12]}",
+        finding=found.finding,
+        prompt=" ".join(labels),
+        drawing=unescaped(_drawing(found, task, model)),
+        level_header=LEVELS,
+        levels=_level_rows(found),
+        header=UNITS,
+        rows=_unit_rows(found),
+        keys=[score.path.text(names) if score.path else "" for score in found.units],
+        circuitsvis=circuitsvis_script(),
+        data={"tokens": labels, "heads": patterns, "causal": is_causal(model)},
+    )
+    return View(f"Why: {found.task.description}", html, why_text(found), found)
+
+
+def _drawing(found: Explanation, task: MetricTask, model: Any) -> str:
+    paths: dict[Any, list[HeadPath]] = {}
+    for score in found.units:
+        if score.path is not None:
+            paths.setdefault(score.unit.head, []).append(score.path)
+    mechanisms = {
+        **found.circuit.mechanisms,
+        **{head: along(dict.fromkeys(each.path for each in own)) for head, own in paths.items()},
+    }
+    circuit = Circuit(mechanisms, found.circuit.n_roles, role_names=found.circuit.role_names)
+    scores = {score.path: score for score in found.units if score.path is not None}
+    whole = found.levels[-1].kept.share if found.levels else 1.0
+    return draw_circuit(
+        circuit,
+        model.cfg.n_layers,
+        role_order(found.batch),
+        {path: whole - score.without.share for path, score in scores.items()},
+        task,
+        {path: score.enables for path, score in scores.items()},
+        found.batch,
+        when="it does not keep its own attention",
+        notes={path: f"{score.without.share - whole:+.0%}" for path, score in scores.items()},
+    )
+
+
+def _level_rows(found: Explanation) -> list[list[str]]:
+    return [
+        [
+            level.name,
+            f"{len(level.units)}",
+            f"{level.kept.share:.0%} +- {level.kept.se:.0%}",
+            f"{level.complement.share:.0%}",
+        ]
+        for level in found.levels
+    ]
+
+
+def _unit_rows(found: Explanation) -> list[list[str]]:
+    names = found.task.role_names
+    return [
+        [
+            score.unit.text(names),
+            found.task.path_label(*score.path.path) if score.path else "",
+            score.kind,
+            f"{score.attention:.2f}",
+            f"{score.other:.2f}",
+            f"{score.without.share:.0%}",
+            ", ".join(
+                f"{each.path.text(names)} ({each.side}, {each.attention:.2f} to "
+                f"{each.when_cut:.2f})"
+                for each in score.enables
+            ),
+        ]
+        for score in found.units
+    ]
