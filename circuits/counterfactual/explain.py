@@ -27,6 +27,7 @@ from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.scorer import Measured, Progress, no_progress
 from retrieval_interp.tasks import Batch, Task
+from retrieval_interp.tasks.training_task import counted
 
 _QUICK = 16  # examples of random sets
 _SEEN = 8  # examples on which it is seen who enables whom
@@ -78,7 +79,7 @@ class Explanation:
     @property
     def metric_name(self) -> str:
         named = hasattr(self.task, "logit_differences")
-        return "logit difference" if named else f"minus the {self.task.loss_name}"
+        return "logit difference" if named else f"metric, minus the {self.task.loss_name},"
 
     def enabled_by(self, head: str | Head) -> list[tuple[UnitScore, Enabled]]:
         """Which units a head's attention depends on, those that change it most first."""
@@ -89,7 +90,7 @@ class Explanation:
     @property
     def finding(self) -> str:
         """What was found, in a sentence or two."""
-        examples = f"{len(self.batch)} example{'s' * (len(self.batch) > 1)}"
+        examples = counted(len(self.batch), "example")
         gap = (
             f"The {self.metric_name} is {self.intact.loss:.2f} on {examples}, and "
             f"{self.nothing.loss:.2f} where all heads attend as on the counterfactual."
@@ -97,16 +98,18 @@ class Explanation:
         if not self.levels:
             return f"{gap} Nothing was found: {self.unfinished}."
         last = self.levels[-1]
-        heads = len({unit.head for unit in last.units})
-        what = f"{heads} heads" if last.name == "heads" else f"{last.name} of {heads} heads"
-        count = "" if last.name == "heads" else f"{len(last.units)} "
-        said = [f"{gap} {count}{what} recover {last.kept.share:.0%} of the difference."]
+        what = counted(len({unit.head for unit in last.units}), "head")
+        if last.name != "heads":
+            what = f"{counted(len(last.units), last.name[:-1])} of {what}"
+        said = [
+            f"{gap} By keeping their own, {what} recover {last.kept.share:.0%} of what is lost."
+        ]
         if last.kept.share + 2 * last.kept.se < self.keep:
             said.append(f"That is less than the {self.keep:.0%} asked for: it does not hold here.")
         if self.control:
             said.append(
                 f"The best of {len(self.control)} random sets of as many recovers "
-                f"{self.control[-1]:.0%}."
+                f"{max(0.0, self.control[-1]):.0%}."
             )
         if self.unfinished:
             said.append(f"{self.unfinished[0].upper()}{self.unfinished[1:]}.")

@@ -1,0 +1,324 @@
+"""Circuits by attention from a counterfactual prompt."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import retrieval_interp as ri
+from retrieval_interp.circuits import Circuit, Head
+from retrieval_interp.circuits.counterfactual.explain import explain
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
+from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery
+from retrieval_interp.circuits.counterfactual.units import (
+    MetricTask,
+    Unit,
+    estimate_units,
+    keeping,
+    losing,
+)
+from retrieval_interp.circuits.counterfactual.why import propose
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.tasks import InputError
+from tests.test_language_model import by_hand
+from tests.tiny_tokenizers import byte_pairs
+
+SENTENCE = "When Mary and John went to the store, John gave a drink to"
+FAMILIES = ["gpt2", "llama", "qwen2", "gemma"]
+
+
+def bridge(family, folder):
+    """An untrained model of two layers of four heads, with keys that queries share."""
+    import transformers
+    from transformer_lens.model_bridge import TransformerBridge
+
+    tokenizer = byte_pairs([f"{SENTENCE} Mary Ann"] * 3, vocab_size=300)
+    sizes = {
+        "vocab_size": len(tokenizer), "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 64,
+    }  # fmt: skip
+    configs = {
+        "gpt2": lambda: transformers.GPT2Config(
+            vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4, n_positions=64
+        ),
+        "llama": lambda: transformers.LlamaConfig(**sizes, num_key_value_heads=2),
+        "qwen2": lambda: transformers.Qwen2Config(**sizes, num_key_value_heads=2),
+        "gemma": lambda: transformers.GemmaConfig(**sizes, num_key_value_heads=1, head_dim=8),
+    }
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(configs[family]())
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return TransformerBridge.boot_transformers(str(folder), device="cpu").eval()
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request, tmp_path_factory):
+    return bridge(request.param, tmp_path_factory.mktemp(request.param))
+
+
+class Ending(ri.Task):
+    """The token after the last one, with two named places before it."""
+
+    role_names = ("END", "a", "b")
+    answer_roles = (0,)
+    n_words = 300
+
+    def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        draw = torch.Generator().manual_seed(1000 * seed + ["train", "test"].index(split))
+        tokens = torch.randint(5, self.n_words, (n, 9), generator=draw)
+        return ri.Batch(tokens, tokens[:, :1], torch.tensor([[8, 2, 5]]).repeat(n, 1, 1))
+
+    def example_losses(self, outputs, batch):
+        logits = self.answers(outputs, batch)[:, 0, 0]
+        return -logits.log_softmax(-1).gather(-1, batch.targets)
+
+
+@torch.no_grad()
+def test_what_is_kept_is_as_by_hand(model):
+    task = Ending()
+    task.n_words = model.cfg.d_vocab
+    batch, other = task.sample(6), task.sample(6, seed=1)
+    plain = -task.example_losses(model(batch.inputs), batch)[:, 0]
+    before = [point.has_hooks() for point in model.hook_dict.values()]
+    recovery = Recovery(model, MetricTask(task), with_counterfactual(model, batch, other))
+    every = [Unit(head) for head in recovery.heads]
+    for units, expected in ((every, recovery.intact), ((), recovery.nothing)):
+        kept = recovery.metric(keeping(recovery.empty, recovery.heads, units))
+        torch.testing.assert_close(kept, expected, atol=1e-5, rtol=0)
+        lost = recovery.metric(losing(recovery.empty, [u for u in every if u not in units]))
+        torch.testing.assert_close(lost, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(recovery.intact, plain, atol=1e-5, rtol=0)
+
+    _, cache = model.run_with_cache(other.inputs)
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(2)]
+
+    def by_hand(pattern, hook):
+        """L0.H1 keeps the row of b, L1.H2 its path from END to a; nothing else is kept."""
+        own, new = pattern, cache[hook.name].clone()
+        if hook.name == names[0]:
+            new[:, 1, 5] = own[:, 1, 5]
+        else:
+            left = torch.arange(9) != 2
+            scale = (1 - own[:, 2, 8, 2]) / new[:, 2, 8, left].sum(-1)
+            new[:, 2, 8, left] = new[:, 2, 8, left] * scale[:, None]
+            new[:, 2, 8, 2] = own[:, 2, 8, 2]
+        return new
+
+    outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(name, by_hand) for name in names])
+    expected = -task.example_losses(outputs, batch)[:, 0]
+    units = [Unit(Head(0, 1), 2), Unit(Head(1, 2), 0, 1)]
+    found = recovery.metric(keeping(recovery.empty, recovery.heads, units))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert [point.has_hooks() for point in model.hook_dict.values()] == before
+
+
+def test_estimates_are_the_slopes_of_exact_runs():
+    """At either end, by small steps of one unit's attention."""
+    small = ri.load_checkpoint("small")
+    task, model = MetricTask(small.task), small.model
+    batch = small.task.sample(8, split="discovery")
+    batch = with_counterfactual(model, batch, small.task.counterfactual(batch))
+    recovery = Recovery(model, task, batch)
+    empty, step = recovery.empty, 0.01
+    estimates = estimate_units(model, task, batch, shares=(0.0,))
+    head = Head(2, 0)
+    nothing = Circuit(dict.fromkeys(recovery.heads, Counterfactual()), empty.n_roles)
+    moved = [nothing.replace(head, Counterfactual(share=share)) for share in (step, -step)]
+    up, down = (float(recovery.metric(circuit).mean()) for circuit in moved)
+    assert float(estimates.heads[head]) == pytest.approx((up - down) / (2 * step), rel=0.05)
+    rows = estimates.rows[head]
+    assert float(rows[0]) == pytest.approx(float(estimates.heads[head]), rel=1e-3)
+    # Towards one path: the rest of its row is scaled, which the estimate takes into account.
+    assert estimates.units("paths")[0] in (Unit(head, 0, 2), Unit(Head(4, 0), 0, 4))
+
+
+def test_a_model_whose_truth_is_known_is_explained():
+    """Layer 0 looks two words back, whatever they are; layer 1 looks for what is asked."""
+    model, task = by_hand()
+    found = ri.why(model, task, examples=32, controls=4)
+    names = [unit.text() for unit in found.levels[-1].units]
+    assert [level.name for level in found.levels] == ["heads", "rows", "paths"]
+    assert names == ["L1.H0 s3<-s2"] and not found.unfinished
+    assert found.levels[-1].kept.share == pytest.approx(1, abs=1e-3)
+    # Without it the head attends nowhere, which is worth 0 between 50 and -25.
+    assert found.levels[-1].complement.share == pytest.approx(1 / 3, abs=1e-3)
+    assert len(found.control) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        ("small", {"L2.H0 s0<-s2", "L4.H0 s0<-s4"}),
+        ("repeated", {"L1.H0 s0<-s2"}),
+        ("k-hop", {"L2.H0 s0<-s2", "L3.H0 s0<-s2"}),
+    ],
+)
+def test_shipped_models_keep_what_their_circuits_say(name, paths):
+    shipped = ri.load_checkpoint(name)
+    found = ri.why(shipped.model, shipped.task, controls=2)
+    assert {unit.text() for unit in found.levels[-1].units} == paths
+    assert found.levels[-1].kept.share > found.keep > found.levels[-1].complement.share
+    if name == "small":  # what the query finds first, it looks for next
+        (later, one), *rest = found.enabled_by("L4.H0")
+        assert later.unit.head == (2, 0) and one.side == "query" and not rest
+        assert one.when_cut < 0.1 < 0.9 < one.attention
+        assert "enables L4.H0" in str(found) and "looks at B of A->B" in str(found)
+
+
+def test_patterns_on_the_counterfactual_are_of_the_intact_model(model):
+    task = Ending()
+    task.n_words = model.cfg.d_vocab
+    batch, other = task.sample(4), task.sample(4, seed=1)
+    made = with_counterfactual(model, batch, other)
+    empty = Circuit.empty(task)
+    circuit = empty.replace(Head(0, 0), Counterfactual()).replace(Head(1, 3), Counterfactual())
+    with ablated(model, circuit, made):
+        _, cache = model.run_with_cache(batch.inputs)
+    _, expected = model.run_with_cache(other.inputs)
+    for layer, head in ((0, 0), (1, 3)):
+        name = f"blocks.{layer}.attn.hook_pattern"
+        torch.testing.assert_close(cache[name][:, head], expected[name][:, head])
+    assert made[1:3].counterfactual.shape[0] == 2
+    with pytest.raises(InputError, match="expected a batch with the attention of"):
+        with ablated(model, circuit, batch):
+            model(batch.inputs)
+
+
+def test_circuits_are_read_back():
+    task = ri.RetrievalTask()
+    lines = ["L0.H0 counterfactual s2<-s1 s0", "L1.H0 patched s0<-s2", "L2.H0 counterfactual"]
+    circuit = ri.parse_circuit(lines, task)
+    assert circuit[0, 0].rows == (0,) and ri.Circuit.from_json(circuit.to_json(), 7) == circuit
+    assert [repr(circuit).splitlines()[0]] == lines[:1]
+
+
+def pairs(*changes):
+    pair = ri.Pair(SENTENCE, SENTENCE.replace("John gave", "Ann gave"), ("Mary",), ("John",))
+    return [replace(pair, **change) for change in changes or ({},)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"corrupt": SENTENCE + " the"}, "expected as many tokens as the prompt's .* part at"),
+        ({"corrupt": SENTENCE}, "expected another prompt, found the same tokens"),
+        ({"wrong_answers": ("Mary",)}, "begin with different tokens, found 'Mary and Mary'"),
+        ({"answers": ()}, "begin with different tokens"),
+        ({"clean": "", "corrupt": ""}, "expected words, found ''"),
+    ],
+)
+def test_pairs_that_do_not_fit_are_refused(tmp_path, change, message):
+    model = bridge("gpt2", tmp_path)
+    with pytest.raises(InputError, match=message):
+        ri.PairsTask(pairs(change), model.tokenizer)
+
+
+def test_pairs_of_prompts_are_read(tmp_path):
+    model = bridge("gpt2", tmp_path)
+    prompts = [vars(pair) for pair in pairs({}, {"clean": SENTENCE.replace("store", "drink")})]
+    data = json.loads(json.dumps({"prompts": prompts[:1], "word_idxs": {"first": 1}}))
+    named = ri.PairsTask.from_dict(data, model.tokenizer)
+    assert named.role_names == ("first", "END")
+    one = ri.PairsTask(pairs(), model.tokenizer)
+    batch = one.sample(1, split="test")
+    other = one.counterfactual(batch)
+    changed = (batch.inputs != other.inputs)[0].nonzero()[:, 0]
+    text = model.tokenizer.decode(other.inputs[0].tolist())
+    assert len(changed) and "Ann gave" in text
+    outputs = torch.randn(1, batch.inputs.shape[1], model.cfg.d_vocab)
+    (right, wrong) = batch.targets[0, 0, :, 0].tolist()
+    difference = outputs[0, -1, right] - outputs[0, -1, wrong]
+    assert float(one.logit_differences(outputs, batch)[0]) == pytest.approx(float(difference))
+    assert float(one.example_losses(outputs, batch)) == pytest.approx(
+        float(torch.log1p((-difference).exp())), rel=1e-4
+    )
+
+
+def test_nothing_to_recover_is_said(tmp_path):
+    small = ri.load_checkpoint("small")
+    with pytest.raises(InputError, match="there is nothing to recover, use another"):
+        ri.why(small.model, small.task, counterfactual=lambda batch, seed: batch)
+    with pytest.raises(InputError, match="expected prompts of the same length and padding"):
+        ri.why(
+            small.model,
+            small.task,
+            counterfactual=lambda batch, seed: replace(batch, inputs=batch.inputs[:, 1:]),
+        )
+    with pytest.raises(InputError, match="a model with a tokenizer, found none"):
+        ri.why(small.model, "a = b", "a", "b")
+    model = bridge("gpt2", tmp_path)
+    with pytest.raises(InputError, match="change of one token, to another of the prompt"):
+        with torch.no_grad():  # whatever it reads, it answers the same
+            for parameter in model.parameters():
+                parameter.zero_()
+        propose(model, SENTENCE, "Mary", "John")
+    with pytest.raises(InputError, match="keep: expected a share above 0 and below 1"):
+        ri.why(small.model, small.task, keep=1.0)
+
+
+def test_a_search_out_of_time_tells_what_it_has(monkeypatch):
+    small = ri.load_checkpoint("small")
+    runs, metric = [], Recovery.metric
+    monkeypatch.setattr(Recovery, "metric", lambda *args: runs.append(1) or metric(*args))
+    name = "retrieval_interp.circuits.counterfactual.search.monotonic"
+    monkeypatch.setattr(name, lambda: len(runs))
+    for time, levels in ((2.0, 0), (4.0, 1), (1000.0, 3)):
+        runs.clear()
+        found = ri.why(small.model, small.task, time=time, controls=0)
+        assert len(found.levels) == levels
+        assert ("time limit" in found.unfinished) == (levels < 3)
+        assert ("Nothing was found" in found.finding) == (not levels)
+
+
+def test_another_half_of_the_pairs_is_reported(tmp_path):
+    """Also its page: no request, every unit a row."""
+    model = bridge("llama", tmp_path)
+    task = ri.PairsTask(
+        pairs({}, {"clean": SENTENCE.replace("drink", "store")}) * 4, model.tokenizer
+    )
+    metric = MetricTask(task)
+    deciding, telling = (task.sample(4, split=split) for split in ("discovery", "test"))
+    assert not torch.equal(deciding.inputs, telling.inputs)
+    both = [with_counterfactual(model, b, task.counterfactual(b)) for b in (deciding, telling)]
+    recovery = Recovery(model, metric, both[0])
+    sign = 1.0 if recovery.gap > 0 else -1.0  # untrained: either way round
+    metric = MetricTask(task, lambda out, batch: sign * task.logit_differences(out, batch))
+    search = KeepSearch(model, metric, both[0], keep=0.5)
+    for _ in search:
+        pass
+    found = explain(model, metric, search, both[1], controls=2)
+    page = ri.why_view(found, model)
+    assert page.html.count("<tr data-path=") == len(found.units) > 0
+    assert "http" not in page.html.replace("http://www.w3.org", "").split("<script")[0]
+    assert found.finding in page.text
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "expected --prompt, --pairs or --task"),
+        (["--prompt", "a"], "expected --answer and --wrong"),
+        (["--prompt", "a", "--task", "indirect-objects"], "expected one of --prompt, --pairs"),
+        (["--model", "small", "--controls", "-1"], "--controls: expected at least 0"),
+        (["--model", "small", "--keep", "2"], "keep: expected a share above 0"),
+    ],
+)
+def test_the_command_refuses(run_command_in_process, argv, message):
+    done = run_command_in_process("why", *argv)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_command_explains(run_command_in_process, tmp_path):
+    argv = ["--model", "small", "--examples", "16", "--controls", "2", "--json", "why.json"]
+    done = run_command_in_process("why", *argv, "--report", "why.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    data = json.loads((tmp_path / "why.json").read_text())
+    assert data["levels"][-1]["kept"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
+    assert data["levels"][-1]["recovered"] > 0.9 and "L2.H0" in done.stdout
+    assert (tmp_path / "why.html").read_text().count("<tr data-path=") == 2
