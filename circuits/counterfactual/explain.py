@@ -65,6 +65,7 @@ class Explanation:
 
     task: Task
     batch: Batch  # on which everything was measured
+    other: Batch  # the counterfactual prompts
     keep: float  # the share that was asked for
     intact: Measured  # the metric
     nothing: Measured  # the metric with all attention as on the counterfactual prompts
@@ -95,15 +96,15 @@ class Explanation:
             f"The {self.metric_name} is {self.intact.loss:.2f} on {examples}, and "
             f"{self.nothing.loss:.2f} where all heads attend as on the counterfactual."
         )
+        if self.intact.loss < 0 and hasattr(self.task, "logit_differences"):
+            gap += " The model prefers a wrong answer."
         if not self.levels:
             return f"{gap} Nothing was found: {self.unfinished}."
         last = self.levels[-1]
         what = counted(len({unit.head for unit in last.units}), "head")
         if last.name != "heads":
             what = f"{counted(len(last.units), last.name[:-1])} of {what}"
-        said = [
-            f"{gap} By keeping their own, {what} recover {last.kept.share:.0%} of what is lost."
-        ]
+        said = [f"{gap} {last.kept.share:.0%} of what is lost is recovered by {what}."]
         if last.kept.share + 2 * last.kept.se < self.keep:
             said.append(f"That is less than the {self.keep:.0%} asked for: it does not hold here.")
         if self.control:
@@ -114,6 +115,8 @@ class Explanation:
         if self.unfinished:
             said.append(f"{self.unfinished[0].upper()}{self.unfinished[1:]}.")
         if len(self.batch) == 1:
+            tokens = self.task.position_labels(self.other, 0)
+            said.append(f"The counterfactual is: {' '.join(tokens)}.")
             said.append("It was found and measured on the same prompt.")
         return " ".join(said)
 
@@ -160,6 +163,7 @@ def explain(
     task: MetricTask,
     search: KeepSearch,
     batch: Batch,
+    other: Batch,
     controls: int = 20,
     seed: int = 0,
     progress: Progress = no_progress,
@@ -171,6 +175,7 @@ def explain(
         task: gives the metric.
         search: which has ended.
         batch: other examples, with a counterfactual.
+        other: their counterfactual prompts.
         controls: random sets for each level.
         seed: of these.
         progress: wraps an iterable to show a bar.
@@ -190,6 +195,7 @@ def explain(
     return Explanation(
         task.task,
         batch,
+        other,
         search.keep,
         Measured.of(recovery.intact),
         Measured.of(recovery.nothing),

@@ -32,6 +32,7 @@ from retrieval_interp.tasks import Batch, InputError
 
 _FEW = 48  # examples of estimates
 _COARSE = 8  # the bisection ends where this part of its length is left
+_LEAST = 0.1  # part of the metric that the counterfactual has to take away
 _WIDER = 4  # a level is given up if it needs so many times the units of the one before
 
 
@@ -131,7 +132,8 @@ class KeepSearch:
         self.model, self.task, self.keep, self.upto = model, task, keep, upto
         self.recovery = Recovery(model, task, batch)
         gap = self.recovery.intact - self.recovery.nothing
-        if not float(gap.mean()) > 2 * standard_error(gap):
+        least = max(2 * standard_error(gap), _LEAST * abs(float(self.recovery.intact.mean())))
+        if not float(gap.mean()) > least:
             raise InputError(
                 "why: expected a metric that falls where attention is the counterfactual's, found "
                 f"{float(self.recovery.intact.mean()):.3f} in the intact model and "

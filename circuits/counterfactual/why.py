@@ -6,17 +6,27 @@ from typing import Any
 
 import torch
 
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.explain import Explanation, explain
-from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
 from retrieval_interp.circuits.counterfactual.search import KeepSearch
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
+from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks.hooked import Hooked
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.batch import Batch
-from retrieval_interp.tasks.words.pairs_task import Pair, PairsTask, first_token, token_ids
+from retrieval_interp.tasks.words.pairs_task import (
+    Pair,
+    PairsTask,
+    continuation,
+    shared_tokens,
+    token_ids,
+)
 
 _AT_ONCE = 64  # prompts of a proposal that are run at once
+_TRIED = 16  # of those that turn the answer, how many are tried by their attention
 
 
 def why(
@@ -69,8 +79,8 @@ def why(
     if isinstance(what, Task):
         task = what
     elif isinstance(what, str):
-        other = counterfactual if isinstance(counterfactual, str) else None
-        task = _prompt_task(model, what, answer, wrong, other)
+        given = counterfactual if isinstance(counterfactual, str) else None
+        task = _prompt_task(model, what, answer, wrong, given)
     else:
         task = PairsTask(what, _tokenizer(model))
     draw: Callable[..., Batch] = partial(draw_batch, task)
@@ -80,7 +90,8 @@ def why(
     measured, device = MetricTask(task, metric), next(model.parameters()).device
     deciding, telling = (draw(examples, seed, device, split) for split in ("discovery", "test"))
     deciding = with_counterfactual(model, deciding, others(deciding, seed))
-    telling = with_counterfactual(model, telling, others(telling, seed))
+    other = others(telling, seed)
+    telling = with_counterfactual(model, telling, other)
     search = KeepSearch(model, measured, deciding, keep, upto, time)
     try:
         for _ in progress(search, "searching"):
@@ -88,7 +99,7 @@ def why(
     except KeyboardInterrupt:
         if not search.levels:
             raise
-    return explain(model, measured, search, telling, controls, seed, progress)
+    return explain(model, measured, search, telling, other, controls, seed, progress)
 
 
 def _tokenizer(model: Any) -> Any:
@@ -114,12 +125,14 @@ def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
     """The prompt with one token changed, so that the model answers otherwise.
 
     Each token is replaced by the prompt's others and by the answers, where they are written alike
-    (a blank before it, a capital, letters). Of these changes, the one after which the wrong answer
-    leads by most is taken.
+    (a blank before it, a capital, letters). Of the changes that make the wrong answer lead, the one
+    is taken whose attention, in the prompt, takes most of the difference away.
     """
     tokenizer = _tokenizer(model)
-    ids = token_ids(tokenizer, prompt)
-    sides = [first_token(tokenizer, prompt, word) for word in (answer, wrong)]
+    ids, device = token_ids(tokenizer, prompt), next(model.parameters()).device
+    begins = [continuation(tokenizer, prompt, word) for word in (answer, wrong)]
+    shared = shared_tokens(begins)
+    sides = [begin[len(shared)] for begin in begins]
     forms = {token: _form(tokenizer.decode([token])) for token in {*sides, *ids}}
     rows = [
         [*ids[:at], new, *ids[at + 1 :]]
@@ -127,24 +140,34 @@ def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
         for new, form in forms.items()
         if new != old and form == forms[old]
     ]
-    texts = [tokenizer.decode(row) for row in rows]
-    fit = [(text, row) for text, row in zip(texts, rows) if token_ids(tokenizer, text) == row]
+    rows = [row for row in rows if token_ids(tokenizer, tokenizer.decode(row)) == row]
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    device = next(model.parameters()).device
-    leads = list[float]()
-    for start in range(0, len(fit), _AT_ONCE):
-        tokens = torch.tensor([begin + row for _, row in fit[start : start + _AT_ONCE]]).to(device)
-        logits = model(tokens)[:, -1, sides]
-        leads += (logits[:, 0] - logits[:, 1]).tolist()
-    best = min(range(len(fit)), key=leads.__getitem__, default=None)
-    if best is None or leads[best] >= 0:
-        found = "none" if best is None else f"one that leaves {leads[best]:.2f} of it"
+
+    def leads(batch: Batch) -> list[float]:
+        logits = Hooked(model).run(batch)[:, -1, sides]
+        found: list[float] = (logits[:, 0] - logits[:, 1]).tolist()
+        return found
+
+    def batch_of(some: Sequence[Sequence[int]]) -> Batch:
+        tokens = torch.tensor([[*begin, *row, *shared] for row in some]).to(device)
+        end = torch.full_like(tokens[:, :1, None], tokens.shape[1] - 1)
+        return Batch(tokens, tokens[:, -1:], end)
+
+    parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
+    found = [lead for part in parts for lead in leads(batch_of(part))]
+    turned = sorted((lead, row) for lead, row in zip(found, rows) if lead < 0)[:_TRIED]
+    if not turned:
+        best = f"one that leaves {min(found):.2f} of it" if found else "none"
         raise InputError(
             f"counterfactual: expected a change of one token, to another of the prompt, that turns "
-            f"the logit difference of {answer!r:.40} and {wrong!r:.40}, found {found}; give a "
+            f"the logit difference of {answer!r:.40} and {wrong!r:.40}, found {best}; give a "
             "prompt of the same length"
         )
-    text: str = fit[best][0]
+    others = batch_of([row for _, row in turned])
+    same = with_counterfactual(model, batch_of([ids] * len(turned)), others)
+    with ablated(model, Circuit(dict.fromkeys(heads_of(model), Counterfactual()), 1), same):
+        left = leads(same)
+    text: str = tokenizer.decode(turned[min(range(len(turned)), key=left.__getitem__)][1])
     return text
 
 

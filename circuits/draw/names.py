@@ -116,7 +116,7 @@ def _head_lines(
     sides = [f"({side}) {', '.join(map(str, sorted(needed[side])))}" for side in sorted(needed)]
     kind = head_kind(paths, batch) if batch is not None else ""
     if mechanism.paths:
-        role = mechanism.kind
+        role = mechanism.label
     elif any(path in circuit.enabling for path in paths):
         role = "" if sides else "only enables"
     else:

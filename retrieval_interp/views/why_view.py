@@ -11,7 +11,7 @@ from retrieval_interp.circuits.counterfactual.units import MetricTask
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks.hooked import is_causal
-from retrieval_interp.circuits.mechanisms import along
+from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, circuitsvis_script, render, unescaped
@@ -19,7 +19,16 @@ from retrieval_interp.views.score_text import finite
 from retrieval_interp.views.tables import wrapped
 
 LEVELS = ("", "kept", "recovered", "all but these")
-UNITS = ("kept", "attends", "kind", "attention", "counterfactual", "without it", "enables")
+UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
+
+
+class _Kept(Shared):
+    """A head with what it keeps, as arrows."""
+
+    label = "keeps"
+
+
+_COLUMNS = 10  # roles that are all drawn; of more, those that paths join
 
 
 def why_text(found: Explanation, width: int | None = None) -> str:
@@ -97,26 +106,26 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
     """
     if not 0 <= example < len(found.batch):
         raise InputError(f"example: expected 0 to {len(found.batch) - 1}, found {example}")
-    some = found.batch.take([example])
+    some, other = found.batch.take([example]), found.other.take([example])
     labels = position_labels(model, found.task, some, 0)
     own = patterns_on(model, some)
     names, task = found.task.role_names, MetricTask(found.task)
     heads = sorted({score.unit.head for score in found.units})
 
-    def other(head: Head) -> Tensor:
+    def counterfactual(head: Head) -> Tensor:
         found = some.counterfactual_of(*head)
         assert found is not None
         return found[0].cpu().float()
 
     patterns = {
-        str(head): [thousandths(own[head.layer][0, head.head]), thousandths(other(head))]
+        str(head): [thousandths(own[head.layer][0, head.head]), thousandths(counterfactual(head))]
         for head in heads
     }
     html = render(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
         finding=found.finding,
-        prompt=" ".join(labels),
+        prompts=[" ".join(labels), " ".join(position_labels(model, found.task, other, 0))],
         drawing=unescaped(_drawing(found, task, model)),
         level_header=LEVELS,
         levels=_level_rows(found),
@@ -126,7 +135,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         circuitsvis=circuitsvis_script(),
         data={"tokens": labels, "heads": patterns, "causal": is_causal(model)},
     )
-    return View(f"Why: {found.task.description}", html, why_text(found), found)
+    return View(f"Why? {found.task.description}", html, why_text(found), found)
 
 
 def _drawing(found: Explanation, task: MetricTask, model: Any) -> str:
@@ -136,15 +145,16 @@ def _drawing(found: Explanation, task: MetricTask, model: Any) -> str:
             paths.setdefault(score.unit.head, []).append(score.path)
     mechanisms = {
         **found.circuit.mechanisms,
-        **{head: along(dict.fromkeys(each.path for each in own)) for head, own in paths.items()},
+        **{head: _Kept(tuple({each.path: None for each in own})) for head, own in paths.items()},
     }
     circuit = Circuit(mechanisms, found.circuit.n_roles, role_names=found.circuit.role_names)
     scores = {score.path: score for score in found.units if score.path is not None}
+    order, ends = role_order(found.batch), {role for path in scores for role in path.path}
     whole = found.levels[-1].kept.share if found.levels else 1.0
     return draw_circuit(
         circuit,
         model.cfg.n_layers,
-        role_order(found.batch),
+        order if len(order) <= _COLUMNS else [role for role in order if role in ends],
         {path: whole - score.without.share for path, score in scores.items()},
         task,
         {path: score.enables for path, score in scores.items()},
@@ -171,7 +181,6 @@ def _unit_rows(found: Explanation) -> list[list[str]]:
     return [
         [
             score.unit.text(names),
-            found.task.path_label(*score.path.path) if score.path else "",
             score.kind,
             f"{score.attention:.2f}",
             f"{score.other:.2f}",

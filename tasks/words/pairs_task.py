@@ -8,6 +8,7 @@ being optional.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ class _File:
 class PairsTask(Task):
     """Which of two answers follows, for given prompts with a counterfactual each.
 
+    Tokens that all answers of a pair begin with, such as a bare blank, are added to its prompts.
     Roles are positions: those of `names`, or all tokens, counted from the end if prompts differ in
     length. Every second pair is in the `test` split; a single one is in every split.
 
@@ -104,17 +106,19 @@ class PairsTask(Task):
             )
         if clean == corrupt:
             raise InputError("counterfactual: expected another prompt, found the same tokens")
-        sides = [
-            [first_token(self.tokenizer, pair.clean, word) for word in words]
+        begins = [
+            [continuation(self.tokenizer, pair.clean, word) for word in words]
             for words in (pair.answers, pair.wrong_answers)
         ]
+        shared = shared_tokens([*begins[0], *begins[1]])
+        sides = [[ids[len(shared)] for ids in each] for each in begins]
         if not all(sides) or set(sides[0]) & set(sides[1]):
             both = f"{', '.join(pair.answers)} and {', '.join(pair.wrong_answers)}"
             raise InputError(
                 "answers: expected right and wrong ones that begin with different tokens, found "
                 f"{both!r:.80}"
             )
-        return [*self._begin, *clean], [*self._begin, *corrupt], sides
+        return [*self._begin, *clean, *shared], [*self._begin, *corrupt, *shared], sides
 
     def _words(self, place: int) -> set[str]:
         """What stands at a position in all prompts, counted from the end if it is negative."""
@@ -155,8 +159,8 @@ class PairsTask(Task):
 
     @property
     def description(self) -> str:
-        count = len(self.pairs)
-        return f"{count} pair{'s' * (count > 1)} of prompts: {self.pairs[0].clean!r:.60}"
+        first = f"{self.pairs[0].clean!r:.100}"
+        return first if len(self.pairs) == 1 else f"{len(self.pairs)} pairs of prompts: {first}"
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -220,8 +224,8 @@ def token_ids(tokenizer: Any, text: str) -> list[int]:
     return ids
 
 
-def first_token(tokenizer: Any, prompt: str, answer: str) -> int:
-    """The token with which an answer begins after a prompt, behind a blank if it has none."""
+def continuation(tokenizer: Any, prompt: str, answer: str) -> list[int]:
+    """The tokens of an answer after a prompt, behind a blank if it has none."""
     blank = "" if answer[:1].isspace() or prompt[-1:].isspace() else " "
     ids, whole = token_ids(tokenizer, prompt), token_ids(tokenizer, prompt + blank + answer)
     if whole[: len(ids)] != ids or len(whole) <= len(ids):
@@ -229,4 +233,11 @@ def first_token(tokenizer: Any, prompt: str, answer: str) -> int:
             f"answers: expected one that leaves the prompt's tokens as they are, found "
             f"{answer!r:.40}; give the prompt without a final blank"
         )
-    return whole[len(ids)]
+    return whole[len(ids) :]
+
+
+def shared_tokens(answers: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens with which all answers begin, such as a bare blank; each has one more."""
+    together = takewhile(lambda column: len(set(column)) == 1, zip(*answers))
+    shortest = min(map(len, answers), default=1)
+    return [column[0] for column in together][: shortest - 1]
