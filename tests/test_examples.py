@@ -80,6 +80,7 @@ PRINTED = {
     "docs/guide/own-model.md": [],
     "docs/guide/scan.md": ["L1.H0 uniform 0.54 +3.6150", "2 99%"],
     "docs/guide/task.md": [],
+    "docs/guide/why.md": ["recovered by 2 paths of 2 heads", "It enables L4.H0 to C of B->C"],
 }
 
 

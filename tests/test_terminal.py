@@ -42,6 +42,7 @@ COMMANDS = {
         *["--examples", 8, "--json", "numbers.json"],
     ],
     "scan": ["scan", "--examples", 8],
+    "why": ["why", "--model", "small", "--examples", 16, "--controls", 2],
     "train": ["train", "--out", "run", *TINY],
     "emergence": ["emergence", "--run", "run", "--circuit", SMALL, "--examples", 4],
     "sweep": ["sweep", "--out", "sweep"],

@@ -330,7 +330,7 @@ def _notes(
         notes.append(
             f"The circuit is told where the answer stands: {one if len(told) == 1 else many} to "
             "the answer's own role, which the model has to find. That the loss is low does not "
-            "show that the model does the same."
+            "show that the model does the same; `ri.why` puts in place what cannot know it."
         )
     return (*notes, *filter(None, [intact.unshown]))
 
