@@ -267,11 +267,12 @@ def test_a_search_out_of_time_tells_what_it_has(monkeypatch):
     monkeypatch.setattr(Recovery, "metric", lambda *args: runs.append(1) or metric(*args))
     name = "retrieval_interp.circuits.counterfactual.search.monotonic"
     monkeypatch.setattr(name, lambda: len(runs))
-    for time, levels in ((2.0, 0), (4.0, 1), (1000.0, 3)):
+    for time, levels in ((3.0, 0), (8.0, 1), (1000.0, 3)):
         runs.clear()
-        found = ri.why(small.model, small.task, time=time, controls=0)
+        found = ri.why(small.model, small.task, time=time, controls=2)
         assert len(found.levels) == levels
         assert ("time limit" in found.unfinished) == (levels < 3)
+        assert ("when the time was over" in found.unfinished) == (levels == 1)
         assert ("Nothing was found" in found.finding) == (not levels)
 
 

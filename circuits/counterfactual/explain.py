@@ -16,7 +16,13 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_along, attention_by_role
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.counterfactual.search import KeepSearch, Level, Recovery, Share
+from retrieval_interp.circuits.counterfactual.search import (
+    KeepSearch,
+    Level,
+    OutOfTime,
+    Recovery,
+    Share,
+)
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, keeping
 from retrieval_interp.circuits.draw.names import path_kind
 from retrieval_interp.circuits.hooks.ablated import ablated
@@ -98,6 +104,8 @@ class Explanation:
         )
         if self.intact.loss < 0 and hasattr(self.task, "logit_differences"):
             gap += " The model prefers a wrong answer."
+        if self.nothing.loss >= self.intact.loss:
+            gap += " So nothing is lost on these examples, and the shares below mean nothing."
         if not self.levels:
             return f"{gap} Nothing was found: {self.unfinished}."
         last = self.levels[-1]
@@ -188,10 +196,18 @@ def explain(
         for level in search.levels
     )
     units: tuple[Unit, ...] = ()
-    control: tuple[float, ...] = ()
+    control, scores = list[float](), list[UnitScore]()
+    missing = [search.missing] if search.missing else []
     if search.levels:
         last, units = search.levels[-1], search.levels[-1].units
-        control = _control(model, task, batch, last, controls, random.Random(seed), progress)
+        few = Recovery(model, task, batch[:_QUICK])
+        few.deadline = recovery.deadline = search.deadline
+        try:
+            scores.extend(_unit_scores(model, search, recovery, units, progress))
+            control.extend(_control(few, last, controls, random.Random(seed), progress))
+        except OutOfTime:
+            left = f"{len(scores)} of {len(units)} {last.name} were left out"
+            missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")
     return Explanation(
         task.task,
         batch,
@@ -200,41 +216,32 @@ def explain(
         Measured.of(recovery.intact),
         Measured.of(recovery.nothing),
         levels,
-        control,
-        tuple(_unit_scores(model, task, search, recovery, units, progress)),
+        tuple(sorted(control)),
+        tuple(scores),
         keeping(recovery.empty, recovery.heads, units),
         len(search.recovery.batch),
         search.recovery.runs + recovery.runs,
-        search.missing,
+        "; ".join(missing),
     )
 
 
 def _control(
-    model: Any,
-    task: MetricTask,
-    batch: Batch,
-    level: Level,
-    count: int,
-    draw: random.Random,
-    progress: Progress,
-) -> tuple[float, ...]:
-    """What random sets of as many units recover, on the first examples, in ascending order."""
-    quick = Recovery(model, task, batch[:_QUICK])
-    paths = allowed_paths(batch, is_causal(model))
+    recovery: Recovery, level: Level, count: int, draw: random.Random, progress: Progress
+) -> Iterator[float]:
+    """What random sets of as many units recover."""
+    paths, heads = allowed_paths(recovery.batch, is_causal(recovery.model)), recovery.heads
     every = {
-        "heads": [Unit(head) for head in quick.heads],
-        "rows": [Unit(head, dest) for head in quick.heads for dest in {p.dest for p in paths}],
-        "paths": [Unit(head, *path) for head in quick.heads for path in paths],
+        "heads": [Unit(head) for head in heads],
+        "rows": [Unit(head, dest) for head in heads for dest in {p.dest for p in paths}],
+        "paths": [Unit(head, *path) for head in heads for path in paths],
     }[level.name]
     size = min(len(level.units), len(every))
     sets = [draw.sample(every, size) for _ in range(count)]
-    found = (quick.kept(each).share for each in progress(sets, f"random {level.name}"))
-    return tuple(sorted(found))
+    yield from (recovery.kept(each).share for each in progress(sets, f"random {level.name}"))
 
 
 def _unit_scores(
     model: Any,
-    task: MetricTask,
     search: KeepSearch,
     recovery: Recovery,
     units: Sequence[Unit],

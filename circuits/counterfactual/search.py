@@ -31,6 +31,7 @@ from retrieval_interp.circuits.scores.scorer import Scorer, heads_of
 from retrieval_interp.tasks import Batch, InputError
 
 _FEW = 48  # examples of estimates
+_SEARCHING = 0.6  # part of the time; the rest is for measuring what was found
 _COARSE = 8  # the bisection ends where this part of its length is left
 _LEAST = 0.1  # part of the metric that the counterfactual has to take away
 _WIDER = 4  # a level is given up if it needs so many times the units of the one before
@@ -112,7 +113,7 @@ class KeepSearch:
         batch: the examples that decide, with a counterfactual.
         keep: the share of the metric that has to be recovered.
         upto: the last level.
-        time: seconds that it may take.
+        time: seconds, of which three fifths are for the search; `deadline` is when all are over.
     """
 
     def __init__(
@@ -128,7 +129,8 @@ class KeepSearch:
             raise InputError(f"keep: expected a share above 0 and below 1, found {keep:g}")
         if upto not in LEVELS:
             raise InputError(f"level: expected one of {', '.join(LEVELS)}, found {upto!r:.40}")
-        self._deadline = monotonic() + (math.inf if time is None else time)
+        limit, start = math.inf if time is None else time, monotonic()
+        self._until, self.deadline = start + _SEARCHING * limit, start + limit
         self.model, self.task, self.keep, self.upto = model, task, keep, upto
         self.recovery = Recovery(model, task, batch)
         gap = self.recovery.intact - self.recovery.nothing
@@ -146,7 +148,7 @@ class KeepSearch:
         self._best: tuple[Unit, ...] = ()
 
     def __iter__(self) -> Iterator[str]:
-        self.recovery.deadline = self._deadline
+        self.recovery.deadline = self._until
         try:
             yield "estimating heads, rows and paths"
             self.estimates = estimate_units(self.model, self.task, self.recovery.batch[:_FEW])

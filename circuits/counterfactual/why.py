@@ -67,7 +67,8 @@ def why(
         upto: the last level: `heads`, `rows` or `paths`.
         examples: that decide, and as many others that are reported.
         seed: of these examples.
-        time: seconds that the search may take; the report comes on top.
+        time: seconds that all may take; only the run under way is finished. Then the best circuit
+            so far is reported, and what was not measured is said.
         controls: random sets of as many units, for each level.
         metric: of each example, from outputs and batch; by default the logit difference, or minus
             the loss where a task has none.

@@ -40,7 +40,7 @@ class WhyOptions:
         upto: the last level: heads, rows or paths.
         examples: number of examples that decide, and of others that are reported.
         seed: which examples.
-        time: seconds that the search may take. Ctrl-C ends it likewise.
+        time: seconds that all may take. Ctrl-C ends the search likewise.
         controls: how many random sets to compare with.
         device: auto, cpu or cuda.
         json: write the numbers to this file.
@@ -113,6 +113,10 @@ def _asked(options: WhyOptions, model: Any, task: Any, pairs: str | None) -> Any
     if pairs is not None:
         from retrieval_interp.tasks.structured import read_json
 
+        if getattr(model, "tokenizer", None) is None:
+            raise ri.InputError(
+                f"--pairs: expected a model with a tokenizer, found {options.model}"
+            )
         return ri.PairsTask.from_dict(read_json(pairs, "pairs"), model.tokenizer)
     if options.task is not None:
         return ri.IndirectObjectTask(model.tokenizer)
