@@ -60,9 +60,10 @@ class TrainingTask(Task):
     def named(cls, name: str | None) -> type["TrainingTask"]:
         """The class of a name in files, of this package or imported before; old files have none."""
         name = "retrieval" if name is None else name
-        if name not in _KINDS:
-            for module in pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}."):
-                import_module(module.name)
+        for module in pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}."):
+            if name in _KINDS:
+                break
+            import_module(module.name)
         if name not in _KINDS:
             known = " or ".join(map(repr, sorted(_KINDS)))
             raise InputError(f"expected the name {known}, found {name!r:.60}")

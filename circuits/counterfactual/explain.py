@@ -203,8 +203,10 @@ def explain(
         few = Recovery(model, task, batch[:_QUICK])
         few.deadline = recovery.deadline = search.deadline
         try:
-            scores.extend(_unit_scores(model, search, recovery, units, progress))
-            control.extend(_control(few, last, controls, random.Random(seed), progress))
+            for score in _unit_scores(model, search, recovery, units, progress):
+                scores.append(score)
+            for share in _control(few, last, controls, random.Random(seed), progress):
+                control.append(share)
         except OutOfTime:
             left = f"{len(scores)} of {len(units)} {last.name} were left out"
             missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")

@@ -28,7 +28,6 @@ class EmergenceOptions:
         examples: how many examples to measure each checkpoint on.
         seed: which examples.
         json: write the numbers to this file.
-        csv: write the series in long form (step, quantity, path, value) to this file.
         report: write an HTML page that needs no network to this file.
         tolerance: the loss that a working circuit stays below; a path is necessary if cutting it
             at the last step costs more. Default: the task's own, for vectors 0.05 of a symbol's
@@ -41,7 +40,6 @@ class EmergenceOptions:
     examples: int = 32
     seed: int = 0
     json: Path | None = None
-    csv: Path | None = None
     report: Path | None = None
     tolerance: float | None = None
     device: str = "auto"
@@ -52,13 +50,13 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     check_sampling(options.examples, options.seed, options.tolerance)
     check_run_folder(options.run)
     read = [*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit]
-    outputs = {"--json": options.json, "--csv": options.csv, "--report": options.report}
+    outputs = {"--json": options.json, "--report": options.report}
     check_outputs(outputs, read)
 
     with saying("loading PyTorch"):
         from retrieval_interp.emergence.follow import follow_run
         from retrieval_interp.emergence.report import render_emergence
-        from retrieval_interp.emergence.text import emergence_csv, emergence_json, emergence_table
+        from retrieval_interp.emergence.text import emergence_json, emergence_table
         from retrieval_interp.storage.circuit_file import read_circuit
         from retrieval_interp.storage.files import write_whole
         from retrieval_interp.storage.run_folder import read_recipe
@@ -85,8 +83,6 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     # Files first: the output pipe may close.
     if options.json is not None:
         write_whole(options.json, emergence_json(series, command, examples, seed))
-    if options.csv is not None:
-        write_whole(options.csv, emergence_csv(series))
     if options.report is not None:
         write_whole(options.report, render_emergence(series, command, examples, seed))
     steps, watched = series.steps, [row for row in series.snapshots if row.source == "watch"]
@@ -99,4 +95,4 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     for note in series.notes:
         say(f"note: {note}")
     print(f"\n{emergence_table(series, terminal_width())}")
-    tell_files(numbers=options.json, series=options.csv, report=options.report)
+    tell_files(numbers=options.json, report=options.report)

@@ -1,7 +1,5 @@
-"""An emergence series as a table, as JSON and as CSV."""
+"""An emergence series as a table and as JSON."""
 
-import csv
-import io
 import json
 
 from retrieval_interp.emergence.series import Series
@@ -98,31 +96,3 @@ def emergence_json(series: Series, command: str, examples: int, seed: int) -> st
             text = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
         parts.append(f'  "{key}": {text}')
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def emergence_csv(series: Series) -> str:
-    """Everything measured in long form: step, quantity, path (possibly empty), value."""
-    rows: list[tuple[int, str, object, float | None]] = []
-    for at in series.losses:
-        rows += [(at.step, "train_loss", "", at.train_loss)]
-        rows += [(at.step, "validation_loss", "", at.validation_loss)]
-        for symbol, loss in zip(series.recipe.task.asked, at.partial_losses):
-            rows += [(at.step, f"partial_loss_{symbol}", "", loss)]
-    for row in series.snapshots:
-        rows += [(row.step, "baseline_loss", "", row.baseline_loss)]
-        rows += [(row.step, "combined_loss", "", row.combined_loss)]
-    for path in series.paths:
-        at_steps = [row.paths[str(path)] for row in series.snapshots]
-        for name, values in (
-            ("attention", series.attention(path)),
-            ("live_loss", [at.live_loss for at in at_steps]),
-            ("frozen_loss", [at.frozen_loss for at in at_steps]),
-            ("necessity", series.necessity(path)),
-            ("frozen_necessity", series.frozen_necessity(path) or []),
-        ):
-            rows += [(step, name, path, value) for step, value in zip(series.steps, values)]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["step", "quantity", "path", "value"])
-    writer.writerows((*row, f"{value:.7g}") for *row, value in rows if value is not None)
-    return text.getvalue()
