@@ -212,7 +212,7 @@ def chains_swapped(batch: Batch, roles: Iterable[int], width: int | None = None)
     inputs, example = batch.inputs.clone(), torch.arange(len(batch))[:, None]
     for role in roles:
         here = batch.roles[:, :, role]
-        there = here.roll(1, dims=1)
+        there = here.roll(-1, dims=1)
         if width is None:
             inputs[example, here] = batch.inputs[example, there]
         else:
