@@ -199,7 +199,7 @@ def test_circuits_are_read_back():
 
 
 def pairs(*changes):
-    pair = ri.Pair(SENTENCE, SENTENCE.replace("John gave", "Ann gave"), ("Mary",), ("John",))
+    pair = ri.Pair(SENTENCE, SENTENCE.replace("John gave", "Ann gave"), (" Mary",), (" John",))
     return [replace(pair, **change) for change in changes or ({},)]
 
 
@@ -208,7 +208,7 @@ def pairs(*changes):
     [
         ({"corrupt": SENTENCE + " the"}, "expected as many tokens as the prompt's .* part at"),
         ({"corrupt": SENTENCE}, "expected another prompt, found the same tokens"),
-        ({"wrong_answers": ("Mary",)}, "begin with different tokens, found 'Mary and Mary'"),
+        ({"wrong_answers": (" Mary",)}, "begin with different tokens, found ' Mary and Mary'"),
         ({"answers": ()}, "begin with different tokens"),
         ({"clean": "", "corrupt": ""}, "expected words, found ''"),
     ],
@@ -222,9 +222,12 @@ def test_pairs_that_do_not_fit_are_refused(tmp_path, change, message):
 def test_pairs_of_prompts_are_read(tmp_path):
     model = bridge("gpt2", tmp_path)
     prompts = [vars(pair) for pair in pairs({}, {"clean": SENTENCE.replace("store", "drink")})]
-    data = json.loads(json.dumps({"prompts": prompts[:1], "word_idxs": {"first": 1}}))
-    named = ri.PairsTask.from_dict(data, model.tokenizer)
-    assert named.role_names == ("first", "END")
+    bad = {**prompts[0], "corrupt": "When"}
+    names = {"first": 1, "again": 1, "end": len(model.tokenizer(SENTENCE)["input_ids"]) - 1}
+    data = json.loads(json.dumps({"prompts": [*prompts, bad], "word_idxs": names}))
+    with pytest.warns(UserWarning, match="1 of 3 pairs are left out, .* as many tokens"):
+        named = ri.PairsTask.from_dict(data, model.tokenizer)
+    assert named.role_names == ("first", "END") and len(named) == 2
     one = ri.PairsTask(pairs(), model.tokenizer)
     batch = one.sample(1, split="test")
     other = one.counterfactual(batch)
@@ -257,7 +260,7 @@ def test_nothing_to_recover_is_said(tmp_path):
         with torch.no_grad():  # whatever it reads, it answers the same
             for parameter in model.parameters():
                 parameter.zero_()
-        propose(model, SENTENCE, "Mary", "John")
+        propose(model, SENTENCE, " Mary", " John")
     with pytest.raises(InputError, match="keep: expected a share above 0 and below 1"):
         ri.why(small.model, small.task, keep=1.0)
 

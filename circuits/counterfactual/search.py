@@ -137,7 +137,7 @@ class KeepSearch:
         least = max(2 * standard_error(gap), _LEAST * abs(float(self.recovery.intact.mean())))
         if not float(gap.mean()) > least:
             raise InputError(
-                "why: expected a metric that falls where attention is the counterfactual's, found "
+                "expected a metric that falls where attention is the counterfactual's, found "
                 f"{float(self.recovery.intact.mean()):.3f} in the intact model and "
                 f"{float(self.recovery.nothing.mean()):.3f}; there is nothing to recover, use "
                 "another counterfactual"

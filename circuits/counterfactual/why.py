@@ -106,7 +106,7 @@ def why(
 def _tokenizer(model: Any) -> Any:
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
-        raise InputError("why: expected a model with a tokenizer, found none; use a task")
+        raise InputError("expected a model with a tokenizer, found none; use a task")
     return tokenizer
 
 
@@ -114,8 +114,10 @@ def _prompt_task(
     model: Any, prompt: str, answer: str, wrong: str, counterfactual: str | None
 ) -> PairsTask:
     if not answer or not wrong:
-        raise InputError("why: expected an answer and a wrong one, found a prompt without them")
+        raise InputError("expected an answer and a wrong one, found a prompt without them")
     tokenizer = _tokenizer(model)
+    blank = "" if prompt[-1:].isspace() else " "
+    answer, wrong = (w if w[:1].isspace() else blank + w for w in (answer, wrong))
     if counterfactual is None:
         counterfactual = propose(model, prompt, answer, wrong)
     return PairsTask([Pair(prompt, counterfactual, (answer,), (wrong,))], tokenizer)

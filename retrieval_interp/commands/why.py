@@ -94,10 +94,10 @@ def _check(options: WhyOptions) -> None:
     asked = [name for name in ("prompt", "pairs", "task") if getattr(options, name) is not None]
     if len(asked) > 1:
         raise ri.InputError(
-            f"why: expected one of --prompt, --pairs and --task, found {' and '.join(asked)}"
+            f"expected one of --prompt, --pairs and --task, found {' and '.join(asked)}"
         )
     if not asked and options.model == "smollm2":
-        raise ri.InputError("why: expected --prompt, --pairs or --task, found none of them")
+        raise ri.InputError("expected --prompt, --pairs or --task, found none of them")
     if options.prompt is not None and not (options.answer and options.wrong):
         raise ri.InputError("--prompt: expected --answer and --wrong with it, found none")
     if options.controls < 0:

@@ -5,6 +5,7 @@ The file format is that of auto-circuit: `{"prompts": [{"clean": ..., "corrupt":
 being optional.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,9 +51,11 @@ class PairsTask(Task):
     length. Every second pair is in the `test` split; a single one is in every split.
 
     Args:
-        pairs: the prompts, without a final blank before the answers.
+        pairs: the prompts, and the answers with the blank before them. Those that cannot be used
+            with the tokenizer are left out, with a warning.
         tokenizer: a Hugging Face tokenizer.
-        names: positions with a name, counted without a beginning-of-sequence token.
+        names: positions with a name, counted without a beginning-of-sequence token; the last one
+            is always END.
         prepend_bos: whether to start with that token; by default yes, if there is one.
     """
 
@@ -72,16 +75,11 @@ class PairsTask(Task):
         bos = tokenizer.bos_token_id if prepend_bos in (None, True) else None
         self.pairs, self.tokenizer = tuple(pairs), tokenizer
         self._begin: list[int] = [] if bos is None else [int(bos)]
-        self._read = [self._tokens(pair) for pair in pairs]
+        self._read = self._usable()
         lengths = {len(prompt) for prompt, _, _ in self._read}
         self._longest, self._same = max(lengths), len(lengths) == 1
-        self._names = {name: at + len(self._begin) for name, at in (names or {}).items()}
-        wrong = [name for name, at in self._names.items() if not 0 <= at < min(lengths) - 1]
-        if wrong:
-            raise InputError(
-                f"word_idxs: expected positions before the last token, found {wrong[0]}; the "
-                f"shortest prompt has {min(lengths) - len(self._begin)} tokens"
-            )
+        first = {at + len(self._begin): name for name, at in reversed((names or {}).items())}
+        self._names = {name: at for at, name in sorted(first.items()) if at < min(lengths) - 1}
         self.role_names = tuple(self._role_names())
         self.role_labels = tuple(self._role_labels())
         self.role_symbols = self.role_labels
@@ -92,6 +90,21 @@ class PairsTask(Task):
         """Read the format of auto-circuit."""
         file: _File = from_data(_File, data, "pairs")
         return cls(file.prompts, tokenizer, file.word_idxs, prepend_bos)
+
+    def _usable(self) -> list[tuple[list[int], list[int], list[list[int]]]]:
+        """The tokens of all pairs that can be used, of which there is at least one."""
+        made, errors = [], list[InputError]()
+        for pair in self.pairs:
+            try:
+                made.append(self._tokens(pair))
+            except InputError as error:
+                errors.append(error)
+        if not made:
+            raise errors[0]
+        if errors:
+            left_out = f"{len(errors)} of {len(self.pairs)} pairs are left out"
+            warnings.warn(f"{left_out}, the first because of {errors[0]}", stacklevel=3)
+        return made
 
     def _tokens(self, pair: Pair) -> tuple[list[int], list[int], list[list[int]]]:
         """The prompt, the counterfactual, and the first tokens of answers and wrong answers."""
@@ -155,7 +168,9 @@ class PairsTask(Task):
         words = [repr(min(each)) if len(each) == 1 else "" for each in texts]
         counts = Counter(words)
         named = zip(words, self.role_names)
-        return [word if word and counts[word] == 1 else f"{word} {name}" for word, name in named]
+        return [
+            word if word and counts[word] == 1 else f"{word} {name}".strip() for word, name in named
+        ]
 
     @property
     def description(self) -> str:
@@ -163,7 +178,7 @@ class PairsTask(Task):
         return first if len(self.pairs) == 1 else f"{len(self.pairs)} pairs of prompts: {first}"
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return len(self._read)
 
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
@@ -225,9 +240,8 @@ def token_ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def continuation(tokenizer: Any, prompt: str, answer: str) -> list[int]:
-    """The tokens of an answer after a prompt, behind a blank if it has none."""
-    blank = "" if answer[:1].isspace() or prompt[-1:].isspace() else " "
-    ids, whole = token_ids(tokenizer, prompt), token_ids(tokenizer, prompt + blank + answer)
+    """The tokens of an answer right after a prompt."""
+    ids, whole = token_ids(tokenizer, prompt), token_ids(tokenizer, prompt + answer)
     if whole[: len(ids)] != ids or len(whole) <= len(ids):
         raise InputError(
             f"answers: expected one that leaves the prompt's tokens as they are, found "
