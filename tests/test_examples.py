@@ -245,7 +245,8 @@ SHOWN = {
         "bridge-score": ["Sufficient"],
     },
     "language_model": {
-        "scan": ["can be replaced together"],
+        "scan": ["knowing nothing", "(limit "],
+        "why": ["of what is lost is recovered by"],
         "task": ["logit difference"],
         "score": ["Holds so far (4 heads left as they are)"],
         "own": ["accuracy 100%"],
