@@ -245,7 +245,7 @@ SHOWN = {
         "bridge-score": ["Sufficient"],
     },
     "language_model": {
-        "scan": ["knowing nothing", "(limit "],
+        "scan": ["can be replaced together"],
         "why": ["of what is lost is recovered by"],
         "task": ["logit difference"],
         "score": ["Holds so far (4 heads left as they are)"],
