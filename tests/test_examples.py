@@ -248,7 +248,7 @@ SHOWN = {
         "scan": ["can be replaced together"],
         "why": ["of what is lost is recovered by"],
         "task": ["logit difference"],
-        "score": ["Holds so far (4 heads left as they are)"],
+        "score": ["Holds so far (4 heads not replaced)"],
         "own": ["accuracy 100%"],
     },
 }
