@@ -78,7 +78,7 @@ class PairsTask(Task):
         self._read = self._usable()
         lengths = {len(prompt) for prompt, _, _ in self._read}
         self._longest, self._same = max(lengths), len(lengths) == 1
-        first = {at + len(self._begin): name for name, at in reversed((names or {}).items())}
+        first = {at + len(self._begin): name for name, at in reversed([*(names or {}).items()])}
         self._names = {name: at for at, name in sorted(first.items()) if at < min(lengths) - 1}
         self.role_names = tuple(self._role_names())
         self.role_labels = tuple(self._role_labels())
