@@ -307,6 +307,10 @@ def test_another_half_of_the_pairs_is_reported(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
+        (
+            ["--model", "equations", "--prompt", "x y", "--answer", "1", "--wrong", "2"],
+            "expected words that the model's tokenizer knows, found 'x y'",
+        ),
         ([], "expected --prompt, --pairs or --task"),
         (["--prompt", "a"], "expected --answer and --wrong"),
         (["--prompt", "a", "--task", "indirect-objects"], "expected one of --prompt, --pairs"),

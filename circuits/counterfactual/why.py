@@ -22,8 +22,8 @@ from retrieval_interp.tasks.words.pairs_task import (
     PairsTask,
     continuation,
     shared_tokens,
-    token_ids,
 )
+from retrieval_interp.tasks.words.text_task import token_ids
 
 _AT_ONCE = 64  # prompts of a proposal that are run at once
 _TRIED = 16  # of those that turn the answer, how many are tried by their attention

@@ -14,6 +14,7 @@ from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Task
+from retrieval_interp.tasks.words.text_task import token_ids
 
 _NOT_ASKED = -100  # as target
 
@@ -58,14 +59,7 @@ class NextTokenTask(Task):
         begin = [] if bos is None else [int(bos)]
         windows: list[list[int]] = []
         for each in texts:
-            try:
-                ids: list[int] = tokenizer(each, add_special_tokens=False)["input_ids"]
-            except Exception as error:  # tokenizers raises nothing more specific
-                raise InputError(
-                    f"text: expected words that the model's tokenizer knows, found {each!r:.40}"
-                ) from error
-            if not ids:
-                raise InputError(f"text: expected words, found {each!r:.40}")
+            ids = token_ids(tokenizer, each)
             count = -(-len(ids) // (length - len(begin)))
             ends = [len(ids) * number // count for number in range(count + 1)]
             windows += [[*begin, *ids[start:end]] for start, end in itertools.pairwise(ends)]

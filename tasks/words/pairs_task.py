@@ -22,6 +22,7 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Task
+from retrieval_interp.tasks.words.text_task import token_ids
 
 _END = "END"
 
@@ -229,14 +230,6 @@ class PairsTask(Task):
         """The tokens."""
         texts = [self.tokenizer.decode([token]) for token in batch.inputs[example].tolist()]
         return [text.strip() or repr(text) for text in texts]
-
-
-def token_ids(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a text, at least one."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    if not ids:
-        raise InputError(f"prompt: expected words, found {text!r:.40}")
-    return ids
 
 
 def continuation(tokenizer: Any, prompt: str, answer: str) -> list[int]:

@@ -208,3 +208,16 @@ def expect_offsets(tokenizer: Any) -> None:
             "task: expected a Hugging Face tokenizer that gives offsets (a fast one, such as "
             f"AutoTokenizer loads), found {type(tokenizer).__name__}"
         )
+
+
+def token_ids(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text, at least one."""
+    try:
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    except Exception as error:  # tokenizers raises nothing more specific
+        raise InputError(
+            f"text: expected words that the model's tokenizer knows, found {text!r:.40}"
+        ) from error
+    if not ids:
+        raise InputError(f"text: expected words, found {text!r:.40}")
+    return ids
