@@ -24,6 +24,7 @@ from retrieval_interp.circuits import (
     ablations,
     mean_attention,
     score_circuit,
+    why,
 )
 from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.attention import check_paths
@@ -53,6 +54,7 @@ from retrieval_interp.views.paper import paper_reports
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from retrieval_interp.views.tables import own_terminal_width, wrapped
+from retrieval_interp.views.why_view import why_view
 
 
 def open(
@@ -434,6 +436,19 @@ class Workbench:
         self._check_unchanged()
         found = ablations(self.model, self.task, self.batch, least=least, progress=self.progress)
         return ablations_view(found, self.task)
+
+    def why(self, **choices: Any) -> View:
+        """Which heads and paths the answers come from, by attention from a counterfactual prompt.
+
+        Args:
+            choices: as `ri.why` takes them, such as `keep=0.9` or `upto="heads"`.
+
+        Returns:
+            A view whose `data` is an `Explanation`.
+        """
+        self._check_unchanged()
+        found = why(self.model, self.task, **{"progress": self.progress, **choices})
+        return why_view(found, self.model)
 
     def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.

@@ -171,6 +171,12 @@ def test_shipped_models_keep_what_their_circuits_say(name, paths):
         assert "enables L4.H0" in str(found) and "looks at B of A->B" in str(found)
 
 
+def test_the_workbench_shows_the_same():
+    view = ri.open("small", examples=16).why(controls=2, upto="heads")
+    assert [unit.text() for unit in view.data.levels[-1].units] == ["L2.H0", "L4.H0"]
+    assert view.data.finding in view.text and "L4.H0" in view.html
+
+
 def test_patterns_on_the_counterfactual_are_of_the_intact_model(model):
     task = Ending()
     task.n_words = model.cfg.d_vocab
