@@ -1,6 +1,7 @@
 """Circuits by attention from a counterfactual prompt."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -175,6 +176,15 @@ def test_the_workbench_shows_the_same():
     view = ri.open("small", examples=16).why(controls=2, upto="heads")
     assert [unit.text() for unit in view.data.levels[-1].units] == ["L2.H0", "L4.H0"]
     assert view.data.finding in view.text and "L4.H0" in view.html
+
+
+def test_a_unit_without_a_path_has_a_row_that_shows_its_head():
+    small = ri.load_checkpoint("small")
+    found = ri.why(small.model, small.task, examples=16, controls=0, upto="heads")
+    first, *others = found.units
+    page = ri.why_view(replace(found, units=(replace(first, path=None), *others)), small.model)
+    keys = re.findall(r'<tr data-path="([^"]*)"', page.html)
+    assert len(keys) == 2 and all(f'"{key.split()[0]}":' in page.html for key in keys)
 
 
 def test_patterns_on_the_counterfactual_are_of_the_intact_model(model):

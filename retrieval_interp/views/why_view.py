@@ -131,7 +131,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         levels=_level_rows(found),
         header=UNITS,
         rows=_unit_rows(found),
-        keys=[score.path.text(names) if score.path else "" for score in found.units],
+        keys=[(score.path or score.unit).text(names) for score in found.units],
         circuitsvis=circuitsvis_script(),
         data={"tokens": labels, "heads": patterns, "causal": is_causal(model)},
     )
