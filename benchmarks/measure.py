@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.storage.provenance import provenance
+from retrieval_interp.storage.files import provenance
 from retrieval_interp.views.tables import text_table
 
 # Loads nothing heavy, as a process starts with the peak memory of the one that started it, and this

@@ -13,7 +13,7 @@ from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.commands.reproduce import main
 from retrieval_interp.config.recipe import Recipe
 from retrieval_interp.emergence.series import Losses, PathAtStep, Series, Snapshot
-from retrieval_interp.emergence.text import emergence_json
+from retrieval_interp.emergence.report import emergence_json
 from retrieval_interp.model import ModelConfig
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, judge
@@ -216,8 +216,7 @@ def series_of(come=(), fell=FELL):
     def row(step):
         losses = tuple(0.1 if at(step, since) else 0.9 for since in fell)
         paths = {
-            str(path): PathAtStep(float(at(step, come[path])), losses, losses)
-            for path in circuit.paths()
+            str(path): PathAtStep(float(at(step, come[path])), losses) for path in circuit.paths()
         }
         return Snapshot(step, 2, 0, losses, losses, paths)
 

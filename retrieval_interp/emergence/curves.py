@@ -4,6 +4,7 @@ Curves are Plotly figures; a path has the same colour and dashes in all of them.
 """
 
 from itertools import cycle
+from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -12,7 +13,6 @@ from plotly.subplots import make_subplots
 
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.emergence.series import Series
-from retrieval_interp.emergence.text import step_text
 from retrieval_interp.emergence.times import THRESHOLD, Crossing, paper_epochs, path_emergence
 
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#8a9099")
@@ -88,48 +88,14 @@ def crossing_figure(series: Series) -> str:
     return draw_circuit(
         series.circuit,
         series.recipe.model.layers,
-        losses={path: last.paths[str(path)].live_loss for path in series.paths},
+        losses={path: fmean(last.paths[str(path)].live_losses) for path in series.paths},
         task=series.recipe.task,
-        intact=last.baseline_loss,
+        intact=fmean(last.partial_losses),
         uninformed=series.plateau,
         when="cut in the model",
         colors={path: colors.get(path, _GREY) for path in series.paths},
-        notes={row.path: step_text(row.above) for row in rows},
+        notes={row.path: str(row.above or "never") for row in rows},
     )
-
-
-def necessity_figure(series: Series) -> go.Figure:
-    """Attention and necessity, one panel per path: which comes first?
-
-    Necessity is the share of what is learned by a step that is lost without the path
-    (`Series.necessity`), cut in the intact model and removed from the circuit.
-    """
-    rows = path_emergence(series)
-    n_rows = (len(rows) + 1) // 2
-    figure = make_subplots(
-        rows=n_rows,
-        cols=min(2, len(rows)),
-        shared_xaxes=True,
-        shared_yaxes=True,
-        subplot_titles=[row.name for row in rows],
-        horizontal_spacing=0.05,
-        vertical_spacing=min(0.08, 0.25 / n_rows),
-    )
-    for place, path in enumerate(series.paths):
-        where = {"row": place // 2 + 1, "col": place % 2 + 1, "showlegend": place == 0}
-        for name, values, line in (
-            ("attention", series.attention(path), {"color": _COLORS[0]}),
-            ("cut in the model", series.necessity(path), {"color": _COLORS[1]}),
-            ("removed from the circuit", series.frozen_necessity(path), {**_DOTTED, "width": 2}),
-        ):
-            if values is not None:
-                curve = {"x": series.steps, "y": values, "line": line}
-                figure.add_scatter(name=name, legendgroup=name, **curve, **where)
-    figure.update_yaxes(range=[-0.08, 1.08])
-    figure.update_annotations(font={"size": 12})
-    figure = _styled(figure, 130 + 150 * n_rows, series, row=n_rows)
-    top = {"yref": "container", "y": 1, "yanchor": "top", "xref": "paper", "x": 0}
-    return figure.update_layout(margin={"t": 60}, legend=top)
 
 
 def _mark(figure: go.Figure, at: Crossing, y: float, marker: Any, name: str, **where: Any) -> None:

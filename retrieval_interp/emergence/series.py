@@ -1,8 +1,6 @@
 """The paths of a circuit along a training run, as data (paper, section 9 and appendix D).
 
-What a path is worth at a step is the rise of the loss without it: cut in the intact model, where
-later attention is recomputed (`live`), or removed from the circuit with all the rest of it in place
-(`frozen`), as the paper does with the trained model (appendix E).
+What a path is worth at a step is the rise of the loss when it is cut in the intact model.
 """
 
 from dataclasses import dataclass
@@ -24,16 +22,7 @@ class PathAtStep:
     """One path at one step."""
 
     attention: float  # mean, in [0, 1]
-    live_losses: tuple[float, ...]  # of each asked symbol
-    frozen_losses: tuple[float, ...] | None = None  # None for a path that only enables
-
-    @property
-    def live_loss(self) -> float:
-        return fmean(self.live_losses)
-
-    @property
-    def frozen_loss(self) -> float | None:
-        return None if self.frozen_losses is None else fmean(self.frozen_losses)
+    live_losses: tuple[float, ...]  # of each asked symbol, with the path cut
 
 
 @dataclass(frozen=True)
@@ -47,16 +36,6 @@ class Snapshot:
     combined_losses: tuple[float, ...]  # the same with the whole circuit in place
     paths: dict[str, PathAtStep]  # by their text, in the order of `paths_of`
     source: Literal["checkpoint", "watch"] = "checkpoint"
-
-    @property
-    def baseline_loss(self) -> float:
-        """The intact model's loss."""
-        return fmean(self.partial_losses)
-
-    @property
-    def combined_loss(self) -> float:
-        """The loss with the whole circuit in place."""
-        return fmean(self.combined_losses)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data with 7 decimal places; `read_snapshot` reads it back."""
@@ -77,7 +56,7 @@ class Losses:
     @classmethod
     def measured(cls, at: Snapshot) -> "Losses":
         """Those of the intact model on a snapshot's examples."""
-        return cls(at.step, at.baseline_loss, at.partial_losses, None, False)
+        return cls(at.step, fmean(at.partial_losses), at.partial_losses, None, False)
 
 
 @dataclass(frozen=True)
@@ -120,28 +99,24 @@ class Series:
         averaged over the asked symbols and divided; the divisor is at least the tolerance, so that
         noise on the plateau counts for little.
         """
+        top = self.plateau
         return [
-            self._lost(at.paths[str(path)].live_losses, at.partial_losses) for at in self.snapshots
+            fmean(
+                min(cut, top) - min(loss, top)
+                for cut, loss in zip(at.paths[str(path)].live_losses, at.partial_losses)
+            )
+            / self._learned(at)
+            for at in self.snapshots
         ]
 
-    def frozen_necessity(self, path: HeadPath) -> list[float] | None:
-        """The same when the path is removed from the circuit; None if it only enables."""
-        rows = [(at.paths[str(path)].frozen_losses, at.combined_losses) for at in self.snapshots]
-        return [self._lost(row, combined) for row, combined in rows if row is not None] or None
-
-    def least_necessity(self, frozen: bool = False) -> float:
+    @property
+    def least_necessity(self) -> float:
         """The necessity that costs the tolerance at the last step."""
-        last = self.snapshots[-1]
-        losses = last.combined_losses if frozen else last.partial_losses
-        return self.tolerance / self._learned(losses)
+        return self.tolerance / self._learned(self.snapshots[-1])
 
-    def _learned(self, losses: tuple[float, ...]) -> float:
-        return max(fmean(max(self.plateau - loss, 0.0) for loss in losses), self.tolerance)
-
-    def _lost(self, without: tuple[float, ...], intact: tuple[float, ...]) -> float:
-        top = self.plateau
-        risen = fmean(min(cut, top) - min(loss, top) for cut, loss in zip(without, intact))
-        return risen / self._learned(intact)
+    def _learned(self, at: Snapshot) -> float:
+        learned = fmean(max(self.plateau - loss, 0.0) for loss in at.partial_losses)
+        return max(learned, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data; `series_from_dict` reads it back."""

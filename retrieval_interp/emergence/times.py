@@ -53,12 +53,12 @@ def first_above(steps: Sequence[int], values: Sequence[float], threshold: float)
 
 
 def first_below(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
-    """The first step at which a curve goes below a threshold; see `first_above`."""
+    """The same for going below a threshold."""
     return first_above(steps, [-value for value in values], -threshold)
 
 
 def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
-    """The first step above half of the last value, or None if that is not above `least`."""
+    """The same for half of the last value, or None if that is not above `least`."""
     return first_above(steps, values, values[-1] / 2) if values[-1] > least else None
 
 
@@ -100,13 +100,7 @@ class PathEmergence:
     attention_half: Crossing | None
     necessity: float  # at the last step, cut in the intact model
     necessity_half: Crossing | None
-    frozen_necessity: float | None  # removed from the circuit; None if it only enables
-    frozen_half: Crossing | None
-
-    @property
-    def carries(self) -> bool:
-        """Whether it carries, or only enables."""
-        return self.frozen_necessity is not None
+    carries: bool  # or only enables
 
     @property
     def name(self) -> str:
@@ -138,32 +132,27 @@ class PathEmergence:
             "attention_half_of_final": to_data(self.attention_half),
             "necessity": self.necessity,
             "necessity_half_of_final": to_data(self.necessity_half),
-            "frozen_necessity": self.frozen_necessity,
-            "frozen_necessity_half_of_final": to_data(self.frozen_half),
             "leads": self.leads,
         }
 
 
 def path_emergence(series: Series) -> list[PathEmergence]:
     """When each path of a series appears, in the circuit's order."""
-    steps, least = series.steps, series.least_necessity()
-    least_frozen = series.least_necessity(frozen=True)
-
-    def row(path: HeadPath) -> PathEmergence:
+    rows, steps = list[PathEmergence](), series.steps
+    for path in series.paths:
         attention, necessity = series.attention(path), series.necessity(path)
-        frozen = series.frozen_necessity(path)
-        return PathEmergence(
-            path=path,
-            attention=attention[-1],
-            above=first_above(steps, attention, THRESHOLD),
-            attention_half=half_of_final(steps, attention, LEAST_ATTENTION),
-            necessity=necessity[-1],
-            necessity_half=half_of_final(steps, necessity, least),
-            frozen_necessity=frozen[-1] if frozen else None,
-            frozen_half=half_of_final(steps, frozen, least_frozen) if frozen else None,
+        rows.append(
+            PathEmergence(
+                path,
+                attention[-1],
+                first_above(steps, attention, THRESHOLD),
+                half_of_final(steps, attention, LEAST_ATTENTION),
+                necessity[-1],
+                half_of_final(steps, necessity, series.least_necessity),
+                path not in series.circuit.enabling,
+            )
         )
-
-    return list(map(row, series.paths))
+    return rows
 
 
 def loss_emergence(series: Series) -> dict[str, Crossing | None]:

@@ -173,3 +173,15 @@ def find_checkpoint(name: str) -> Path:
         f"checkpoint {name!r}: expected a file, a run folder or one of: "
         f"{', '.join(shipped) or '(none shipped)'}; found none of these"
     )
+
+
+def provenance(command: str) -> dict[str, Any]:
+    """The command as typed, the date, and the versions of the main libraries."""
+    return {
+        "command": command,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("retrieval-interp", "torch", "transformer-lens")
+        },
+    }
