@@ -36,13 +36,13 @@ from retrieval_interp.config.recipe import Recipe as Recipe
 from retrieval_interp.emergence.curves import attention_figure as attention_figure
 from retrieval_interp.emergence.curves import crossing_figure as crossing_figure
 from retrieval_interp.emergence.curves import loss_figure as loss_figure
+from retrieval_interp.emergence.measure import Watch as Watch
 from retrieval_interp.emergence.measure import follow_run as follow_run
+from retrieval_interp.emergence.report import emergence_table as emergence_table
 from retrieval_interp.emergence.series import Series as Series
 from retrieval_interp.emergence.series import read_series as read_series
-from retrieval_interp.emergence.report import emergence_table as emergence_table
 from retrieval_interp.emergence.times import Crossing as Crossing
 from retrieval_interp.emergence.times import path_emergence as path_emergence
-from retrieval_interp.emergence.measure import Watch as Watch
 from retrieval_interp.model import build_model as build_model
 from retrieval_interp.progress import progress_bar as progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint as Checkpoint

@@ -21,9 +21,9 @@ from retrieval_interp.circuits.known.weights import compile_circuit
 from retrieval_interp.commands.emergence import main as emergence
 from retrieval_interp.config.presets import PRESETS
 from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.emergence.measure import Probe
 from retrieval_interp.emergence.series import Losses, Series, series_from_dict
 from retrieval_interp.emergence.times import loss_emergence, paper_epochs, path_emergence
-from retrieval_interp.emergence.measure import Probe
 from retrieval_interp.model import ModelConfig
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
@@ -304,7 +304,7 @@ def test_the_report_needs_no_network(written):
 def test_the_command_prints_the_table(written):
     assert "6 steps measured, 100 to 600; 16 examples, seed 0" in written[2]
     (row,) = [line for line in written[2].splitlines() if line.startswith(LAST)]
-    assert re.search(r"query A <- C\s+(of\s+)?[01]\.\d\d\s+4\d\d .* unresolved$", row)
+    assert re.search(r"query A <- C( of B->C)?\s+[01]\.\d\d\s+4\d\d .* unresolved$", row)
     assert "in the order of the steps" in written[2]
 
 

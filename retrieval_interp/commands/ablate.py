@@ -15,8 +15,7 @@ from retrieval_interp.commands.command import (
     tell_files,
 )
 from retrieval_interp.progress import progress_bar
-from retrieval_interp.storage.files import find_checkpoint, write_json, write_whole
-from retrieval_interp.storage.files import provenance
+from retrieval_interp.storage.files import find_checkpoint, provenance, write_json, write_whole
 from retrieval_interp.views.tables import terminal_width
 
 

@@ -55,8 +55,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
 
     with saying("loading PyTorch"):
         from retrieval_interp.emergence.measure import follow_run
-        from retrieval_interp.emergence.report import render_emergence
-        from retrieval_interp.emergence.report import emergence_json, emergence_table
+        from retrieval_interp.emergence.report import (
+            emergence_json,
+            emergence_table,
+            render_emergence,
+        )
         from retrieval_interp.storage.circuit_file import read_circuit
         from retrieval_interp.storage.files import write_whole
         from retrieval_interp.storage.run_folder import read_recipe

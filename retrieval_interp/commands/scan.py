@@ -17,8 +17,7 @@ from retrieval_interp.commands.command import (
     tell_files,
 )
 from retrieval_interp.progress import progress_bar
-from retrieval_interp.storage.files import read_text, write_json, write_whole
-from retrieval_interp.storage.files import provenance
+from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
 from retrieval_interp.views.tables import terminal_width
 
 

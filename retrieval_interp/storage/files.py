@@ -1,10 +1,12 @@
 """Finding, reading and writing files; loads no heavy library."""
 
+import importlib.metadata
 import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
