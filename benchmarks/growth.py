@@ -19,7 +19,7 @@ import torch
 from measure import Rows, benchmark, exponent, timed
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.known.heads import doubling_heads
+from retrieval_interp.circuits.known import doubling_heads
 
 
 class Size(NamedTuple):

@@ -94,7 +94,7 @@ def prepare(options: argparse.Namespace) -> Any:
     """Set threads and matrix products as for training; returns the torch.device asked for."""
     import torch
 
-    from retrieval_interp.training.device import choose_device
+    from retrieval_interp.training import choose_device
 
     if options.threads:
         torch.set_num_threads(options.threads)

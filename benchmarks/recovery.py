@@ -25,9 +25,8 @@ from measure import Rows, benchmark, timed
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
-from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.flow.delivery import delivered
-from retrieval_interp.circuits.known.heads import TOKEN, split
+from retrieval_interp.circuits.flow import causal_depth, delivered
+from retrieval_interp.circuits.known import TOKEN, split
 from tests.random_models import random_heads
 
 MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8

@@ -22,8 +22,7 @@ from measure import Rows, benchmark, in_turns, ratios, seconds
 from torch.utils.flop_counter import FlopCounterMode
 
 import retrieval_interp as ri
-from retrieval_interp.training.compiled import compiled
-from retrieval_interp.training.freed_memory import keep_freed_memory
+from retrieval_interp.training import compiled, keep_freed_memory
 
 
 def recipes(options: argparse.Namespace) -> Iterator[tuple[str, ri.Recipe]]:

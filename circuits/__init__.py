@@ -10,6 +10,8 @@ from retrieval_interp.circuits.circuit import Circuit as Circuit
 from retrieval_interp.circuits.circuit import Head as Head
 from retrieval_interp.circuits.circuit import HeadPath as HeadPath
 from retrieval_interp.circuits.circuit import RolePath as RolePath
+from retrieval_interp.circuits.circuit import parse_circuit as parse_circuit
+from retrieval_interp.circuits.circuit import parse_head_path as parse_head_path
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual as Counterfactual
 from retrieval_interp.circuits.counterfactual.mechanism import (
     with_counterfactual as with_counterfactual,
@@ -19,10 +21,8 @@ from retrieval_interp.circuits.discovery.options import SearchOptions as SearchO
 from retrieval_interp.circuits.discovery.redundancy import needed_paths as needed_paths
 from retrieval_interp.circuits.discovery.search import Search as Search
 from retrieval_interp.circuits.discovery.search import discover as discover
-from retrieval_interp.circuits.hooks.ablated import ablated as ablated
+from retrieval_interp.circuits.hooks import ablated as ablated
 from retrieval_interp.circuits.mechanisms import Mechanism as Mechanism
-from retrieval_interp.circuits.notation import parse_circuit as parse_circuit
-from retrieval_interp.circuits.notation import parse_head_path as parse_head_path
 from retrieval_interp.circuits.runs.means import mean_attention as mean_attention
 from retrieval_interp.circuits.scores.ablations import ablations as ablations
 from retrieval_interp.circuits.scores.ablations import estimated_ablations as estimated_ablations

@@ -18,12 +18,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.hooks.hooked import Hooked, has_hooks, is_causal, pattern_hook_name
+from retrieval_interp.circuits.hooks import Hooked, ablated, has_hooks, is_causal, pattern_hook_name
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.fits import check_batch_fits, check_model_fits
-from retrieval_interp.circuits.runs.hook_runs import answer_hooks
 from retrieval_interp.circuits.runs.means import standard_error
+from retrieval_interp.circuits.runs.runs import answer_hooks
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _PART = 128  # examples per pass; their patterns and gradients are held for all layers

@@ -8,7 +8,7 @@ import sys
 import retrieval_interp as ri
 import torch
 from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.known.heads import doubling_heads
+from retrieval_interp.circuits.known import doubling_heads
 
 print("  D  layers  d_model  examples      MSE  one layer fewer")
 for steps in map(int, sys.argv[1:] or [1, 2, 3, 4, 7, 8, 15, 16]):

@@ -8,7 +8,7 @@ To ship it with this package, two files change:
 
 1. tasks/tokens.py (or one of your own in tasks/) gets the class below. Its `name` is what recipes
    and checkpoints call it; its fields are what `train --task.pairs 4` sets.
-2. retrieval_interp/config/presets.py gets its recipe, for `train --preset recall`.
+2. retrieval_interp/config.py gets its recipe, for `train --preset recall`.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import torch
 from retrieval_interp.tasks.sampling import random_words
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.training_task import BEGIN, TokenTask, check_size
-from retrieval_interp.tasks.words.prompts.names import letters
+from retrieval_interp.tasks.words.prompts.prompt import letters
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ if (Path(__file__).parent / "tasks").is_file():  # a checkout without symbolic l
     __path__.append(str(Path(__file__).parent.parent))
 
 from retrieval_interp.tasks.lazy_names import lazy_names
-from retrieval_interp.views.display import register_displays
+from retrieval_interp.views.page import register_displays
 
 __getattr__, __all__ = lazy_names(__name__, __file__)
 

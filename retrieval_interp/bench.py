@@ -28,28 +28,25 @@ from retrieval_interp.circuits import (
 )
 from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.attention import check_paths
+from retrieval_interp.circuits.circuit import circuit_diff, circuit_text, parse_head_path
+from retrieval_interp.circuits.circuit import suppose as suppose_line
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import ORIGINAL
-from retrieval_interp.circuits.notation import circuit_diff, circuit_text, parse_head_path
-from retrieval_interp.circuits.notation import suppose as suppose_line
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import role_mean, standard_error
 from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.circuits.scores.scorer import Progress, is_unlearned
-from retrieval_interp.circuits.scores.tolerance import default_tolerance
+from retrieval_interp.circuits.scores.scorer import Progress, default_tolerance, is_unlearned
 from retrieval_interp.progress import progress_bar
-from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint
-from retrieval_interp.storage.circuit_file import read_circuit
+from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.training.device import choose_device
+from retrieval_interp.training import choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, role_maps
-from retrieval_interp.views.display import register_displays
-from retrieval_interp.views.page import View, render, unescaped
+from retrieval_interp.views.page import View, register_displays, render, unescaped
 from retrieval_interp.views.paper import paper_reports
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from retrieval_interp.config.model_config import Init
-from retrieval_interp.config.model_config import ModelConfig as ModelConfig
+from retrieval_interp.config import Init
+from retrieval_interp.config import ModelConfig as ModelConfig
 from retrieval_interp.tasks import TokenTask, TrainingTask
 from retrieval_interp.tasks.training_task import BEGIN
 

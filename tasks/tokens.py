@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.sampling import random_words
 from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.task import Batch
 from retrieval_interp.tasks.training_task import (
     BEGIN,
     TokenTask,

@@ -15,12 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import retrieval_interp.tasks as tasks
-from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import rotary_encoding
 from retrieval_interp.tasks.split import SPLITS, Split, check_draw
 from retrieval_interp.tasks.structured import check_fields, to_data
-from retrieval_interp.tasks.task import Task
+from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 
 BEGIN = "<s>"  # before every sequence
 MAX_POSITIONS, MAX_WORDS = 8192, 65536

@@ -4,7 +4,7 @@ import itertools
 import random
 
 from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.known.heads import (
+from retrieval_interp.circuits.known import (
     PAIR,
     TOKEN,
     MatchingHead,

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     UNIFORM,

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.attribution import attribute, pattern_gradients, rank_correlation
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.notation import parse_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask

@@ -14,7 +14,7 @@ import pytest
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.discovery.search import SearchStopped
-from retrieval_interp.config.model_config import ModelConfig
+from retrieval_interp.config import ModelConfig
 from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.model import build_model
 from tests.browser import jupyter_lab, needs_chromium, open_notebook, page_in_chromium, run_cell

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_head_path
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,
@@ -12,9 +12,8 @@ from retrieval_interp.circuits.mechanisms import (
     OneHot,
     Shared,
 )
-from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.views.display import circuit_html
+from retrieval_interp.views.page import circuit_html
 
 ONE_HOT = OneHot((RolePath(0, 2), RolePath(4, 3)))
 CIRCUIT = Circuit(

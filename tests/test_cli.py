@@ -12,7 +12,7 @@ from retrieval_interp.circuits import parse_circuit
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.commands.diff import main as diff
 from retrieval_interp.commands.list import main as list_
-from retrieval_interp.config.presets import PRESETS
+from retrieval_interp.config import PRESETS
 from retrieval_interp.storage.checkpoint import load_checkpoint, shipped_checkpoints
 from retrieval_interp.tasks import RetrievalTask
 from tests.terminal import on_terminal, run

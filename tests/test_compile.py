@@ -7,9 +7,14 @@ import torch
 
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.known.heads import doubling_heads, jump_head, pair_head, split
-from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits.known import (
+    compile_circuit,
+    doubling_heads,
+    jump_head,
+    pair_head,
+    split,
+)
 from retrieval_interp.circuits.mechanisms import UNIFORM, OneHot
 from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.tasks import InputError, RetrievalTask

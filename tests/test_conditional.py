@@ -6,11 +6,10 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import discover, parse_circuit, score_circuit
-from retrieval_interp.circuits.runs.hook_runs import HookRuns
-from retrieval_interp.circuits.runs.make_runs import make_runs
+from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
 from retrieval_interp.commands.train import train_options
 from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.storage.circuit_file import read_circuit
+from retrieval_interp.storage.checkpoint import read_circuit
 from retrieval_interp.tasks import (
     GRAPHS,
     ConditionalRetrievalTask,

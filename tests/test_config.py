@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from retrieval_interp.config.presets import PAPER, PRESETS, departures
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import PAPER, PRESETS, Recipe, departures
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.tasks.structured import from_data, to_data
 

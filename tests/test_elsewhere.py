@@ -15,10 +15,9 @@ from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.redundancy import needed_paths
 from retrieval_interp.circuits.mechanisms import NEXT, PREVIOUS, UNIFORM, Where
 from retrieval_interp.circuits.runs.means import head_means, mean_attention, role_mean
-from retrieval_interp.circuits.scan.scan import scan
+from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Scorer
-from retrieval_interp.circuits.scores.tolerance import Bar, constant_loss
+from retrieval_interp.circuits.scores.scorer import Bar, Scorer, constant_loss
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.next_token_task import NextTokenTask
 from retrieval_interp.views.scan_view import scan_verdict

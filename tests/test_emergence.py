@@ -16,14 +16,18 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.known.heads import doubling_heads
-from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.known import compile_circuit, doubling_heads
 from retrieval_interp.commands.emergence import main as emergence
-from retrieval_interp.config.presets import PRESETS
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import PRESETS, Recipe
 from retrieval_interp.emergence.measure import Probe
-from retrieval_interp.emergence.series import Losses, Series, series_from_dict
-from retrieval_interp.emergence.times import loss_emergence, paper_epochs, path_emergence
+from retrieval_interp.emergence.series import (
+    Losses,
+    Series,
+    loss_emergence,
+    paper_epochs,
+    path_emergence,
+    series_from_dict,
+)
 from retrieval_interp.model import ModelConfig
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_interp.emergence.times import (
+from retrieval_interp.emergence.series import (
     Crossing,
     first_above,
     first_below,

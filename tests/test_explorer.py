@@ -8,7 +8,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.discovery.search import SearchStopped
-from retrieval_interp.config.model_config import ModelConfig
+from retrieval_interp.config import ModelConfig
 from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
 

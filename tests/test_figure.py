@@ -8,12 +8,17 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
-from retrieval_interp.circuits.draw.layout import chain_order, role_order
-from retrieval_interp.circuits.draw.names import head_kind
+from retrieval_interp.circuits.circuit import (
+    Circuit,
+    Head,
+    HeadPath,
+    RolePath,
+    circuit_diff,
+    circuit_text,
+)
+from retrieval_interp.circuits.draw.layout import chain_order, head_kind, role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mean, OneHot, Shared
-from retrieval_interp.circuits.notation import circuit_diff, circuit_text
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.tasks import EquationsTask, RetrievalTask
 

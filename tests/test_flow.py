@@ -6,21 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.circuit import (
+    Circuit,
+    Head,
+    RolePath,
+    parse_circuit,
+    parse_head_path,
+)
 from retrieval_interp.circuits.draw.layout import chain_order
 from retrieval_interp.circuits.flow import (
     causal_depth,
+    delivered,
     describe_flow,
+    held_nodes,
     least_depth,
     node_depths,
     paper_bound,
+    piece_name,
     simulate,
     unmasked_depth,
 )
-from retrieval_interp.circuits.flow.bounds import piece_name
-from retrieval_interp.circuits.flow.delivery import delivered, held_nodes
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
-from retrieval_interp.circuits.notation import parse_circuit, parse_head_path
 from retrieval_interp.tasks import (
     GRAPHS,
     ConditionalRetrievalTask,

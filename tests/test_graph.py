@@ -1,7 +1,7 @@
 import pytest
 
 from retrieval_interp.tasks import GRAPHS, InputError, RetrievalGraph, path_graph, role_letters
-from retrieval_interp.tasks.vectors.graph import Node
+from retrieval_interp.tasks.graph import Node
 
 TRIPLE = "a; x <- a; y <- a; z <- x, y"
 

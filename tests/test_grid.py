@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from retrieval_interp.config.presets import PAPER
+from retrieval_interp.config import PAPER
 from retrieval_interp.sweep.findings import summarize, summary_text
 from retrieval_interp.sweep.grid import GRIDS, SCALES, Cell, Grid, make_grid
 from retrieval_interp.tasks.structured import from_data, to_data

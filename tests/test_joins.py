@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.attention import attention_along, attention_by_role, cut_paths
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.circuit import (
+    Circuit,
+    Head,
+    RolePath,
+    parse_circuit,
+    parse_head_path,
+)
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
@@ -27,7 +33,6 @@ from retrieval_interp.circuits.mechanisms import (
     Shared,
     Where,
 )
-from retrieval_interp.circuits.notation import parse_circuit, parse_head_path
 from retrieval_interp.circuits.runs.means import mean_attention, mean_patterns, pattern_shares
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer, discover, parse_circuit, score_circuit
-from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.storage.checkpoint import load_weights, read_tensors
 from retrieval_interp.tasks import EquationsTask, InputError
 from tests.test_model import bridge_of, randomize, stock_transformer

@@ -8,7 +8,7 @@ from transformer_lens.model_bridge.bridge import TransformerBridge
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import RolePath, Scorer
-from retrieval_interp.circuits.hooks.hooked import Hooked
+from retrieval_interp.circuits.hooks import Hooked
 from retrieval_interp.circuits.mechanisms import OneHot, RoleMean, Where
 from tests.test_ablation import naive_outputs
 from tests.test_model import bridge_of, randomize, stock_transformer

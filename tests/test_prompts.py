@@ -20,7 +20,7 @@ from retrieval_interp.tasks.words.prompts import (
     RelativesPrompt,
 )
 from retrieval_interp.tasks.words.prompts import names as lists
-from retrieval_interp.tasks.words.prompts.linear import LinearPrompt
+from retrieval_interp.tasks.words.prompts.formulations import LinearPrompt
 from tests import paper_prompts as paper
 
 KINDS = (EquationsPrompt, LivesWithPrompt, KingdomsPrompt, FunctionsPrompt, RelativesPrompt)

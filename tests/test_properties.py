@@ -13,8 +13,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, RolePath, ablated, score_circuit
-from retrieval_interp.circuits.known.heads import jump_head, pair_head
-from retrieval_interp.circuits.known.weights import compile_circuit
+from retrieval_interp.circuits.known import compile_circuit, jump_head, pair_head
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM, Cut, OneHot, Shared
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model, word_tokenizer

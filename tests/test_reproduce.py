@@ -11,15 +11,14 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.commands.reproduce import main
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.report import emergence_json
 from retrieval_interp.emergence.series import Losses, PathAtStep, Series, Snapshot
 from retrieval_interp.model import ModelConfig
 from retrieval_interp.reproduce import evidence as evidence_module
-from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, judge
+from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
 from retrieval_interp.reproduce.evidence import Evidence, Worth
 from retrieval_interp.reproduce.gallery import figures
-from retrieval_interp.reproduce.heads import heads_emerge
 from retrieval_interp.reproduce.table import table_markdown
 from retrieval_interp.tasks import InputError, RetrievalTask
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from retrieval_interp.circuits.attribution import attribute
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit, Head, parse_circuit
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
     FIRST,
@@ -18,8 +18,7 @@ from retrieval_interp.circuits.mechanisms import (
     Offset,
     Where,
 )
-from retrieval_interp.circuits.notation import parse_circuit
-from retrieval_interp.circuits.runs.make_runs import make_runs
+from retrieval_interp.circuits.runs.runs import make_runs
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask

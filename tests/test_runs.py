@@ -18,9 +18,8 @@ from retrieval_interp.circuits.mechanisms import (
     Shared,
     Uniform,
 )
-from retrieval_interp.circuits.runs.hook_runs import HookRuns
-from retrieval_interp.circuits.runs.make_runs import Runs, make_runs
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
+from retrieval_interp.circuits.runs.runs import HookRuns, Runs, make_runs
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.test_ablation import naive_outputs
@@ -156,9 +155,9 @@ def test_a_batch_in_parts_runs_as_a_whole(kept, threads, monkeypatch):
     model, batch = MODELS[True, 2], TASK.sample(8, seed=4)
     first = Circuit({Head(0, 1): UNIFORM}, 5)
     second = first.replace((1, 0), OneHot((RolePath(0, 2),)))
-    monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.WHOLE", 3)
-    monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.PART", 3)
-    monkeypatch.setattr("retrieval_interp.circuits.runs.make_runs.KEPT", kept)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.runs.WHOLE", 3)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.runs.PART", 3)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.runs.KEPT", kept)
     runs = make_runs(model, batch, TASK)
     assert sum(part.keep for part in runs.parts) == {0: 0, 9_000: 1}.get(kept, 3)
     base = runs.base(Circuit({}, 5))
@@ -171,7 +170,7 @@ def test_a_batch_is_divided_among_threads_and_their_errors_reach_the_caller(monk
     model, batch = MODELS[True, 2], TASK.sample(40, seed=4)
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
-    monkeypatch.setattr("retrieval_interp.circuits.runs.make_runs._LEAST", 1)
+    monkeypatch.setattr("retrieval_interp.circuits.runs.runs._LEAST", 1)
     runs = make_runs(model, batch, TASK)
     assert [len(part.mask) for part in runs.parts] == [14, 14, 12]
     seen, layer = set(), RoleRuns._layer
@@ -201,8 +200,8 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
     circuit = Circuit({Head(0, 0): OneHot((RolePath(2, 1),))}, 5)
     with ablated(model, circuit, batch):
         whole = mean_attention(model, batch)
-        monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.WHOLE", 3)
-        monkeypatch.setattr("retrieval_interp.circuits.runs.hook_runs.PART", 3)
+        monkeypatch.setattr("retrieval_interp.circuits.runs.runs.WHOLE", 3)
+        monkeypatch.setattr("retrieval_interp.circuits.runs.runs.PART", 3)
         torch.testing.assert_close(mean_attention(model, batch), whole)
 
 

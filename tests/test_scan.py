@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
     FIRST,
@@ -20,8 +20,7 @@ from retrieval_interp.circuits.mechanisms import (
     Offset,
     Where,
 )
-from retrieval_interp.circuits.scan.describe import describe_heads
-from retrieval_interp.circuits.scan.scan import scan
+from retrieval_interp.circuits.scan import describe_heads, scan
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.next_token_task import NextTokenTask
@@ -225,7 +224,7 @@ def test_a_scan_in_bounded_time_and_without_losses_alone(monkeypatch):
     def scanned(time):
         """It takes four looks at the clock before heads are replaced, and ticks at each."""
         clock = iter(range(100))
-        monkeypatch.setattr("retrieval_interp.circuits.scan.scan.monotonic", clock.__next__)
+        monkeypatch.setattr("retrieval_interp.circuits.scan.monotonic", clock.__next__)
         return scan(equations.model, equations.task, examples=16, alone=4, time=time)
 
     found = scanned(0.5)
@@ -262,7 +261,7 @@ def test_a_click_on_a_head_shows_its_patterns(tmp_path):
 def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, monkeypatch):
     whole = scan(hooked, text)
     monkeypatch.setattr(
-        "retrieval_interp.circuits.runs.hook_runs.LOGITS", 13 * 7
+        "retrieval_interp.circuits.runs.runs.LOGITS", 13 * 7
     )  # one sequence at a time
     parts = scan(hooked, text)
     assert [row.loss for row in parts.heads] == pytest.approx([row.loss for row in whole.heads])

@@ -8,8 +8,7 @@ from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
 from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Scorer, cut_losses, removed_losses
-from retrieval_interp.circuits.scores.tolerance import Uninformed
+from retrieval_interp.circuits.scores.scorer import Scorer, Uninformed, cut_losses, removed_losses
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.score_text import score_to_dict

@@ -21,7 +21,7 @@ from retrieval_interp.model import build_model
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.tasks.structured import to_data
-from retrieval_interp.views.display import circuit_html
+from retrieval_interp.views.page import circuit_html
 from tests.tiny_run import SIZES, TASK, log_data, run
 
 ROOT = Path(__file__).parent.parent

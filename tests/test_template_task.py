@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from retrieval_interp.tasks import IndirectObjectTask, InputError, TemplateTask
-from retrieval_interp.tasks.words.indirect_object_task import NAMES, TEMPLATES
+from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
 from retrieval_interp.tasks.words.text_task import Unusable
 from tests import tiny_tokenizers
 

@@ -9,13 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import Recipe
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
 from retrieval_interp.storage.run_folder import last_step
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.device import choose_device
-from retrieval_interp.training.loop import step_indices, train_model
+from retrieval_interp.training import choose_device, step_indices, train_model
 
 TINY = Recipe(
     task=RetrievalTask(chains=2, steps=1, dim=2),
@@ -132,7 +131,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     script = f"""
 import torch; torch.set_num_threads(1)
 from dataclasses import replace
-from retrieval_interp.training.loop import train_model
+from retrieval_interp.training import train_model
 from tests.test_training import TINY
 recipe = replace(TINY, steps=4000, log_every=10, checkpoint_every=50)
 train_model(recipe, {str(tmp_path / "run")!r}, compile=False)
@@ -172,7 +171,7 @@ def test_compiled_training_follows_eager_training():
     script = """
 import json
 from dataclasses import replace
-from retrieval_interp.training.loop import train_model
+from retrieval_interp.training import train_model
 from tests.test_training import TINY
 runs = [train_model(replace(TINY, steps=8), compile=compile) for compile in (False, True)]
 print(json.dumps([[run.record["compiled"], run.metrics] for run in runs]))
@@ -300,7 +299,7 @@ def test_a_callback_sees_the_model_at_every_log_step(tmp_path):
 def test_large_tensors_come_to_get_the_same_memory_again():
     script = """
 import resource, torch
-from retrieval_interp.training.freed_memory import keep_freed_memory
+from retrieval_interp.training import keep_freed_memory
 keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -12,11 +12,10 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
-from retrieval_interp.circuits.hooks.hooked import is_hooked_transformer
-from retrieval_interp.circuits.known.heads import doubling_heads
-from retrieval_interp.circuits.runs.hook_runs import HookRuns
-from retrieval_interp.circuits.runs.make_runs import make_runs
+from retrieval_interp.circuits.hooks import is_hooked_transformer
+from retrieval_interp.circuits.known import doubling_heads
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
+from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.storage.files import shipped_checkpoints
 from retrieval_interp.tasks import InputError, RetrievalTask

@@ -8,12 +8,12 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.commands.emergence import main as emergence
 from retrieval_interp.commands.train import main as train
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.measure import Probe, Watch, read_watch
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training.loop import train_model
+from retrieval_interp.training import train_model
 from tests.test_training import Stop, metrics, same, stop_at
 
 TINY = Recipe(

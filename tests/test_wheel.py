@@ -17,7 +17,7 @@ USE = """
 import os, sys, retrieval_interp as ri
 print(ri.Circuit.__module__, ri.RetrievalTask.__module__, os.path.realpath(ri.__file__))
 """
-EXPECTED = ["retrieval_interp.circuits.circuit", "retrieval_interp.tasks.vectors.retrieval"]
+EXPECTED = ["retrieval_interp.circuits.circuit", "retrieval_interp.tasks.retrieval"]
 WAYS = ["script", "empty path", "module", "console script"]
 FOLDERS = ["tasks.py", "circuits/", "tasks/__init__.py", "the repository"]
 
@@ -135,4 +135,4 @@ def test_the_wheel_and_the_source_archive_hold_everything(source, tmp_path):
             if "__pycache__" not in path.parts:
                 assert f"retrieval_interp/{path.relative_to(ROOT)}" in names, path
     with tarfile.open(archive) as tar:
-        assert any(name.endswith("tasks/vectors/retrieval.py") for name in tar.getnames())
+        assert any(name.endswith("tasks/retrieval.py") for name in tar.getnames())

@@ -20,7 +20,7 @@ from retrieval_interp.circuits.counterfactual.units import (
     losing,
 )
 from retrieval_interp.circuits.counterfactual.why import propose
-from retrieval_interp.circuits.hooks.ablated import ablated
+from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.tasks import InputError
 from tests.test_language_model import by_hand
 from tests.tiny_tokenizers import byte_pairs

@@ -7,8 +7,8 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, RolePath, parse_circuit
+from retrieval_interp.circuits.circuit import suppose
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
-from retrieval_interp.circuits.notation import suppose
 from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.paper import Reported, paper_reports

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from retrieval_interp.circuits import parse_circuit, parse_head_path
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.measure import Probe
 from retrieval_interp.emergence.series import Losses, Series
 from retrieval_interp.model import ModelConfig, build_model

@@ -22,7 +22,7 @@ from torch import Tensor
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Scorer
 from retrieval_interp.circuits.runs.means import standard_error
-from retrieval_interp.circuits.scores.tolerance import (
+from retrieval_interp.circuits.scores.scorer import (
     Bar,
     constant_loss,
     kept_share,

@@ -24,9 +24,8 @@ from retrieval_interp.circuits.counterfactual.search import (
     Share,
 )
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, keeping
-from retrieval_interp.circuits.draw.names import path_kind
-from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.hooks.hooked import Hooked, is_causal, pattern_hook_name
+from retrieval_interp.circuits.draw.layout import path_kind
+from retrieval_interp.circuits.hooks import Hooked, ablated, is_causal, pattern_hook_name
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_paths

@@ -22,7 +22,7 @@ from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.circuits.scores.scorer import heads_of
 from retrieval_interp.tasks import Batch, Split, Task, role_name
-from retrieval_interp.tasks.batch import Device, Outputs
+from retrieval_interp.tasks.task import Device, Outputs
 
 SHARES = (0.1, 0.5, 0.9)  # of the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")

@@ -11,12 +11,11 @@ from retrieval_interp.circuits.counterfactual.explain import Explanation, explai
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
 from retrieval_interp.circuits.counterfactual.search import KeepSearch
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
-from retrieval_interp.circuits.hooks.ablated import ablated
-from retrieval_interp.circuits.hooks.hooked import Hooked
+from retrieval_interp.circuits.hooks import Hooked, ablated
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
-from retrieval_interp.tasks.batch import Batch
+from retrieval_interp.tasks.task import Batch
 from retrieval_interp.tasks.words.pairs_task import (
     Pair,
     PairsTask,

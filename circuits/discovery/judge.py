@@ -18,8 +18,7 @@ from retrieval_interp.circuits.attribution import Attribution, attribute
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.runs.means import standard_error
-from retrieval_interp.circuits.scores.scorer import Scorer
-from retrieval_interp.circuits.scores.tolerance import Bar, has_learned, uninformed_loss
+from retrieval_interp.circuits.scores.scorer import Bar, Scorer, has_learned, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _AT_ONCE = 64  # estimates after which a search may be left

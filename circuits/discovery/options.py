@@ -14,7 +14,7 @@ class SearchOptions:
     Attributes:
         tolerance: the loss that the circuit has to stay below; by default the task's (0.05 in the
             paper), or else the loss at which 95% of what the model has learned is kept
-            (`circuits.scores.tolerance`). No circuit is found that is worse than knowing nothing.
+            (`circuits.scores.scorer`). No circuit is found that is worse than knowing nothing.
         examples: number of examples that decide.
         seed: of these examples.
         restarts: number of starting circuits, at least 1. With more than 4, the search also starts

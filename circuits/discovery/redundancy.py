@@ -15,7 +15,7 @@ from torch import Tensor
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.options import SearchOptions
 from retrieval_interp.circuits.discovery.steps import Doing, named
-from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import mean_attention

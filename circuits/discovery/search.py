@@ -20,7 +20,7 @@ from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.discovery.redundancy import needed_sets
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
 from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps, greedy
-from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import mean_attention

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.options import SearchOptions
-from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,

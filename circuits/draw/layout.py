@@ -1,11 +1,134 @@
-"""Where roles and layers are in a picture of a circuit (paper, figures 5 and 7)."""
+"""What the roles, heads and layers of a circuit are called in pictures."""
 
 import itertools
 import math
+import textwrap
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.draw.names import replaced_heads
-from retrieval_interp.tasks import Batch
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
+from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.tasks import Batch, RetrievalTask, Task, role_letters, role_name
+from retrieval_interp.tasks.roles import symbol_letter
+
+Enabling = Mapping[HeadPath, Sequence[Enabled]]  # later paths that need a path
+_LONG = 30  # most characters of a line that adds to a label
+
+
+class Label(NamedTuple):
+    """A line of text next to a layer, in an arrow's colour, or faint below another line."""
+
+    text: str
+    color: str | None = None
+    faint: bool = False
+
+
+def role_words(circuit: Circuit, task: Task | None) -> tuple[Sequence[str], Sequence[str]]:
+    """Every role in words, and shorter: the task's, or a chain's letters, or s0, s1, ..."""
+    if task is not None:
+        own = tuple(task.role_symbols) != tuple(task.role_names)
+        return task.role_labels, task.role_symbols if own else task.role_labels
+    roles = range(circuit.n_roles)
+    if circuit.task.get("name", RetrievalTask.name) == RetrievalTask.name:
+        symbols = [symbol_letter(role // 2) + ("" if role else "?") for role in roles]
+        return [role_letters(role) for role in roles], symbols
+    names = [role_name(role, circuit.role_names) for role in roles]
+    return names, names
+
+
+def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
+    """What a head with these paths is commonly called, or nothing.
+
+    On every chain of the batch, all of its paths lead to the position before (`previous-token
+    head`), to an earlier position with the same token (`duplicate-token head`), or to the one
+    after such a position (`induction head`). The last two need tokens.
+    """
+    kinds = {path_kind(path.path, batch) for path in paths}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def path_kind(path: RolePath, batch: Batch) -> str:
+    both = batch.roles[:, :, path.dest], batch.roles[:, :, path.src]
+    there = (both[0] >= 0) & (both[1] >= 0)
+    example, (dest, src) = there.nonzero()[:, 0], (place[there] for place in both)
+    if not len(dest) or bool((src >= dest).any()):
+        return ""
+    if bool((dest - src == 1).all()):
+        return "previous-token head"
+    if batch.tokens is None:
+        return ""
+    asked, found, before = (batch.tokens[example, place] for place in (dest, src, src - 1))
+    if bool((asked == found).all()):
+        return "duplicate-token head"
+    return "induction head" if bool(((src > 0) & (asked == before)).all()) else ""
+
+
+def row_labels(
+    circuit: Circuit,
+    layers: range,
+    colors: Mapping[HeadPath, str],
+    batch: Batch | None,
+    enables: Enabling,
+) -> Iterator[Label]:
+    """The lines next to a row: heads with arrows by name, in their colours, others counted."""
+    by_head: dict[Head, list[HeadPath]] = {}
+    for path in sorted(colors):
+        if path.head.layer in layers:
+            by_head.setdefault(path.head, []).append(path)
+    for head, paths in by_head.items():
+        own = {colors[path] for path in paths}
+        first, *more = _head_lines(circuit, head, paths, batch, enables)
+        yield Label(first, own.pop() if len(own) == 1 else None)
+        yield from (Label(text, faint=True) for text in more)
+    span = "-".join(dict.fromkeys(f"L{layer}" for layer in (layers[0], layers[-1])))
+    replaced = replaced_heads(circuit, layers[0])
+    idle = {head: what for head, what in replaced.items() if (layers[0], head) not in by_head}
+    if len(idle) == 1:
+        yield from (Label(f"{span}.H{head} {what}") for head, what in idle.items())
+    elif idle:
+        counts = ", ".join(f"{n} {what}" for what, n in Counter(idle.values()).items())
+        yield Label(f"{span}: {counts}{' each' if len(layers) > 1 else ''}")
+    elif not by_head:
+        yield Label(f"{span} original")
+
+
+def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
+    """What replaces the heads of a layer, by head and without their paths."""
+    return {
+        head.head: mechanism.label
+        for head, mechanism in circuit.mechanisms.items()
+        if head.layer == layer
+    }
+
+
+def _head_lines(
+    circuit: Circuit,
+    head: Head,
+    paths: Sequence[HeadPath],
+    batch: Batch | None,
+    enables: Enabling,
+) -> list[str]:
+    """What a head is, and below it which heads it enables and what replaces it."""
+    mechanism = circuit[head]
+    needed: dict[str, set[Head]] = {}
+    for path in paths:
+        for later in enables.get(path, ()):
+            needed.setdefault(later.side, set()).add(later.path.head)
+    sides = [f"({side}) {', '.join(map(str, sorted(needed[side])))}" for side in sorted(needed)]
+    kind = head_kind(paths, batch) if batch is not None else ""
+    if mechanism.paths:
+        role = mechanism.label
+    elif any(path in circuit.enabling for path in paths):
+        role = "" if sides else "only enables"
+    else:
+        role = "one of several"
+    below = [f"enables {', '.join(sides)}"] if sides else []
+    if not mechanism.paths and mechanism.kind != "original":
+        below.append(f"replaced by {mechanism}")
+    first = f"{head} {', '.join(filter(None, (kind, role)))}".strip()
+    return [first, *textwrap.wrap("; ".join(below), _LONG)]
+
 
 COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
 _SHALLOW = 12  # most layers of a model that has a row for each

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from retrieval_interp.circuits.circuit import Circuit, HeadPath, RolePath, one_suffices
 from retrieval_interp.circuits.draw import layout
-from retrieval_interp.circuits.draw.names import Enabling, Label, role_words, row_labels
+from retrieval_interp.circuits.draw.layout import Enabling, Label, role_words, row_labels
 from retrieval_interp.tasks import Batch, Task, role_name
 
 # In pixels: a column, a layer with paths and one without, a line of text, and the margins.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import first_real
-from retrieval_interp.circuits.hooks.hooked import is_causal, is_hooked_transformer
+from retrieval_interp.circuits.hooks import is_causal, is_hooked_transformer
 from retrieval_interp.tasks import Batch, InputError, Split, Task, TrainingTask
 from retrieval_interp.tasks.roles import check_role_names
 

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Head, RolePath
-from retrieval_interp.circuits.hooks.ablated import Patterns
-from retrieval_interp.circuits.hooks.hooked import call_options, is_causal, pattern_hook_name
+from retrieval_interp.circuits.hooks import Patterns, call_options, is_causal, pattern_hook_name
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
-from retrieval_interp.circuits.runs.hook_runs import parts_of
+from retrieval_interp.circuits.runs.runs import parts_of
 from retrieval_interp.tasks import Batch, InputError
 
 _NEGLIGIBLE = 0.005  # weaker paths are left out of role-mean heads

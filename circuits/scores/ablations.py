@@ -1,6 +1,6 @@
 """Every single-head and single-path hypothesis of a model, in one call.
 
-Exact, and computed only where a hypothesis can change the answer (`circuits.runs.make_runs`); or
+Exact, and computed only where a hypothesis can change the answer (`circuits.runs.runs`); or
 estimated, all from one pass (`circuits.attribution`), with as many exact losses as are asked for.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attribution import Estimate, attribute, rank_correlation
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import head_means, mean_attention, mean_loss

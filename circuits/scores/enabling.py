@@ -22,10 +22,10 @@ from retrieval_interp.circuits.attention import (
     softmax_attention,
 )
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.paths import Head, HeadPath
-from retrieval_interp.circuits.runs.hook_runs import HookRuns, parts_of
 from retrieval_interp.circuits.runs.means import weighted_mean
+from retrieval_interp.circuits.runs.runs import HookRuns, parts_of
 from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, paths_of
 from retrieval_interp.tasks import Batch, InputError
 

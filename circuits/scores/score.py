@@ -18,24 +18,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks.hooked import has_hooks
+from retrieval_interp.circuits.hooks import has_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import mean_attention, standard_error
 from retrieval_interp.circuits.scores.control import random_control
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.scores.scorer import (
+    Bar,
     Cut,
     Measured,
     Progress,
     Scorer,
+    Uninformed,
     all_but_one,
     cut_losses,
     heads_of,
+    kept_share,
     no_progress,
     removed_losses,
+    uninformed_loss,
 )
-from retrieval_interp.circuits.scores.tolerance import Bar, Uninformed, kept_share, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _ENABLING = 128  # examples on which enabled paths are found

@@ -62,8 +62,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = parse_options(AblateOptions, argv, prog)
     _check(options)
     with saying("loading PyTorch and the model"):
-        from retrieval_interp.storage.circuit_file import read_circuit
-        from retrieval_interp.training.device import choose_device
+        from retrieval_interp.storage.checkpoint import read_circuit
+        from retrieval_interp.training import choose_device
 
         device = choose_device(options.device)
         checkpoint = ri.load_checkpoint(options.ckpt, device)

@@ -96,7 +96,7 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     Face model.
     """
     import retrieval_interp as ri
-    from retrieval_interp.training.device import choose_device
+    from retrieval_interp.training import choose_device
 
     place, folder = choose_device(device), Path(name)
     foreign = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))

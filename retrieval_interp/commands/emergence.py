@@ -60,10 +60,10 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
             emergence_table,
             render_emergence,
         )
-        from retrieval_interp.storage.circuit_file import read_circuit
+        from retrieval_interp.storage.checkpoint import read_circuit
         from retrieval_interp.storage.files import write_whole
         from retrieval_interp.storage.run_folder import read_recipe
-        from retrieval_interp.training.device import choose_device
+        from retrieval_interp.training import choose_device
         from retrieval_interp.views.score_text import describe_config
         from retrieval_interp.views.tables import terminal_width
 

@@ -44,7 +44,7 @@ def _checkpoints() -> Iterator[list[str]]:
 
 
 def _presets() -> Iterator[list[str]]:
-    from retrieval_interp.config.presets import PRESETS
+    from retrieval_interp.config import PRESETS
 
     for name, recipe in PRESETS.items():
         sizes = f"{recipe.model.layers} x {recipe.model.heads}"

@@ -145,7 +145,7 @@ def _place(options: SweepOptions, stack: ExitStack) -> tuple[Callable[[Any], Any
         run = on_nodes(ray, options.out, threads, options.gpus_per_cell if on_gpu else 0)
         return run, options.workers or 0, threads
     from retrieval_interp.sweep.cells import in_process, run_cell
-    from retrieval_interp.training.device import choose_device
+    from retrieval_interp.training import choose_device
 
     on_gpu = choose_device(options.device).type == "cuda"
     workers = options.workers or (int(1 / options.gpus_per_cell) if on_gpu else 1)

@@ -11,8 +11,7 @@ from tqdm.auto import tqdm
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import parse_options, say, saying
-from retrieval_interp.config.presets import PRESETS
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import PRESETS, Recipe
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
     recipe, out = options.recipe, options.out or Path("runs") / options.preset
     with saying("loading TransformerLens"):
         from retrieval_interp.storage.run_folder import last_step
-        from retrieval_interp.training.freed_memory import keep_freed_memory
+        from retrieval_interp.training import keep_freed_memory
 
         watch = _watch(options)
     keep_freed_memory()
@@ -101,7 +100,7 @@ def train_options(argv: Sequence[str], prog: str) -> TrainOptions:
 
 
 def _watch(options: TrainOptions) -> "ri.Watch | None":
-    from retrieval_interp.storage.circuit_file import read_circuit
+    from retrieval_interp.storage.checkpoint import read_circuit
 
     if options.watch is None:
         return None

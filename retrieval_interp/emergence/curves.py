@@ -12,8 +12,13 @@ from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.emergence.series import Series
-from retrieval_interp.emergence.times import THRESHOLD, Crossing, paper_epochs, path_emergence
+from retrieval_interp.emergence.series import (
+    THRESHOLD,
+    Crossing,
+    Series,
+    paper_epochs,
+    path_emergence,
+)
 
 _COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#8a9099")
 _DASHES = ("solid", "dash", "dot", "dashdot")

@@ -16,7 +16,7 @@ import torch
 from retrieval_interp.circuits import Circuit, Scorer, discover, mean_attention
 from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import (
     Losses,
     PathAtStep,

@@ -6,9 +6,9 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from retrieval_interp.emergence import curves
-from retrieval_interp.emergence.series import Series
-from retrieval_interp.emergence.times import (
+from retrieval_interp.emergence.series import (
     THRESHOLD,
+    Series,
     in_order,
     interpolated_pairs,
     loss_emergence,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, RolePath, discover
+from retrieval_interp.circuits.circuit import parse_head_path
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.notation import parse_head_path
 from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import no_progress

@@ -19,11 +19,14 @@ from retrieval_interp.circuits import Circuit, HeadPath, Scorer
 from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
-from retrieval_interp.config.presets import PRESETS
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import PRESETS, Recipe
 from retrieval_interp.emergence.series import Series, read_series
-from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, shipped_checkpoints
-from retrieval_interp.storage.circuit_file import read_circuit
+from retrieval_interp.storage.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    read_circuit,
+    shipped_checkpoints,
+)
 from retrieval_interp.storage.files import read_text
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import from_data, read_json

@@ -8,7 +8,7 @@ names. Nothing is pickled.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +17,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from retrieval_interp.circuits import Circuit
+from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.circuits.models.either import has_hooked_transformer
-from retrieval_interp.config.model_config import ModelConfig
+from retrieval_interp.config import ModelConfig
 from retrieval_interp.model import build_model, tokenizer_of
-from retrieval_interp.storage.files import find_checkpoint, write_whole
+from retrieval_interp.storage.files import find_checkpoint, read_text, write_whole
 from retrieval_interp.storage.files import shipped_checkpoints as shipped_checkpoints
-from retrieval_interp.tasks import InputError, TrainingTask
+from retrieval_interp.tasks import InputError, Task, TrainingTask
 from retrieval_interp.tasks.structured import from_data, to_data
 
 _KEY = "retrieval_interp"
@@ -153,3 +155,35 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: s
         if not torch.isfinite(tensors[name]).all():
             raise InputError(f"{where}: expected finite weights, found NaN or infinity in {name}")
         own[name].copy_(tensors[name])
+
+
+def read_circuit(
+    path: Path, task: Task, n_layers: int, n_heads: int, trained: str, causal: bool = True
+) -> Circuit:
+    """Read a circuit file, written by `--save-circuit` or by hand, for a model of these sizes.
+
+    Args:
+        task: what the model was trained on.
+        trained: completes "steps = 3, as ..." in an error.
+        causal: whether the model masks later positions.
+    """
+    text = read_text(path, "a circuit")
+    try:
+        circuit = Circuit.from_json(text, task.role_names)
+        circuit.check_fits(n_layers, n_heads)
+        roles = task.sample(2).roles
+        placed = [(head, mechanism.paths) for head, mechanism in circuit.mechanisms.items()]
+        placed += [(listed.head, (listed.path,)) for listed in circuit.every_path()]
+        for head, paths in placed:
+            check_paths(paths, roles, causal, f"{head}: ", task.role_names)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    own = task.to_dict()
+    for key in ("name", "steps", "graph"):
+        if circuit.task and (found := circuit.task.get(key, own.get(key))) != own.get(key):
+            raise InputError(
+                f"{path}: expected a circuit for a task with {key} = {own.get(key)!r:.80}, as "
+                f"{trained}, found one for {found!r:.80}"
+            )
+    # A circuit written by hand need not name its task.
+    return circuit if circuit.task else replace(circuit, task=own)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import Recipe
 from retrieval_interp.storage import files
 from retrieval_interp.storage.checkpoint import (
     load_weights,

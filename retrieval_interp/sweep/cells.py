@@ -18,11 +18,10 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.config.recipe import Recipe
-from retrieval_interp.emergence.times import THRESHOLD, first_below, in_order
+from retrieval_interp.config import Recipe
+from retrieval_interp.emergence.series import THRESHOLD, first_below, in_order
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.training.freed_memory import keep_freed_memory
-from retrieval_interp.training.loop import train_model
+from retrieval_interp.training import keep_freed_memory, train_model
 
 _RECORDED = ("validation_loss", "partial_losses", "seconds", "device", "threads", "compiled")
 

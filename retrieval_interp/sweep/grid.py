@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from retrieval_interp.config.presets import PRESETS
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import PRESETS, Recipe
 from retrieval_interp.sweep.scales import GRIDS as GRIDS
 from retrieval_interp.sweep.scales import SCALES as SCALES
 from retrieval_interp.tasks import InputError

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, RolePath, ablated
-from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.runs.fits import check_devices
 from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.tasks import Batch, InputError, Task

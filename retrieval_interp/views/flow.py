@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from retrieval_interp.circuits.flow import bounds
+from retrieval_interp.circuits import flow as bounds
 from retrieval_interp.tasks import role_letters, role_name, symbol_letter
 from retrieval_interp.views.tables import text_table
 

@@ -5,8 +5,10 @@ as it is, so that templates can be nested.
 """
 
 import re
+import sys
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,8 @@ from retrieval_interp.storage.files import check_writable, write_whole
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
+    from retrieval_interp.circuits.circuit import Circuit
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -107,3 +111,25 @@ def circuitsvis_script() -> "Markup":
 def explorer_script() -> "Markup":
     """The script of the explorer's page: one module, from three files."""
     return unescaped("\n".join(map(asset, ("explorer.js", "paths.js", "sort.js"))))
+
+
+_MOST_DRAWN = 200  # layers
+
+
+def register_displays() -> None:
+    """Tell a running IPython shell, if there is one, how to show circuits; may be repeated."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    html = getattr(getattr(shell, "display_formatter", None), "formatters", {}).get("text/html")
+    if html is not None:
+        html.for_type_by_name("retrieval_interp.circuits.circuit", "Circuit", circuit_html)
+
+
+def circuit_html(circuit: "Circuit") -> str:
+    """A circuit as HTML: a drawing, or text if there is nothing or too much to draw."""
+    from retrieval_interp.circuits.draw.layout import depth
+    from retrieval_interp.circuits.draw.svg import draw_circuit
+
+    if not (circuit.mechanisms or any(circuit.every_path())) or depth(circuit) > _MOST_DRAWN:
+        return f"<pre>{escape(repr(circuit))}</pre>"
+    return draw_circuit(circuit)

@@ -11,7 +11,7 @@ from typing import Any
 from retrieval_interp.circuits import CircuitScore, mean_attention
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.flow.delivery import describe_flow
+from retrieval_interp.circuits.flow import describe_flow
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
-from retrieval_interp.circuits.scan.scan import Scan
+from retrieval_interp.circuits.scan import Scan
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths

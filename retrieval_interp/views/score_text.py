@@ -12,9 +12,8 @@ from retrieval_interp.circuits.scores.score import (
     RedundantScore,
     control_summary,
 )
-from retrieval_interp.circuits.scores.scorer import is_unlearned
-from retrieval_interp.circuits.scores.tolerance import KEPT, tolerance_of
-from retrieval_interp.config.model_config import ModelConfig
+from retrieval_interp.circuits.scores.scorer import KEPT, is_unlearned, tolerance_of
+from retrieval_interp.config import ModelConfig
 from retrieval_interp.tasks import Task, path_letters
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.paper import NOTHING_REPORTED, Reported

@@ -10,7 +10,7 @@ from retrieval_interp.circuits.counterfactual.explain import Explanation
 from retrieval_interp.circuits.counterfactual.units import MetricTask
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.hooks.hooked import is_causal
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.batch import Batch, Outputs
 from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.sampling import random_words, rotary_encoding
 from retrieval_interp.tasks.structured import number
+from retrieval_interp.tasks.task import Batch, Outputs
 from retrieval_interp.tasks.training_task import (
     BEGIN,
     TokenTask,

@@ -8,7 +8,7 @@ from typing import Any
 
 from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.split import Split
-from retrieval_interp.tasks.words.prompts.linear import LinearPrompt
+from retrieval_interp.tasks.words.prompts.formulations import LinearPrompt
 from retrieval_interp.tasks.words.prompts.prompt import Prompt, Question
 from retrieval_interp.tasks.words.text_task import END, TextTask
 

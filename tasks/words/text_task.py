@@ -19,10 +19,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.tasks.batch import Batch, Device, Outputs
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
-from retrieval_interp.tasks.task import Task
+from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 from retrieval_interp.tasks.words.prompts.prompt import Question
 
 END = "END"

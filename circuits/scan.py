@@ -1,10 +1,4 @@
-"""What does each head look at, and does the model need it?
-
-1. Describe every head by the rule that shares most of its attention, on one half of the examples.
-2. Replace each head by its rule, one at a time, on the other half: the exact loss, and an estimate.
-3. Replace as many heads together as the tolerance allows, by their rules, then by their means.
-4. Compare with the same mechanisms in other heads, drawn at random.
-"""
+"""Which rule describes a head's attention best, and its mean pattern."""
 
 import itertools
 import math
@@ -20,16 +14,78 @@ from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge, attribution
 from retrieval_interp.circuits.discovery.options import SearchOptions
-from retrieval_interp.circuits.hooks.hooked import is_causal
-from retrieval_interp.circuits.mechanisms import Mechanism
+from retrieval_interp.circuits.discovery.space import propose
+from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.mechanisms import (
+    IDENTITY,
+    TOKEN_RULES,
+    UNIFORM,
+    Mechanism,
+    position_rules,
+)
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.means import mean_loss, standard_error
-from retrieval_interp.circuits.scan.describe import Description, describe_heads
-from retrieval_interp.circuits.scores.scorer import Progress, Scorer, no_progress
-from retrieval_interp.circuits.scores.tolerance import has_learned, kept_share
+from retrieval_interp.circuits.runs.means import (
+    head_means,
+    mean_attention,
+    mean_loss,
+    pattern_shares,
+    standard_error,
+)
+from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.scores.scorer import (
+    Progress,
+    Scorer,
+    has_learned,
+    heads_of,
+    kept_share,
+    no_progress,
+)
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.words.next_token_task import NextTokenTask
+
+_OFFSETS = (1, 2, 3, 4)  # of `offset` rules
+_PATHS = 0.25  # mean attention of the paths that are tried where positions have roles
+_BETTER = 0.02  # so much more attention a less simple rule has to explain
+
+
+@dataclass(frozen=True)
+class Description:
+    """A head's attention in short.
+
+    What a pattern and a rule share is Σ min(pattern, rule) over sources, as a mean over positions.
+    """
+
+    rule: Mechanism  # shares most; of rules that share nearly as much, the simplest
+    share: float  # from 0 to 1
+    mean: Mechanism  # the mean pattern, by position or by role, whichever shares more
+    mean_share: float
+
+
+def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
+    """Describe every head's attention on a batch.
+
+    Rules are uniform, identity, `first`, `previous`, `offset 2` to `4`; `last`, `next`, `offset -2`
+    to `-4` where the model looks both ways; `same` and `after-same` where the batch has tokens; and
+    where it has several roles, the head's paths with at least a quarter of a role's attention. In a
+    causal model only positions up to the last role of an example count: after it there is padding,
+    or nothing that is asked.
+    """
+    rules = [IDENTITY, UNIFORM, *position_rules(is_causal(model), _OFFSETS)]
+    rules += TOKEN_RULES if batch.tokens is not None else ()
+    candidates = {head: list(rules) for head in heads_of(model)}
+    attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
+    if batch.roles.shape[-1] > 1:
+        for head, own in candidates.items():
+            paths = propose(attention[head], "shared", _PATHS)
+            own += [paths] if paths.paths else []
+    means = head_means(model, batch, attention)
+    found = {}
+    for head, shares in pattern_shares(model, batch, candidates).items():
+        place = next(at for at, share in enumerate(shares) if share >= max(shares) - _BETTER)
+        found[head] = Description(candidates[head][place], shares[place], *means[head])
+    return found
+
 
 _FEW = 512  # tokens of text for estimates, which hold all activations, and for single heads
 _PATIENCE = 8  # heads in a row that cannot be added end the search
@@ -56,7 +112,7 @@ class Scan:
     heads: list[HeadScan]  # by layer
     intact_loss: float
     alone_intact_loss: float  # the same on the examples on which single heads were replaced
-    uninformed_loss: float  # of knowing nothing (`circuits.scores.tolerance`)
+    uninformed_loss: float  # of knowing nothing (`circuits.scores.scorer`)
     uninformed: str  # what knows nothing
     tolerance: float  # the loss that the joint circuit has to stay below
     circuit: Circuit  # the joint circuit; empty if the model knows nothing here

@@ -1,12 +1,12 @@
-"""Training a HookedTransformer on a task.
+"""Freed memory, which training keeps for its next step."""
 
-The batch and the learning rate of a step depend only on the recipe and the step, so that a run
-resumes exactly. The final validation loss is the mean over the last 100 steps (section 7.1).
-"""
-
+import ctypes
 import math
+import re
 import statistics
+import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -15,20 +15,69 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
+from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from retrieval_interp.circuits.models.either import check_trainable
-from retrieval_interp.config.recipe import Recipe
+from retrieval_interp.config import Recipe
 from retrieval_interp.model import build_model
 from retrieval_interp.storage.run_folder import RunFolder, read_metrics
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
-from retrieval_interp.training.compiled import compiled
-from retrieval_interp.training.device import choose_device
 
 if TYPE_CHECKING:
     from retrieval_interp.circuits.models.transformer import Transformer
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory for later tensors; otherwise each step gets it page by page.
+
+    It changes the whole process; without glibc (macOS, musl) nothing changes.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(MMAP_THRESHOLD, 2**30)
+        mallopt(TRIM_THRESHOLD, 2**31 - 1)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is CUDA if available, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:
+        raise InputError(f"device: expected auto, cpu or cuda, found {name!r:.40}")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device: expected a CUDA device for {name!r}, found none; use cpu")
+    return device
+
+
+def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
+    """The model compiled for inputs of one shape, or, with a warning, the model itself on failure.
+
+    Earlier compilations of this process are dropped: torch counts all models of a class together
+    and runs the ninth (of other depths or sizes) uncompiled.
+
+    The model's gradients are set to zero. `inputs` are like those to come.
+    """
+    # einops registers a type on first use, which in compiled code would trigger a recompilation.
+    rearrange(nn.Parameter(torch.zeros(1)), "one -> one")
+    mode = "reduce-overhead" if inputs.is_cuda else "default"
+    try:
+        torch.compiler.reset()
+        forward = torch.compile(model, mode=mode, dynamic=False)
+        forward(inputs).sum().backward()
+        return forward
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        warnings.warn(f"torch.compile failed, training goes on uncompiled: {reason}", stacklevel=3)
+        return model
+    finally:
+        model.zero_grad()
+
 
 FINAL_STEPS = 100
 OnStep = Callable[[int, dict[str, Any] | None], None]

@@ -1,0 +1,275 @@
+"""Sizes of a transformer; does not load TransformerLens."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast, get_args
+
+from retrieval_interp.tasks import (
+    GRAPHS,
+    ConditionalRetrievalTask,
+    EquationsTask,
+    InputError,
+    KHopTask,
+    RepeatedTokensTask,
+    RetrievalTask,
+    TrainingTask,
+)
+from retrieval_interp.tasks.structured import to_data
+
+Init = Literal["gpt2", "linear"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes of a transformer.
+
+    Attributes:
+        layers: number of blocks.
+        heads: attention heads per block.
+        d_model: width of the residual stream.
+        d_head: width of a head; default d_model / heads.
+        mlp: whether blocks have an MLP (transformer D has none, section 9.1).
+    """
+
+    layers: int = 6
+    heads: int = 1
+    d_model: int = 64
+    d_head: int | None = None
+    mlp: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "heads", "d_model", "d_head"):
+            size = getattr(self, name)
+            if size is not None and not 1 <= size <= 65536:
+                raise InputError(
+                    f"model: expected {name} to be an integer from 1 to 65536, found {size}"
+                )
+        if self.d_head is None and self.d_model % self.heads:
+            raise InputError(
+                f"model: expected heads to divide d_model = {self.d_model}, found {self.heads} "
+                "heads; give d_head"
+            )
+
+    @property
+    def head_width(self) -> int:
+        return self.d_head if self.d_head is not None else self.d_model // self.heads
+
+
+Schedule = Literal["constant", "cosine", "cooldown"]
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training run. On one kind of machine, the same recipe gives the same weights.
+
+    Attributes:
+        task: what is learned.
+        model: sizes of the transformer.
+        steps: optimizer steps.
+        batch: examples per step.
+        examples: size of the training set, which is shuffled anew every epoch.
+        learning_rate: peak learning rate of AdamW.
+        weight_decay: decoupled, on every parameter.
+        warmup: steps of linear warm-up.
+        schedule: `constant`; `cosine`, from learning_rate to 0 at the last step; or `cooldown`,
+            constant and then linear to 0.
+        cooldown: the final share of the steps over which schedule `cooldown` decays.
+        precision: of the matrix products in training: `float32`, or `bfloat16` (torch.autocast;
+            weights and measurements stay float32).
+        init: of the weights: `gpt2` (TransformerLens's) or `linear` (PyTorch's for linear layers).
+        seed: of the weights and the examples.
+        log_every: steps between two lines of metrics; each of the last 100 steps has one.
+        checkpoint_every: steps between two checkpoints, a multiple of log_every.
+        validation_examples: fresh examples on which the validation loss is measured.
+    """
+
+    task: TrainingTask = field(default_factory=RetrievalTask)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    steps: int = 10_000
+    batch: int = 128
+    examples: int = 2**18
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.1
+    warmup: int = 0
+    schedule: Schedule = "constant"
+    cooldown: float = 0.2
+    precision: Precision = "float32"
+    init: Init = "gpt2"
+    seed: int = 0
+    log_every: int = 50
+    checkpoint_every: int = 1_000
+    validation_examples: int = 512
+
+    def __post_init__(self) -> None:
+        ones = ("steps", "batch", "examples", "log_every", "checkpoint_every")
+        least = dict.fromkeys((*ones, "validation_examples"), 1)
+        for name in (*least, "warmup", "seed", "learning_rate", "weight_decay"):
+            value, lowest = getattr(self, name), least.get(name, 0)
+            if not lowest <= value < math.inf:
+                raise InputError(f"recipe: expected {name} to be at least {lowest}, found {value}")
+        if not 0 < self.cooldown <= 1:
+            raise InputError(
+                f"recipe: expected cooldown to be a share above 0 and up to 1, found "
+                f"{self.cooldown}"
+            )
+        for name, known in (("schedule", Schedule), ("precision", Precision), ("init", Init)):
+            if (value := getattr(self, name)) not in get_args(known):
+                expected = " or ".join(map(repr, get_args(known)))
+                raise InputError(f"recipe: expected {name} {expected}, found {value!r}")
+        if self.examples < self.batch:
+            raise InputError(
+                f"recipe: expected at least batch = {self.batch} examples, found {self.examples}"
+            )
+        if self.checkpoint_every % self.log_every:
+            raise InputError(
+                f"recipe: expected checkpoint_every to be a multiple of log_every = "
+                f"{self.log_every}, found {self.checkpoint_every}"
+            )
+
+    def learning_rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        rate = self.learning_rate * min(1.0, (step + 1) / (self.warmup + 1))
+        if self.schedule == "cosine":
+            rate *= 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        elif self.schedule == "cooldown":
+            rate *= min(1.0, (1 - step / self.steps) / self.cooldown)
+        return rate
+
+
+# What the paper does not state
+_UNSTATED = ("base", "warmup", "schedule", "cooldown", "precision", "init")
+_PRIVATE = ("seed", "log_every", "checkpoint_every", "validation_examples")
+
+
+def _section7(curriculum: bool, layers: int) -> Recipe:
+    """Section 7.1; the paper has eight seeds per depth."""
+    return Recipe(
+        task=RetrievalTask(steps=5 if curriculum else 3, curriculum=curriculum),
+        model=ModelConfig(layers=layers, heads=8, d_model=128),
+        steps=10_000,
+        batch=512,
+        examples=2**20,
+    )
+
+
+_ABC = Recipe(
+    task=RetrievalTask(steps=3),
+    model=ModelConfig(layers=12, heads=1, d_model=128),
+    steps=24_000,
+    batch=128,
+    examples=2**18,
+)
+
+PAPER: dict[str, Recipe] = {
+    # Section 8.1: three seeds of one recipe.
+    "transformer-a": _ABC,
+    "transformer-b": replace(_ABC, seed=1),
+    "transformer-c": replace(_ABC, seed=2),
+    # Section 9.1: no MLPs, heads of 16, a checkpoint every 80 steps.
+    "transformer-d": Recipe(
+        task=RetrievalTask(steps=4),
+        model=ModelConfig(layers=24, heads=1, d_model=512, d_head=16, mlp=False),
+        steps=6_400,
+        batch=256,
+        examples=2**18,
+        log_every=40,
+        checkpoint_every=80,
+    ),
+    **{f"section7-ic-{layers}": _section7(True, layers) for layers in range(1, 9)},
+    **{f"section7-nonic-{layers}": _section7(False, layers) for layers in range(1, 9)},
+}
+
+
+def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
+    """A recipe with another base of the rotary encoding: below 10,000 models learn sooner."""
+    return replace(recipe, task=replace(cast(RetrievalTask, recipe.task), base=base), **changes)
+
+
+_QUICK = dict[str, Any](schedule="cooldown", cooldown=0.5, precision="bfloat16", init="linear")
+
+
+def _quick(name: str, steps: int) -> Recipe:
+    """A recipe of section 8.1 for fewer steps."""
+    return _with_base(PAPER[name], 10.0, steps=steps, checkpoint_every=500, **_QUICK)
+
+
+_ON_TOKENS = Recipe(
+    model=ModelConfig(layers=4, heads=1, d_model=64, mlp=False),
+    steps=3_000,
+    warmup=100,
+    **{**_QUICK, "cooldown": 0.4},
+)
+
+PRESETS: dict[str, Recipe] = {
+    # The shipped default. At a constant learning rate the loss spikes late, hence cosine.
+    "small": _with_base(
+        _ABC,
+        100.0,
+        model=ModelConfig(layers=5, heads=1, d_model=64),
+        steps=12_000,
+        schedule="cosine",
+        seed=1,
+    ),
+    **PAPER,
+    # At a constant learning rate the loss spikes to the end, hence the cooldown and fewer steps
+    # than in the paper.
+    "transformer-a": _quick("transformer-a", 5_000),
+    "transformer-b": _quick("transformer-b", 6_000),
+    "transformer-c": _quick("transformer-c", 6_000),
+    "transformer-d": _with_base(PAPER["transformer-d"], 100.0, schedule="cooldown"),
+    # Section 3.1's example of conditional retrieval, for which the paper has no recipe.
+    "conditional": Recipe(
+        task=ConditionalRetrievalTask(graph=GRAPHS["triple"], base=10.0, tables="chains"),
+        model=ModelConfig(layers=6, heads=1, d_model=64),
+        steps=6_000,
+        **_QUICK,
+    ),
+    # A language model of whole words.
+    "equations": replace(
+        _ON_TOKENS,
+        task=EquationsTask(steps=2),
+        model=replace(_ON_TOKENS.model, layers=6),
+        steps=3_500,
+        seed=1,
+    ),
+    # Induction on tokens, for which other papers are the source: docs/tokens.md.
+    "repeated": replace(
+        _ON_TOKENS,
+        task=RepeatedTokensTask(),
+        model=replace(_ON_TOKENS.model, layers=2),
+        steps=1_000,
+    ),
+    # A layer more than three hops need at least.
+    "k-hop": replace(_ON_TOKENS, task=KHopTask(), log_every=100),
+    # Exactly the four layers that seven hops need.
+    "k-hop-7": replace(
+        _ON_TOKENS,
+        task=KHopTask(hops=7, alphabet=5),
+        model=ModelConfig(layers=4, heads=4, d_model=128, mlp=False),
+        steps=4_000,
+        log_every=100,
+    ),
+}
+
+
+def departures(recipe: Recipe, paper: Recipe) -> dict[str, tuple[Any, Any]]:
+    """How our recipe differs from one of `PAPER`.
+
+    Returns:
+        Our value and the paper's by name; the paper's is None if it states none. Seeds and what is
+        only measured are left out.
+    """
+    ours, theirs = _flat(recipe), _flat(paper)
+    return {
+        name: (value, None if name in _UNSTATED else theirs.get(name))
+        for name, value in ours.items()
+        if name not in _PRIVATE and value != theirs.get(name)
+    }
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    parts = to_data(recipe)
+    task = {"D" if name == "steps" else name: value for name, value in parts.pop("task").items()}
+    # A derived width is no setting of its own.
+    return {**parts.pop("model"), "d_head": recipe.model.d_head, **task, **parts}
