@@ -1,7 +1,10 @@
-"""The weights of a bridge by HookedTransformer's names, read once, as reading them is slow."""
+"""Checkpoints in a `TransformerBridge`, the one model class of TransformerLens 4.
+
+Weights are stored under HookedTransformer's names; TransformerLens 4 converts them to those of its
+native bridge, in which all hook points have the names that they have in a HookedTransformer.
+"""
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 from jaxtyping import Float
@@ -10,33 +13,6 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
 from retrieval_interp.circuits.models.either import embed_vectors
-
-
-def plain_weights(model: Any) -> SimpleNamespace:
-    """The parts of a GPT-2-like bridge that role runs read, copied where a view would be slow."""
-    cfg = model.cfg
-
-    def norm(of: Any) -> SimpleNamespace:
-        return SimpleNamespace(w=of.weight, b=of.bias, eps=cfg.eps)
-
-    def block(of: Any) -> SimpleNamespace:
-        names = [f"{kind}_{what}" for what in "QKVO" for kind in "Wb"]
-        attn = {name: getattr(of.attn, name).contiguous() for name in names}
-        scaled = SimpleNamespace(**attn, attn_scale=cfg.d_head**0.5)
-        parts = SimpleNamespace(ln1=norm(of.ln1), attn=scaled)
-        if not cfg.attn_only:
-            names = ["W_in", "b_in", "W_out", "b_out"]
-            parts.ln2 = norm(of.ln2)
-            parts.mlp = SimpleNamespace(**{name: getattr(of.mlp, name) for name in names})
-        return parts
-
-    return SimpleNamespace(
-        W_E=model.W_E,
-        W_U=model.W_U.contiguous(),
-        b_U=model.b_U,
-        ln_final=norm(model.ln_final),
-        blocks=[block(of) for of in model.blocks],
-    )
 
 
 class VectorBridge(TransformerBridge):

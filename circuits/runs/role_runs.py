@@ -22,7 +22,7 @@ from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import has_hooks, is_causal, is_hooked_transformer
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
-from retrieval_interp.circuits.models.bridge import plain_weights
+from retrieval_interp.circuits.models.bridge_weights import plain_weights
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
