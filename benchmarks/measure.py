@@ -83,7 +83,7 @@ def _add(parser: argparse.ArgumentParser, name: str, default: Any) -> None:
     elif default is False:
         parser.add_argument(flag, action="store_true")
     elif isinstance(default, (list, tuple)):
-        parser.add_argument(flag, nargs="+", default=default)
+        parser.add_argument(flag, nargs="+", type=type([*default, ""][0]), default=default)
     elif isinstance(default, type):
         parser.add_argument(flag, type=default)
     else:

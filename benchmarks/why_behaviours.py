@@ -8,6 +8,7 @@
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,141 @@ from measure import Rows, benchmark, peak_bytes, timed
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import Hooked
 
-WORDS = ["apple", "baby", "bank", "beach", "bird", "boat", "body", "book", "box", "boy", "brain", "bread", "bridge", "brother", "bus", "cake", "camera", "car", "card", "cat", "chair", "child", "church", "city", "class", "clock", "coat", "coffee", "cup", "desk", "doctor", "dog", "door", "dress", "engine", "farm", "field", "fish", "floor", "flower", "game", "garden", "girl", "glass", "gold", "hand", "heart", "horse", "house", "ice", "island", "key", "king", "lake", "letter", "light", "lion", "man", "map", "milk", "money", "moon", "mother", "mouse", "music", "night", "ocean", "paper", "park", "phone", "pig", "plane", "plant", "rain", "river", "road", "rock", "room", "rose", "school", "sea", "ship", "shop", "snow", "song", "star", "stone", "street", "sun", "table", "tea", "teacher", "tiger", "town", "train", "tree", "wall", "water", "wind", "window", "wine", "winter", "wood"]
-ARGUMENTS = ["files", "value", "names", "index", "count", "text", "user", "path", "lines", "size", "table", "items", "shape", "width", "data", "order", "state", "mode", "level", "score", "image", "label", "group", "color", "input", "output", "node", "list"]
+WORDS = [
+    "apple",
+    "baby",
+    "bank",
+    "beach",
+    "bird",
+    "boat",
+    "body",
+    "book",
+    "box",
+    "boy",
+    "brain",
+    "bread",
+    "bridge",
+    "brother",
+    "bus",
+    "cake",
+    "camera",
+    "car",
+    "card",
+    "cat",
+    "chair",
+    "child",
+    "church",
+    "city",
+    "class",
+    "clock",
+    "coat",
+    "coffee",
+    "cup",
+    "desk",
+    "doctor",
+    "dog",
+    "door",
+    "dress",
+    "engine",
+    "farm",
+    "field",
+    "fish",
+    "floor",
+    "flower",
+    "game",
+    "garden",
+    "girl",
+    "glass",
+    "gold",
+    "hand",
+    "heart",
+    "horse",
+    "house",
+    "ice",
+    "island",
+    "key",
+    "king",
+    "lake",
+    "letter",
+    "light",
+    "lion",
+    "man",
+    "map",
+    "milk",
+    "money",
+    "moon",
+    "mother",
+    "mouse",
+    "music",
+    "night",
+    "ocean",
+    "paper",
+    "park",
+    "phone",
+    "pig",
+    "plane",
+    "plant",
+    "rain",
+    "river",
+    "road",
+    "rock",
+    "room",
+    "rose",
+    "school",
+    "sea",
+    "ship",
+    "shop",
+    "snow",
+    "song",
+    "star",
+    "stone",
+    "street",
+    "sun",
+    "table",
+    "tea",
+    "teacher",
+    "tiger",
+    "town",
+    "train",
+    "tree",
+    "wall",
+    "water",
+    "wind",
+    "window",
+    "wine",
+    "winter",
+    "wood",
+]
+ARGUMENTS = [
+    "files",
+    "value",
+    "names",
+    "index",
+    "count",
+    "text",
+    "user",
+    "path",
+    "lines",
+    "size",
+    "table",
+    "items",
+    "shape",
+    "width",
+    "data",
+    "order",
+    "state",
+    "mode",
+    "level",
+    "score",
+    "image",
+    "label",
+    "group",
+    "color",
+    "input",
+    "output",
+    "node",
+    "list",
+]
 WOCOPY = 10  # words of each copy
 
 
@@ -90,9 +224,9 @@ def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Rows:
         batch = task.sample(200 if options.examples > 8 else 16, seed, split="test")
         with torch.no_grad():
             right = task.logit_differences(Hooked(model).run(batch), batch) > 0
-        upto = {"examples": options.examples, "seed": seed, "upto": options.upto}
-        why = timed(lambda: ri.why(model, task, counterfactual=counterfactual, **upto))
-        seconds, found = why
+        chosen = {"examples": options.examples, "seed": seed, "upto": options.upto}
+        ask = partial(ri.why, model, task, counterfactual=counterfactual, **chosen)
+        seconds, found = timed(ask)
         if options.pages and seed == options.seeds[0]:
             view = ri.why_view(found, model)
             view.save_html(Path(options.pages) / f"why-{name}.html")

@@ -34,7 +34,8 @@ _FEW = 48  # examples of estimates
 _SEARCHING = 0.6  # part of the time; the rest is for measuring what was found
 _COARSE = 8  # the bisection ends where this part of its length is left
 _LEAST = 0.1  # part of the metric that the counterfactual has to take away
-_WIDER = 4  # a level is given up if it needs so many times the units of the one before
+_WIDER = 4  # a level is given up if it needs so many times the units of the one before ...
+_MANY = 100  # ... and more than so many, or than are within those
 
 
 class Share(NamedTuple):
@@ -170,13 +171,10 @@ class KeepSearch:
     def _level(
         self, level: str, estimates: Estimates
     ) -> Generator[str, None, tuple[Unit, ...] | None]:
-        order = self._ranked(level, estimates)
-        most = len(order)
-        if self.levels:
-            most = min(most, max(_WIDER * len(self.levels[-1].units), 24))
+        order, most = self._ranked(level, estimates)
         yield f"{level}: as few as do"
         if not self.recovery.holds(order[:most], self.keep):
-            self.missing = f"no {most} {level} keep {self.keep:.0%} of what is lost"
+            self.missing = f"no {min(most, len(order))} {level} keep {self.keep:.0%} of what is lost"
             return None
         low, high = 0, most  # low does not hold, high does; what is too many is taken away below
         while high - low > max(1, high // _COARSE):
@@ -200,12 +198,17 @@ class KeepSearch:
                 left = left[1:]
         return self._best
 
-    def _ranked(self, level: str, estimates: Estimates) -> list[Unit]:
-        """Units by what they are estimated to bring, those within the level before first."""
-        units = estimates.units(level)
+    def _ranked(self, level: str, estimates: Estimates) -> tuple[list[Unit], int]:
+        """Units by what they are estimated to bring, those within the level before first.
+
+        And how many of them may be kept.
+        """
         if not self.levels:
-            return units
+            units = estimates.units(level)
+            return units, len(units)
+        units = estimates.units(level, self.levels[-1].units)
         within = {unit[: LEVELS.index(level)] for unit in self.levels[-1].units}
         inside = [unit for unit in units if unit[: LEVELS.index(level)] in within]
         chosen = set(inside)
-        return [*inside, *(unit for unit in units if unit not in chosen)]
+        most = max(_WIDER * len(self.levels[-1].units), min(len(inside), _MANY), 24)
+        return [*inside, *(unit for unit in units if unit not in chosen)], most

@@ -125,16 +125,18 @@ class Estimates(NamedTuple):
             return float(self.heads[head])
         return float(self.rows[head][dest] if src is None else self.paths[head][dest, src])
 
-    def units(self, level: str) -> list[Unit]:
-        """All units of a level, those that bring most first; what brings nothing is left out."""
+    def units(self, level: str, within: Iterable[Unit] = ()) -> list[Unit]:
+        """The units of a level, those that bring most first.
+
+        Paths that bring nothing are left out, unless they are `within` one of these units.
+        """
         values: Tensor = getattr(self, level)
-        order = values.flatten().argsort(descending=True)
-        places = torch.stack(torch.unravel_index(order, values.shape), dim=1).tolist()
-        return [
-            Unit(Head(layer, head), *roles)
-            for layer, head, *roles in places
-            if values[(layer, head, *roles)] > 0
-        ]
+        some = values != 0 if level == "paths" else torch.ones_like(values, dtype=torch.bool)
+        for head, *roles in (unit[: LEVELS.index(level)] for unit in within):
+            some[(*head, *roles)] = True
+        places = some.nonzero()
+        order = values[some].argsort(descending=True, stable=True)
+        return [Unit(Head(at, head), *roles) for at, head, *roles in places[order].tolist()]
 
 
 def estimate_units(
