@@ -26,7 +26,9 @@ from retrieval_interp.circuits.counterfactual.units import (
     keeping,
     losing,
 )
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.runs.means import standard_error
+from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Scorer, heads_of
 from retrieval_interp.tasks import Batch, InputError
 
@@ -174,7 +176,9 @@ class KeepSearch:
         order, most = self._ranked(level, estimates)
         yield f"{level}: as few as do"
         if not self.recovery.holds(order[:most], self.keep):
-            self.missing = f"no {min(most, len(order))} {level} keep {self.keep:.0%} of what is lost"
+            self.missing = (
+                f"no {min(most, len(order))} {level} keep {self.keep:.0%} of what is lost"
+            )
             return None
         low, high = 0, most  # low does not hold, high does; what is too many is taken away below
         while high - low > max(1, high // _COARSE):
@@ -207,6 +211,10 @@ class KeepSearch:
             units = estimates.units(level)
             return units, len(units)
         units = estimates.units(level, self.levels[-1].units)
+        if level == "paths":
+            batch, causal = self.recovery.batch, is_causal(self.model)
+            allowed = set(allowed_paths(batch, causal))
+            units = [unit for unit in units if unit[1:] in allowed]
         within = {unit[: LEVELS.index(level)] for unit in self.levels[-1].units}
         inside = [unit for unit in units if unit[: LEVELS.index(level)] in within]
         chosen = set(inside)
