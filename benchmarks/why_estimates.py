@@ -1,59 +1,168 @@
 """How well estimates rank heads by what they bring, at either end, for attention patching.
 
-    python benchmarks/why_estimates.py [--models equations k-hop-7 smollm2] [--heads 100]
+    python benchmarks/why_estimates.py [--models equations k-hop-7 smollm2 smollm2-repeated]
 
-With all attention at P' + a (P - P'), P' being that on a counterfactual prompt, one pass gives an
-estimate of every head. Estimates at one or several a are compared (Spearman) with exact runs of the
-heads with the largest mean estimates: removing one from the intact model, and restoring one where
-nothing else is kept. `top` is how many heads of the ranking recover 90%.
+With all attention at P' + a (P - P'), P' being that on a counterfactual prompt, a backward pass
+gives the gradient g of the metric by every pattern. The ways to estimate a head from it:
+
+- `pattern`: the sum of (P - P') g, the one that `ri.why` uses, at one or the mean of several a. It
+  puts the whole other pattern in place, as the correction of AtP* for queries and keys does
+  (Kramar et al., arXiv 2403.00745).
+- `scores`: the same from attention scores, linear through the softmax, which is AtP without it.
+- `drops`: AtP*'s other correction: the mean of absolute estimates, with the gradient through one
+  layer left out at a time.
+- `temperature`: `pattern` with gradients through softmax at temperature 2 (GIM, arXiv 2505.17630).
+- `fisher`: half the mean square of (P - P') g, g for a label drawn from what the model answers.
+- `curvature`: half the mean square of (P - P') g, g for random signs of the answers' logits.
+
+Estimates are compared (Spearman) with exact runs of the heads with the largest mean estimates:
+removing one from the intact model, and restoring one where nothing else is kept. `top` is how many
+heads of the ranking recover 90%.
 """
 
 import argparse
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from measure import Rows, benchmark, timed
+from torch import Tensor
+from why_behaviours import another_word, repeated
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units
+from retrieval_interp.circuits.hooks import Hooked
 
-POINTS = ((0.0,), (1.0,), (0.5,), (0.1, 0.5, 0.9), (0.0, 0.25, 0.5, 0.75, 1.0))
+MEAN = (0.1, 0.5, 0.9)
+WAYS: list[tuple[str, tuple[float, ...]]] = [
+    *(("pattern", at) for at in ((0.0,), (1.0,), (0.5,), MEAN, (0.0, 0.25, 0.5, 0.75, 1.0))),
+    ("scores", (1.0,)),
+    ("scores", MEAN),
+    ("drops", (1.0,)),
+    ("temperature", (1.0,)),
+    ("temperature", MEAN),
+    ("fisher", (1.0,)),
+    ("fisher", MEAN),
+    ("curvature", (1.0,)),
+    ("curvature", MEAN),
+]
+TEMPERATURE = 2.0
+Metric = Callable[[Tensor, Any], Tensor]
+
+
+def gradients(
+    model: Any, metric: Metric, batch: Any, share: float, temperature: float, dropped: int | None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Each layer's own pattern in the run, and the metric's gradient by the pattern in use."""
+    own, leaves, entering = list[Tensor](), list[Tensor](), list[Tensor]()
+
+    def mix(pattern: Tensor, hook: Any) -> Tensor:
+        own.append(pattern.detach())
+        leaves.append(torch.zeros_like(own[-1]).requires_grad_())
+        softer = torch.softmax(pattern.clamp(min=1e-12).log() / temperature, -1)
+        pattern = pattern.detach() + temperature * (softer - softer.detach())
+        return torch.lerp(batch.counterfactual[:, hook.layer()], pattern, share) + leaves[-1]
+
+    hooks: list[Any] = [
+        (f"blocks.{layer}.attn.hook_pattern", mix) for layer in range(model.cfg.n_layers)
+    ]
+    if dropped is not None:
+        hooks.append((f"blocks.{dropped}.hook_resid_pre", lambda x, hook: entering.append(x)))
+        hooks.append((f"blocks.{dropped}.hook_resid_post", lambda x, hook: _around(x, entering)))
+    with model.hooks(fwd_hooks=hooks):
+        total = metric(Hooked(model).run(batch), batch).sum()
+    return own, list(torch.autograd.grad(total, leaves, materialize_grads=True))
+
+
+def _around(stream: Tensor, entering: list[Tensor]) -> Tensor:
+    """What leaves a block, whose gradient passes it by."""
+    return entering[0] + (stream - entering[0]).detach()
+
+
+def estimate(way: str, at: tuple[float, ...], model: Any, task: Any, batch: Any) -> Tensor:
+    """What every head brings, [layer head]."""
+    metric: Metric = MetricTask(task).metric
+    if way in ("fisher", "curvature"):
+        metric = _drawn(way, task)
+    layers: list[int | None] = list(range(model.cfg.n_layers)) if way == "drops" else [None]
+    temperature = TEMPERATURE if way == "temperature" else 1.0
+    found = []
+    for share in at:
+        for dropped in layers:
+            own, slopes = gradients(model, metric, batch, share, temperature, dropped)
+            rows = []
+            for p, g, other in zip(own, slopes, batch.counterfactual.unbind(1)):
+                change = p - other
+                if way == "scores":
+                    used = torch.lerp(other, p, share)
+                    g = used * (g - (used * g).sum(-1, keepdim=True))
+                    change = p.clamp(min=1e-12).log() - other.clamp(min=1e-12).log()
+                each = (change * g).sum((-2, -1))  # [batch head]
+                squared = way in ("fisher", "curvature")
+                rows.append((each.square() / 2 if squared else each).mean(0))
+            found.append(torch.stack(rows))
+    estimates = torch.stack(found)
+    return (estimates.abs() if way == "drops" else estimates).mean(0)
+
+
+def _drawn(way: str, task: Any) -> Metric:
+    """The log probability of a drawn answer, or the answers' logits with random signs."""
+    draw = torch.Generator().manual_seed(0)
+
+    def metric(outputs: Tensor, batch: Any) -> Tensor:
+        logits = task.logits(outputs, batch).flatten(0, -2)
+        if way == "curvature":
+            signs = torch.randint(2, logits.shape, generator=draw).to(logits) * 2 - 1
+            return (logits * signs).sum(-1)
+        chosen = torch.multinomial(logits.detach().softmax(-1).cpu(), 1, generator=draw)
+        return logits.log_softmax(-1).gather(-1, chosen.to(logits.device))[:, 0]
+
+    return metric
 
 
 def of_model(name: str, options: argparse.Namespace) -> Rows:
-    if name == "smollm2":
+    counterfactual = None
+    if name.startswith("smollm2"):
         model = ri.smollm2(device=str(options.device))
-        task: ri.Task = ri.IndirectObjectTask(model.tokenizer)
+        task: Any = ri.IndirectObjectTask(model.tokenizer)
+        if name == "smollm2-repeated":
+            task, counterfactual = repeated(model.tokenizer), another_word
     else:
         checkpoint = ri.load_checkpoint(name, options.device)
         model, task = checkpoint.model, checkpoint.task
     batch = task.sample(options.examples, 0, options.device, split="discovery")
-    batch = ri.with_counterfactual(model, batch, task.counterfactual(batch))
+    other = (counterfactual or task.counterfactual)(batch, 0)
+    batch = ri.with_counterfactual(model, batch, other)
     recovery, metric = Recovery(model, MetricTask(task), batch), MetricTask(task)
-    timings = [timed(lambda at=at: estimate_units(model, metric, batch, at)) for at in POINTS]
-    mean = torch.stack([found.heads for _, found in timings]).mean(0)
-    order = mean.abs().flatten().argsort(descending=True)[: options.heads].tolist()
+    ordered = estimate_units(model, metric, batch).heads
+    timings = [timed(lambda w=way: estimate(*w, model, task, batch)) for way in WAYS]
+    torch.testing.assert_close(timings[3][1], ordered, rtol=1e-3, atol=1e-4)
+    order = ordered.abs().flatten().argsort(descending=True)[: options.heads].tolist()
     units = [Unit(recovery.heads[place]) for place in order]
     lost = [1 - recovery.without([unit]).share for unit in units]
     recovery.around([])
     restored = [recovery.kept([unit]).share for unit in units]
     rows: Rows = []
-    for at, (seconds, found) in zip(POINTS, timings):
-        estimates, ranked = [found.of(unit) for unit in units], found.units("heads")
+    for (way, at), (seconds, found) in zip(WAYS, timings):
+        flat = found.flatten()
+        ranked = [Unit(recovery.heads[at]) for at in flat.argsort(descending=True).tolist()]
         low, high = 0, len(ranked)
         while high - low > 1:
             middle = (low + high) // 2
             enough = recovery.kept(ranked[:middle]).share >= 0.9
             low, high = (low, middle) if enough else (middle, high)
+        estimates = flat[order].tolist()
         rows.append(
             {
                 "model": name,
+                "estimate": way,
                 "a": ", ".join(f"{share:g}" for share in at),
                 "removals": rank_correlation(estimates, lost),
                 "restorings": rank_correlation(estimates, restored),
                 "top": high,
-                "passes": len(at),
+                "passes": len(at) * (model.cfg.n_layers if way == "drops" else 1),
                 "seconds": seconds,
             }
         )
@@ -63,7 +172,11 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
 main = benchmark(
     __doc__,
     lambda options: [row for name in options.models for row in of_model(name, options)],
-    {"models": ["equations", "k-hop-7", "smollm2"], "examples": 24, "heads": 100},
+    {
+        "models": ["equations", "k-hop-7", "smollm2", "smollm2-repeated"],
+        "examples": 24,
+        "heads": 100,
+    },
     quick={"models": ["equations"], "examples": 8, "heads": 4},
 )
 
