@@ -112,7 +112,10 @@ def _drawn(way: str, task: Any) -> Metric:
     draw = torch.Generator().manual_seed(0)
 
     def metric(outputs: Tensor, batch: Any) -> Tensor:
-        logits = task.logits(outputs, batch).flatten(0, -2)
+        if hasattr(task, "logits"):
+            logits = task.logits(outputs, batch).flatten(0, -2)
+        else:  # of a text: of all acceptable answers
+            logits = task.answers(outputs, batch)[:, 0, 0].gather(-1, batch.targets[:, 0])
         if way == "curvature":
             signs = torch.randint(2, logits.shape, generator=draw).to(logits) * 2 - 1
             return (logits * signs).sum(-1)
