@@ -1,5 +1,6 @@
 """Circuits by attention from a counterfactual prompt."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -9,7 +10,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head
-from retrieval_interp.circuits.counterfactual.explain import explain
+from retrieval_interp.circuits.counterfactual.explain import explain, head_name
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
 from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery
 from retrieval_interp.circuits.counterfactual.units import (
@@ -20,8 +21,11 @@ from retrieval_interp.circuits.counterfactual.units import (
     losing,
 )
 from retrieval_interp.circuits.counterfactual.why import propose
+from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits.known import TOKEN, split
 from retrieval_interp.tasks import InputError
+from tests.random_models import random_heads
 from tests.test_language_model import by_hand
 from tests.tiny_tokenizers import byte_pairs
 
@@ -170,6 +174,43 @@ def test_shipped_models_keep_what_their_circuits_say(name, paths):
         assert later.unit.head == (2, 0) and one.side == "query" and not rest
         assert one.when_cut < 0.1 < 0.9 < one.attention
         assert "enables L4.H0" in str(found) and "looks at B of A->B" in str(found)
+
+
+@pytest.mark.parametrize("index", range(0, 24, 2))
+def test_compiled_models_keep_the_paths_that_depend_on_the_question(index):
+    task = ri.RetrievalTask(steps=1 + index % 6, dim=8, tokens="unit")
+    layers = causal_depth(task.steps) + index // 6
+    built = ri.compile_circuit(
+        random_heads(task, layers, seed=index, extras=False), task, n_layers=layers
+    )
+    found = ri.why(built.model, task, controls=0, seed=index)
+    names = {f"{path}" for path in built.carrying | built.enabling if path.path.dest == 0}
+    assert {unit.text() for unit in found.levels[-1].units} == names and not found.unfinished
+
+
+def test_heads_that_stand_in_for_each_other_are_told():
+    """Of three copies, two of which outvote the third, the model can lose any one."""
+    task = ri.RetrievalTask(steps=3, dim=8, tokens="unit")
+    draws = (random_heads(task, 3, seed, extras=False) for seed in itertools.count(1000))
+    first, *others = next(rules for rules in draws if rules[0].query == TOKEN)
+    built = ri.compile_circuit([*split(first, [1, 2]), *others], task, n_layers=3)
+    found = ri.why(built.model, task, controls=0, keep=0.3)
+    several = [heads for heads in found.needed if len(heads) > 1]
+    assert [len(heads) for heads in several] == [2]
+    assert {head.layer for head in several[0]} == {0} and "one of L0.H" in found.finding
+
+
+def test_heads_that_look_at_the_answer_are_named():
+    names = ["Ann", "Bob", "Cid", "Dan"]
+    tokenizer = byte_pairs([f"to {name} and" for name in names] * 9 + [SENTENCE], vocab_size=400)
+    sentence = "When {S1} and {IO} went to the store, {S2} gave a drink to"
+    fillings = {"IO": names, "S1": names, "S2": "S1"}
+    task = ri.TemplateTask([sentence], fillings, answer="IO", wrong="S1", tokenizer=tokenizer)
+    end, again, first, answer = (task.roles.index(name) for name in ("END", "S2", "S1", "IO"))
+    batch = task.sample(4)
+    kinds = [head_name(ri.RolePath(*path), task, batch) for path in ((end, answer), (end, first))]
+    assert kinds == ["mover head", ""]
+    assert head_name(ri.RolePath(again, first), task, batch) == "duplicate-token head"
 
 
 def test_the_workbench_shows_the_same():

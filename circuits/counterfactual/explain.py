@@ -2,7 +2,8 @@
 
 For each level: what its units recover, what everything but them recovers, and what random sets of
 as many units do. For each unit of the last level: what is lost without it, and which later units
-attend elsewhere then, because of their queries or of their keys.
+attend elsewhere then, because of their queries or of their keys. For the whole model: which heads
+it cannot do without, by themselves or as the last of several.
 """
 
 import random
@@ -24,7 +25,9 @@ from retrieval_interp.circuits.counterfactual.search import (
     Share,
 )
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, keeping
+from retrieval_interp.circuits.discovery.redundancy import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
+from retrieval_interp.circuits.flow import listed
 from retrieval_interp.circuits.hooks import Hooked, ablated, is_causal, pattern_hook_name
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.means import mean_attention
@@ -77,6 +80,7 @@ class Explanation:
     levels: tuple[LevelScore, ...]
     control: tuple[float, ...]  # what random sets of as many units of the last level recover
     units: tuple[UnitScore, ...]
+    needed: tuple[tuple[Head, ...], ...]  # any one of each set suffices, the model cannot lose all
     circuit: Circuit  # of the last level
     decided_on: int  # examples
     runs: int
@@ -119,6 +123,15 @@ class Explanation:
                 f"The best of {len(self.control)} random sets of as many recovers "
                 f"{max(0.0, self.control[-1]):.0%}."
             )
+        if self.needed:
+            single = [str(heads[0]) for heads in self.needed if len(heads) == 1]
+            several = [
+                f"one of {listed(list(map(str, heads)), 'or')}"
+                for heads in self.needed
+                if len(heads) > 1
+            ]
+            needed = listed(single + several, "and")
+            said.append(f"For {self.keep:.0%} the whole model needs {needed}.")
         if self.unfinished:
             said.append(f"{self.unfinished[0].upper()}{self.unfinished[1:]}.")
         if len(self.batch) == 1:
@@ -196,6 +209,7 @@ def explain(
     )
     units: tuple[Unit, ...] = ()
     control, scores = list[float](), list[UnitScore]()
+    needed = list[tuple[Head, ...]]()
     missing = [search.missing] if search.missing else []
     if search.levels:
         last, units = search.levels[-1], search.levels[-1].units
@@ -206,6 +220,8 @@ def explain(
                 scores.append(score)
             for share in _control(few, last, controls, random.Random(seed), progress):
                 control.append(share)
+            for heads in progress(_needed(search, few), "leaving out several"):
+                needed.append(heads)
         except OutOfTime:
             left = f"{len(scores)} of {len(units)} {last.name} were left out"
             missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")
@@ -219,6 +235,7 @@ def explain(
         levels,
         tuple(sorted(control)),
         tuple(scores),
+        tuple(needed),
         keeping(recovery.empty, recovery.heads, units),
         len(search.recovery.batch),
         search.recovery.runs + recovery.runs,
@@ -239,6 +256,29 @@ def _control(
     size = min(len(level.units), len(every))
     sets = [draw.sample(every, size) for _ in range(count)]
     yield from (recovery.kept(each).share for each in progress(sets, f"random {level.name}"))
+
+
+def _needed(search: KeepSearch, telling: Recovery) -> Iterator[tuple[Head, ...]]:
+    """Smallest sets of heads that the model cannot lose together, of which any one suffices.
+
+    Found on examples that decide, and returned if they are so on the others too.
+    """
+    estimates, keep = search.estimates, search.keep
+    assert estimates is not None
+    deciding = Recovery(search.model, search.task, search.recovery.batch[:_QUICK])
+    deciding.deadline = telling.deadline
+    for recovery in (deciding, telling):
+        recovery.around(None)
+    bring = [unit for unit in estimates.units("heads") if estimates.of(unit) > 0]
+    for units in minimal_sets(bring, lambda lost: deciding.needs(lost, keep) is True):
+        fewer = [[other for other in units if other != unit] for unit in units if len(units) > 1]
+        sure = [
+            recovery.needs(units, keep) is True
+            and all(recovery.needs(some, keep) is False for some in fewer)
+            for recovery in (deciding, telling)
+        ]
+        if all(sure):
+            yield tuple(sorted(unit.head for unit in units))
 
 
 def _unit_scores(
@@ -268,7 +308,7 @@ def _unit_scores(
         yield UnitScore(
             unit,
             path,
-            path_kind(path.path, batch) if path else "",
+            head_name(path.path, search.task.task, batch) if path else "",
             float(own[path.head][path.path]) if path else float("nan"),
             float(other[path.head][path.path]) if path else float("nan"),
             estimates.of(unit) if estimates else float("nan"),
@@ -289,6 +329,16 @@ def _main_path(unit: Unit, change: Tensor, batch: Batch, causal: bool) -> HeadPa
     paths = [p for p in allowed_paths(batch, causal) if unit.dest in (None, p.dest)]
     best = max(paths, key=lambda path: float(change[unit.head][path]), default=None)
     return None if best is None else HeadPath(unit.head, best)
+
+
+def head_name(path: RolePath, task: Task, batch: Batch) -> str:
+    """What a head with this path is commonly called, or nothing."""
+    found, at = path_kind(path, batch), batch.roles[:, 0, path.src]
+    if found or batch.tokens is None or not hasattr(task, "tokenizer"):
+        return found
+    there = batch.tokens.gather(1, at.clamp(min=0)[:, None])[:, 0]
+    answers = batch.targets.flatten(1)[:, 0]  # the tokens of texts' answers, the correct one first
+    return "mover head" if bool(((at < 0) | (there == answers)).all()) else ""
 
 
 def _enabled(

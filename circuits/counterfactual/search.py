@@ -72,9 +72,10 @@ class Recovery:
         self.runs += 1
         return -self.scorer.losses(circuit)[:, 0]
 
-    def around(self, units: Sequence[Unit]) -> None:
-        """Run only what differs from these units being kept, from now on."""
-        self.scorer.rebase(keeping(self.empty, self.heads, units))
+    def around(self, units: Sequence[Unit] | None) -> None:
+        """Run only what differs from these units being kept (None: all), from now on."""
+        kept = self.empty if units is None else keeping(self.empty, self.heads, units)
+        self.scorer.rebase(kept)
 
     def kept(self, units: Sequence[Unit]) -> Share:
         """What is recovered by keeping these units."""
@@ -92,9 +93,21 @@ class Recovery:
 
     def holds(self, units: Sequence[Unit], keep: float) -> bool:
         """Whether these units keep the asked share, by two standard errors."""
-        found = self.metric(keeping(self.empty, self.heads, units))
-        excess = (found - self.nothing) - keep * (self.intact - self.nothing)
-        return float(excess.mean()) >= 2 * standard_error(excess)
+        return self._side(keeping(self.empty, self.heads, units), keep) > 0
+
+    def needs(self, units: Sequence[Unit], keep: float) -> bool | None:
+        """Whether the model without these units falls below the share; None if that is not clear.
+
+        Both by two standard errors.
+        """
+        side = self._side(losing(self.empty, units), keep)
+        return None if side == 0 else side < 0
+
+    def _side(self, circuit: Circuit, keep: float) -> int:
+        """On which side of the share a circuit is, 1 or -1, or 0 within two standard errors."""
+        excess = (self.metric(circuit) - self.nothing) - keep * (self.intact - self.nothing)
+        mean, margin = float(excess.mean()), 2 * standard_error(excess)
+        return (mean >= margin) - (mean <= -margin)
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,8 @@ class Estimates(NamedTuple):
         """
         values: Tensor = getattr(self, level)
         some = values != 0 if level == "paths" else torch.ones_like(values, dtype=torch.bool)
-        for head, *roles in (unit[: LEVELS.index(level)] for unit in within):
-            some[(*head, *roles)] = True
+        for unit in within:
+            some[(*unit.head, *unit[1 : LEVELS.index(level)])] = True
         places = some.nonzero()
         order = values[some].argsort(descending=True, stable=True)
         return [Unit(Head(at, head), *roles) for at, head, *roles in places[order].tolist()]

@@ -57,6 +57,7 @@ def why_to_dict(found: Explanation) -> dict[str, Any]:
             "unfinished": found.unfinished,
             "runs": found.runs,
             "random": list(found.control),
+            "needed": [[str(head) for head in heads] for heads in found.needed],
             "levels": [
                 {
                     "level": level.name,
