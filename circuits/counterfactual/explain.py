@@ -269,8 +269,8 @@ def _needed(search: KeepSearch, telling: Recovery) -> Iterator[tuple[Head, ...]]
     deciding.deadline = telling.deadline
     for recovery in (deciding, telling):
         recovery.around(None)
-    bring = [unit for unit in estimates.units("heads") if estimates.of(unit) > 0]
-    for units in minimal_sets(bring, lambda lost: deciding.needs(lost, keep) is True):
+    heads = estimates.units("heads")
+    for units in minimal_sets(heads, lambda lost: deciding.needs(lost, keep) is True):
         fewer = [[other for other in units if other != unit] for unit in units if len(units) > 1]
         sure = [
             recovery.needs(units, keep) is True
