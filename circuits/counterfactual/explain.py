@@ -2,8 +2,8 @@
 
 For each level: what its units recover, what everything but them recovers, and what random sets of
 as many units do. For each unit of the last level: what is lost without it, and which later units
-attend elsewhere then, because of their queries or of their keys. For the whole model: which heads
-it cannot do without, by themselves or as the last of several.
+attend elsewhere then, because of their queries or of their keys. For the intact model: which of
+these paths it needs, in one head or in one of several.
 """
 
 import random
@@ -19,7 +19,6 @@ from retrieval_interp.circuits.attention import attention_along, attention_by_ro
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.search import (
     KeepSearch,
-    Level,
     OutOfTime,
     Recovery,
     Share,
@@ -40,7 +39,9 @@ from retrieval_interp.tasks.training_task import counted
 _QUICK = 16  # examples of random sets
 _SEEN = 8  # examples on which it is seen who enables whom
 _DROP = 0.1  # least attention that a later path has to lose
+_CUT = 0.05  # least difference in attention of paths that are cut
 Seen = dict[str, dict[int, Tensor]]  # queries, keys, own and used patterns by layer
+Needed = tuple[HeadPath, ...]  # a role path in heads of which any one suffices, but not none
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Explanation:
     levels: tuple[LevelScore, ...]
     control: tuple[float, ...]  # what random sets of as many units of the last level recover
     units: tuple[UnitScore, ...]
-    needed: tuple[tuple[Head, ...], ...]  # any one of each set suffices, the model cannot lose all
+    needed: tuple[Needed, ...]  # in the intact model
     circuit: Circuit  # of the last level
     decided_on: int  # examples
     runs: int
@@ -124,14 +125,13 @@ class Explanation:
                 f"{max(0.0, self.control[-1]):.0%}."
             )
         if self.needed:
-            single = [str(heads[0]) for heads in self.needed if len(heads) == 1]
-            several = [
-                f"one of {listed(list(map(str, heads)), 'or')}"
-                for heads in self.needed
-                if len(heads) > 1
+            names = self.task.role_names
+            needed = [
+                f"{'one of ' if paths[1:] else ''}{listed([str(p.head) for p in paths], 'or')} "
+                f"{paths[0].path.text(names)}"
+                for paths in self.needed
             ]
-            needed = listed(single + several, "and")
-            said.append(f"For {self.keep:.0%} the whole model needs {needed}.")
+            said.append(f"For {self.keep:.0%} the whole model needs {listed(needed, 'and')}.")
         if self.unfinished:
             said.append(f"{self.unfinished[0].upper()}{self.unfinished[1:]}.")
         if len(self.batch) == 1:
@@ -207,24 +207,23 @@ def explain(
         )
         for level in search.levels
     )
-    units: tuple[Unit, ...] = ()
-    control, scores = list[float](), list[UnitScore]()
-    needed = list[tuple[Head, ...]]()
+    units = search.levels[-1].units if search.levels else ()
+    control, scores, needed = list[float](), list[UnitScore](), list[Needed]()
     missing = [search.missing] if search.missing else []
-    if search.levels:
-        last, units = search.levels[-1], search.levels[-1].units
-        few = Recovery(model, task, batch[:_QUICK])
-        few.deadline = recovery.deadline = search.deadline
-        try:
-            for score in _unit_scores(model, search, recovery, units, progress):
-                scores.append(score)
-            for share in _control(few, last, controls, random.Random(seed), progress):
-                control.append(share)
-            for heads in progress(_needed(search, few), "leaving out several"):
-                needed.append(heads)
-        except OutOfTime:
-            left = f"{len(scores)} of {len(units)} {last.name} were left out"
-            missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")
+    few = Recovery(model, task, batch[:_QUICK])
+    few.deadline = recovery.deadline = search.deadline
+    means = mean_attention(model, batch).cpu(), _counterfactual_means(batch)
+    try:
+        for score in _unit_scores(search, recovery, units, *means, progress):
+            scores.append(score)
+        for each in progress(_random_sets(few, search, controls, seed), "random sets"):
+            control.append(few.kept(each).share)
+        paths = dict.fromkeys(score.path.path for score in scores if score.path is not None)
+        for path in progress(list(paths), "cutting paths in all heads"):
+            needed += _needed(search, few, path, means[0] - means[1])
+    except OutOfTime:
+        left = f"{len(scores)} of {len(units)} {search.levels[-1].name} were left out"
+        missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")
     return Explanation(
         task.task,
         batch,
@@ -243,54 +242,63 @@ def explain(
     )
 
 
-def _control(
-    recovery: Recovery, level: Level, count: int, draw: random.Random, progress: Progress
-) -> Iterator[float]:
-    """What random sets of as many units recover."""
+def _counterfactual_means(batch: Batch) -> Tensor:
+    layers = batch.counterfactual.unbind(1) if batch.counterfactual is not None else ()
+    return torch.stack([attention_by_role(each, batch.roles)[0] for each in layers]).cpu()
+
+
+def _random_sets(
+    recovery: Recovery, search: KeepSearch, count: int, seed: int
+) -> Iterator[list[Unit]]:
+    """Sets of as many units as the last level has."""
+    if not search.levels:
+        return
+    level, draw = search.levels[-1], random.Random(seed)
     paths, heads = allowed_paths(recovery.batch, is_causal(recovery.model)), recovery.heads
     every = {
         "heads": [Unit(head) for head in heads],
         "rows": [Unit(head, dest) for head in heads for dest in {p.dest for p in paths}],
         "paths": [Unit(head, *path) for head in heads for path in paths],
     }[level.name]
-    size = min(len(level.units), len(every))
-    sets = [draw.sample(every, size) for _ in range(count)]
-    yield from (recovery.kept(each).share for each in progress(sets, f"random {level.name}"))
+    for _ in range(count):
+        yield draw.sample(every, min(len(level.units), len(every)))
 
 
-def _needed(search: KeepSearch, telling: Recovery) -> Iterator[tuple[Head, ...]]:
-    """Smallest sets of heads that the model cannot lose together, of which any one suffices.
+def _needed(
+    search: KeepSearch, telling: Recovery, path: RolePath, change: Tensor
+) -> Iterator[Needed]:
+    """Smallest sets of heads of whose paths the intact model needs one.
 
     Found on examples that decide, and returned if they are so on the others too.
     """
     estimates, keep = search.estimates, search.keep
-    assert estimates is not None
+    heads = [head for head in telling.heads if abs(float(change[head][path])) >= _CUT]
+    units = [Unit(head, *path) for head in heads]
+    if estimates is not None:
+        units.sort(key=estimates.of, reverse=True)
     deciding = Recovery(search.model, search.task, search.recovery.batch[:_QUICK])
     deciding.deadline = telling.deadline
     for recovery in (deciding, telling):
         recovery.around(None)
-    heads = estimates.units("heads")
-    for units in minimal_sets(heads, lambda lost: deciding.needs(lost, keep) is True):
-        fewer = [[other for other in units if other != unit] for unit in units if len(units) > 1]
-        sure = [
-            recovery.needs(units, keep) is True
+    for needed in minimal_sets(units, lambda lost: deciding.needs(lost, keep) is True):
+        fewer = [[other for other in needed if other != unit] for unit in needed if needed[1:]]
+        if all(
+            recovery.needs(needed, keep) is True
             and all(recovery.needs(some, keep) is False for some in fewer)
             for recovery in (deciding, telling)
-        ]
-        if all(sure):
-            yield tuple(sorted(unit.head for unit in units))
+        ):
+            yield tuple(sorted(HeadPath(unit.head, path) for unit in needed))
 
 
 def _unit_scores(
-    model: Any,
     search: KeepSearch,
     recovery: Recovery,
     units: Sequence[Unit],
+    own: Tensor,
+    other: Tensor,
     progress: Progress,
 ) -> Iterator[UnitScore]:
-    batch, estimates = recovery.batch, search.estimates
-    own = mean_attention(model, batch).cpu()
-    other = _counterfactual_means(batch)
+    model, batch, estimates = search.model, recovery.batch, search.estimates
     paths = {unit: _main_path(unit, own - other, batch, is_causal(model)) for unit in units}
     recovery.around(units)
     few = batch[:_SEEN]
@@ -315,11 +323,6 @@ def _unit_scores(
             recovery.kept(rest) if rest else Share(0.0, 0.0),
             enables,
         )
-
-
-def _counterfactual_means(batch: Batch) -> Tensor:
-    layers = batch.counterfactual.unbind(1) if batch.counterfactual is not None else ()
-    return torch.stack([attention_by_role(each, batch.roles)[0] for each in layers]).cpu()
 
 
 def _main_path(unit: Unit, change: Tensor, batch: Batch, causal: bool) -> HeadPath | None:

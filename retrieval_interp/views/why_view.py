@@ -57,7 +57,7 @@ def why_to_dict(found: Explanation) -> dict[str, Any]:
             "unfinished": found.unfinished,
             "runs": found.runs,
             "random": list(found.control),
-            "needed": [[str(head) for head in heads] for heads in found.needed],
+            "needed": [[path.text(names) for path in paths] for paths in found.needed],
             "levels": [
                 {
                     "level": level.name,
