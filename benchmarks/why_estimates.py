@@ -16,8 +16,9 @@ gives the gradient g of the metric by every pattern. The ways to estimate a head
 - `curvature`: half the mean square of (P - P') g, g for random signs of the answers' logits.
 
 Estimates are compared (Spearman) with exact runs of the heads with the largest mean estimates:
-removing one from the intact model, and restoring one where nothing else is kept. `top` is how many
-heads of the ranking recover 90%.
+removing one from the intact model, and restoring one where nothing else is kept. `sum` is that of
+all heads' estimates as a share of what the counterfactual takes away: at a = 1 it tells a saturated
+model, whose slopes say little. `top` is how many heads of the ranking recover 90%.
 """
 
 import argparse
@@ -164,6 +165,7 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
                 "a": ", ".join(f"{share:g}" for share in at),
                 "removals": rank_correlation(estimates, lost),
                 "restorings": rank_correlation(estimates, restored),
+                "sum": float(found.sum()) / recovery.gap,
                 "top": high,
                 "passes": len(at) * (model.cfg.n_layers if way == "drops" else 1),
                 "seconds": seconds,
