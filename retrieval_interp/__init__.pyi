@@ -24,7 +24,7 @@ from retrieval_interp.circuits import why as why
 from retrieval_interp.circuits import with_counterfactual as with_counterfactual
 from retrieval_interp.circuits.circuit import circuit_diff as circuit_diff
 from retrieval_interp.circuits.circuit import circuit_text as circuit_text
-from retrieval_interp.circuits.counterfactual.explain import Explanation as Explanation
+from retrieval_interp.circuits.counterfactual.explanation import Explanation as Explanation
 from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow import describe_flow as describe_flow
 from retrieval_interp.circuits.known import compile_circuit as compile_circuit

@@ -389,8 +389,10 @@ def test_the_command_explains(run_command_in_process, tmp_path):
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 100
     data = json.loads((tmp_path / "why.json").read_text())
-    assert data["levels"][-1]["kept"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
-    assert data["levels"][-1]["recovered"] > 0.9 and "L2.H0" in done.stdout
+    assert data["levels"][-1]["units"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
+    assert data["levels"][-1]["kept"]["share"] > 0.9 and "L2.H0" in done.stdout
+    assert data["units"][0]["enables"][0]["path"] == "L4.H0 s0<-s4"
+    assert data["needed"] == [["L2.H0 s0<-s2"], ["L4.H0 s0<-s4"]]
     assert (tmp_path / "why.html").read_text().count("<tr data-path=") == 2
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.counterfactual.explain import Explanation, explain
+from retrieval_interp.circuits.counterfactual.explain import explain
+from retrieval_interp.circuits.counterfactual.explanation import Explanation
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
 from retrieval_interp.circuits.counterfactual.search import KeepSearch
 from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask

@@ -1,13 +1,16 @@
 """Why a model answers as it does: what keeps its own attention, as a page, text and JSON."""
 
 import uuid
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
-from retrieval_interp.circuits.counterfactual.explain import Explanation
-from retrieval_interp.circuits.counterfactual.units import MetricTask
+from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
+from retrieval_interp.circuits.counterfactual.search import Share
+from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
@@ -18,7 +21,6 @@ from retrieval_interp.views.page import View, circuitsvis_script, render, unesca
 from retrieval_interp.views.score_text import finite
 from retrieval_interp.views.tables import wrapped
 
-LEVELS = ("", "kept", "recovered", "all but these")
 UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
 
 
@@ -42,56 +44,28 @@ def why_text(found: Explanation, width: int | None = None) -> str:
 
 
 def why_to_dict(found: Explanation) -> dict[str, Any]:
-    """All numbers as JSON data."""
-    names = found.task.role_names
-    data: dict[str, Any] = finite(
-        {
-            "task": found.task.to_dict(),
-            "description": found.task.description,
-            "examples": len(found.batch),
-            "decided_on": found.decided_on,
-            "keep": found.keep,
-            "metric": found.metric_name,
-            "intact": found.intact.loss,
-            "nothing_kept": found.nothing.loss,
-            "unfinished": found.unfinished,
-            "runs": found.runs,
-            "random": list(found.control),
-            "needed": [[path.text(names) for path in paths] for paths in found.needed],
-            "levels": [
-                {
-                    "level": level.name,
-                    "kept": [unit.text(names) for unit in level.units],
-                    "recovered": level.kept.share,
-                    "recovered_se": level.kept.se,
-                    "complement": level.complement.share,
-                }
-                for level in found.levels
-            ],
-            "units": [
-                {
-                    "unit": score.unit.text(names),
-                    "path": score.path and score.path.text(names),
-                    "kind": score.kind,
-                    "attention": score.attention,
-                    "counterfactual_attention": score.other,
-                    "estimate": score.estimate,
-                    "recovered_without": score.without.share,
-                    "enables": [
-                        {
-                            "path": each.path.text(names),
-                            "side": each.side,
-                            "attention": each.attention,
-                            "when_lost": each.when_cut,
-                        }
-                        for each in score.enables
-                    ],
-                }
-                for score in found.units
-            ],
-        }
-    )
-    return data
+    """All numbers as JSON data, under the names that they have in `Explanation`."""
+    numbers = {
+        field.name: _plain(getattr(found, field.name), found.task.role_names)
+        for field in fields(found)
+        if field.name not in ("task", "batch", "other", "circuit")
+    }
+    data: dict[str, Any] = finite(numbers)
+    about = {"description": found.task.description, "metric": found.metric_name}
+    return {"task": found.task.to_dict(), **about, "examples": len(found.batch), **data}
+
+
+def _plain(value: Any, names: Sequence[str]) -> Any:
+    """Records and numbers as JSON data; units and paths as text."""
+    if isinstance(value, (Unit, HeadPath)):
+        return value.text(names)
+    if isinstance(value, Share):
+        return value._asdict()
+    if isinstance(value, tuple):
+        return [_plain(each, names) for each in value]
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name), names) for each in fields(value)}
+    return value
 
 
 def why_view(found: Explanation, model: Any, example: int = 0) -> View:
@@ -128,8 +102,8 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         finding=found.finding,
         prompts=[" ".join(labels), " ".join(position_labels(model, found.task, other, 0))],
         drawing=unescaped(_drawing(found, task, model)),
-        level_header=LEVELS,
-        levels=_level_rows(found),
+        level_header=LEVEL_HEADER,
+        levels=found.level_rows,
         header=UNITS,
         rows=_unit_rows(found),
         keys=[(score.path or score.unit).text(names) for score in found.units],
@@ -163,18 +137,6 @@ def _drawing(found: Explanation, task: MetricTask, model: Any) -> str:
         when="it does not keep its own attention",
         notes={path: f"{score.without.share - whole:+.0%}" for path, score in scores.items()},
     )
-
-
-def _level_rows(found: Explanation) -> list[list[str]]:
-    return [
-        [
-            level.name,
-            f"{len(level.units)}",
-            f"{level.kept.share:.0%} +- {level.kept.se:.0%}",
-            f"{level.complement.share:.0%}",
-        ]
-        for level in found.levels
-    ]
 
 
 def _unit_rows(found: Explanation) -> list[list[str]]:
