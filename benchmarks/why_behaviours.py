@@ -17,6 +17,7 @@ from measure import Rows, benchmark, peak_bytes, timed
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.hooks import Hooked
+from retrieval_interp.views.why_view import why_drawing
 
 _WORDS = """
     apple baby bank beach bird boat body book box boy brain bread bridge brother bus cake
@@ -107,8 +108,9 @@ def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Rows:
         ask = partial(ri.why, model, task, counterfactual=counterfactual, **chosen)
         seconds, found = timed(ask)
         if options.pages and seed == options.seeds[0]:
-            view = ri.why_view(found, model)
-            view.save_html(Path(options.pages) / f"why-{name}.html")
+            ri.why_view(found, model).save_html(Path(options.pages) / f"why-{name}.html")
+            picture = Path(options.pages) / f"why-{name}.svg"
+            picture.write_text(why_drawing(found, model))
         last = found.levels[-1]
         rows.append(
             {

@@ -141,7 +141,7 @@ class Explanation:
             (
                 level.name,
                 f"{len(level.units)}",
-                f"{level.kept.share:.0%} +- {level.kept.se:.0%}",
+                f"{level.kept.share:.0%}" + (f" +- {level.kept.se:.0%}" if level.kept.se else ""),
                 f"{level.complement.share:.0%}",
             )
             for level in self.levels

@@ -84,7 +84,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
     some, other = found.batch.take([example]), found.other.take([example])
     labels = position_labels(model, found.task, some, 0)
     own = patterns_on(model, some)
-    names, task = found.task.role_names, MetricTask(found.task)
+    names = found.task.role_names
     heads = sorted({score.unit.head for score in found.units})
 
     def counterfactual(head: Head) -> Tensor:
@@ -101,7 +101,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         name=f"why-{uuid.uuid4().hex[:12]}",
         finding=found.finding,
         prompts=[" ".join(labels), " ".join(position_labels(model, found.task, other, 0))],
-        drawing=unescaped(_drawing(found, task, model)),
+        drawing=unescaped(why_drawing(found, model)),
         level_header=LEVEL_HEADER,
         levels=found.level_rows,
         header=UNITS,
@@ -113,7 +113,8 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
     return View(f"Why? {found.task.description}", html, why_text(found), found)
 
 
-def _drawing(found: Explanation, task: MetricTask, model: Any) -> str:
+def why_drawing(found: Explanation, model: Any) -> str:
+    """The paths of an explanation as SVG, layer by layer from the bottom."""
     paths: dict[Any, list[HeadPath]] = {}
     for score in found.units:
         if score.path is not None:
@@ -131,7 +132,7 @@ def _drawing(found: Explanation, task: MetricTask, model: Any) -> str:
         model.cfg.n_layers,
         order if len(order) <= _COLUMNS else [role for role in order if role in ends],
         {path: whole - score.without.share for path, score in scores.items()},
-        task,
+        MetricTask(found.task),
         {path: score.enables for path, score in scores.items()},
         found.batch,
         when="it does not keep its own attention",
