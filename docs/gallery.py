@@ -1,8 +1,8 @@
 """Make the pictures of README and the other pages: python docs/gallery.py [figures growth]
 
 Needs chromium; about a minute. With `figures` only those of reproduction.md, which are drawn from
-the package's checkpoints and result files, as `reproduce --figures` does; with `growth` only that
-of speed.md, from what `benchmarks/growth.py --json` has written.
+the package's checkpoints and result files; with `growth` only that of speed.md, from what
+`benchmarks/growth.py --json` has written.
 """
 
 import json
@@ -21,7 +21,6 @@ from growth import LABELS  # noqa: E402
 
 import retrieval_interp as ri  # noqa: E402
 from retrieval_interp.reproduce.evidence import Evidence  # noqa: E402
-from retrieval_interp.reproduce.gallery import figures as paper_figures  # noqa: E402
 from retrieval_interp.storage.files import write_whole  # noqa: E402
 from tests.browser import jupyter_lab, page_in_chromium, run_cell  # noqa: E402
 
@@ -48,8 +47,6 @@ def explorer(folder: Path) -> None:
         for path in ("s0<-s2", "s4<-s6"):
             explorer.locator(f".roles [data-path='L2.H0 {path}']").dblclick()
             explorer.locator(f".roles [data-path='L2.H0 {path}'].in").wait_for()
-        page.locator("canvas.example").hover(position={"x": 200, "y": 390})
-        page.wait_for_timeout(1500)
         explorer.screenshot(path=DOCS / "explorer.png")
 
 
@@ -71,10 +68,37 @@ def report(folder: Path) -> None:
 def figures(folder: Path) -> None:
     """The paper's figures 4 to 7 from our numbers."""
     evidence = Evidence(folder / "no runs")
+    grids = [evidence.grid(name)[0] for name in ("section7-ic", "section7-nonic")]
+    whole = [{"grid": grid["grid"], **row} for grid in grids for row in grid["depths"]]
+    for row in whole:
+        row |= {"up": row["max"] - row["mean"], "down": row["mean"] - row["min"]}
+    parts = [
+        {"layers": row["layers"], "symbol": symbol, "loss": loss}
+        for row in grids[0]["depths"]
+        for symbol, loss in zip(grids[0]["asked"], row["partial_losses"])
+    ]
+    style = {"x": "layers", "template": "plotly_white", "range_y": [0, None], "markers": True}
+    bars = {"error_y": "up", "error_y_minus": "down"}
+    drawn: dict[str, Any] = {
+        "figure-4-left": px.line(whole, y="mean", color="grid", **bars, **style),
+        "figure-4-right": px.line(parts, y="loss", color="symbol", **style),
+    }
+    for name in ("transformer-a", "transformer-b", "transformer-c"):
+        trained = evidence.trained(name)
+        drawn[f"figure-5-{name}"] = ri.draw_circuit(
+            trained.circuit,
+            trained.checkpoint.config.layers,
+            losses=trained.worth.ablated,
+            task=trained.checkpoint.task,
+            intact=trained.worth.combined_loss,
+            uninformed=trained.checkpoint.task.plateau,
+        )
+    series, _ = evidence.series("transformer-d")
+    drawn["figure-6-transformer-d"] = ri.loss_figure(series)
+    drawn["figure-7-transformer-d"] = ri.crossing_figure(series)
     with page_in_chromium(viewport={"width": 900, "height": 480}) as (page, _):
-        for name, figure in paper_figures(evidence):
-            if name.startswith("figure-") and not name.endswith(("6-small", "7-small")):
-                plot(folder, page, name, figure)
+        for name, figure in drawn.items():
+            plot(folder, page, name, figure)
 
 
 def growth(folder: Path) -> None:

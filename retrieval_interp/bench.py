@@ -47,7 +47,6 @@ from retrieval_interp.training import choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, role_maps
 from retrieval_interp.views.page import View, register_displays, render, unescaped
-from retrieval_interp.views.paper import paper_reports
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from retrieval_interp.views.tables import own_terminal_width, wrapped
@@ -467,12 +466,12 @@ class Workbench:
             L2.H0 s4<-s6 0.4 0.41
         """
         score, task = self._scored(controls, progress), self.task
-        width, reported = own_terminal_width(), paper_reports(task)
+        width = own_terminal_width()
         nothing = "Nothing is supposed yet: these are the intact model's numbers."
         note = "" if self.circuit.mechanisms else nothing
-        said = note or verdict(score, task, reported)
+        said = note or verdict(score, task)
         text = "\n".join([score_table(score, task, width), *wrapped(said, width or 100)])
-        parts = score_parts(score, self.model, task, self.order, self.batch, reported)
+        parts = score_parts(score, self.model, task, self.order, self.batch)
         html = render("scored.html", parts=parts, note=note, seed=self.seed)
         return View(f"Circuit of {self.name}", html, text, score)
 
@@ -499,12 +498,11 @@ class Workbench:
             self._scored(self._controls),
             self.model,
             self.task,
+            self.batch,
+            self.training,
             name=self.name,
             seed=self.seed,
             command=command,
-            training=self.training,
-            batch=self.batch,
-            reported=paper_reports(self.task),
         )
         write_whole(path, page)
         return path

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from retrieval_interp.reproduce.gallery import figures
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit
@@ -18,7 +19,6 @@ from retrieval_interp.model import ModelConfig
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
 from retrieval_interp.reproduce.evidence import Evidence, Worth
-from retrieval_interp.reproduce.gallery import figures
 from retrieval_interp.reproduce.table import table_markdown
 from retrieval_interp.tasks import InputError, RetrievalTask
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from retrieval_interp.views.paper import Reported, paper_reports
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, RolePath, parse_circuit
@@ -11,7 +12,6 @@ from retrieval_interp.circuits.circuit import suppose
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
 from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
-from retrieval_interp.views.paper import Reported, paper_reports
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,6 +76,38 @@ def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:
         raise InputError(f"--tolerance: expected a number above 0, found {tolerance}")
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed: expected 0 to 2^63 - 1, found {seed}")
+
+
+@dataclass(frozen=True)
+class MeasuringOptions:
+    """What all commands take that search a model on examples.
+
+    Attributes:
+        examples: how many examples to search on, and as many others to measure on.
+        seed: which examples.
+        time: seconds after which the search ends with the best so far; Ctrl-C ends it likewise.
+        device: auto, cpu or cuda.
+        json: write the numbers to this file.
+        report: write an HTML page that needs no network to this file.
+    """
+
+    examples: int = 512
+    seed: int = 0
+    time: float | None = None
+    device: str = "auto"
+    json: Path | None = None
+    report: Path | None = None
+
+    def check(
+        self,
+        inputs: Iterable[Path | None],
+        tolerance: float | None = None,
+        save_circuit: Path | None = None,
+    ) -> None:
+        """Check what can be known before libraries are loaded, which takes seconds."""
+        check_sampling(self.examples, self.seed, tolerance)
+        outputs = {"--json": self.json, "--report": self.report, "--save-circuit": save_circuit}
+        check_outputs(outputs, inputs)
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:

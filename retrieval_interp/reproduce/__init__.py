@@ -2,6 +2,4 @@
 
 evidence  where our numbers come from: shipped checkpoints and circuits, result files, finished runs
 claims    what the paper says, and what the evidence says about it;  table  both, as text and JSON
-heads     in what order the heads of the query emerge
-gallery   figures 4 to 7 and appendices C and D, from the same evidence
 """

@@ -1,14 +1,10 @@
-"""Do heads emerge one at a time, starting with an induction head (paper, section 9.2; C11)?
+"""What the paper claims, and what the evidence says about it."""
 
-The four conditions, and why they are these, are in docs/emergence.md.
-"""
-
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from retrieval_interp.circuits import HeadPath, RolePath
 from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
@@ -17,7 +13,6 @@ from retrieval_interp.emergence.series import (
     Crossing,
     Series,
     in_order,
-    interpolated_pairs,
     loss_emergence,
     paper_epochs,
     path_emergence,
@@ -26,74 +21,8 @@ from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained
 from retrieval_interp.sweep.findings import UNLEARNED, above_text
 from retrieval_interp.sweep.findings import order_text as losses_order_text
 from retrieval_interp.tasks import RetrievalTask
-from retrieval_interp.views.paper import FIRST_LAYER, PATHS, SUFFICIENT, range_text
-
-
-def heads_emerge(series: Series) -> tuple[str, bool]:
-    """Whether each condition holds, with the steps that decide it, and whether all four do."""
-    passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
-    passed.sort(key=lambda one: (one[0].step, one[1]))
-    moving = [one for one in passed if one[1].path.dest != one[1].path.src]
-    others = [one for one in moving if not joins_pair(one[1].path)]
-    first = [one for one in others if one[0].step == others[0][0].step]
-    task, losses = series.recipe.task, loss_emergence(series)
-    finders = {
-        name: next((one for one in others if _finds(one[1].path, place)), None)
-        for place, name in enumerate(task.asked, start=1)
-    }
-    crossings = {name: one and one[0] for name, one in finders.items()}
-    heads = {one[1].head for one in finders.values() if one is not None}
-    held = (
-        {path.path for _, path in first} == {RolePath(0, 2)},
-        len(heads) == len(finders),
-        in_order(crossings, task.steps_between),
-        in_order(losses, task.steps_between),
-    )
-    what = " and ".join(map(_text, first)) or "no path does"
-    if first and paper_epochs(series.recipe):
-        what += f", epoch {first[0][0].step / 8:.0f}"
-    if joined := next((one for one in moving if one[1].path == RolePath(2, 1)), None):
-        what += f"; its pair joined by {_text(joined)}"
-    start = moving[0][0].step if moving else math.inf
-    if before := [one for one in passed if one not in moving and one[0].step < start]:
-        listed = ", ".join(map(_text, before))
-        what += f"; before all others only positions that attend to themselves, {listed}"
-    missing = " or ".join(name for name, one in finders.items() if one is None)
-    found = ", ".join(f"{name} {_text(one)}" for name, one in finders.items() if one is not None)
-    pairs = interpolated_pairs(crossings, list(itertools.combinations(crossings, 2)))
-    close = "; ".join(map(" and ".join, pairs))
-    fell = ", ".join(f"{name} {at or 'never'}" for name, at in losses.items())
-    said = ["cannot be told" if one is None else "yes" if one else "no" for one in held]
-    text = (
-        f"Induction head first: {said[0]} ({what}). "
-        f"A head of the query for each symbol: {said[1]}"
-        f"{f', as none finds {missing}' if missing else ''}. "
-        f"In order: {said[2]} ({found or 'none'}"
-        f"{f'; {close} by interpolation alone' if close else ''}). "
-        f"Losses in order: {said[3]} ({fell})"
-    )
-    return text, all(held)
-
-
-def joins_pair(path: RolePath) -> bool:
-    """Whether it brings a pair's first element to its second."""
-    return path.dest > 0 and path.dest % 2 == 0 and path.src == path.dest - 1
-
-
-def _finds(path: RolePath, place: int) -> bool:
-    """Whether the query attends to a position that holds x_place.
-
-    That symbol is second in pair `place` and first in the next pair, which comes earlier in the
-    sequence. The query cannot find x_1 there, as nothing brings x_0 to that position.
-    """
-    holders = (2,) if place == 1 else (2 * place, 2 * place + 1)
-    return path.dest == 0 and path.src in holders
-
-
-def _text(one: tuple[Crossing, HeadPath]) -> str:
-    crossing, path = one
-    return f"{path} by {crossing.by}" if crossing.after is None else f"{path} at {crossing}"
-
+from retrieval_interp.tasks.structured import from_data
+from retrieval_interp.views.score_text import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
 LEARNED = 0.01  # section 8.2: validation MSE of A, B and C (C6)
@@ -104,44 +33,33 @@ MODULE = "python -m retrieval_interp"
 ALL = ("transformer-a", "transformer-b", "transformer-c", "small")
 
 
-@dataclass(frozen=True)
-class Row:
-    """A claim and our number."""
+class Found(NamedTuple):
+    """One of our numbers, or what would make it."""
 
-    id: str  # C2 to C11
-    claim: str
-    where: str  # in the paper
-    paper: str  # the paper's number
-    ours: str  # our number; empty if nothing was run
-    scale: str  # how our run's size compares with the paper's
-    command: str  # makes our number
-    verdict: Verdict
-    source: str  # what our number was computed or read from
-    rule: str = ""  # how the verdict is reached, if the paper's number does not say it
+    run: str  # what it comes from, in short
+    scale: str  # how the run's size compares with the paper's
+    command: str  # makes the number
+    ours: str = ""
+    verdict: Verdict = "not run"
 
 
 Answer = tuple[str, bool]  # our number in words, and whether it agrees with the paper's
-Found = Iterator[tuple[str, str, str, Verdict, str]]  # a row from `ours` to `source`
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, and what finds our rows."""
+    """What the paper says, and what finds our numbers."""
 
     claim: str
     where: str
     paper: str
-    find: Callable[[Evidence], Found]
-    rule: str = ""
+    find: Callable[[Evidence], Iterator[Found]]
+    rule: str = ""  # how the verdict is reached, if the paper's number does not say it
 
 
-def judge(evidence: Evidence, only: Sequence[str] = ()) -> list[Row]:
-    """The rows of some claims, by default of all."""
-    return [
-        Row(name, claim.claim, claim.where, claim.paper, *found, claim.rule)
-        for name, claim in ((name, CLAIMS[name]) for name in only or CLAIMS)
-        for found in claim.find(evidence)
-    ]
+def judge(evidence: Evidence, only: Sequence[str] = ()) -> dict[str, list[Found]]:
+    """What was found on some claims, by default on all."""
+    return {name: list(CLAIMS[name].find(evidence)) for name in only or CLAIMS}
 
 
 def _verdict(agrees: bool, smaller: bool = False) -> Verdict:
@@ -150,7 +68,7 @@ def _verdict(agrees: bool, smaller: bool = False) -> Verdict:
     return "reproduced at smaller scale" if smaller else "reproduced"
 
 
-def _depth(_: Evidence) -> Found:
+def _depth(_: Evidence) -> Iterator[Found]:
     holds = all(
         causal_depth(d) == least_depth(d, causal=True) >= least_depth(d, causal=False)
         and least_depth(d, causal=False) >= paper_bound(d)
@@ -159,35 +77,38 @@ def _depth(_: Evidence) -> Found:
     sharper = "; ".join(
         f"D = {d}: bound {paper_bound(d)}, least {causal_depth(d)}" for d in (1, 3, 4, 16)
     )
-    yield (
-        f"holds for D = 1..16, and is not tight: {sharper} with the causal mask",
-        "simulated for D = 1..16; proofs in docs/depth.md",
+    yield Found(
+        "simulated for D = 1..16",
+        "proofs in docs/depth.md",
         f"{MODULE} bound --steps 1 3 4 16",
+        f"holds for D = 1..16, and is not tight: {sharper} with the causal mask",
         _verdict(holds),
-        "retrieval_interp.circuits.flow",
     )
 
 
 # Section 7
 
 
-def _of_grid(name: str, say: Callable[[dict[str, Any]], Answer], evidence: Evidence) -> Found:
-    summary = evidence.grid(name)
-    if summary is None:
+def _of_grid(
+    name: str, say: Callable[[dict[str, Any]], Answer], evidence: Evidence
+) -> Iterator[Found]:
+    found = evidence.grid(name)
+    if found is None:
         command = f"{MODULE} sweep --grid {name} --out {evidence.runs / name}"
-        yield "", PAPER_SCALE, command, "not run", ""
-    else:
-        ours, agrees = say(summary)
-        full = summary["scale"] == "full" and summary["finished"] == summary["cells"]
-        scale, verdict = PAPER_SCALE if full else _grid_scale(summary), _verdict(agrees, not full)
-        yield ours, scale, summary["command"], verdict, f"{name}.json"
+        yield Found(PAPER_SCALE, "", command)
+        return
+    summary, command = found
+    ours, agrees = say(summary)
+    full = summary["scale"] == "full" and summary["finished"] == summary["cells"]
+    run, scale = (PAPER_SCALE, "") if full else (summary["scale"], _grid_scale(summary))
+    yield Found(run, scale, command, ours, _verdict(agrees, not full))
 
 
 def _grid_scale(summary: dict[str, Any]) -> str:
     recipe = summary["recipe"]
     task, model = recipe["task"], recipe["model"]
     return (
-        f"{summary['scale']}: {summary['finished']} of {summary['cells']} runs, "
+        f"{summary['finished']} of {summary['cells']} runs, "
         f"D = {task['steps']}, {recipe['steps']} steps of {recipe['batch']}, d_model "
         f"{model['d_model']}, {model['heads']} head{'s' if model['heads'] > 1 else ''}, MLPs "
         f"{'on' if model['mlp'] else 'off'}, base {task['base']:g}"
@@ -223,32 +144,20 @@ def _later_needs_depth(summary: dict[str, Any]) -> Answer:
 
 def _of_models(
     names: Sequence[str], say: Callable[[Trained], Answer], evidence: Evidence, trains: bool = False
-) -> Found:
+) -> Iterator[Found]:
     """The command of a row finds the circuit, or trains the transformer."""
     for name in names:
         trained = evidence.trained(name)
         if trained is None:
             command = f"{MODULE}.train --preset {name} --out {evidence.runs / name}"
-            yield "", name, command, "not run", ""
-        else:
-            paper = PAPER["transformer-a" if name == "small" else name]
-            ours, agrees = say(trained)
-            scale, smaller = _model_scale(trained.recipe, paper)
-            command = f"{MODULE}.train --preset {name}" if trains else trained.ablate_command
-            source = f"checkpoint {trained.where}"
-            yield ours, f"{name}: {scale}", command, _verdict(agrees, smaller), source
-
-
-def _of_series(evidence: Evidence) -> Found:
-    for name, smaller in (("transformer-d", False), ("small", True)):
-        scale, file = f"{name}: {'smaller' if smaller else PAPER_SCALE}", f"{name}.emergence.json"
-        found = evidence.series(name)
-        if found is None:
-            run, out = evidence.runs / name, evidence.runs / file
-            yield "", scale, f"{MODULE} emergence --run {run} --json {out}", "not run", ""
-        else:
-            ours, holds = heads_emerge(found[0])
-            yield ours, scale, found[1], _verdict(holds, smaller), file
+            yield Found(name, "", command)
+            continue
+        recorded = trained.checkpoint.training.get("recipe")
+        recipe: Recipe = from_data(Recipe, recorded, f"{trained.where}: recipe")
+        scale, smaller = _model_scale(recipe, PAPER["transformer-a" if name == "small" else name])
+        ours, agrees = say(trained)
+        command = f"{MODULE}.train --preset {name}" if trains else trained.ablate_command
+        yield Found(name, scale, command, ours, _verdict(agrees, smaller))
 
 
 def _model_scale(recipe: Recipe, paper: Recipe) -> tuple[str, bool]:
@@ -322,9 +231,78 @@ def _useful_heads(trained: Trained) -> Answer:
 def _learned_with_circuit(trained: Trained) -> Answer:
     said, learned = _fresh_loss(trained, D_LEARNED)
     loss = trained.worth.combined_loss
-    said += f"; {loss:.4f} with the circuit, "
-    said += f"which was searched for a loss below {trained.tolerance:g}"
-    return said, learned and loss <= D_SUFFICIENT
+    return f"{said}; {loss:.4f} with the circuit", learned and loss <= D_SUFFICIENT
+
+
+# Section 9.2: do heads emerge one at a time? docs/emergence.md says why these are the conditions.
+
+
+def _of_series(evidence: Evidence) -> Iterator[Found]:
+    for name, smaller in (("transformer-d", False), ("small", True)):
+        scale, file = "smaller" if smaller else PAPER_SCALE, f"{name}.emergence.json"
+        found = evidence.series(name)
+        if found is None:
+            run, out = evidence.runs / name, evidence.runs / file
+            yield Found(name, scale, f"{MODULE} emergence --run {run} --json {out}")
+        else:
+            ours, holds = heads_emerge(found[0])
+            yield Found(name, scale, found[1], ours, _verdict(holds, smaller))
+
+
+def heads_emerge(series: Series) -> Answer:
+    """Whether each of the four conditions holds, with the steps that decide it; whether all do."""
+    passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
+    passed.sort(key=lambda one: (one[0].step, one[1]))
+    moving = [one for one in passed if one[1].path.dest != one[1].path.src]
+    others = [one for one in moving if not joins_pair(one[1].path)]
+    first = [one for one in others if one[0].step == others[0][0].step]
+    task, losses = series.recipe.task, loss_emergence(series)
+    finders = {
+        name: next((one for one in others if _finds(one[1].path, place)), None)
+        for place, name in enumerate(task.asked, start=1)
+    }
+    crossings = {name: one and one[0] for name, one in finders.items()}
+    heads = {one[1].head for one in finders.values() if one is not None}
+    held = (
+        {path.path for _, path in first} == {RolePath(0, 2)},
+        len(heads) == len(finders),
+        in_order(crossings, task.steps_between),
+        in_order(losses, task.steps_between),
+    )
+    what = " and ".join(map(_text, first)) or "no path does"
+    if first and paper_epochs(series.recipe):
+        what += f", epoch {first[0][0].step / 8:.0f}"
+    missing = " or ".join(name for name, one in finders.items() if one is None)
+    found = ", ".join(f"{name} {_text(one)}" for name, one in finders.items() if one is not None)
+    fell = ", ".join(f"{name} {at or 'never'}" for name, at in losses.items())
+    said = ["cannot be told" if one is None else "yes" if one else "no" for one in held]
+    text = (
+        f"Induction head first: {said[0]} ({what}). "
+        f"A head of the query for each symbol: {said[1]}"
+        f"{f', as none finds {missing}' if missing else ''}. "
+        f"In order: {said[2]} ({found or 'none'}). Losses in order: {said[3]} ({fell})"
+    )
+    return text, all(held)
+
+
+def joins_pair(path: RolePath) -> bool:
+    """Whether it brings a pair's first element to its second."""
+    return path.dest > 0 and path.dest % 2 == 0 and path.src == path.dest - 1
+
+
+def _finds(path: RolePath, place: int) -> bool:
+    """Whether the query attends to a position that holds x_place.
+
+    That symbol is second in pair `place` and first in the next pair, which comes earlier in the
+    sequence. The query cannot find x_1 there, as nothing brings x_0 to that position.
+    """
+    holders = (2,) if place == 1 else (2 * place, 2 * place + 1)
+    return path.dest == 0 and path.src in holders
+
+
+def _text(one: tuple[Crossing, HeadPath]) -> str:
+    crossing, path = one
+    return f"{path} by {crossing.by}" if crossing.after is None else f"{path} at {crossing}"
 
 
 CLAIMS = {

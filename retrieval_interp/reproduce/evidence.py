@@ -1,12 +1,11 @@
 """Where the numbers of the reproduction come from.
 
-Each is computed from a checkpoint, or read from a result file that records its own command,
-versions and date; from the package first, then from a folder of finished runs. Result files are
-`<checkpoint>.circuit.json` (`ablate --one-hot --save-circuit`), `<checkpoint>.emergence.json`
-(`emergence --json`) and `<grid>.json` (a sweep's summary.json).
+Each is computed from a checkpoint or read from a result file that records its own command; from the
+package first, then from a folder of finished runs. Result files are `<checkpoint>.circuit.json`
+(`ablate --one-hot --save-circuit`), `<checkpoint>.emergence.json` (`emergence --json`) and
+`<grid>.json` (a sweep's summary.json).
 """
 
-import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
@@ -15,11 +14,11 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits import Circuit, HeadPath, Scorer
+from retrieval_interp.circuits import Circuit, HeadPath, Scorer, SearchOptions
 from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
-from retrieval_interp.config import PRESETS, Recipe
+from retrieval_interp.config import PRESETS
 from retrieval_interp.emergence.series import Series, read_series
 from retrieval_interp.storage.checkpoint import (
     Checkpoint,
@@ -29,7 +28,7 @@ from retrieval_interp.storage.checkpoint import (
 )
 from retrieval_interp.storage.files import read_text
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.structured import from_data, read_json
+from retrieval_interp.tasks.structured import read_json
 
 EXAMPLES = 512
 LOSS_EXAMPLES = 4096  # examples differ a lot: on 512 the mean is uncertain by a quarter
@@ -51,19 +50,12 @@ class Worth:
 class Trained:
     """A trained transformer, its circuit, and the losses of both."""
 
-    def __init__(self, name: str, where: str, circuit: Path | None, progress: Progress):
-        self.name, self.where, self.file, self.progress = name, where, circuit, progress
+    def __init__(self, name: str, where: str, file: Path | None, progress: Progress):
+        self.name, self.where, self.file, self.progress = name, where, file, progress
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
         return load_checkpoint(self.where)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe in the checkpoint's training record."""
-        recorded = self.checkpoint.training.get("recipe")
-        recipe: Recipe = from_data(Recipe, recorded, f"{self.where}: recipe")
-        return recipe
 
     @property
     def ablate_command(self) -> str:
@@ -72,26 +64,15 @@ class Trained:
             return made_by(_read(self.file).get("record"), self.file)
         return f"python -m retrieval_interp.ablate --ckpt {self.where} --one-hot"
 
-    @property
-    def tolerance(self) -> float:
-        """The loss that the circuit had to stay below: the command's, else the task's."""
-        given = re.search(r"--tolerance[= ]([0-9.]+)", self.ablate_command)
-        return float(given[1]) if given else self.checkpoint.task.tolerance
-
     @cached_property
     def circuit(self) -> Circuit:
         """Made of one-hot paths, as in the paper; read from the result file, or found now."""
-        checkpoint, config = self.checkpoint, self.checkpoint.config
+        model, task, config = self.checkpoint.model, self.checkpoint.task, self.checkpoint.config
         if self.file is not None:
             trained = f"{self.name} was trained on"
-            return read_circuit(self.file, checkpoint.task, config.layers, config.heads, trained)
-        found = discover_circuit(
-            checkpoint.model,
-            checkpoint.task,
-            examples=EXAMPLES,
-            shared=False,
-            progress=self.progress,
-        )
+            return read_circuit(self.file, task, config.layers, config.heads, trained)
+        search = SearchOptions(examples=EXAMPLES, shared=False)
+        found = discover_circuit(model, task, options=search, progress=self.progress)
         if found.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
         return found
@@ -139,13 +120,12 @@ class Evidence:
         path = self._file(f"{name}.emergence.json")
         return (read_series(path), made_by(_read(path), path)) if path is not None else None
 
-    def grid(self, name: str) -> dict[str, Any] | None:
-        """The summary of a grid with finished cells, shipped or of a finished sweep."""
+    def grid(self, name: str) -> tuple[dict[str, Any], str] | None:
+        """The summary of a grid with finished cells, and the command that made it."""
         path = self._file(f"{name}.json", f"{name}/summary.json")
         if path is None or not (summary := _read(path)).get("finished"):
             return None
-        made_by(summary, path)
-        return summary
+        return summary, made_by(summary, path)
 
     def _file(self, name: str, in_runs: str | None = None) -> Path | None:
         places = [results_folder() / name, self.runs / (in_runs or name)]
@@ -158,7 +138,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def made_by(record: Any, path: Path) -> str:
-    """The command that made a result file, which also has to tell versions and date."""
-    if not isinstance(record, dict) or not {"command", "versions", "date"} <= record.keys():
-        raise InputError(f"{path}: expected command, versions and date: how it was made")
+    """The command that made a result file."""
+    if not isinstance(record, dict) or "command" not in record:
+        raise InputError(f"{path}: expected the command that made it, found none")
     return str(record["command"])

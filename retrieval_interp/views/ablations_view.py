@@ -1,6 +1,5 @@
 """Every head and path, one at a time: a heat map of heads, and the paths that cost most."""
 
-import math
 from typing import TYPE_CHECKING
 
 from retrieval_interp.circuits.circuit import Head
@@ -24,7 +23,6 @@ def ablations_figure(ablations: Ablations, task: Task) -> "go.Figure":
     for (head, mechanism), loss in ablations.heads.items():
         names.setdefault(head, []).append(f"{mechanism.kind} {loss:.4f}")
     rows = [[Head(layer, head) for head in range(n_heads)] for layer in range(n_layers)]
-    most = max([abs(value) for value in cost.values() if math.isfinite(value)] + [1e-9])
     heat = go.Heatmap(
         z=[[cost[head] for head in row] for row in rows],
         x=[f"H{head}" for head in range(n_heads)],
@@ -35,10 +33,6 @@ def ablations_figure(ablations: Ablations, task: Task) -> "go.Figure":
         colorscale="RdBu",
         reversescale=True,
         zmid=0,
-        zmin=-most,
-        zmax=most,
-        xgap=1,
-        ygap=1,
         colorbar={"title": f"{task.loss_name}<br>rises by"},
     )
     return go.Figure(heat).update_layout(

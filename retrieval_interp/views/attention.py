@@ -62,17 +62,9 @@ def attention_view(
         },
     )
     of = "with the circuit in place" if circuit is not None else "of the intact model"
-    title, first = f"Attention {of}", some.roles[0, :, 0]
-    lines = [f"{title}, example {chosen[0]}: where each {task.role_names[0]} looks most"]
-    for head, pattern in zip(heads, patterns[0]):
-        looks = [
-            f"{labels[0][at]} -> {labels[0][int(row.argmax())]} {float(row.max()):.2f}"
-            for at in first[first >= 0].tolist()
-            for row in [pattern[at]]
-        ]
-        lines.append(f"{head:<8} " + "   ".join(looks))
-    lines.append("notebooks draw this with circuitsvis; .save_html(path) writes it as a page")
-    return View(title, html, "\n".join(lines), patterns)
+    title = f"Attention {of}"
+    text = f"{title}: drawn in notebooks, and as a page by .save_html(path)"
+    return View(title, html, text, patterns)
 
 
 def patterns_on(
@@ -119,18 +111,15 @@ def role_maps(
     Rows attend to columns; cells of framed paths have a frame.
     """
     title = f"Mean attention by role{caption}"
-    lines = [f"{title}; paths of at least {_STRONG}"]
+    lines, maps = [f"{title}; paths of at least {_STRONG}"], []
     for layer, heads in enumerate(attention, first_layer):
         for number, weights in enumerate(heads):
+            head = Head(layer, number)
             strong = [RolePath(*pair) for pair in (weights >= _STRONG).nonzero().tolist()]
             strong.sort(key=lambda path: -float(weights[path]))
             paths = [f"{path.text(task.role_names)} {float(weights[path]):.2f}" for path in strong]
-            lines.append(f"{Head(layer, number)!s:<8} {'  '.join(paths) or '-'}")
-    maps = [
-        role_map(Head(layer, number), weights, task, order, framed)
-        for layer, heads in enumerate(attention, first_layer)
-        for number, weights in enumerate(heads)
-    ]
+            lines.append(f"{head!s:<8} {'  '.join(paths) or '-'}")
+            maps.append(role_map(head, weights, task, order, framed))
     # One row of tables per layer; models with one head per layer fill the width instead.
     across = attention.shape[1] if attention.shape[1] > 1 else len(maps)
     html = render(

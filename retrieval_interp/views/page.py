@@ -113,9 +113,6 @@ def explorer_script() -> "Markup":
     return unescaped("\n".join(map(asset, ("explorer.js", "paths.js", "sort.js"))))
 
 
-_MOST_DRAWN = 200  # layers
-
-
 def register_displays() -> None:
     """Tell a running IPython shell, if there is one, how to show circuits; may be repeated."""
     ipython = sys.modules.get("IPython")
@@ -126,10 +123,9 @@ def register_displays() -> None:
 
 
 def circuit_html(circuit: "Circuit") -> str:
-    """A circuit as HTML: a drawing, or text if there is nothing or too much to draw."""
-    from retrieval_interp.circuits.draw.layout import depth
+    """A circuit as HTML: a drawing, or text if there is nothing to draw."""
     from retrieval_interp.circuits.draw.svg import draw_circuit
 
-    if not (circuit.mechanisms or any(circuit.every_path())) or depth(circuit) > _MOST_DRAWN:
-        return f"<pre>{escape(repr(circuit))}</pre>"
-    return draw_circuit(circuit)
+    if circuit.mechanisms or any(circuit.every_path()):
+        return draw_circuit(circuit)
+    return f"<pre>{escape(repr(circuit))}</pre>"

@@ -3,20 +3,19 @@
 It is the explorer's page with nothing behind it, and the verdict and tables around it.
 """
 
-import importlib.metadata
-import platform
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrieval_interp.circuits import CircuitScore, mean_attention
+from retrieval_interp.circuits import CircuitScore
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow
+from retrieval_interp.storage.files import provenance
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
 from retrieval_interp.views.page import render, unescaped
-from retrieval_interp.views.paper import NOTHING_REPORTED, Reported
 from retrieval_interp.views.score_text import (
     describe,
     head_table,
@@ -28,6 +27,10 @@ from retrieval_interp.views.score_text import (
 
 _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples
+CITATION = (
+    "T. Mușat, Mechanism and Emergence of Stacked Attention Heads in Multi-Layer Transformers, "
+    "appendix E"
+)
 _LONGEST = 160  # positions of the example shown
 
 
@@ -35,13 +38,12 @@ def render_report(
     score: CircuitScore,
     model: Any,
     task: Task,
+    batch: Batch,
+    training: Mapping[str, Any],
     *,
     name: str,
     seed: int,
     command: str,
-    training: Mapping[str, Any] | None = None,
-    batch: Batch | None = None,
-    reported: Reported = NOTHING_REPORTED,
 ) -> str:
     """The report as one HTML page.
 
@@ -49,34 +51,29 @@ def render_report(
         score: what was measured.
         model: the model, whose attention is shown.
         task: what it was measured on.
+        batch: the examples of the score.
+        training: the model's training record, possibly empty.
         name: what the model is called.
         seed: of the examples.
         command: what was typed, shown at the end.
-        training: the model's training record, if there is one.
-        batch: the examples of the score; by default they are drawn again from the seed.
-        reported: numbers that others report, shown next to these.
     """
-    if batch is None:
-        device = next(model.parameters()).device
-        batch = task.sample(score.examples, seed, device, split="test")
-    attention = mean_attention(model, batch) if score.attention is None else score.attention
-    attention, order = attention.cpu(), role_order(batch)
+    order = role_order(batch)
     paths = list(score.circuit.every_path())
     each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
     shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
-    parts = score_parts(score, model, task, order, batch, reported)
+    parts = score_parts(score, model, task, order, batch)
     page = render(
         "report.html",
         title=f"Circuit of {name}",
         task_words=task_words(model, task, batch),
         sequence=example_sequence(model, task, batch, order),
         parts=parts,
-        maps=unescaped(role_maps(attention, task, order, paths).html),
+        maps=unescaped(role_maps(score.attention.cpu(), task, order, paths).html),
         shown=shown,
         position_note=task.position_note,
         attention=unescaped(attention_view(model, task, batch, range(shown)).html),
         json=score.circuit.to_json(),
-        record=_record(score, seed, command, training or {}, reported),
+        record=_record(score, seed, command, training),
     )
     return str(page)
 
@@ -92,12 +89,7 @@ def score_drawing(
 
 
 def score_parts(
-    score: CircuitScore,
-    model: Any,
-    task: Task,
-    order: Sequence[int],
-    batch: Batch,
-    reported: Reported = NOTHING_REPORTED,
+    score: CircuitScore, model: Any, task: Task, order: Sequence[int], batch: Batch
 ) -> dict[str, Any]:
     """What the macros of `score.html` show."""
     n_layers, said = model.cfg.n_layers, [verdict(score, task)]
@@ -106,16 +98,14 @@ def score_parts(
     return {
         "score": score,
         "scale": task.loss_meaning,
-        "reported": reported,
         "verdict": " ".join(said),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
         "drawing": unescaped(score_drawing(score, n_layers, task, order, batch)),
         "losses": loss_lines(score),
         "heads": head_table(score),
         "paths": path_table(score, task),
-        "path_keys": [row["paths"][0] if "paths" in row else row["name"]
-                      for row in shown_paths(score, task)],
-    }  # fmt: skip
+        "path_keys": [row.get("paths", [row["name"]])[0] for row in shown_paths(score, task)],
+    }
 
 
 def task_words(model: Any, task: Task, batch: Batch) -> str:
@@ -150,29 +140,18 @@ def example_sequence(
 
 
 def _record(
-    score: CircuitScore, seed: int, command: str, training: Mapping[str, Any], reported: Reported
+    score: CircuitScore, seed: int, command: str, training: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """How the numbers were computed, one fact per row."""
-    packages = ("retrieval-interp", "torch", "transformer-lens", "circuitsvis")
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    made = provenance(command)
     examples = f"{score.examples} of the test split, seed {seed}; searches draw from another split"
     rows = {
         "command": command,
+        "date": made["date"],
         "examples": examples,
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
-        "versions": f"{', '.join(versions)}; Python {platform.python_version()}",
-        "trained": _words({key: value for key, value in training.items() if key != "recipe"}),
-        "recipe": _words(training.get("recipe", {})),
-        "method": reported.citation,
+        "versions": ", ".join(f"{name} {text}" for name, text in made["versions"].items()),
+        "trained": json.dumps(training) if training else "",
+        "method": CITATION,
     }
     return [(what, text) for what, text in rows.items() if text]
-
-
-def _words(data: Any) -> str:
-    """Nested settings as `key value, key value`."""
-    if isinstance(data, Mapping):
-        known = {key: value for key, value in data.items() if value is not None}
-        return ", ".join(f"{str(key).replace('_', ' ')} {_words(v)}" for key, v in known.items())
-    if isinstance(data, (list, tuple)):
-        return " / ".join(_words(value) for value in data)
-    return f"{data:.5g}" if isinstance(data, float) else str(data)

@@ -10,7 +10,7 @@ import torch
 
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
-from retrieval_interp.circuits.scan import Scan
+from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
@@ -29,56 +29,37 @@ NOTE = (
 )
 
 
-def rule_name(mechanism: Mechanism, names: Sequence[str] = ()) -> str:
+def _name(mechanism: Mechanism | None, names: Sequence[str]) -> str:
     """A rule in a word or two; many paths are counted."""
+    if mechanism is None:
+        return "-"
     many = mechanism.follows_paths and len(mechanism.paths) > 2
     return f"{len(mechanism.paths)} paths" if many else mechanism.text(names)
 
 
-def scan_rows(scan: Scan) -> list[dict[str, Any]]:
-    """What was measured of each head, those that cost most when replaced alone first."""
-    names = scan.circuit.role_names
-    rows = [
-        {
-            **row.head._asdict(),
-            "rule": row.rule.text(names),
-            "short": rule_name(row.rule, names),
-            "share": row.share,
-            "mean_share": row.mean_share,
-            "estimate": row.estimate,
-            "loss": row.loss,
-            "change": row.loss - scan.alone_intact_loss,
-            "replaced": row.replaced and row.replaced.text(names),
-            "replaced_short": rule_name(row.replaced, names) if row.replaced else "-",
-        }
-        for row in scan.heads
-    ]
-
-    def cost(row: dict[str, Any]) -> float:
-        known = row["estimate"] if math.isnan(row["change"]) else row["change"]
-        return -math.inf if math.isnan(known) else known
-
-    return sorted(rows, key=cost, reverse=True)
-
-
 def scan_cells(scan: Scan) -> list[list[str]]:
-    """The cells of the table under `HEADER`."""
+    """The cells of the table under `HEADER`; heads that cost most when replaced alone first."""
+    names, intact = scan.circuit.role_names, scan.alone_intact_loss
+
+    def cost(row: HeadScan) -> float:
+        known = row.estimate if math.isnan(row.loss) else row.loss - intact
+        return -math.inf if math.isnan(known) else known
 
     def text(value: float, form: str) -> str:
         return "" if math.isnan(value) else f"{value:{form}}"
 
     return [
         [
-            f"L{row['layer']}.H{row['head']}",
-            row["short"],
-            f"{row['share']:.2f}",
-            f"{row['mean_share']:.2f}",
-            text(row["estimate"], "+.4f"),
-            text(row["loss"], ".4f"),
-            text(row["change"], "+.4f"),
-            row["replaced_short"],
+            str(row.head),
+            _name(row.rule, names),
+            f"{row.share:.2f}",
+            f"{row.mean_share:.2f}",
+            text(row.estimate, "+.4f"),
+            text(row.loss, ".4f"),
+            text(row.loss - intact, "+.4f"),
+            _name(row.replaced, names),
         ]
-        for row in scan_rows(scan)
+        for row in sorted(scan.heads, key=cost, reverse=True)
     ]
 
 
@@ -88,6 +69,20 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
         "intact_loss alone_intact_loss uninformed_loss uninformed tolerance joint_loss kept "
         "joint_se random_loss finished rank_correlation"
     )
+    names = scan.circuit.role_names
+    heads = [
+        {
+            **row.head._asdict(),
+            "rule": row.rule.text(names),
+            "share": row.share,
+            "mean_share": row.mean_share,
+            "estimate": row.estimate,
+            "loss": row.loss,
+            "change": row.loss - scan.alone_intact_loss,
+            "replaced": row.replaced and row.replaced.text(names),
+        }
+        for row in scan.heads
+    ]
     data: dict[str, Any] = finite(
         {
             "task": scan.task.to_dict(),
@@ -95,7 +90,7 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
             "examples": len(scan.batch),
             **{key: getattr(scan, key) for key in keys.split()},
             "tried": len(scan.tried),
-            "heads": sorted(scan_rows(scan), key=lambda row: (row["layer"], row["head"])),
+            "heads": heads,
         }
     )
     return data
@@ -114,6 +109,7 @@ def scan_verdict(scan: Scan) -> str:
     limit = f"(limit {scan.tolerance:.4f})"
     replaced = [row.replaced for row in scan.heads if row.replaced is not None]
     kinds = Counter("with paths" if each.follows_paths else each.label for each in replaced)
+    said = [f"No head of {len(scan.tried)} tried can be replaced: {known} {limit}."]
     if count:
         said = [
             f"{count} of {counted(heads, 'head')} can be replaced together "
@@ -121,22 +117,13 @@ def scan_verdict(scan: Scan) -> str:
             f"{loss} {scan.joint_loss:.4f}, {known}; {scan.kept:.1%} of what the model knows is "
             f"kept {limit}."
         ]
-    elif scan.tried:
-        tried = counted(len(scan.tried), "head")
-        said = [f"No head of {tried} tried can be replaced: {known} {limit}."]
-    else:
-        said = [f"No head was tried: {known} {limit}."]
     if not math.isnan(scan.random_loss):
         said.append(f"The same in as many other heads, drawn at random: {scan.random_loss:.4f}.")
-    elif count == heads:
-        said.append("There is no control, as all heads are replaced alike.")
     if scan.joint_loss + 2 * scan.joint_se < scan.intact_loss:
         said.append("The joint circuit does better than the intact model: it is not what it does.")
     if not scan.finished:
         untried = counted(heads - len(scan.tried), "head")
         said.append(f"The time was over before {untried} could be tried.")
-    if 0 < (measured := sum(not math.isnan(row.loss) for row in scan.heads)) < heads:
-        said.append(f"{counted(measured, 'head')} were replaced alone.")
     if not math.isnan(scan.rank_correlation):
         said.append(
             f"Estimates and exact changes correlate in rank by {scan.rank_correlation:.2f}."
@@ -175,18 +162,19 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
     where = Where(some.roles, size, causal, real=some.attention_mask)
     heads, data = [], {}
     for row in scan.heads:
-        # A mean by role is drawn as it falls on this example.
-        mean, real = row.mean.pattern(where)[0], patterns[row.head]
+        name, rule = str(row.head), row.rule
         heads.append(
             {
-                "name": str(row.head),
-                "kind": "paths" if row.rule.paths else row.rule.kind,
-                "color": row.rule.color,
+                "name": name,
+                "kind": "paths" if rule.paths else rule.kind,
+                "color": rule.color,
                 "stays": row.replaced is None and scan.learned,
                 "share": round(row.share, 2),
             }
         )
-        data[str(row.head)] = [thousandths(each[:shown, :shown]) for each in (mean, real)]
+        # A mean by role is drawn as it falls on this example.
+        both = row.mean.pattern(where)[0], patterns[row.head]
+        data[name] = [thousandths(each[:shown, :shown]) for each in both]
     across = patterns.shape[1]
     layers = [heads[at : at + across] for at in range(0, len(heads), across)]
     html = render(

@@ -12,14 +12,23 @@ from retrieval_interp.circuits.scores.score import (
     RedundantScore,
     control_summary,
 )
-from retrieval_interp.circuits.scores.scorer import KEPT, is_unlearned, tolerance_of
+from retrieval_interp.circuits.scores.scorer import is_unlearned
 from retrieval_interp.config import ModelConfig
-from retrieval_interp.tasks import Task, path_letters
+from retrieval_interp.tasks import RetrievalTask, Task, path_letters
 from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.views.paper import NOTHING_REPORTED, Reported
 from retrieval_interp.views.tables import text_table, wrapped
 
 Row = dict[str, Any]
+
+# What the paper reports of its circuits, in appendix E.
+SUFFICIENT = 0.05  # MSE with all heads replaced
+PATHS = (0.17, 0.89)  # MSE without one more path
+FIRST_LAYER = (0.05, 0.10)  # the same in the first useful layer
+
+
+def range_text(within: tuple[float, float]) -> str:
+    """`0.17 to 0.89`."""
+    return f"{within[0]:g} to {within[1]:g}"
 
 
 def describe(model: Any, task: Task) -> str:
@@ -50,16 +59,9 @@ def _fields(row: Any, keys: str) -> Row:
 # Rows
 
 
-def score_rows(score: CircuitScore, task: Task | None = None) -> dict[str, list[Row]]:
-    """Everything that was measured, a row for each head, path, enabling path and redundant set."""
-    names = score.circuit.role_names
-    heads = []
-    for row in score.heads:
-        paths = [list(path.ends(names)) for path in row.mechanism.paths]
-        does = {"mechanism": row.mechanism.kind, "paths": paths}
-        heads.append({**row.head._asdict(), **does, **_fields(row, "loss se")})
+def _path_rows(score: CircuitScore, task: Task | None) -> dict[str, list[Row]]:
+    """A row for each path, enabling path and redundant set."""
     return {
-        "heads": heads,
         "paths": [_path_row(row, score, task) for row in score.paths],
         "enabling": [_path_row(row, score, task) for row in score.enabling],
         "redundant": [_redundant_row(row, score, task) for row in score.redundant],
@@ -140,20 +142,30 @@ def enables_text(later: Sequence[Row]) -> list[str]:
 
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
     """All numbers as JSON data."""
-    numbers = _fields(
-        score,
+    numbers = (
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
-        "excess_se uninformed_loss uninformed kept control notes sufficient minimal",
+        "excess_se uninformed_loss uninformed kept control notes sufficient minimal"
     )
+    names = score.circuit.role_names
+    heads = [
+        {
+            **row.head._asdict(),
+            "mechanism": row.mechanism.kind,
+            "paths": [list(path.ends(names)) for path in row.mechanism.paths],
+            **_fields(row, "loss se"),
+        }
+        for row in score.heads
+    ]
     data: Row = finite(
         {
             "checkpoint": name,
             "task": task.to_dict(),
             "seed": seed,
-            **numbers,
+            **_fields(score, numbers),
             "better_than_intact": score.better,
             "unfinished": score.circuit.unfinished or None,
-            **score_rows(score, task),
+            "heads": heads,
+            **_path_rows(score, task),
         }
     )
     return data
@@ -164,7 +176,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
 
 def shown_paths(score: CircuitScore, task: Task | None = None) -> list[Row]:
     """The rows of paths; none on what the intact model needs if that cannot be told."""
-    rows = score_rows(score, task)
+    rows = _path_rows(score, task)
     return rows["paths"] + (rows["enabling"] + rows["redundant"] if score.reachable else [])
 
 
@@ -172,11 +184,16 @@ def path_table(score: CircuitScore, task: Task | None = None) -> tuple[list[str]
     """Paths, what they cost and do; those of which any one suffices share a row and are all cut."""
     loss = score.loss_name
     header = ["path", "meaning", f"{loss}, removed from the circuit", f"{loss}, cut live"]
-    rows = []
-    for row in shown_paths(score, task):
-        removed = f"{row['ablated_loss']:.4f}" if "ablated_loss" in row else ""
-        cells = [row["name"], row["meaning"], removed, f"{row['live_loss']:.4f}", row["does"]]
-        rows.append(cells)
+    rows = [
+        [
+            row["name"],
+            row["meaning"],
+            f"{row['ablated_loss']:.4f}" if "ablated_loss" in row else "",
+            f"{row['live_loss']:.4f}",
+            row["does"],
+        ]
+        for row in shown_paths(score, task)
+    ]
     return [*header, "what it does"], rows
 
 
@@ -235,35 +252,28 @@ def unlearned_text(loss: float, task: Task) -> str:
     )
 
 
-def verdict(score: CircuitScore, task: Task, reported: Reported = NOTHING_REPORTED) -> str:
-    """What the numbers say, in a few sentences; what others report is quoted next to it."""
+def verdict(score: CircuitScore, task: Task) -> str:
+    """What the numbers say, in a few sentences; the paper's stand next to those of its own task."""
     if is_unlearned(score.baseline_loss, task):
         return unlearned_text(score.baseline_loss, task)
-    said = [_sufficiency(score, reported)]
+    papers = isinstance(task, RetrievalTask) and task.tokens == "gaussian"
+    said = [_sufficiency(score, papers)]
     if score.paths and score.sufficient:
-        said.append(_minimality(score, reported))
+        said.append(_minimality(score, papers))
     said += [control_summary(score)] if score.control else []
     said += score.notes
     if not score.reachable:
         said.append(
             "The tolerance is out of reach on these examples: the intact model's own "
             f"{score.loss_name} of {score.baseline_loss:.4g} +- {score.baseline_se:.2g} is not "
-            f"below {score.limit:.4g}, so it cannot be told what it needs. Try a tolerance of "
-            f"{_within_reach(score, task):.3g}."
+            f"below {score.limit:.4g}, so it cannot be told what it needs."
         )
     if score.circuit.unfinished:
         said.append(f"Unfinished: {score.circuit.unfinished}.")
     return " ".join(said)
 
 
-def _within_reach(score: CircuitScore, task: Task) -> float:
-    """The task's own tolerance or, where the model misses that too, what keeps 95%."""
-    intact, uninformed = score.baseline_loss, score.uninformed_loss
-    own = tolerance_of(task, intact, uninformed)
-    return own if own > intact else uninformed - KEPT * (uninformed - intact)
-
-
-def _sufficiency(score: CircuitScore, reported: Reported) -> str:
+def _sufficiency(score: CircuitScore, papers: bool) -> str:
     loss, replaced = score.loss_name, len(score.circuit.mechanisms)
     if not replaced:
         return (
@@ -279,18 +289,19 @@ def _sufficiency(score: CircuitScore, reported: Reported) -> str:
     left = len(score.heads) - replaced
     if left and score.sufficient:
         word = f"Holds so far ({counted(left, 'head')} not replaced)"
-    theirs = f"; {reported.source}: {reported.combined}" if reported.combined else ""
+    theirs = f"; paper: below {SUFFICIENT:g}" if papers else ""
     return (
         f"{word}: with {replaced} of {counted(len(score.heads), 'head')} replaced, the {loss} is "
         f"{score.combined_loss:.4f}, {compared} (intact: {score.baseline_loss:.4f}{theirs})."
     )
 
 
-def _minimality(score: CircuitScore, reported: Reported) -> str:
+def _minimality(score: CircuitScore, papers: bool) -> str:
     costs = [row.ablated_loss for row in score.paths]
     each = f"without one of its paths it is {min(costs):.2f} to {max(costs):.2f}"
     if score.minimal:
-        theirs = f" ({reported.source}: {reported.paths})" if reported.paths else ""
+        theirs = f" (paper: {range_text(PATHS)} per path, {range_text(FIRST_LAYER)} in the first "
+        theirs = theirs + "useful layer)" if papers else ""
         return f"Minimal, as no path can go without exceeding that: {each}{theirs}."
     spared = ", ".join(path.text(score.circuit.role_names) for path in score.spared)
     return f"Not minimal, as {spared} can go, one at a time: {each}."

@@ -1,11 +1,11 @@
-"""Plain-text tables, laid out by rich: columns aligned, cells wrapped where space is short."""
+"""Plain-text tables: columns aligned, cells wrapped where space is short."""
 
-import io
+import itertools
 import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 _PIPED = 100  # characters per line where there is no terminal
 _GAP = 2  # between columns
@@ -53,40 +53,30 @@ def text_table(
         width: characters per line, beyond which headers wrap, and then the longest cells; words
             are never cut. By default as many as needed.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     sizes = _column_sizes(list(zip(header, *rows)), width)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for number, size in enumerate(sizes):
-        table.add_column(justify="right" if number in right else "left", width=size)
+    lines = []
     for row in (header, ["-" * size for size in sizes], *rows):
-        table.add_row(*map(Text, row))
-    text = io.StringIO()
-    # Without force_jupyter=False, rich displays the table in a notebook instead of writing it.
-    Console(
-        file=text,
-        width=sum(sizes) + _GAP * len(sizes),
-        color_system=None,
-        force_jupyter=False,
-        force_terminal=False,
-    ).print(table)
-    return [line.rstrip() for line in text.getvalue().splitlines()]
+        cells = [wrapped(cell, size) for cell, size in zip(row, sizes)]
+        for parts in itertools.zip_longest(*cells, fillvalue=""):
+            placed = [
+                part.rjust(size) if column in right else part.ljust(size)
+                for column, (part, size) in enumerate(zip(parts, sizes))
+            ]
+            lines.append((" " * _GAP).join(placed).rstrip())
+    return lines
 
 
 def _column_sizes(columns: Sequence[Sequence[str]], width: int | None) -> list[int]:
     """Characters of each column: as needed, or less where that is too wide."""
-    from rich.cells import cell_len
 
-    def size(texts: Iterable[str]) -> int:
-        return max(1, *map(cell_len, texts))
+    def size(texts: Sequence[str]) -> int:
+        return max([1, *map(len, texts)])
 
     sizes = [size(column) for column in columns]
     room = math.inf if width is None else width - _GAP * (len(columns) - 1)
     for least in (  # what may shrink: headers, which break at spaces, and only then cells
         [size([*name.split(), *cells]) for name, *cells in columns],
-        [size(word for cell in column for word in cell.split()) for column in columns],
+        [size(" ".join(column).split()) for column in columns],
     ):
         while sum(sizes) > room and (able := [p for p in range(len(sizes)) if sizes[p] > least[p]]):
             sizes[max(able, key=sizes.__getitem__)] -= 1
