@@ -78,6 +78,7 @@ def figures(folder: Path) -> None:
         for symbol, loss in zip(grids[0]["asked"], row["partial_losses"])
     ]
     style = {"x": "layers", "template": "plotly_white", "range_y": [0, None], "markers": True}
+    style["labels"] = {"mean": "final validation MSE", "loss": "final partial MSE, mean of runs"}
     bars = {"error_y": "up", "error_y_minus": "down"}
     drawn: dict[str, Any] = {
         "figure-4-left": px.line(whole, y="mean", color="grid", **bars, **style),
