@@ -61,7 +61,7 @@ def test_modules_that_are_commands(module, start):
 @pytest.mark.slow
 def test_a_usage_error_is_one_plain_line_on_a_terminal_too():
     """The option parser writes in colours where standard output is a terminal."""
-    command = [sys.executable, "-m", "retrieval_interp", "scan", "--by", "x"]
+    command = [sys.executable, "-m", "retrieval_interp", "scan", "--seed", "x"]
     piped = subprocess.run(command, capture_output=True, text=True)
     status, shown = on_terminal(command)
     assert status == piped.returncode == 2 and piped.stdout == ""
