@@ -181,7 +181,7 @@ def test_of_several_heads_any_one_suffices_only_if_that_is_clear():
         assert row.shares[0] > 0.99 and row.shares[1] == pytest.approx(row.shares[2])
         whole, left = row.live_loss - score.baseline_loss, row.live_loss - weak
         assert row.shares[1] == pytest.approx(left / whole)
-    assert "only L0.H0 suffices (one left: L0.H0 0.0" in score_table(score, task)
+    assert "not any one suffices (one left: L0.H0 0.0" in score_table(score, task)
     needed = needed_paths(unlike, task, weak * 0.5, examples=64)
     assert all(len(paths) < 3 for paths in needed)
 

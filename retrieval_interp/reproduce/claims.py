@@ -108,10 +108,9 @@ def _grid_scale(summary: dict[str, Any]) -> str:
     recipe = summary["recipe"]
     task, model = recipe["task"], recipe["model"]
     return (
-        f"{summary['finished']} of {summary['cells']} runs, "
-        f"D = {task['steps']}, {recipe['steps']} steps of {recipe['batch']}, d_model "
-        f"{model['d_model']}, {model['heads']} head{'s' if model['heads'] > 1 else ''}, MLPs "
-        f"{'on' if model['mlp'] else 'off'}, base {task['base']:g}"
+        f"{summary['finished']} of {summary['cells']} runs, D = {task['steps']}, "
+        f"{recipe['steps']} steps of {recipe['batch']}, d_model {model['d_model']}, "
+        f"heads {model['heads']}, MLPs {'on' if model['mlp'] else 'off'}, base {task['base']:g}"
     )
 
 
@@ -165,17 +164,12 @@ def _model_scale(recipe: Recipe, paper: Recipe) -> tuple[str, bool]:
     whether in task, model or training set; fewer steps may suffice.
     """
     differ = departures(recipe, paper)
-    stated = [name for name, (_, theirs) in differ.items() if theirs is not None]
-    said = [
-        f"{name} {_number(ours)}" + (f" ({_number(theirs)})" if theirs is not None else "")
-        for name, (ours, theirs) in differ.items()
-    ]
-    smaller = stated not in ([], ["steps"])
-    return ", ".join(said if smaller else [PAPER_SCALE, *said]), smaller
-
-
-def _number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    smaller = any(theirs is not None for name, (_, theirs) in differ.items() if name != "steps")
+    said = [] if smaller else [PAPER_SCALE]
+    for name, values in differ.items():
+        ours, theirs = (f"{x:g}" if isinstance(x, float) else x for x in values)
+        said.append(f"{name} {ours}" + (f" ({theirs})" if theirs is not None else ""))
+    return ", ".join(said), smaller
 
 
 def _fresh_loss(trained: Trained, bound: float) -> Answer:

@@ -74,26 +74,21 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
         {
             **row.head._asdict(),
             "rule": row.rule.text(names),
-            "share": row.share,
-            "mean_share": row.mean_share,
-            "estimate": row.estimate,
-            "loss": row.loss,
+            **{key: getattr(row, key) for key in ("share", "mean_share", "estimate", "loss")},
             "change": row.loss - scan.alone_intact_loss,
             "replaced": row.replaced and row.replaced.text(names),
         }
         for row in scan.heads
     ]
-    data: dict[str, Any] = finite(
-        {
-            "task": scan.task.to_dict(),
-            "description": scan.task.description,
-            "examples": len(scan.batch),
-            **{key: getattr(scan, key) for key in keys.split()},
-            "tried": len(scan.tried),
-            "heads": heads,
-        }
-    )
-    return data
+    data = {
+        "task": scan.task.to_dict(),
+        "description": scan.task.description,
+        "examples": len(scan.batch),
+        **{key: getattr(scan, key) for key in keys.split()},
+        "tried": len(scan.tried),
+        "heads": heads,
+    }
+    return dict(finite(data))
 
 
 def scan_verdict(scan: Scan) -> str:
@@ -143,15 +138,10 @@ def scan_text(scan: Scan, width: int | None = None) -> str:
 
 
 def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
-    """A scan as a page or in a notebook.
+    """A scan as a page or in a notebook, with one of the examples of `scan.batch`.
 
     A heat map has a cell per head, coloured by its rule and framed where the head has to stay; a
-    click on a cell or a row shows the head's mean pattern, and its attention on one example.
-
-    Args:
-        scan: what `ri.scan` returned.
-        model: the model that was scanned.
-        example: which of the examples of `scan.batch`.
+    click on a cell or a row shows the head's mean pattern, and its attention on the example.
     """
     if not 0 <= example < len(scan.batch):
         raise InputError(f"example: expected 0 to {len(scan.batch) - 1}, found {example}")
@@ -160,30 +150,15 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
     size, causal = patterns.shape[-1], is_causal(model)
     shown = min(MOST_POSITIONS, int(some.roles.max()) + 1, size)
     where = Where(some.roles, size, causal, real=some.attention_mask)
-    heads, data = [], {}
-    for row in scan.heads:
-        name, rule = str(row.head), row.rule
-        heads.append(
-            {
-                "name": name,
-                "kind": "paths" if rule.paths else rule.kind,
-                "color": rule.color,
-                "stays": row.replaced is None and scan.learned,
-                "share": round(row.share, 2),
-            }
-        )
-        # A mean by role is drawn as it falls on this example.
-        both = row.mean.pattern(where)[0], patterns[row.head]
-        data[name] = [thousandths(each[:shown, :shown]) for each in both]
-    across = patterns.shape[1]
-    layers = [heads[at : at + across] for at in range(0, len(heads), across)]
+    # A mean by role is drawn as it falls on this example.
+    both = {row.head: (row.mean.pattern(where)[0], patterns[row.head]) for row in scan.heads}
     html = render(
         "scan.html",
         name=f"scan-{uuid.uuid4().hex[:12]}",
         verdict=scan_verdict(scan),
-        good=scan.learned,
-        layers=list(enumerate(layers))[::-1],
-        legend={head["kind"]: head["color"] for head in heads}.items(),
+        scan=scan,
+        across=patterns.shape[1],
+        legend={row.rule.label: row.rule.color for row in scan.heads}.items(),
         header=HEADER,
         rows=scan_cells(scan),
         note=NOTE,
@@ -191,7 +166,10 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
         data={
             "tokens": position_labels(model, scan.task, some, 0)[:shown],
             "causal": causal,
-            "heads": data,
+            "heads": {
+                str(head): [thousandths(each[:shown, :shown]) for each in two]
+                for head, two in both.items()
+            },
         },
     )
     return View(f"What the heads do: {scan.task.description}", html, scan_text(scan), scan)

@@ -60,12 +60,18 @@ def _fields(row: Any, keys: str) -> Row:
 
 
 def _path_rows(score: CircuitScore, task: Task | None) -> dict[str, list[Row]]:
-    """A row for each path, enabling path and redundant set."""
     return {
         "paths": [_path_row(row, score, task) for row in score.paths],
         "enabling": [_path_row(row, score, task) for row in score.enabling],
         "redundant": [_redundant_row(row, score, task) for row in score.redundant],
     }
+
+
+_NEEDED = {
+    True: "needed by the intact model",
+    False: "the intact model does without it",
+    None: "not clear on these examples whether the intact model needs it",
+}
 
 
 def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row:
@@ -76,13 +82,9 @@ def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row
         carries = score.sufficient and row.path not in score.spared
         data |= _fields(row, "ablated_loss se") | {"carries": carries}
     does = ["carries"] * bool(data.get("carries")) + enables_text(data["enables"])
-    known = {
-        True: "needed by the intact model",
-        False: "the intact model does without it",
-        None: "not clear on these examples whether the intact model needs it",
-    }
-    quiet = known[row.needed] if score.reachable else ""
-    return data | {"does": "; ".join(does) or quiet}
+    if not does and score.reachable:
+        does = [_NEEDED[row.needed]]
+    return data | {"does": "; ".join(does)}
 
 
 def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) -> Row:
@@ -92,11 +94,8 @@ def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) 
         said = "any one suffices"
     elif row.needed is None or None in row.suffice:
         said = "not clear on these examples whether any one suffices"
-    elif not row.needed:
-        said = "none is needed on these examples"
     else:
-        enough = [str(path.head) for path, alone in zip(row.paths, row.suffice) if alone]
-        said = f"only {' or '.join(enough)} suffices" if enough else "no single one suffices"
+        said = "not any one suffices" if row.needed else "none is needed on these examples"
     left = ", ".join(
         f"{path.head} {loss:.4f}" + ("" if math.isnan(share) else f", which is {share:.0%}")
         for path, loss, share in zip(row.paths, row.left_losses, row.shares)
@@ -156,19 +155,17 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         }
         for row in score.heads
     ]
-    data: Row = finite(
-        {
-            "checkpoint": name,
-            "task": task.to_dict(),
-            "seed": seed,
-            **_fields(score, numbers),
-            "better_than_intact": score.better,
-            "unfinished": score.circuit.unfinished or None,
-            "heads": heads,
-            **_path_rows(score, task),
-        }
-    )
-    return data
+    data = {
+        "checkpoint": name,
+        "task": task.to_dict(),
+        "seed": seed,
+        **_fields(score, numbers),
+        "better_than_intact": score.better,
+        "unfinished": score.circuit.unfinished or None,
+        "heads": heads,
+        **_path_rows(score, task),
+    }
+    return dict(finite(data))
 
 
 # Tables: a header, and rows of cells
