@@ -55,15 +55,10 @@ def jupyter_lab(folder: Path):
     settings = own / "config/lab/user-settings/@jupyterlab/apputils-extension"
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
-    environment = {
-        **os.environ,
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "JUPYTER_CONFIG_DIR": str(own / "config"),
-        "JUPYTER_DATA_DIR": str(own / "data"),
-        "JUPYTER_RUNTIME_DIR": str(own / "runtime"),
-        "JUPYTER_PREFER_ENV_PATH": "1",
-        "IPYTHONDIR": str(own / "ipython"),
-    }
+    names = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data"}
+    names |= {"JUPYTER_RUNTIME_DIR": "runtime", "IPYTHONDIR": "ipython"}
+    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "JUPYTER_PREFER_ENV_PATH": "1"}
+    environment |= {name: str(own / part) for name, part in names.items()}
     command = [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser"]
     command += ["--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
     command += ["--IdentityProvider.token=", f"--ServerApp.root_dir={folder}"]
@@ -80,11 +75,7 @@ def jupyter_lab(folder: Path):
         yield f"http://127.0.0.1:{port}/"
     finally:
         server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(20)
-        if server.poll() is None:
-            server.kill()
-            server.wait()
+        server.wait(60)
         log.close()
 
 

@@ -170,11 +170,6 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         def loss_becomes(value):
             page.get_by_text(f"MSE {value:.4f}").first.wait_for(timeout=LONG)
 
-        # The drawing is in sight next to the paths, on the right.
-        paths, drawing = (page.locator(name).bounding_box() for name in (".maps", ".drawing svg"))
-        assert drawing["x"] > paths["x"] + paths["width"] and drawing["width"] > 400
-        assert drawing["y"] + drawing["height"] < 950 and drawing["x"] + drawing["width"] <= 1440
-
         page.locator("[data-head='L2.H0']").click()
         answer()
         cell = page.locator(".maps [data-path='L2.H0 s0<-s2']")
@@ -245,10 +240,9 @@ def test_a_search_is_bounded_and_cancelled_in_the_browser(monkeypatch):
 
 @pytest.mark.slow
 def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
-    lines = ["import retrieval_interp as ri", "bench = ri.open('small', examples=64)"]
-    cells = ["\n".join([*lines, "bench.explore()"]), "bench.attention(2)", "bench.circuit"]
+    first = "import retrieval_interp as ri; bench = ri.open('small', examples=64); bench.explore()"
     notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
+        cells=list(map(nbformat.v4.new_code_cell, [first, "bench.attention(2)", "bench.circuit"])),
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )
     (tmp_path / "work").mkdir()
@@ -277,11 +271,6 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         explorer.get_by_role("button", name="Add it").click()
         bench.suppose("L2.H0 s0<-s2")
         loss_is(bench.loss)
-        explorer.locator(".example [data-path='L2.H0 s4<-s6']").first.click()
-        explorer.get_by_role("button", name="Add it").click()
-        bench.suppose("L2.H0 s4<-s6")
-        loss_is(bench.loss)
-        page.screenshot(path=tmp_path / "explorer.png")
         explorer.get_by_role("button", name="Save").click()
         explorer.get_by_text("saved to circuit.json").wait_for(timeout=LONG)
         saved = (tmp_path / "work" / "circuit.json").read_text()

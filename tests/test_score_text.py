@@ -106,12 +106,3 @@ def test_the_page_holds_the_attention_of_every_example(model, task):
     assert re.findall(r"<option value=\"\d+\">(\d+)</option>", view.html) == ["4", "1"]
     model.cfg.attention_dir = "bidirectional"
     assert page_data(ri.attention_view(model, task, batch).html)["props"]["maskUpperTri"] is False
-
-
-def test_positions_are_named_by_symbol_and_chain(task):
-    batch = task.sample(2, seed=3)
-    labels = task.position_labels(batch, 1)
-    symbols = {0: "A{}?", 1: "A{}", 2: "B{}", 3: "B{}", 4: "C{}"}
-    for chain, roles in enumerate(batch.roles[1].tolist(), start=1):
-        for role, position in enumerate(roles):
-            assert labels[position] == symbols[role].format(chain)

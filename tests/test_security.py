@@ -31,43 +31,23 @@ needs_inspect = pytest.mark.skipif(
 
 # Nothing that is read runs
 
-DANGERS = {
-    *("pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib", "yaml"),
-    *("eval", "exec", "compile", "__import__", "shell", "allow_pickle"),
-    *("torch.load", "torch.save", "os.system", "os.popen"),
-}
-
-
-def dangers(source):
-    """Whatever in a module could run what it reads, as `line: what`."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name.split(".")[0] for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [str(node.module).split(".")[0]]
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node) != "exec('')":
-            names = [ast.unparse(node.func)]
-            given = {word.arg: ast.unparse(word.value) for word in node.keywords}
-            names += [name for name in ("shell", "allow_pickle") if given.get(name) == "True"]
-        found += [f"{node.lineno}: {name}" for name in names if name in DANGERS]
-    return found
+DANGERS = re.compile(
+    r"^\s*(?:from|import) (?:pickle|cloudpickle|marshal|shelve|dill|joblib|yaml)\b"
+    r"|(?<![.\w])(?:eval|exec|compile|__import__)\("
+    r"|torch\.(?:load|save)\b|from torch import .*\bload\b"
+    r"|os\.(?:system|popen)|(?:shell|allow_pickle)=True",
+    re.MULTILINE,
+)
 
 
 def test_no_module_can_run_what_it_reads():
     modules = [path for name in ("tasks", "circuits", "retrieval_interp")
                for path in (ROOT / name).rglob("*.py")]  # fmt: skip
     assert len(modules) > 80
-    assert {str(path): found for path in modules if (found := dangers(path.read_text()))} == {}
-
-
-def test_the_search_for_such_modules_is_not_blind():
-    calls = "torch.load(path)", "eval(x)", "numpy.load(path, allow_pickle=True)", "f(shell=True)"
-    for line in ("def f():\n    import marshal", "from torch import load", *calls):
-        assert dangers(line), line
-    assert not dangers("model.eval(); torch.compile(model); re.compile(x); numpy.load(path)")
+    found = {str(path): DANGERS.findall(path.read_text()) for path in modules}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    for line in ("    import marshal", "from torch import load", "torch.load(path)", "eval(x)"):
+        assert DANGERS.search(line), line
 
 
 class Payload:

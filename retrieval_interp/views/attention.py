@@ -137,7 +137,7 @@ def role_map(
     weights: Float[Tensor, "dest src"],
     task: Task,
     order: Sequence[int],
-    framed: Collection[HeadPath] = (),
+    framed: Collection[HeadPath],
 ) -> dict[str, Any]:
     """A head's mean attention by role, as rows of cells; those that the mask hides have no path."""
 

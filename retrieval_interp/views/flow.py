@@ -76,11 +76,8 @@ def flow_figure(steps: int, causal: bool) -> go.Figure:
         y=[bounds.piece_name(piece) for piece in range(2 * steps + 2)],
         colorscale="YlGnBu",
         colorbar={"title": {"text": "held after layer"}, "dtick": 1},
-        xgap=2,
-        ygap=2,
         texttemplate="%{z}" if steps <= 8 else None,
         hovertemplate="%{x}: %{y}, held after layer %{z}<extra></extra>",
-        hoverongaps=False,
     )
     figure.update_xaxes(title="position of the chain, in order of reachability from the query")
     figure.update_yaxes(title="piece of information")

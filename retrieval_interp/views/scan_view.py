@@ -11,7 +11,6 @@ import torch
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.scan import HeadScan, Scan
-from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, circuitsvis_script, render
@@ -137,15 +136,13 @@ def scan_text(scan: Scan, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
-    """A scan as a page or in a notebook, with one of the examples of `scan.batch`.
+def scan_view(scan: Scan, model: Any) -> View:
+    """A scan as a page or in a notebook.
 
     A heat map has a cell per head, coloured by its rule and framed where the head has to stay; a
-    click on a cell or a row shows the head's mean pattern, and its attention on the example.
+    click on a cell or a row shows the head's mean pattern, and its attention on the first example.
     """
-    if not 0 <= example < len(scan.batch):
-        raise InputError(f"example: expected 0 to {len(scan.batch) - 1}, found {example}")
-    some = scan.batch.take([example])
+    some = scan.batch[:1]
     patterns = torch.stack([layer[0] for layer in patterns_on(model, some)])
     size, causal = patterns.shape[-1], is_causal(model)
     shown = min(MOST_POSITIONS, int(some.roles.max()) + 1, size)
