@@ -1,7 +1,4 @@
-"""The HTML report of a scored circuit, one file that needs no network.
-
-It is the explorer's page with nothing behind it, and the verdict and tables around it.
-"""
+"""The HTML report of a scored circuit, one file that needs no network."""
 
 import json
 from collections.abc import Mapping, Sequence

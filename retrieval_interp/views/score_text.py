@@ -207,8 +207,8 @@ def head_table(score: CircuitScore) -> tuple[list[str], list[list[str]]]:
     return ["head", "mechanism", f"{score.loss_name}, only this head replaced"], rows
 
 
-def loss_lines(score: CircuitScore) -> list[tuple[str, str, str]]:
-    """The intact model's loss and that of the circuit: name, number, and what it keeps."""
+def loss_lines(score: CircuitScore) -> tuple[str, str]:
+    """The intact model's loss, and that of the circuit with what it keeps."""
     loss, kept = score.loss_name, ""
     if math.isfinite(score.kept):
         kept = (
@@ -217,10 +217,10 @@ def loss_lines(score: CircuitScore) -> list[tuple[str, str, str]]:
         )
     baseline = f"{score.baseline_loss:.4f} +- {score.baseline_se:.4f}"
     combined = f"{score.combined_loss:.4f} +- {score.combined_se:.4f}"
-    return [
-        (f"baseline {loss} (nothing replaced)", baseline, ""),
-        (f"combined {loss} (all of them replaced)", combined, kept),
-    ]
+    return (
+        f"baseline {loss} (nothing replaced)  {baseline}",
+        f"combined {loss} (all of them replaced)  {combined}{kept}",
+    )
 
 
 def score_table(score: CircuitScore, task: Task | None = None, width: int | None = None) -> str:
@@ -228,9 +228,7 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
 
     The task names the roles; without it they are letters.
     """
-    baseline, combined = (
-        wrapped(f"{name}  {number}{kept}", width, 4) for name, number, kept in loss_lines(score)
-    )
+    baseline, combined = (wrapped(line, width, 4) for line in loss_lines(score))
     lines = [*baseline, "", *text_table(*head_table(score), width=width), "", *combined, ""]
     header, rows = path_table(score, task)
     if rows:
@@ -278,10 +276,7 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
             f"({loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; knowing nothing "
             f"{score.uninformed_loss:.4g}, {score.uninformed})."
         )
-    below = "below" if score.combined_loss < score.tolerance else "not below"
-    compared = f"{below} {score.tolerance:.4g}"
-    if score.tolerance > score.combined_loss >= score.uninformed_loss:
-        compared = f"no better than knowing nothing, {score.uninformed_loss:.4g}"
+    below = "below" if score.combined_loss < score.limit else "not below"
     word = "Sufficient" if score.sufficient else "Not sufficient"
     left = len(score.heads) - replaced
     if left and score.sufficient:
@@ -289,7 +284,8 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
     theirs = f"; paper: below {SUFFICIENT:g}" if papers else ""
     return (
         f"{word}: with {replaced} of {counted(len(score.heads), 'head')} replaced, the {loss} is "
-        f"{score.combined_loss:.4f}, {compared} (intact: {score.baseline_loss:.4f}{theirs})."
+        f"{score.combined_loss:.4f}, {below} {score.limit:.4g} (intact: "
+        f"{score.baseline_loss:.4f}{theirs})."
     )
 
 
