@@ -26,6 +26,7 @@ def test_the_json_holds_a_row_for_every_length(tmp_path, capsys):
 def test_the_drawing_shows_shared_pieces_and_what_each_role_holds(capsys):
     run("--draw", 2)
     drawn = capsys.readouterr().out
+    assert "╭──A──╮     ╭──B──╮\ns0    s1    s2    s3    s4\nA?    A     B     B     C\n" in drawn
     rows = [line.split() for line in drawn.splitlines() if line.startswith("s0")]
     assert rows[-1] == ["s0", "query", "A", "p0", "A", "p0..p1", "p0..p2", "p0..C"]
     assert "The query can hold C after 3 layers" in drawn

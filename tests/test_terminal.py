@@ -33,7 +33,6 @@ def folder(tmp_path_factory):
 COMMANDS = {
     "list": ["list"],
     "bound": ["bound", "--steps", 1, 2, 128],
-    "bound drawn": ["bound", "--draw", 25],
     "diff": ["diff", SMALL, RESULTS / "transformer-a.circuit.json"],
     "ablate": ["ablate", "--circuit", SMALL, "--examples", 16],
     "cross entropy": [

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrieval_interp.circuits import CircuitScore
+from retrieval_interp.circuits import CircuitScore, mean_attention
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow
@@ -54,7 +54,7 @@ def render_report(
         seed: of the examples.
         command: what was typed, shown at the end.
     """
-    order = role_order(batch)
+    attention, order = mean_attention(model, batch).cpu(), role_order(batch)
     paths = list(score.circuit.every_path())
     each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
     shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
@@ -65,7 +65,7 @@ def render_report(
         task_words=task_words(model, task, batch),
         sequence=example_sequence(model, task, batch, order),
         parts=parts,
-        maps=unescaped(role_maps(score.attention.cpu(), task, order, paths).html),
+        maps=unescaped(role_maps(attention, task, order, paths).html),
         shown=shown,
         position_note=task.position_note,
         attention=unescaped(attention_view(model, task, batch, range(shown)).html),
