@@ -8,6 +8,7 @@ the package's checkpoints and result files; with `growth` only that of speed.md,
 import json
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +19,27 @@ import plotly.express as px  # noqa: E402
 from growth import LABELS  # noqa: E402
 
 import retrieval_interp as ri  # noqa: E402
+from retrieval_interp.explorer.server import ExplorerServer  # noqa: E402
 from retrieval_interp.reproduce.evidence import Evidence  # noqa: E402
 from retrieval_interp.storage.files import write_whole  # noqa: E402
 from tests.browser import page_in_chromium  # noqa: E402
-from tests.test_browser import served  # noqa: E402
-
-LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L1.H0 identity", "L3.H0 identity", "L4.H0 s0<-s4"]
 
 
 def explorer(folder: Path) -> None:
-    """All but one head supposed, the second path of the last one being clicked."""
-    bench = ri.open("small", progress=lambda items, what: items)
-    bench.suppose(*LINES)
-    with served(bench, 1760) as (page, answer):
-        page.locator("[data-head='L2.H0']").click()
-        answer()
-        for path in ("s0<-s2", "s4<-s6"):
-            for _ in range(2):
-                page.locator(f".maps [data-path='L2.H0 {path}']").click()
-                answer()
-            page.locator(f".maps [data-path='L2.H0 {path}'].in").wait_for()
-        page.locator(".ri-explorer").screenshot(path=DOCS / "explorer.png")
+    """A search, its score, and a selected path."""
+    bench = ri.open("small")
+    server = ExplorerServer(bench)
+    threading.Thread(target=server.serve, daemon=True).start()
+    with page_in_chromium(server.address, viewport={"width": 1440, "height": 950}) as (page, _):
+        page.goto(server.address)
+        page.locator("[data-head='L2.H0']").click(timeout=120_000)
+        page.locator(".edit [data-path='L2.H0 s0<-s2']").click()
+        page.get_by_role("button", name="Discover").click()
+        page.get_by_role("button", name="Undo", disabled=False).wait_for(timeout=120_000)
+        page.get_by_role("button", name="Score").click()
+        page.locator(".circuit tbody tr.selected").wait_for(timeout=120_000)
+        page.wait_for_timeout(1500)
+        page.screenshot(path=DOCS / "explorer.png", full_page=True)
 
 
 def report(folder: Path) -> None:

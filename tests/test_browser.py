@@ -170,6 +170,11 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         def loss_becomes(value):
             page.get_by_text(f"MSE {value:.4f}").first.wait_for(timeout=LONG)
 
+        # The drawing is in sight next to the paths, on the right.
+        paths, drawing = (page.locator(name).bounding_box() for name in (".maps", ".drawing svg"))
+        assert drawing["x"] > paths["x"] + paths["width"] and drawing["width"] > 400
+        assert drawing["y"] + drawing["height"] < 950 and drawing["x"] + drawing["width"] <= 1440
+
         page.locator("[data-head='L2.H0']").click()
         answer()
         cell = page.locator(".maps [data-path='L2.H0 s0<-s2']")
@@ -271,6 +276,11 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         explorer.get_by_role("button", name="Add it").click()
         bench.suppose("L2.H0 s0<-s2")
         loss_is(bench.loss)
+        explorer.locator(".example [data-path='L2.H0 s4<-s6']").first.click()
+        explorer.get_by_role("button", name="Add it").click()
+        bench.suppose("L2.H0 s4<-s6")
+        loss_is(bench.loss)
+        page.screenshot(path=tmp_path / "explorer.png")
         explorer.get_by_role("button", name="Save").click()
         explorer.get_by_text("saved to circuit.json").wait_for(timeout=LONG)
         saved = (tmp_path / "work" / "circuit.json").read_text()

@@ -167,12 +167,9 @@ def test_notebooks_are_committed_without_outputs():
     assert {path.stem for path in NOTEBOOKS} == SHOWN.keys()
     for path in NOTEBOOKS:
         notebook = json.loads(path.read_text())
-        assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5), path
         assert list(notebook["metadata"]) == ["kernelspec"], path
         for cell in notebook["cells"]:
-            assert cell["metadata"] == {} and re.fullmatch("[a-z-]+", cell["id"]), path
-            if cell["cell_type"] == "code":
-                assert cell["outputs"] == [] and cell["execution_count"] is None, path
+            assert cell["metadata"] == {} and not cell.get("outputs"), path
 
 
 @pytest.fixture

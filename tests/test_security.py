@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.emergence.report import render_emergence
 from retrieval_interp.model import build_model
 from retrieval_interp.storage.checkpoint import save_checkpoint
@@ -99,7 +98,7 @@ def named_task(text):
     return Named(chains=2, steps=1, dim=2)
 
 
-def bench_pages(text, folder, capsys):
+def bench_pages(text, folder):
     task = named_task(text)
     model, training = build_model(SIZES, TASK).eval(), {"recipe": {text: [text]}, text: text}
     bench = ri.open(ri.Checkpoint(text, model, task, SIZES, training), examples=8)
@@ -114,28 +113,14 @@ def bench_pages(text, folder, capsys):
     yield "circuit", circuit_html(bench.circuit)
 
 
-def ablate_page(text, folder, capsys):
-    model = build_model(SIZES, TASK)
-    name = text.replace("/", "")[:60]
-    training = {"recipe": {text: text, "deep": [{text: text}]}, "device": text, text: [text]}
-    path = folder / f"{name}.safetensors"
-    save_checkpoint(path, model, TASK, SIZES, training)
-    circuit = folder / f"{name}.json"
-    circuit.write_text(run().circuit.to_json({"command": text}))
-    out = ["--report", str(folder / "page.html")]
-    ablate(["--ckpt", str(path), "--circuit", str(circuit), "--examples", "8", *out])
-    capsys.readouterr()
-    yield "ablate", (folder / "page.html").read_text()
-
-
-def emergence_page(text, folder, capsys):
+def emergence_page(text, folder):
     named = replace(run(), run=text, circuit_from=text, notes=(text,))
     page = render_emergence(named, text, 4, 0)
     # Plotly's own script is left out: it is large, and no part of it comes from a file.
     yield "emergence", re.sub(r"<script>/\*\*.*?</script>", "", page, flags=re.S)
 
 
-def log_page(text, folder, capsys):
+def log_page(text, folder):
     from retrieval_interp.llm.results import accuracy_figure, read_results
 
     (log,) = log_data()
@@ -173,14 +158,14 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize(
-    "make", [bench_pages, ablate_page, emergence_page, pytest.param(log_page, marks=needs_inspect)]
+    "make", [bench_pages, emergence_page, pytest.param(log_page, marks=needs_inspect)]
 )
-def test_names_do_not_become_markup(make, tmp_path, capsys):
+def test_names_do_not_become_markup(make, tmp_path):
     pages = {}
     for text in (MILD, HOSTILE):
         folder = tmp_path / text[:2].strip("<").replace("/", "x")
         folder.mkdir()
-        pages[text] = dict(make(text, folder, capsys))
+        pages[text] = dict(make(text, folder))
     for name, mild in pages[MILD].items():
         hostile = pages[HOSTILE][name]
         expected, found = Page(mild), Page(hostile)
