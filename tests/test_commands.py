@@ -253,7 +253,7 @@ def test_a_circuit_of_nothing_is_not_sufficient(ablate, tmp_path):
 
 def test_a_tolerance_below_the_models_own_loss_is_remarked(ablate):
     printed, _ = ablate("--examples", "64", "--tolerance", "0.001")
-    assert "out of reach" in printed and "Try a tolerance of 0.05" in " ".join(printed.split())
+    assert "out of reach" in printed
 
 
 def test_a_search_ends_in_time(run_command_in_process, tmp_path):

@@ -246,15 +246,13 @@ def test_a_click_on_a_head_shows_its_patterns(tmp_path):
     with page_in_chromium(viewport={"width": 390, "height": 900}) as (page, left):
         page.goto(path.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        assert page.locator(".scan b.chosen").inner_text() == str(
-            max(found.heads, key=lambda row: row.loss).head
-        )
-        page.locator(".scan .grid button[data-head='L3.H0']").click()
-        assert page.locator(".scan b.chosen").inner_text() == "L3.H0"
-        assert page.locator(".scan tr.chosen td").first.inner_text() == "L3.H0"
+        chosen, most = page.locator(".patterns b"), max(found.heads, key=lambda row: row.loss)
+        assert chosen.inner_text() == str(most.head)
+        page.locator("button[data-path='L3.H0']").click()
+        assert chosen.inner_text() == page.locator("tr.selected td").first.inner_text() == "L3.H0"
         page.locator(".scan .views canvas, .scan .views svg").first.wait_for(timeout=120_000)
         page.locator(".sortable tbody tr", has_text="L5.H0").click()
-        assert page.locator(".scan b.chosen").inner_text() == "L5.H0"
+        assert chosen.inner_text() == "L5.H0"
         assert left == [] and page.errors == []
 
 
