@@ -19,14 +19,13 @@ from retrieval_interp.circuits import (
     Head,
     HeadPath,
     Scorer,
-    SearchOptions,
     ablated,
     ablations,
+    discover,
     mean_attention,
     score_circuit,
     why,
 )
-from retrieval_interp.circuits import discover as discover_circuit
 from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.circuits.circuit import circuit_diff, circuit_text, parse_head_path
 from retrieval_interp.circuits.circuit import suppose as suppose_line
@@ -119,7 +118,6 @@ class Workbench:
 
     _score: CircuitScore | None = None
     _controls = 20  # random circuits of that score
-    _default = 0.0  # tolerance, once it is known
 
     def __init__(
         self,
@@ -154,13 +152,11 @@ class Workbench:
     @property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
-        if self._stated is None:
-            self._default = self._default or default_tolerance(self.scorer, self.intact_loss)
         return self._stated or self._default
 
-    @tolerance.setter
-    def tolerance(self, tolerance: float) -> None:
-        self._stated, self._score = tolerance, None
+    @cached_property
+    def _default(self) -> float:
+        return default_tolerance(self.scorer, self.intact_loss)
 
     @property
     def circuit(self) -> Circuit:
@@ -207,12 +203,17 @@ class Workbench:
         self._check_unchanged()
         return self.scorer.loss(self._with_lines(lines))
 
+    @property
+    def description(self) -> str:
+        """The task and the sizes of the model in one line."""
+        return describe(self.model, self.task)
+
     def __repr__(self) -> str:
         circuit = circuit_text(self.circuit, self.model.cfg.n_layers)
-        return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{circuit}"
+        return f"{self.name}: {self.description}\n{self._state()}\n{circuit}"
 
     def _repr_html_(self) -> str:
-        lines = [f"{self.name}: {describe(self.model, self.task)}", self._state()]
+        lines = [f"{self.name}: {self.description}", self._state()]
         return View(self.name, self._drawn(lines), "")._repr_html_()
 
     def _drawn(self, lines: Sequence[str]) -> str:
@@ -253,12 +254,8 @@ class Workbench:
     def remove(self, path: str | HeadPath) -> View:
         """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again."""
         asked = path if isinstance(path, HeadPath) else parse_head_path(path, self.task)
-        paths, names = list(self.circuit.paths()), self.circuit.role_names
-        if asked not in paths:
-            known = ", ".join(other.text(names) for other in paths) or "none"
-            raise InputError(
-                f"expected a path of the circuit ({known}), found {asked.text(names)!r:.60}"
-            )
+        if asked not in self.circuit.paths():
+            raise InputError(f"expected a path of the circuit, found {path!s:.60}")
         smaller, head = self.circuit.without(asked), asked.head
         return self._change(smaller if smaller[head].paths else smaller.replace(head, ORIGINAL))
 
@@ -329,50 +326,28 @@ class Workbench:
         for listener in list(self.listeners):
             listener.refresh()
 
-    def discover(
-        self,
-        *,
-        time: float | None = None,
-        heads: Iterable[str | Head] | None = None,
-        examples: int | None = None,
-        restarts: int = 4,
-        one_hot: bool = False,
-    ) -> View:
+    def discover(self, **choices: Any) -> View:
         """Search for a circuit, on examples of another split, and make it the current one.
 
-        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far; its
-        `unfinished` then says so. The view's `data` is the loss.
+        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far.
 
         Args:
-            time: seconds after which the search ends with the best circuit so far.
-            heads: heads that may be replaced, such as `["L0.H0", "L2.H0"]`; by default all.
-            examples: number of examples that decide; by default as many as are measured on.
-            restarts: number of starting circuits.
-            one_hot: only one-hot paths, as in the paper: no two sources share.
-        """
-        options = self.search_options(time, heads, examples, restarts, one_hot)
-        found = discover_circuit(self.model, self.task, options=options, progress=self.progress)
-        return self.take(found)
+            choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
+                `restarts=1`, or `shared=False` for one-hot paths only. By default as many examples
+                decide as are measured on.
 
-    def search_options(
-        self,
-        time: float | None = None,
-        heads: Iterable[str | Head] | None = None,
-        examples: int | None = None,
-        restarts: int = 4,
-        one_hot: bool = False,
-    ) -> SearchOptions:
-        """The options of a search by `discover`."""
+        Returns:
+            A view of what changed; its `data` is the loss.
+        """
+        return self.take(self.search(self.model, **choices))
+
+    def search(self, model: Any, **choices: Any) -> Circuit:
+        """The circuit that `discover` takes, searched for with the model or a copy of it."""
         self._check_unchanged()
-        return SearchOptions(
-            tolerance=self._stated,
-            examples=len(self.batch) if examples is None else examples,
-            seed=self.seed,
-            restarts=restarts,
-            shared=not one_hot,
-            time=time,
-            heads=None if heads is None else [Head.parse(str(head)) for head in heads],
-        )
+        options = {"tolerance": self._stated, "examples": len(self.batch), "seed": self.seed}
+        if "heads" in choices:
+            choices["heads"] = [Head.parse(str(head)) for head in choices["heads"]]
+        return discover(model, self.task, **{"progress": self.progress, **options, **choices})
 
     def take(self, found: Circuit) -> View:
         """Make a circuit that a search found the current one."""
@@ -392,15 +367,10 @@ class Workbench:
         examples: int | Sequence[int] = (0, 1, 2, 3),
         with_circuit: bool = False,
     ) -> View:
-        """Attention on some examples in circuitsvis, with roles as tokens.
+        """Attention on some examples of the batch in circuitsvis, with roles as tokens.
 
-        Args:
-            layer: which layer; by default all.
-            examples: which examples of the batch the reader can choose from.
-            with_circuit: the attention with the circuit in place instead of the intact model's.
-
-        Returns:
-            A view whose `data` is the attention, [example head dest src].
+        With the circuit in place or, by default, of the intact model, in one layer or all. The
+        view's `data` is the attention, [example head dest src].
         """
         chosen = list(examples) if isinstance(examples, Iterable) else [examples]
         layers = None if layer is None else [layer]
@@ -412,11 +382,10 @@ class Workbench:
 
         The view's `data` is the attention, [layer head dest src]; arguments as in `attention`.
         """
-        n_layers = self.model.cfg.n_layers
-        if layer is not None and (type(layer) is not int or not 0 <= layer < n_layers):
-            raise InputError(f"layer: expected 0 to {n_layers - 1}, found {layer!r:.40}")
         attention = self.mean_attention(with_circuit)
         if layer is not None:
+            if not 0 <= layer < len(attention):
+                raise InputError(f"layer: expected 0 to {len(attention) - 1}, found {layer}")
             attention = attention[layer : layer + 1]
         caption = " with the circuit in place" if with_circuit else ""
         paths = list(self.circuit.every_path())
@@ -425,11 +394,9 @@ class Workbench:
     def ablations(self, least: float = 0.05) -> View:
         """Replace each head, and cut each path, one at a time, in the intact model.
 
-        Paths with less mean attention than `least` are not cut. The view has a heat map of heads
-        and the paths that cost most; its `data` is what `ri.ablations` gives.
+        Paths with less mean attention than `least` are not cut. The view's `data` is what
+        `ri.ablations` gives.
         """
-        if not 0 <= least <= 1:
-            raise InputError(f"least: expected a mean attention of 0 to 1, found {least!r:.40}")
         self._check_unchanged()
         found = ablations(self.model, self.task, self.batch, least=least, progress=self.progress)
         return ablations_view(found, self.task)
@@ -437,11 +404,8 @@ class Workbench:
     def why(self, **choices: Any) -> View:
         """Which heads and paths the answers come from, by attention from a counterfactual prompt.
 
-        Args:
-            choices: as `ri.why` takes them, such as `keep=0.9` or `upto="heads"`.
-
-        Returns:
-            A view whose `data` is an `Explanation`.
+        `choices` are as `ri.why` takes them, such as `keep=0.9` or `upto="heads"`. The view's
+        `data` is an `Explanation`.
         """
         self._check_unchanged()
         found = why(self.model, self.task, **{"progress": self.progress, **choices})
@@ -450,12 +414,9 @@ class Workbench:
     def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
-        The view's `data` is the `CircuitScore`; see `ri.score_circuit` for what it holds. With
-        nothing supposed, the view says so and scores the intact model.
-
-        Args:
-            controls: number of random circuits to compare with.
-            progress: instead of the workbench's own.
+        `controls` random circuits are compared with it. The view's `data` is the `CircuitScore`;
+        see `ri.score_circuit` for what it holds. With nothing supposed, the view says so and scores
+        the intact model.
 
         Examples:
             >>> import retrieval_interp as ri
@@ -466,18 +427,6 @@ class Workbench:
             L2.H0 s0<-s2 1.89 1.82
             L2.H0 s4<-s6 0.4 0.41
         """
-        score, task = self._scored(controls, progress), self.task
-        width, reported = own_terminal_width(), paper_reports(task)
-        nothing = "Nothing is supposed yet: these are the intact model's numbers."
-        note = "" if self.circuit.mechanisms else nothing
-        said = note or verdict(score, task, reported)
-        text = "\n".join([score_table(score, task, width), *wrapped(said, width or 100)])
-        parts = score_parts(score, self.model, task, self.order, self.batch, reported)
-        html = render("scored.html", parts=parts, note=note, seed=self.seed)
-        return View(f"Circuit of {self.name}", html, text, score)
-
-    def _scored(self, controls: int, progress: Progress | None = None) -> CircuitScore:
-        """The score of the current circuit with so many random circuits, measured once."""
         self._check_unchanged()
         score = self.scored
         if score is None or controls != self._controls:
@@ -485,7 +434,14 @@ class Workbench:
             score = self._score = score_circuit(*measured, controls, progress or self.progress)
             self._controls = controls
             self._tell_listeners()
-        return score
+        task, width, reported = self.task, own_terminal_width(), paper_reports(self.task)
+        nothing = "Nothing is supposed yet: these are the intact model's numbers."
+        note = "" if self.circuit.mechanisms else nothing
+        said = note or verdict(score, task, reported)
+        text = "\n".join([score_table(score, task, width), *wrapped(said, width or 100)])
+        parts = score_parts(score, self.model, task, self.order, self.batch, reported)
+        html = render("scored.html", parts=parts, note=note, seed=self.seed)
+        return View(f"Circuit of {self.name}", html, text, score)
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
@@ -496,7 +452,7 @@ class Workbench:
             f"tolerance={self.tolerance:g}).report({str(path)!r})"
         )
         page = render_report(
-            self._scored(self._controls),
+            self.score(self._controls).data,
             self.model,
             self.task,
             name=self.name,

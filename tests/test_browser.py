@@ -214,17 +214,10 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         page.screenshot(path=tmp_path / "explore.png")
 
 
-def test_a_search_is_bounded_and_cancelled_in_the_browser(monkeypatch):
+def test_a_search_is_cancelled_in_the_browser(monkeypatch):
     monkeypatch.setattr("retrieval_interp.explorer.state._TELLING", -1)
-    bench, asked = ri.open("small", **QUIET), []
-    kind, own = type(bench), type(bench).search_options
-    keep = lambda *all, **more: asked.append(more) or own(*all, **more)  # noqa: E731
-    monkeypatch.setattr(kind, "search_options", keep)
-    with served(bench) as (page, answer), warnings.catch_warnings():
+    with served(ri.open("small", **QUIET)) as (page, answer), warnings.catch_warnings():
         warnings.simplefilter("ignore", SearchStopped)
-        page.get_by_text("options").click()
-        page.get_by_label("starts").fill("2")
-        page.get_by_label("heads").fill("L0.H0 L2.H0, L4.H0")
         page.get_by_role("button", name="Discover").click()
         work = threading.Thread(target=answer)
         work.start()
@@ -232,8 +225,6 @@ def test_a_search_is_bounded_and_cancelled_in_the_browser(monkeypatch):
         page.get_by_role("button", name="Cancel").click()
         page.get_by_text("unfinished: the search was cancelled").wait_for(timeout=LONG)
         work.join()
-        heads = ["L0.H0", "L2.H0", "L4.H0"]
-        assert asked == [{"restarts": 2, "heads": heads, "one_hot": False}]
         assert page.get_by_role("button", name="Discover").is_enabled()
         assert page.get_by_role("button", name="Cancel").count() == 0
 
@@ -277,10 +268,6 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         bench.suppose("L2.H0 s4<-s6")
         loss_is(bench.loss)
         page.screenshot(path=tmp_path / "explorer.png")
-        explorer.get_by_role("button", name="Save").click()
-        explorer.get_by_text("saved to circuit.json").wait_for(timeout=LONG)
-        saved = (tmp_path / "work" / "circuit.json").read_text()
-        assert ri.Circuit.from_json(saved, 7) == bench.circuit
         # What was clicked is there in Python, and circuitsvis draws.
         run_cell(page, 1)
         run_cell(page, 2)

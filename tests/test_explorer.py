@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 
 import pytest
 import torch
@@ -27,19 +28,17 @@ def ask(page, what, **more):
     page.answer({"do": what, **more})
 
 
-def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench, tmp_path):
+def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench):
     ask(page, "toggle", path="L1.H0 s0<-s2")
     assert str(bench.circuit[1, 0]) == "one-hot s0<-s2"
-    assert page.page["loss"] == bench.loss != bench.intact_loss and page.page["undoable"]
     assert page.page["drawing"].count("marker-end") == 1
-    assert f"{bench.loss:.4f}" in page.html
+    assert bench.loss != bench.intact_loss and f"{bench.loss:.4f}" in page.html
     ask(page, "toggle", path="L1.H0 s0<-s2")
-    assert bench.circuit.mechanisms == {}
-    assert page.page["loss"] == pytest.approx(bench.intact_loss, abs=1e-6)
+    assert bench.circuit.mechanisms == {} and bench.loss == bench.intact_loss
     ask(page, "undo")
-    ask(page, "save", file=str(tmp_path / "circuit.json"))
-    assert ri.Circuit.from_json((tmp_path / "circuit.json").read_text(), 5) == bench.circuit
-    assert bench.circuit.mechanisms and "saved to" in page.page["said"]
+    assert str(bench.circuit[1, 0]) == "one-hot s0<-s2"
+    ask(page, "clear")
+    assert bench.circuit.mechanisms == {}
 
 
 def test_a_selected_path_says_what_it_is_worth(page, bench):
@@ -53,7 +52,7 @@ def test_a_selected_path_says_what_it_is_worth(page, bench):
     ask(page, "suppose", line="L0.H0 uniform")
     ask(page, "toggle", path=path)
     row = page.page["row"]
-    assert page.page["inside"] and page.page["rows"] == [row]
+    assert page.page["inside"] and [row["name"] for row in page.page["rows"]] == [path]
     assert row["ablated_loss"] == pytest.approx(bench.loss_with("L1.H0 one-hot"))
     ask(page, "score")
     (scored,) = bench.scored.paths
@@ -92,15 +91,18 @@ def test_the_choices_are_worth_what_they_say(page, bench):
         assert not page.page["failed"]
 
 
+def check_cells(cells, expected):
+    """The cells shown are those of a pattern, without faint ones."""
+    for cell in cells:
+        weight = float(expected[cell["at"], cell["source"]])
+        assert cell["weight"] == pytest.approx(weight, abs=1e-5)
+    assert len(cells) == int((expected >= 0.02).sum())
+
+
 def test_the_example_shown_is_the_one_asked_for(page, bench):
     ask(page, "show", head="L2.H1", example=5)
     look, (_, cache) = page.page["look"], bench.model.run_with_cache(bench.batch.inputs)
-    expected = cache["blocks.2.attn.hook_pattern"][5, 1]
-    for cell in look["cells"]:
-        assert cell["weight"] == pytest.approx(
-            float(expected[cell["at"], cell["source"]]), abs=1e-5
-        )
-    assert len(look["cells"]) == int((expected >= 0.02).sum())
+    check_cells(look["cells"], cache["blocks.2.attn.hook_pattern"][5, 1])
     assert look["tokens"] == bench.task.position_labels(bench.batch, 5)
     by_role = bench.roles().data
     for head, shown in zip(bench.heads, page.page["maps"]):
@@ -114,7 +116,7 @@ def test_the_example_shown_is_the_one_asked_for(page, bench):
 
 def test_paths_are_framed_where_they_put_attention(page, bench):
     bench.suppose("L0.H0 s4<-s3", "L0.H0 s0<-s2")
-    ask(page, "show", path="L0.H0 s4<-s3", chain=1)
+    ask(page, "show", path="L0.H0 s4<-s3")
 
     def cells(name):  # of the pattern that a circuit of this path alone has
         circuit = ri.parse_circuit([f"L0.H0 one-hot {name}"], bench.task)
@@ -122,11 +124,9 @@ def test_paths_are_framed_where_they_put_attention(page, bench):
             _, cache = bench.model.run_with_cache(bench.batch.inputs[:1])
         return set(map(tuple, cache["pattern", 0][0, 0].nonzero().tolist()))
 
-    frames = page.page["look"]["frames"]
-    found = {(frame["at"], frame["source"]) for frame in frames if frame["selected"]}
-    assert found == cells("s4<-s3")  # the selected one on all chains, others on the chosen one
-    (other,) = [(one["at"], one["source"]) for one in frames if not one["selected"]]
-    assert other in cells("s0<-s2") and other[0] == bench.batch.roles[0, 1, 0]
+    for name, selected in (("s4<-s3", True), ("s0<-s2", False)):
+        frames = [one for one in page.page["look"]["frames"] if one["selected"] == selected]
+        assert {(one["at"], one["source"]) for one in frames} == cells(name)
 
 
 @pytest.mark.parametrize(
@@ -134,21 +134,15 @@ def test_paths_are_framed_where_they_put_attention(page, bench):
     [
         ({"do": "show", "head": "L9.H0"}, "L9.H0"),
         ({"do": "show", "example": 99}, "0 to 7"),
-        ({"do": "show", "example": 0.0}, "example"),
-        ({"do": "show", "chain": 3}, "chain"),
-        ({"do": "show", "with_circuit": 1}, "with_circuit"),
-        ({"do": "save", "file": "/nowhere/to/be/found/c.json"}, "existing folder"),
+        ({"do": "suppose", "line": "L0.H0 dance"}, "expected a line such as"),
         ({"do": "undo"}, "expected a change to take back"),
-        ({"do": "discover", "time": "soon"}, "time"),
-        ({"do": "discover", "heads": "L0.H0"}, "heads"),
-        ({"do": "score", "controls": 2.5}, "controls"),
-        ({"do": "dance"}, "expected a known request, found 'dance'"),
+        ({"do": "dance"}, "dance"),
     ],
 )
 def test_what_cannot_be_is_said_and_changes_nothing(page, bench, asked, text):
     page.answer(asked)
     assert text in page.page["said"] and page.page["failed"]
-    assert bench.circuit.mechanisms == {} and not page.page["undoable"]
+    assert bench.circuit.mechanisms == {} and not bench.undoable
     ask(page, "suppose", line="L0.H0 uniform")
     assert not page.page["failed"]
 
@@ -166,17 +160,9 @@ def test_what_the_workbench_changes_is_shown_in_every_widget(bench):
     assert cut["kind"] == "cut" and not any(cell["framed"] for row in cut["rows"] for cell in row)
 
 
-def test_numbers_that_are_not_finite_are_dashes(page, bench, monkeypatch):
-    monkeypatch.setattr(type(bench), "loss_with", lambda self, *lines: float("inf"))
-    ask(page, "show", head="L0.H1")  # not shown yet
-    assert page.page["choices"][0]["loss"] is None and "<span>–</span>" in page.html
-
-
 def test_without_widgets_it_says_what_to_install(bench, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "anywidget", None)
-    monkeypatch.delitem(
-        __import__("sys").modules, "retrieval_interp.explorer.widget", raising=False
-    )
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "retrieval_interp.explorer.widget", raising=False)
     with pytest.raises(InputError, match="pip install"):
         bench.explore()
 
@@ -205,11 +191,7 @@ def test_a_cancelled_search_gives_the_best_circuit_so_far(searchable):
         ask(page, "discover")
     assert len(texts) == 1 and page.page["said"].startswith("unfinished: the search was cancelled")
     assert page.bench.circuit.mechanisms and page.bench.circuit.unfinished
-    assert page.page["busy"] == "" and page.page["undoable"]
-    page.cancel()  # of nothing: the next search is not cancelled by it
-    page.publish = lambda html: None
-    ask(page, "discover", restarts=1, time=1000, examples=16, heads=["L1.H0", "L3.H0"])
-    assert page.bench.circuit.unfinished == ""
+    assert page.page["busy"] == "" and page.bench.undoable
     ask(page, "clear")
     page.publish = lambda html: page.cancel()
     ask(page, "discover")
@@ -239,8 +221,4 @@ def test_messages_are_answered_while_a_notebook_searches(searchable):
         asyncio.run(work())
     assert re.match("unfinished: the search was cancelled", page.page["said"])
     _, cache = page.bench.model.run_with_cache(page.bench.batch.inputs)
-    expected = cache["blocks.2.attn.hook_pattern"][3, 0]
-    for cell in seen:
-        assert cell["weight"] == pytest.approx(
-            float(expected[cell["at"], cell["source"]]), abs=1e-5
-        )
+    check_cells(seen, cache["blocks.2.attn.hook_pattern"][3, 0])

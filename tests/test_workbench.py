@@ -124,7 +124,6 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
         (lambda bench: bench.attention(layer=3), "layer: expected 0 to 2, found 3"),
         (lambda bench: bench.attention(examples=[]), "at least one"),
         (lambda bench: bench.roles(layer=3), "layer: expected 0 to 2, found 3"),
-        (lambda bench: bench.ablations(least=2.0), "least"),
         (lambda bench: bench.save("missing/folder/c.json"), "existing folder"),
         (lambda bench: bench.roles().save_html("missing/folder/r.html"), "existing folder"),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),
@@ -160,8 +159,6 @@ def test_with_nothing_supposed_the_intact_model_is_scored(bench):
     view = bench.score()
     assert "Nothing is supposed yet" in repr(view)
     assert view.data.combined_loss == view.data.baseline_loss == pytest.approx(bench.loss, abs=1e-6)
-    bench.tolerance = 5.0
-    assert bench.score().data.tolerance == 5.0  # scored anew
     assert "the model has not learned the task" in repr(bench.discover())
 
 

@@ -22,20 +22,15 @@ if TYPE_CHECKING:
     from retrieval_interp import Workbench
 
 HOST = "127.0.0.1"
-_LONGEST = 100_000  # bytes of a message
 _ALIVE = 15  # seconds after which a silent connection is tried
 _POLICY = (
-    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
-    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
 class ExplorerServer(ThreadingHTTPServer):
-    """Serves one workbench's explorer at `address`, which holds the token.
-
-    Messages wait in `asked` for `serve`. Port 0 is any free one.
-    """
+    """Serves one workbench's explorer at `address`; messages wait in `asked` for `serve`."""
 
     daemon_threads = True
 
@@ -49,8 +44,7 @@ class ExplorerServer(ThreadingHTTPServer):
         self.own_names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
         self.asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.followers: set[queue.SimpleQueue[str]] = set()
-        self.lock = threading.Lock()
+        self.changed = threading.Condition()
         self.exploring = Exploring(bench, self._publish)
 
     def serve(self) -> None:
@@ -65,9 +59,8 @@ class ExplorerServer(ThreadingHTTPServer):
             self.server_close()
 
     def _publish(self, html: str) -> None:
-        with self.lock:
-            for events in self.followers:
-                events.put(html)
+        with self.changed:
+            self.changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error."""
@@ -75,7 +68,6 @@ class ExplorerServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: ExplorerServer
-    server_version, sys_version = "retrieval-interp", ""
 
     def do_GET(self) -> None:
         self._answer({"": self._send_page, "events": self._send_events})
@@ -96,28 +88,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _begin(self, status: int, kind: str = "plain", policy: str = "default-src 'none'") -> None:
         self.send_response(status)
-        headers = {
-            "Content-Type": f"text/{kind}; charset=utf-8",
-            "Content-Security-Policy": policy,
-            "Cache-Control": "no-store",
-            "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff",
-        }
-        for name, text in headers.items():
-            self.send_header(name, text)
+        self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
+        self.send_header("Content-Security-Policy", policy)
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
 
     def _take_message(self) -> None:
-        length, message = self.headers.get("Content-Length", ""), None
-        if not length.isdecimal() or int(length) > _LONGEST:
-            self.send_error(413)
-            return
-        with suppress(ValueError, RecursionError):
-            message = json.loads(self.rfile.read(int(length)))
-        if not isinstance(message, dict) or self.headers.get_content_type() != "application/json":
-            self.send_error(400)
-            return
-        if message.get("do") == "cancel":  # while `serve` is searching
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if message["do"] == "cancel":  # while `serve` is searching
             self.server.exploring.cancel()
         else:
             self.server.asked.put(message)
@@ -133,22 +112,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_events(self) -> None:
         """The page as it is, and then after every change."""
         self._begin(200, "event-stream")
-        server, events = self.server, queue.SimpleQueue[str]()
-        with server.lock:
-            events.put(server.exploring.html)
-            server.followers.add(events)
-        try:
-            while True:
-                text = ": alive\n\n"
-                with suppress(queue.Empty):
-                    text = f"event: page\ndata: {json.dumps(events.get(timeout=_ALIVE))}\n\n"
-                self.wfile.write(text.encode())
-                self.wfile.flush()
-        except OSError:
-            pass  # the page is closed
-        finally:
-            with server.lock:
-                server.followers.discard(events)
+        server, shown = self.server, ""
+        while True:  # until the page is closed, which is an OSError
+            with server.changed:
+                if server.exploring.html is shown:
+                    server.changed.wait(_ALIVE)
+            new, shown = server.exploring.html is not shown, server.exploring.html
+            text = f"event: page\ndata: {json.dumps(shown)}\n\n" if new else ": alive\n\n"
+            self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not written to the terminal: their addresses hold the token."""

@@ -17,9 +17,9 @@ class Page {
       else this.select(path);
     });
     this.root.addEventListener("click", event => this.click(event));
-    this.root.addEventListener("change", ({ target }) => {
-      if ("show" in target.dataset) this.ask("show", { [target.name]: valueOf(target) });
-    });
+    this.root.addEventListener("change", ({ target }) => this.ask("show", {
+      [target.name]: target.type === "checkbox" ? target.checked : Number(target.value),
+    }));
     this.root.addEventListener("keydown", event => {
       if (event.key === "Enter") event.stopPropagation(); // JupyterLab would run the cell
     });
@@ -37,20 +37,11 @@ class Page {
   click(event) {
     const button = event.target.closest("button");
     if (!button) return;
-    const { ask, fields, head, chain, line, toggle } = button.dataset;
-    if (ask) this.ask(ask, this.options(fields));
+    const { ask, head, line, toggle } = button.dataset;
+    if (ask) this.ask(ask);
     if (head) this.ask("show", { head });
-    if (chain) this.ask("show", { chain: Number(chain) });
     if (line) this.ask("suppose", { line });
     if (toggle) this.ask("toggle", { path: toggle });
-  }
-
-  // Values of named fields; what is left empty is the default.
-  options(names = "") {
-    const fields = names.split(" ").filter(name => name)
-      .map(name => this.root.querySelector(`.options [name=${name}]`));
-    return Object.fromEntries(fields.filter(field => field.type === "checkbox" || field.value)
-      .map(field => [field.name, valueOf(field)]));
   }
 
   // Redraws on every change; returns a function that stops that.
@@ -81,17 +72,11 @@ class Page {
   }
 }
 
-function valueOf(field) {
-  if (field.type === "checkbox") return field.checked;
-  if (field.type === "number") return field.value === "" ? null : Number(field.value);
-  return field.name === "heads" ? field.value.split(/[\s,]+/).filter(head => head) : field.value;
-}
-
 // How the focused element of a panel is found again.
 function focusIn(panel) {
   const active = panel.getRootNode().activeElement;
   if (!panel.contains(active)) return null;
-  const found = ["data-path", "data-head", "data-ask", "data-chain", "data-line", "name"]
+  const found = ["data-path", "data-head", "data-ask", "data-line", "name"]
     .find(name => active.hasAttribute(name));
   return found && `[${found}="${CSS.escape(active.getAttribute(found))}"]`;
 }
