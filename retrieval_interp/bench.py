@@ -5,7 +5,8 @@ Every method returns something that a notebook draws and a terminal prints; noth
 
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from retrieval_interp.circuits import (
     Head,
     HeadPath,
     Scorer,
+    SearchOptions,
     ablated,
     ablations,
     discover,
@@ -36,7 +38,12 @@ from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import role_mean, standard_error
 from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.circuits.scores.scorer import Progress, default_tolerance, is_unlearned
+from retrieval_interp.circuits.scores.scorer import (
+    Progress,
+    default_tolerance,
+    heads_of,
+    is_unlearned,
+)
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
@@ -74,14 +81,6 @@ def open(
             loss at which 95% of what the model has learned is kept.
         device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> bench = ri.open("small", examples=64)
-        >>> bench.suppose("L2.H0 s0<-s2 s4<-s6", "L3.H0 uniform")
-        L2.H0: original -> one-hot s0<-s2 s4<-s6
-        L3.H0: original -> uniform
-        MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0087)
     """
     name, training = "", {}
     if isinstance(what, (str, Path)):
@@ -109,6 +108,7 @@ class _Step(NamedTuple):
     better: bool  # than the intact model, by two standard errors
 
 
+@dataclass(eq=False, repr=False)
 class Workbench:
     """A model and the circuit supposed so far: change it, measure it, draw it, keep it.
 
@@ -116,35 +116,29 @@ class Workbench:
     of the `listeners` is called after a change.
     """
 
-    _score: CircuitScore | None = None
-    _controls = 20  # random circuits of that score
+    model: Any
+    task: Task
+    name: str
+    training: Mapping[str, Any]
+    examples: int
+    seed: int
+    stated: float | None  # tolerance; None where each set of examples has its own
+    progress: Progress
 
-    def __init__(
-        self,
-        model: Any,
-        task: Task,
-        name: str,
-        training: dict[str, Any],
-        examples: int,
-        seed: int,
-        tolerance: float | None,
-        progress: Progress,
-    ):
-        for what, value, least in (("examples", examples, 2), ("seed", seed, 0)):
+    def __post_init__(self) -> None:
+        for what, value, least in (("examples", self.examples, 2), ("seed", self.seed, 0)):
             if type(value) is not int or not least <= value <= 2**31:
                 raise InputError(f"{what}: expected {least} to {2**31}, found {value!r:.40}")
-        if tolerance is not None and not 0 < tolerance < math.inf:
-            raise InputError(f"tolerance: expected a number above 0, found {tolerance!r:.40}")
-        self.model, self.task, self.name, self.training = model, task, name, training
-        self.seed, self.progress = seed, progress
-        cfg, device = model.cfg, next(model.parameters()).device
-        self.heads = [Head(layer, i) for layer in range(cfg.n_layers) for i in range(cfg.n_heads)]
-        self.batch = draw_batch(task, examples, seed, device, "test")
+        if self.stated is not None and not 0 < self.stated < math.inf:
+            raise InputError(f"tolerance: expected a number above 0, found {self.stated!r:.40}")
+        self.heads, device = heads_of(self.model), next(self.model.parameters()).device
+        self.batch = draw_batch(self.task, self.examples, self.seed, device, "test")
         self.order = role_order(self.batch)
-        self.scorer = Scorer(model, task, self.batch)
+        self.scorer = Scorer(self.model, self.task, self.batch)
         self._intact = self.scorer.base_losses.mean(dim=1)
         self._steps = [self._measured(self.scorer.empty_circuit)]
-        self._stated = tolerance  # by the caller; None where each set of examples has its own
+        self._score: CircuitScore | None = None
+        self._controls = 20  # random circuits of that score
         self._model_as_opened = self._fingerprint()
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         register_displays()
@@ -152,7 +146,7 @@ class Workbench:
     @property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
-        return self._stated or self._default
+        return self.stated or self._default
 
     @cached_property
     def _default(self) -> float:
@@ -203,17 +197,12 @@ class Workbench:
         self._check_unchanged()
         return self.scorer.loss(self._with_lines(lines))
 
-    @property
-    def description(self) -> str:
-        """The task and the sizes of the model in one line."""
-        return describe(self.model, self.task)
-
     def __repr__(self) -> str:
         circuit = circuit_text(self.circuit, self.model.cfg.n_layers)
-        return f"{self.name}: {self.description}\n{self._state()}\n{circuit}"
+        return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{circuit}"
 
     def _repr_html_(self) -> str:
-        lines = [f"{self.name}: {self.description}", self._state()]
+        lines = [f"{self.name}: {describe(self.model, self.task)}", self._state()]
         return View(self.name, self._drawn(lines), "")._repr_html_()
 
     def _drawn(self, lines: Sequence[str]) -> str:
@@ -339,15 +328,16 @@ class Workbench:
         Returns:
             A view of what changed; its `data` is the loss.
         """
-        return self.take(self.search(self.model, **choices))
+        options = self.search_options(**choices)
+        return self.take(discover(self.model, self.task, options=options, progress=self.progress))
 
-    def search(self, model: Any, **choices: Any) -> Circuit:
-        """The circuit that `discover` takes, searched for with the model or a copy of it."""
+    def search_options(self, **choices: Any) -> SearchOptions:
+        """The options of a search by `discover`."""
         self._check_unchanged()
-        options = {"tolerance": self._stated, "examples": len(self.batch), "seed": self.seed}
-        if "heads" in choices:
+        if choices.get("heads") is not None:
             choices["heads"] = [Head.parse(str(head)) for head in choices["heads"]]
-        return discover(model, self.task, **{"progress": self.progress, **options, **choices})
+        own = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
+        return SearchOptions(**{**own, **choices})
 
     def take(self, found: Circuit) -> View:
         """Make a circuit that a search found the current one."""
@@ -417,20 +407,11 @@ class Workbench:
         `controls` random circuits are compared with it. The view's `data` is the `CircuitScore`;
         see `ri.score_circuit` for what it holds. With nothing supposed, the view says so and scores
         the intact model.
-
-        Examples:
-            >>> import retrieval_interp as ri
-            >>> bench = ri.open("small", examples=64)
-            >>> view = bench.suppose("L2.H0 s0<-s2 s4<-s6", "L3.H0 uniform")
-            >>> for row in bench.score().data.paths:
-            ...     print(row.path, round(row.ablated_loss, 2), round(row.live_loss, 2))
-            L2.H0 s0<-s2 1.89 1.82
-            L2.H0 s4<-s6 0.4 0.41
         """
         self._check_unchanged()
         score = self.scored
         if score is None or controls != self._controls:
-            measured = self.model, self.task, self.circuit, self.batch, self._stated
+            measured = self.model, self.task, self.circuit, self.batch, self.stated
             score = self._score = score_circuit(*measured, controls, progress or self.progress)
             self._controls = controls
             self._tell_listeners()
@@ -448,20 +429,13 @@ class Workbench:
         path = Path(path)
         check_writable(path)
         command = (
-            f"ri.open({self.name!r}, examples={len(self.batch)}, seed={self.seed}, "
+            f"ri.open({self.name!r}, examples={self.examples}, seed={self.seed}, "
             f"tolerance={self.tolerance:g}).report({str(path)!r})"
         )
-        page = render_report(
-            self.score(self._controls).data,
-            self.model,
-            self.task,
-            name=self.name,
-            seed=self.seed,
-            command=command,
-            training=self.training,
-            batch=self.batch,
-            reported=paper_reports(self.task),
-        )
+        task, reported = self.task, paper_reports(self.task)
+        how: dict[str, Any] = {"name": self.name, "seed": self.seed, "command": command}
+        how |= {"training": self.training, "batch": self.batch, "reported": reported}
+        page = render_report(self.scored or self.score().data, self.model, task, **how)
         write_whole(path, page)
         return path
 

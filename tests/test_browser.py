@@ -6,14 +6,12 @@
 import contextlib
 import itertools
 import threading
-import warnings
 from xml.etree import ElementTree
 
 import nbformat
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.discovery.search import SearchStopped
 from retrieval_interp.config import ModelConfig
 from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.model import build_model
@@ -216,8 +214,7 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
 
 def test_a_search_is_cancelled_in_the_browser(monkeypatch):
     monkeypatch.setattr("retrieval_interp.explorer.state._TELLING", -1)
-    with served(ri.open("small", **QUIET)) as (page, answer), warnings.catch_warnings():
-        warnings.simplefilter("ignore", SearchStopped)
+    with served(ri.open("small", **QUIET)) as (page, answer):
         page.get_by_role("button", name="Discover").click()
         work = threading.Thread(target=answer)
         work.start()

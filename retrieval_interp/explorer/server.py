@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _take_message(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if message["do"] == "cancel":  # while `serve` is searching
-            self.server.exploring.cancel()
+            self.server.exploring.cancelled = True
         else:
             self.server.asked.put(message)
         self._begin(204)

@@ -5,30 +5,27 @@
 `Exploring` does what it asks of the workbench, and publishes the page again.
 """
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, RolePath
+from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, RolePath, Search
 from retrieval_interp.circuits.circuit import parse_head_path
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.runs.means import role_mean
-from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import no_progress
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render, unescaped
-from retrieval_interp.views.score_text import Row, enabled_row, enables_text, shown_paths
+from retrieval_interp.views.score_text import Row, describe, shown_paths
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
 
 _STRONG = 0.4  # attention of a proposed path
-_ENABLING = 128  # examples on which enabled paths are found
 _TELLING = 0.3  # seconds between two texts on where a search is
 _FAINT = 0.02  # attention that is not drawn
 
@@ -60,6 +57,7 @@ def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]
     else:
         rows = [attention_row(bench, each) for each in dict.fromkeys(circuit.every_path())]
     return {
+        "description": describe(bench.model, task),
         "heads": counted(len(bench.heads), "head"),
         "maps": maps,
         "map": maps[bench.heads.index(selected.head)],
@@ -128,7 +126,7 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
 
 
 def attention_row(bench: "Workbench", path: HeadPath) -> Row:
-    """A path by name and in words, and its mean attention in the intact model."""
+    """A path in words, and its mean attention in the intact model."""
     return {
         "name": path.text(bench.task.role_names),
         "meaning": bench.task.path_label(*path.path),
@@ -145,15 +143,8 @@ def path_row(bench: "Workbench", path: HeadPath) -> Row:
         else:
             row["added_loss"] = bench.loss_with(row["name"])
     except InputError as error:  # a source that the mask hides
-        return row | {"does": str(error)}
-    row["live_loss"] = bench.loss_with(bench.scorer.empty_circuit.cut(path))
-    later = list(dict.fromkeys(circuit.every_path()))
-    try:
-        enabled = enabled_by(bench.model, bench.batch[:_ENABLING], [path], later)[path]
-    except InputError:  # queries and keys of this model cannot be told apart
-        enabled = ()
-    rows = [enabled_row(later, bench.task.role_names) for later in enabled]
-    return row | {"does": "; ".join(enables_text(rows))}
+        return row | {"hidden": str(error)}
+    return row | {"live_loss": bench.loss_with(bench.scorer.empty_circuit.cut(path))}
 
 
 class Exploring:
@@ -162,7 +153,7 @@ class Exploring:
     def __init__(self, bench: "Workbench", publish: Callable[[str], None]):
         self.bench, self.publish = bench, publish
         self.selected = Selection(bench.heads[0])
-        self._cancelled: threading.Event | None = None  # while a search is under way
+        self.searching = self.cancelled = False
         self._known: dict[tuple[Circuit, Head | HeadPath], Any] = {}
         self.page: dict[str, Any] = {}
         self.html = ""
@@ -196,19 +187,18 @@ class Exploring:
 
     def refresh(self, said: str = "", failed: bool = False) -> None:
         """Show the workbench as it is; it calls this when its own methods have changed it."""
-        told = {"said": said, "failed": failed}
-        if self._cancelled is None:
-            told |= {"busy": "", "searching": False}
-        self._tell(page_state(self.bench, self.selected, self._known) | told)
-        measures = {self.selected.head: choices, self.selected.path: path_row}
+        told = {"said": said, "failed": failed} | ({} if self.searching else {"busy": ""})
+        bench, head, path = self.bench, self.selected.head, self.selected.path
+        self._tell(page_state(bench, self.selected, self._known) | told)
+        measures: dict[Any, Callable[..., Any]] = {head: choices, path: path_row}
         for what, measure in measures.items():  # what is missing is shown once it is measured
-            if what is not None and (self.bench.circuit, what) not in self._known:
-                self._known[self.bench.circuit, what] = measure(self.bench, what)
-                self._tell(page_state(self.bench, self.selected, self._known))
+            if what is not None and (bench.circuit, what) not in self._known:
+                self._known[bench.circuit, what] = measure(bench, what)
+                self._tell(page_state(bench, self.selected, self._known))
 
     def _tell(self, changes: dict[str, Any]) -> None:
         self.page = self.page | changes
-        shown = {"bench": self.bench, **vars(self.selected), **self.page}
+        shown = vars(self) | vars(self.selected) | self.page
         self.html = str(render("explorer.html", **shown))
         self.publish(self.html)
 
@@ -235,43 +225,27 @@ class Exploring:
         self._tell({"busy": "scoring"})
         self.bench.score(progress=no_progress)
 
-    def search(self, model: Any) -> Circuit | None:
-        """Search with the model or a copy of it, perhaps in another thread.
-
-        None if the search was cancelled before any circuit held.
-        """
-        if self._cancelled is not None:
+    def search(self, model: Any) -> Circuit:
+        """Search with the model or a copy of it, perhaps in another thread."""
+        if self.searching:
             raise InputError("discover: expected no other search, found one under way; cancel it")
-        self._cancelled = cancelled = threading.Event()
-
-        def followed(search: Iterable[Any], text: str) -> Iterator[Any]:
-            self._tell({"busy": text, "searching": True})
-            told = 0.0
-            for where in search:
-                if cancelled.is_set():
-                    return
+        self.searching, self.cancelled, told = True, False, 0.0
+        self._tell({"busy": "searching"})
+        try:
+            search = Search(model, self.bench.task, self.bench.search_options())
+            for state in search:
+                if self.cancelled:
+                    break
                 if time.monotonic() - told > _TELLING:
                     told = time.monotonic()
-                    self._tell({"busy": str(where)})
-                yield where
-
-        try:
-            return self.bench.search(model, progress=followed)
-        except KeyboardInterrupt:
-            if not cancelled.is_set():
-                raise
-            return None
+                    self._tell({"busy": str(state)})
         finally:
-            self._cancelled = None
+            self.searching = False
+        return search.circuit
 
-    def cancel(self) -> None:
-        """End the search that is under way, if there is one; from any thread."""
-        if (cancelled := self._cancelled) is not None:
-            cancelled.set()
-
-    def take(self, found: Circuit | None) -> str | None:
+    def take(self, found: Circuit) -> str | None:
         """Take what a search gave."""
-        if found is None:
-            return "cancelled before any circuit held; nothing changed"
+        if found.unfinished and not found.mechanisms:
+            return f"nothing was found: {found.unfinished}"
         self.bench.take(found)
         return f"unfinished: {found.unfinished}" if found.unfinished else None

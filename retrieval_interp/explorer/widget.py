@@ -33,7 +33,7 @@ class Explorer(anywidget.AnyWidget):
     def _answer(self, _: Any, asked: dict[str, Any], buffers: Any = None) -> None:
         explored = self.exploring
         if asked["do"] == "cancel":
-            explored.cancel()
+            explored.cancelled = True
         elif asked["do"] == "discover":
             # In a thread, so that messages are answered meanwhile; with a copy of the model, which
             # users and those messages may work with.

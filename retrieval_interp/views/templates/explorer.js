@@ -1,7 +1,7 @@
 // The page of the explorer. Python makes its HTML; what is clicked is sent as a message. `model` is a
 // widget's, or has the same methods.
 
-export default { render: ({ model, el }) => new Page(model, el).listen() };
+export default { render: ({ model, el }) => { new Page(model, el); } };
 
 class Page {
   constructor(model, place) {
@@ -23,6 +23,7 @@ class Page {
     this.root.addEventListener("keydown", event => {
       if (event.key === "Enter") event.stopPropagation(); // JupyterLab would run the cell
     });
+    model.on("change:page", () => this.draw());
     this.draw();
   }
 
@@ -42,13 +43,6 @@ class Page {
     if (head) this.ask("show", { head });
     if (line) this.ask("suppose", { line });
     if (toggle) this.ask("toggle", { path: toggle });
-  }
-
-  // Redraws on every change; returns a function that stops that.
-  listen() {
-    const draw = () => this.draw();
-    this.model.on("change:page", draw);
-    return () => this.model.off("change:page", draw);
   }
 
   // Only panels that differ are replaced; keyboard users keep their focus.
