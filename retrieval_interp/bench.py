@@ -28,9 +28,7 @@ from retrieval_interp.circuits import (
     score_circuit,
     why,
 )
-from retrieval_interp.circuits.attention import check_paths
-from retrieval_interp.circuits.circuit import circuit_diff, circuit_text, parse_head_path
-from retrieval_interp.circuits.circuit import suppose as suppose_line
+from retrieval_interp.circuits.circuit import circuit_diff, circuit_text, parse_head_path, suppose
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
@@ -258,25 +256,20 @@ class Workbench:
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
         circuit = self.circuit
         for line in lines:
-            circuit = line if isinstance(line, Circuit) else self._with_line(circuit, line)
+            if isinstance(line, Circuit):
+                circuit = line
+            elif line.split()[1:] == ["role-mean"]:  # the only mechanism that has to be measured
+                head = self.check_head(Head.parse(line.split()[0]))
+                circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
+            else:
+                circuit = suppose(circuit, line)
         return circuit
-
-    def _with_line(self, circuit: Circuit, line: str) -> Circuit:
-        words = line.split()
-        if words[1:] == ["role-mean"]:  # the only mechanism that has to be measured
-            head = self.check_head(Head.parse(words[0]))
-            return circuit.replace(head, role_mean(self.intact_attention[head]))
-        supposed = suppose_line(circuit, line)
-        head = self.check_head(Head.parse(words[0]))
-        paths, names = supposed[head].paths, self.circuit.role_names
-        check_paths(paths, self.batch.roles, is_causal(self.model), f"{head}: ", names)
-        return supposed
 
     def check_head(self, head: Head) -> Head:
         """Refuse a head that the model does not have."""
         if head not in self.heads:
-            known = f"{self.heads[0]} to {self.heads[-1]}"
-            raise InputError(f"expected a head from {known}, found {head}")
+            expected = f"{self.heads[0]} to {self.heads[-1]}"
+            raise InputError(f"expected a head from {expected}, found {head}")
         return head
 
     def _measured(self, circuit: Circuit) -> _Step:
@@ -345,10 +338,11 @@ class Workbench:
         if is_unlearned(self.intact_loss, self.task):
             said = unlearned_text(self.intact_loss, self.task)
         elif not found.mechanisms and not said:
-            why = "no head can be replaced at a loss"
-            if self.intact_loss >= self.tolerance:
-                why = "the intact model itself is not"
-            said = f"The search has ended: {why} below {self.tolerance:.4g}."
+            reached = self.intact_loss < self.tolerance
+            what = (
+                "no head can be replaced at a loss" if reached else "the intact model itself is not"
+            )
+            said = f"The search has ended: {what} below {self.tolerance:.4g}."
         return self._change(found, said)
 
     def attention(

@@ -1,12 +1,10 @@
 """The workbench: what is supposed is measured exactly, and what cannot be is refused."""
 
-import json
-
 import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Circuit, Head, RolePath, parse_circuit
+from retrieval_interp.circuits import Circuit, RolePath
 from retrieval_interp.circuits.circuit import suppose
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
 from retrieval_interp.model import build_model
@@ -62,20 +60,6 @@ def test_changes_are_taken_back_one_by_one(bench):
 
 
 EMPTY = Circuit({}, 7)
-HEADS = {
-    Head(2, 1): OneHot((RolePath(0, 2), RolePath(4, 3))),
-    Head(0, 0): UNIFORM,
-    Head(1, 0): IDENTITY,
-}
-
-
-def test_circuits_are_read_from_the_lines_that_tables_print():
-    lines = [f"{head} {mechanism}" for head, mechanism in HEADS.items()]
-    for shown in (lines, repr(Circuit(HEADS, 7)).splitlines()):
-        assert parse_circuit(shown, ri.RetrievalTask()).mechanisms == HEADS
-    assert parse_circuit([], ri.RetrievalTask()).mechanisms == {}
-    with pytest.raises(InputError, match="expected every head once, found L0.H0 twice"):
-        parse_circuit(["L0.H0 uniform", "L0.H0 identity"], ri.RetrievalTask())
 
 
 def test_paths_are_added_one_by_one():
@@ -98,7 +82,6 @@ def test_paths_are_added_one_by_one():
         ("", "expected a line such as"),
         ("L0.H0 role-mean", "mechanisms: original, cut, uniform, identity, one-hot, shared"),
         ("0.0 uniform", "expected a head such as L1.H0"),
-        ("L0.H0 one-hot s2<-s9", "expected a role from s0 to s6"),
         ("L0.H0 s2<-s1 s2", "expected a path such as s0<-s2, found 's2'"),
         ("L0.H0 uniform s2<-s1", "expected no paths for a uniform head"),
     ],
@@ -115,17 +98,14 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
     ("act", "text"),
     [
         (lambda bench: bench.suppose("L1.H1 identity", "L9.H0 uniform"), "found L9.H0"),
-        (lambda bench: bench.suppose("L0.H7 role-mean"), "found L0.H7"),
         (lambda bench: bench.suppose("L0.H0 s2<-s0"), "source before its destination"),
         (lambda bench: bench.suppose(BACK), "source before its destination"),
         (lambda bench: bench.suppose(ri.Circuit({}, 3)), "5 roles"),
         (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.attention(layer=3), "layer: expected 0 to 2, found 3"),
-        (lambda bench: bench.attention(examples=[]), "at least one"),
         (lambda bench: bench.roles(layer=3), "layer: expected 0 to 2, found 3"),
         (lambda bench: bench.save("missing/folder/c.json"), "existing folder"),
-        (lambda bench: bench.roles().save_html("missing/folder/r.html"), "existing folder"),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),
         (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
         (lambda bench: ri.open(bench.model, bench.task, examples=1), "examples"),
@@ -186,9 +166,6 @@ def test_the_shipped_model_from_the_first_look_to_the_report(small, tmp_path, ca
 def test_the_report_shows_what_was_measured_and_measures_no_more(bench, tmp_path, monkeypatch):
     bench.suppose("L1.H0 s0<-s2")
     score, drawn = bench.score().data, bench.roles()
-    batch = bench.task.sample(8, split="test")  # as the command draws them
-    again = ri.score_circuit(bench.model, bench.task, bench.circuit, batch)
-    assert again.combined_loss == pytest.approx(score.combined_loss, abs=1e-6)
 
     def measured(*arguments, **more):
         raise AssertionError("measured again")
@@ -210,19 +187,9 @@ def test_the_papers_numbers_stand_beside_those_of_its_own_task_only(small, tmp_p
     verdict = page.partition('class="verdict')[2].partition("</p>")[0]
     assert "intact" in verdict and "paper" not in verdict  # ours by themselves
     assert "the paper reports a loss below 0.05" in " ".join(page.split())
-    assert "Mechanism and Emergence of Stacked Attention Heads" in page
-    assert "paper" not in ri.verdict(view.data, small.task)  # which nobody told
     assert paper_reports(ri.EquationsTask()) == Reported("")
     units = paper_reports(ri.RetrievalTask(tokens="unit"))
     assert units.citation and not units.combined  # whose losses are on another scale
-
-
-def test_tables_are_text_in_a_notebook_too(bench, monkeypatch, capsys):
-    """Where rich finds itself in a notebook it displays, unless it is told to write."""
-    table = ri.score_table(bench.score().data, bench.task)
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    assert ri.score_table(bench.score().data, bench.task) == table
-    assert "baseline MSE" in table and "L0.H0" not in capsys.readouterr().out
 
 
 def test_a_model_on_another_device_is_refused(task, config):
@@ -270,11 +237,6 @@ def test_an_interrupted_change_leaves_the_last_one(bench, monkeypatch):
 
 def test_circuits_of_other_tasks_are_not_loaded(bench, tmp_path):
     path = tmp_path / "circuit.json"
-    for data, text in (
-        ({"heads": [], "task": {"name": "sorting", "steps": 2}}, "task"),
-        ({"heads": [], "task": {"name": "retrieval", "steps": 9}}, "steps = 2"),
-        ({"heads": [], "enabling": ["L1.H0 s4<-s0"]}, "source before its destination"),
-    ):
-        path.write_text(json.dumps(data))
-        with pytest.raises(InputError, match=text):
-            bench.load(path)
+    path.write_text('{"heads": [], "task": {"name": "sorting", "steps": 2}}')
+    with pytest.raises(InputError, match="task"):
+        bench.load(path)

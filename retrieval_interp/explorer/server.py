@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from retrieval_interp import Workbench
 
 HOST = "127.0.0.1"
-_ALIVE = 15  # seconds after which a silent connection is tried
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -86,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             answers[name]()
 
-    def _begin(self, status: int, kind: str = "plain", policy: str = "default-src 'none'") -> None:
+    def _begin(self, status: int, kind: str = "plain", policy: str = "") -> None:
         self.send_response(status)
         self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
         self.send_header("Content-Security-Policy", policy)
@@ -115,11 +114,10 @@ class _Handler(BaseHTTPRequestHandler):
         server, shown = self.server, ""
         while True:  # until the page is closed, which is an OSError
             with server.changed:
-                if server.exploring.html is shown:
-                    server.changed.wait(_ALIVE)
-            new, shown = server.exploring.html is not shown, server.exploring.html
-            text = f"event: page\ndata: {json.dumps(shown)}\n\n" if new else ": alive\n\n"
-            self.wfile.write(text.encode())
+                while server.exploring.html is shown:
+                    server.changed.wait()
+                shown = server.exploring.html
+            self.wfile.write(f"event: page\ndata: {json.dumps(shown)}\n\n".encode())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not written to the terminal: their addresses hold the token."""
