@@ -338,11 +338,9 @@ class Workbench:
         if is_unlearned(self.intact_loss, self.task):
             said = unlearned_text(self.intact_loss, self.task)
         elif not found.mechanisms and not said:
-            reached = self.intact_loss < self.tolerance
-            what = (
-                "no head can be replaced at a loss" if reached else "the intact model itself is not"
-            )
-            said = f"The search has ended: {what} below {self.tolerance:.4g}."
+            lost = self.intact_loss >= self.tolerance
+            why = "the intact model itself is not" if lost else "no head can be replaced at a loss"
+            said = f"The search has ended: {why} below {self.tolerance:.4g}."
         return self._change(found, said)
 
     def attention(
