@@ -146,7 +146,7 @@ def test_many_roles_neither_overlap_nor_widen_the_page(tmp_path, width):
     bench.suppose("L1.H0 s0<-s2")
     with served(bench, width) as (page, _):
         page.screenshot(path=tmp_path / "roles.png", full_page=True)
-        names = (".maps", ".details", ".look", ".circuit")
+        names = (".edit .maps", ".details", ".look", ".circuit")
         boxes = [page.locator(f".panels {name}").bounding_box() for name in names]
         for one, other in itertools.combinations(boxes, 2):
             apart = [
@@ -164,13 +164,13 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
             page.get_by_text(f"MSE {value:.4f}").first.wait_for(timeout=LONG)
 
         # The drawing is in sight next to the paths, on the right.
-        paths, drawing = (page.locator(name).bounding_box() for name in (".maps", ".drawing svg"))
+        paths, drawing = (page.locator(name).bounding_box() for name in (".edit .maps", ".drawing svg"))
         assert drawing["x"] > paths["x"] + paths["width"] and drawing["width"] > 400
         assert drawing["y"] + drawing["height"] < 950 and drawing["x"] + drawing["width"] <= 1440
 
         page.locator("[data-head='L2.H0']").click()
         answer()
-        cell = page.locator(".maps [data-path='L2.H0 s0<-s2']")
+        cell = page.locator(".edit [data-path='L2.H0 s0<-s2']")
         cell.click()  # selects
         answer()
         details = page.locator(".details")
@@ -184,7 +184,7 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         expected.suppose("L2.H0 s0<-s2")
         loss_becomes(expected.loss)
         # By keyboard too, and the focus stays.
-        page.locator(".maps [data-path='L2.H0 s4<-s6']").focus()
+        page.locator(".edit [data-path='L2.H0 s4<-s6']").focus()
         for _ in range(2):
             page.keyboard.press("Enter")
             answer()
@@ -256,11 +256,11 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
         loss_is(bench.intact_loss)
         explorer.locator("[data-head='L2.H0']").click()
         explorer.get_by_text("L2.H0, intact model: rows attend to columns").wait_for(timeout=LONG)
-        explorer.locator(".maps [data-path='L2.H0 s0<-s2']").click()
+        explorer.locator(".edit [data-path='L2.H0 s0<-s2']").click()
         explorer.get_by_role("button", name="Add it").click()
         bench.suppose("L2.H0 s0<-s2")
         loss_is(bench.loss)
-        explorer.locator(".example [data-path='L2.H0 s4<-s6']").first.click()
+        explorer.locator(".look [data-path='L2.H0 s4<-s6']").first.click()
         explorer.get_by_role("button", name="Add it").click()
         bench.suppose("L2.H0 s4<-s6")
         loss_is(bench.loss)

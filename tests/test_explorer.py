@@ -89,27 +89,22 @@ def test_the_choices_are_worth_what_they_say(page, bench):
         assert not page.page["failed"]
 
 
-def check_cells(cells, expected):
-    """The cells shown are those of a pattern, without faint ones."""
-    for cell in cells:
-        weight = float(expected[cell["at"], cell["source"]])
-        assert cell["weight"] == pytest.approx(weight, abs=1e-5)
-    assert len(cells) == int((expected >= 0.02).sum())
+def weights(map):
+    return torch.tensor([[cell["weight"] for cell in row] for row in map["rows"]])
 
 
 def test_the_example_shown_is_the_one_asked_for(page, bench):
     ask(page, "show", head="L2.H1", example=5)
     look, (_, cache) = page.page["look"], bench.model.run_with_cache(bench.batch.inputs)
-    check_cells(look["cells"], cache["blocks.2.attn.hook_pattern"][5, 1])
-    assert look["tokens"] == bench.task.position_labels(bench.batch, 5)
+    torch.testing.assert_close(weights(look), cache["blocks.2.attn.hook_pattern"][5, 1])
+    assert [one["name"] for one in look["tokens"]] == bench.task.position_labels(bench.batch, 5)
     by_role = bench.roles().data
     for head, shown in zip(bench.heads, page.page["maps"]):
-        weights = [[cell["weight"] for cell in row] for row in shown["rows"]]
         ordered = by_role[head][bench.order][:, bench.order]
-        torch.testing.assert_close(torch.tensor(weights), ordered, atol=6e-4, rtol=0)
+        torch.testing.assert_close(weights(shown), ordered, atol=6e-4, rtol=0)
     ask(page, "suppose", line="L0.H0 uniform")
     ask(page, "show", head="L0.H0", with_circuit=True)
-    assert {cell["weight"] for cell in page.page["look"]["cells"] if cell["at"] == 3} == {0.25}
+    assert weights(page.page["look"])[3, :4].tolist() == [0.25] * 4
 
 
 def test_paths_are_framed_where_they_put_attention(page, bench):
@@ -122,9 +117,14 @@ def test_paths_are_framed_where_they_put_attention(page, bench):
             _, cache = bench.model.run_with_cache(bench.batch.inputs[:1])
         return set(map(tuple, cache["pattern", 0][0, 0].nonzero().tolist()))
 
-    for name, selected in (("s4<-s3", True), ("s0<-s2", False)):
-        frames = [one for one in page.page["look"]["frames"] if one["selected"] == selected]
-        assert {(one["at"], one["source"]) for one in frames} == cells(name)
+    found = {
+        (at, source): cell["path"]
+        for at, row in enumerate(page.page["look"]["rows"])
+        for source, cell in enumerate(row)
+        if cell["framed"]
+    }
+    for name in ("s4<-s3", "s0<-s2"):
+        assert {at for at, path in found.items() if path == f"L0.H0 {name}"} == cells(name)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_messages_are_answered_while_a_notebook_searches(searchable):
         assert not page.bench.circuit.mechanisms  # asked, and not yet done
         await asyncio.wait_for(becomes(lambda: "best cost" in page.page.get("busy", "")), 300)
         searchable._answer(None, {"do": "show", "head": "L2.H0", "example": 3})
-        seen.extend(page.page["look"]["cells"])
+        seen.append(weights(page.page["look"]))
         searchable._answer(None, {"do": "cancel"})
         await asyncio.wait_for(becomes(lambda: page.bench.circuit.mechanisms), 300)
         await asyncio.wait_for(becomes(lambda: page.page["said"]), 300)
@@ -217,4 +217,4 @@ def test_messages_are_answered_while_a_notebook_searches(searchable):
     asyncio.run(work())
     assert page.page["said"].startswith("unfinished: the search was cancelled")
     _, cache = page.bench.model.run_with_cache(page.bench.batch.inputs)
-    check_cells(seen, cache["blocks.2.attn.hook_pattern"][3, 0])
+    torch.testing.assert_close(seen[0], cache["blocks.2.attn.hook_pattern"][3, 0])

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _STRONG = 0.4  # attention of a proposed path
 _TELLING = 0.3  # seconds between two texts on where a search is
-_FAINT = 0.02  # attention that is not drawn
 
 
 @dataclass(frozen=True)
@@ -68,36 +67,32 @@ def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]
         "inside": path in framed,
         "row": known.get((circuit, path)),
         "choices": known.get((circuit, selected.head)),
-        "look": example_state(bench, selected, framed),
+        "look": example_map(bench, selected, framed),
     }
 
 
-def example_state(bench: "Workbench", selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
-    """The selected head's attention on one example, with the circuit's paths framed."""
+def example_map(bench: "Workbench", selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
+    """The selected head's attention on one example, as rows of cells like those of a role map."""
     one, head = bench.batch[selected.example : selected.example + 1], selected.head
     circuit = bench.circuit if selected.with_circuit else None
-    pattern = patterns_on(bench.model, one, circuit)[head.layer][0, head.head]
-    places = [
-        (at, source, HeadPath(head, RolePath(dest, src)))
-        for positions in one.roles[0].tolist()
-        for dest, at in enumerate(positions)
-        for src, source in enumerate(positions)
-        if at >= 0 and source >= 0
-    ]
-    names = {(at, source): path.text(bench.task.role_names) for at, source, path in places[::-1]}
-    return {
-        "tokens": position_labels(bench.model, bench.task, one, 0),
-        "cells": [
-            {"at": at, "source": source, "weight": float(pattern[at, source]),
-             "path": names.get((at, source))}
-            for at, source in (pattern >= _FAINT).nonzero().tolist()
-        ],
-        "frames": [
-            {"at": at, "source": source, "selected": path == selected.path}
-            for at, source, path in places
-            if path in framed or path == selected.path
-        ],
-    }  # fmt: skip
+    pattern = patterns_on(bench.model, one, circuit)[head.layer][0, head.head].tolist()
+    tokens, paths = position_labels(bench.model, bench.task, one, 0), dict[Any, HeadPath]()
+    for positions in one.roles[0].tolist():
+        for dest, at in enumerate(positions):
+            for src, source in enumerate(positions):
+                paths.setdefault((at, source), HeadPath(head, RolePath(dest, src)))
+
+    def cell(at: int, source: int, weight: float) -> dict[str, Any]:
+        path = paths.get((at, source))
+        return {
+            "weight": weight,
+            "title": f"{tokens[at]} attends to {tokens[source]}: {weight:.3f}",
+            "path": path and path.text(bench.task.role_names),
+            "framed": path in framed,
+        }
+
+    rows = [[cell(at, *pair) for pair in enumerate(row)] for at, row in enumerate(pattern)]
+    return {"tokens": [{"name": token, "label": token} for token in tokens], "rows": rows}
 
 
 def choices(bench: "Workbench", head: Head) -> list[Row]:

@@ -12,7 +12,7 @@ class Page {
     this.root.innerHTML = model.get("page");
     place.append(this.root);
     followPaths(this.root, (path, one) => {
-      const again = path === this.selected && one.matches("td, rect");
+      const again = path === this.selected && one.matches("td");
       if (again) this.ask("toggle", { path });
       else this.select(path);
     });
