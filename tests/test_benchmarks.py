@@ -55,7 +55,7 @@ def test_the_contenders_of_a_training_step_are_alike(benchmark, mlp):
     task = ri.RetrievalTask(steps=2)
     config = ri.ModelConfig(layers=2, heads=2, d_model=16, mlp=mlp)
     model = ri.build_model(config, task)
-    contenders = benchmark("contenders")
+    contenders = benchmark("training_step")
     stock = contenders.StockTransformer(model)
     plain = contenders.PlainTransformer(config, task)
     inputs = task.sample(4, 0).inputs
@@ -90,10 +90,7 @@ def test_growth(rows):
     assert all(row["exact"] for row in found if row["cost of"] == "discovery")
     # 3 layers of one head, D = 2: each head uniform and identity, and from each of 5 roles to
     # itself and to those before it: 1 + 2 + 3 + 4 + 5 paths.
-    assert {row.get("questions") for row in found if row["varied"] == "chains"} == {
-        3 * (2 + 15),
-        None,
-    }
+    assert [row["questions"] for row in found if "questions" in row][4:6] == 2 * [3 * (2 + 15)]
 
 
 def test_recovery(rows):
@@ -123,15 +120,6 @@ def test_walking_and_doubling(rows):
     kept = [(row["query alone, kept"] > 0.5, row["single hops, kept"] > 0.5) for row in found]
     assert kept == [(True, False), (False, True), (False, False)]
     assert (found[2]["least"], found[2]["layers"], found[2]["D"]) == (4, 4, 7)
-
-
-def test_the_hops_that_are_cut(benchmark):
-    script = benchmark("walk_or_double")
-    cut = {
-        kind: {str(path) for path in script.hops(5, rule)} for kind, rule in script.KINDS.items()
-    }
-    assert cut["single hops"] == {"s0<-s4", "s1<-s4"}
-    assert cut["query alone"] == {"s1<-s2", "s1<-s3", "s1<-s4", "s2<-s4", "s3<-s4"}
 
 
 def test_head_detector_scores_and_what_replacing_shows(benchmark, rows):

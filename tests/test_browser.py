@@ -164,7 +164,9 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
             page.get_by_text(f"MSE {value:.4f}").first.wait_for(timeout=LONG)
 
         # The drawing is in sight next to the paths, on the right.
-        paths, drawing = (page.locator(name).bounding_box() for name in (".edit .maps", ".drawing svg"))
+        paths, drawing = (
+            page.locator(name).bounding_box() for name in (".edit .maps", ".drawing svg")
+        )
         assert drawing["x"] > paths["x"] + paths["width"] and drawing["width"] > 400
         assert drawing["y"] + drawing["height"] < 950 and drawing["x"] + drawing["width"] <= 1440
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import check_sampling, parse_options, saying
+from retrieval_interp.commands.command import check_sampling, parse_options
 from retrieval_interp.storage.files import find_checkpoint
 
 
@@ -43,8 +43,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
     print(f"opening {options.ckpt} ...", flush=True)
 
-    with saying("loading PyTorch"):
-        from retrieval_interp.explorer.server import ExplorerServer
+    from retrieval_interp.explorer.server import ExplorerServer
 
     bench = ri.open(
         options.ckpt,

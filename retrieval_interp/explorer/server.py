@@ -10,7 +10,6 @@ import json
 import queue
 import secrets
 import threading
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +50,7 @@ class ExplorerServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
         try:
             while True:
-                with suppress(queue.Empty):  # an interrupt just before waiting is seen after it
-                    self.exploring.answer(self.asked.get(timeout=0.5))
+                self.exploring.answer(self.asked.get())
         finally:
             self.shutdown()
             self.server_close()

@@ -51,10 +51,6 @@ def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]
         role_map(head, attention[head], task, bench.order, framed) | {"kind": circuit[head].kind}
         for head in bench.heads
     ]
-    if bench.scored is not None:
-        rows = shown_paths(bench.scored, task)
-    else:
-        rows = [attention_row(bench, each) for each in dict.fromkeys(circuit.every_path())]
     return {
         "description": describe(bench.model, task),
         "heads": counted(len(bench.heads), "head"),
@@ -62,7 +58,7 @@ def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]
         "map": maps[bench.heads.index(selected.head)],
         "roles": role_names(task, bench.order),
         "drawing": unescaped(bench.drawing()),
-        "rows": rows,
+        "rows": shown_paths(bench.scored, task) if bench.scored else [],
         "path": path and path.text(task.role_names),
         "inside": path in framed,
         "row": known.get((circuit, path)),
@@ -120,23 +116,18 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
     ]
 
 
-def attention_row(bench: "Workbench", path: HeadPath) -> Row:
-    """A path in words, and its mean attention in the intact model."""
-    return {
-        "name": path.text(bench.task.role_names),
+def path_row(bench: "Workbench", path: HeadPath) -> Row:
+    """A path in words, its mean attention, and what it is worth, in the circuit and without it."""
+    circuit = bench.circuit
+    row: Row = {
         "meaning": bench.task.path_label(*path.path),
         "attention": float(bench.intact_attention[path.head][path.path]),
     }
-
-
-def path_row(bench: "Workbench", path: HeadPath) -> Row:
-    """What one path is worth, in the circuit and in the intact model."""
-    circuit, row = bench.circuit, attention_row(bench, path)
     try:
         if path in set(circuit.paths()):
             row["ablated_loss"] = bench.loss_with(circuit.without(path))
         else:
-            row["added_loss"] = bench.loss_with(row["name"])
+            row["added_loss"] = bench.loss_with(path.text(circuit.role_names))
     except InputError as error:  # a source that the mask hides
         return row | {"hidden": str(error)}
     return row | {"live_loss": bench.loss_with(bench.scorer.empty_circuit.cut(path))}
