@@ -190,7 +190,7 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         for _ in range(2):
             page.keyboard.press("Enter")
             answer()
-            page.get_by_text("ms").first.wait_for(timeout=LONG)
+            page.locator(".details[data-selected='L2.H0 s4<-s6']").wait_for(timeout=LONG)
         expected.suppose("L2.H0 s4<-s6")
         loss_becomes(expected.loss)
         assert page.evaluate("document.activeElement.dataset.path") == "L2.H0 s4<-s6"

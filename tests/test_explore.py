@@ -76,7 +76,7 @@ def test_own_requests_are_taken(server):
         assert status(server, "POST", f"/{server.token}/ask", '{"do": 1}', **headers) == 204
         assert server.asked.get(timeout=1) == {"do": 1}
     for method, name in (("GET", "ask"), ("GET", "../etc"), ("POST", "events")):
-        assert status(server, method, f"/{server.token}/{name}", "{}") == 404
+        assert status(server, method, f"/{server.token}/{name}", "{}") == 403
     assert server.asked.empty()
 
 

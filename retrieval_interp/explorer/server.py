@@ -76,12 +76,11 @@ class _Handler(BaseHTTPRequestHandler):
         token, _, name = self.path.removeprefix("/").partition("/")
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
-        if not known or host not in self.server.own_names or origin not in (None, f"http://{host}"):
-            self.send_error(403)
-        elif name not in answers:
-            self.send_error(404)
-        else:
+        own = host in self.server.own_names and origin in (None, f"http://{host}")
+        if known and own and name in answers:
             answers[name]()
+        else:
+            self.send_error(403)
 
     def _begin(self, status: int, kind: str = "plain", policy: str = "") -> None:
         self.send_response(status)

@@ -162,14 +162,13 @@ class Exploring:
 
     def carry_out(self, act: Callable[[], Any]) -> None:
         """Do something, and show the result or what went wrong."""
-        start, failed = time.perf_counter(), False
+        failed = False
         try:
             said = act()
         except Exception as error:  # a message has no cell to show a traceback in
             known = isinstance(error, InputError)
             said, failed = f"{'' if known else f'{type(error).__name__}: '}{error}", True
-        took = f"{1000 * (time.perf_counter() - start):.0f} ms"
-        self.refresh(said if isinstance(said, str) else took, failed)
+        self.refresh(said if isinstance(said, str) else "", failed)
 
     def refresh(self, said: str = "", failed: bool = False) -> None:
         """Show the workbench as it is; it calls this when its own methods have changed it."""
@@ -188,7 +187,7 @@ class Exploring:
         self.html = str(render("explorer.html", **shown))
         self.publish(self.html)
 
-    def _select(self, asked: dict[str, Any]) -> str:
+    def _select(self, asked: dict[str, Any]) -> None:
         bench, chosen = self.bench, self.selected
         if "head" in asked:
             chosen = replace(chosen, head=Head.parse(asked["head"]), path=None)
@@ -201,7 +200,6 @@ class Exploring:
         if not 0 <= chosen.example < len(bench.batch):
             raise InputError(f"example: expected 0 to {len(bench.batch) - 1}")
         self.selected = chosen
-        return ""
 
     def _toggle(self, path: str) -> None:
         present = parse_head_path(path, self.bench.task) in self.bench.circuit.paths()
@@ -229,9 +227,9 @@ class Exploring:
             self.searching = False
         return search.circuit
 
-    def take(self, found: Circuit) -> str | None:
+    def take(self, found: Circuit) -> str:
         """Take what a search gave."""
         if found.unfinished and not found.mechanisms:
             return f"nothing was found: {found.unfinished}"
         self.bench.take(found)
-        return f"unfinished: {found.unfinished}" if found.unfinished else None
+        return f"unfinished: {found.unfinished}" if found.unfinished else ""

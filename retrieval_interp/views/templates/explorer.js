@@ -13,8 +13,7 @@ class Page {
     place.append(this.root);
     followPaths(this.root, (path, one) => {
       const again = path === this.selected && one.matches("td");
-      if (again) this.ask("toggle", { path });
-      else this.select(path);
+      this.ask(again ? "toggle" : "show", { path });
     });
     this.root.addEventListener("click", event => this.click(event));
     this.root.addEventListener("change", ({ target }) => this.ask("show", {
@@ -28,12 +27,6 @@ class Page {
   }
 
   ask(what, more = {}) { this.model.send({ do: what, ...more }); }
-
-  select(path) {
-    this.selected = path;
-    markPath(this.root, path);
-    this.ask("show", { path });
-  }
 
   click(event) {
     const button = event.target.closest("button");
