@@ -7,8 +7,6 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.config import ModelConfig
-from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
 
 
@@ -58,22 +56,6 @@ def test_a_selected_path_says_what_it_is_worth(page, bench):
     assert page.page["rows"][0]["live_loss"] == pytest.approx(row["live_loss"], abs=1e-6)
     ask(page, "show", path="L1.H0 s2<-s0")
     assert "source before its destination" in page.page["row"]["hidden"]
-
-
-class Named(ri.RepeatedTokensTask):
-    role_names = ("query", "first", "answer")
-
-
-def test_paths_have_the_tasks_own_names_everywhere(tmp_path):
-    task = Named(length=4, alphabet=6)
-    model = build_model(ModelConfig(layers=2, heads=1, d_model=8), task)
-    own = ri.open(model, task, examples=8, progress=lambda items, what: items)
-    page, name = own.explore().exploring, "L1.H0 query<-answer"
-    ask(page, "toggle", path=name)
-    ask(page, "show", path=name)
-    escaped = name.replace("<", "&lt;")
-    for html in (page.html, own.report(tmp_path / "report.html").read_text()):
-        assert html.count(f'data-path="{escaped}"') >= 3  # arrow, row, cell
 
 
 def test_the_choices_are_worth_what_they_say(page, bench):
