@@ -8,10 +8,9 @@ of speed.md, from what `benchmarks/growth.py --json` has written.
 import json
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
-
-import nbformat
 
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS.parent / "benchmarks")]
@@ -20,37 +19,28 @@ import plotly.express as px  # noqa: E402
 from growth import LABELS  # noqa: E402
 
 import retrieval_interp as ri  # noqa: E402
+from retrieval_interp.explorer.server import ExplorerServer  # noqa: E402
 from retrieval_interp.reproduce.evidence import Evidence  # noqa: E402
 from retrieval_interp.reproduce.gallery import figures as paper_figures  # noqa: E402
 from retrieval_interp.storage.files import write_whole  # noqa: E402
-from tests.browser import jupyter_lab, page_in_chromium, run_cell  # noqa: E402
-
-LINES = ["L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L1.H0 identity", "L3.H0 identity", "L4.H0 s0<-s4"]
+from tests.browser import page_in_chromium  # noqa: E402
 
 
 def explorer(folder: Path) -> None:
-    """All but one head supposed, the second path of the last one being clicked."""
-    lines = ["import retrieval_interp as ri", "bench = ri.open('small')"]
-    lines += [f"bench.suppose({line!r})" for line in LINES]
-    cell = nbformat.v4.new_code_cell("\n".join([*lines, "bench.explore()"]))
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), folder / "a.ipynb")
-    with (
-        jupyter_lab(folder) as address,
-        page_in_chromium(address, viewport={"width": 1760, "height": 1150}) as (page, _),
-    ):
-        page.goto(f"{address}lab/tree/a.ipynb")
-        page.locator(".jp-CodeCell").first.wait_for(timeout=120_000)
-        run_cell(page, 0)
-        explorer = page.locator(".ri-explorer")
-        explorer.wait_for(timeout=120_000)
-        explorer.locator("[data-head='L2.H0']").click()
-        for path in ("s0<-s2", "s4<-s6"):
-            explorer.locator(f".roles [data-path='L2.H0 {path}']").dblclick()
-            explorer.locator(f".roles [data-path='L2.H0 {path}'].in").wait_for()
-        page.locator("canvas.example").hover(position={"x": 200, "y": 390})
+    """A search, its score, and a selected path."""
+    bench = ri.open("small")
+    server = ExplorerServer(bench)
+    threading.Thread(target=server.serve, daemon=True).start()
+    with page_in_chromium(server.address, viewport={"width": 1440, "height": 950}) as (page, _):
+        page.goto(server.address)
+        page.locator("[data-head='L2.H0']").click(timeout=120_000)
+        page.locator(".edit [data-path='L2.H0 s0<-s2']").click()
+        page.get_by_role("button", name="Discover").click()
+        page.get_by_role("button", name="Undo", disabled=False).wait_for(timeout=120_000)
+        page.get_by_role("button", name="Score").click()
+        page.locator(".circuit tbody tr.selected").wait_for(timeout=120_000)
         page.wait_for_timeout(1500)
-        explorer.screenshot(path=DOCS / "explorer.png")
+        page.screenshot(path=DOCS / "explorer.png", full_page=True)
 
 
 def report(folder: Path) -> None:

@@ -18,7 +18,6 @@ from retrieval_interp.circuits import (
     Circuit,
     CircuitScore,
     Head,
-    HeadPath,
     Scorer,
     SearchOptions,
     ablated,
@@ -153,7 +152,6 @@ class Workbench:
     @property
     def circuit(self) -> Circuit:
         """The circuit supposed so far; notebooks draw it."""
-        register_displays()
         return self._steps[-1].circuit
 
     @property
@@ -238,11 +236,11 @@ class Workbench:
         """
         return self._change(self._with_lines(lines))
 
-    def remove(self, path: str | HeadPath) -> View:
+    def remove(self, path: str) -> View:
         """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again."""
-        asked = path if isinstance(path, HeadPath) else parse_head_path(path, self.task)
+        asked = parse_head_path(path, self.task)
         if asked not in self.circuit.paths():
-            raise InputError(f"expected a path of the circuit, found {path!s:.60}")
+            raise InputError(f"expected a path of the circuit, found {path!r:.60}")
         smaller, head = self.circuit.without(asked), asked.head
         return self._change(smaller if smaller[head].paths else smaller.replace(head, ORIGINAL))
 
