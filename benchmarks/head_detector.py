@@ -83,13 +83,8 @@ def rows(options: argparse.Namespace) -> Rows:
     return sorted(table, key=lambda row: -row["change"])
 
 
-main = benchmark(
-    __doc__,
-    rows,
-    {"model": "equations", "by": "rule"},
-    quick={},
-    shown=lambda rows: rows[:12],
-)
+own = {"model": "equations", "by": "rule"}
+main = benchmark(__doc__, rows, own, quick={}, shown=lambda rows: rows[:12])
 
 if __name__ == "__main__":
     main()
