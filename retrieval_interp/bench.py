@@ -228,8 +228,7 @@ class Workbench:
         Args:
             lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, role-mean,
                 original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly these
-                paths; `L1.H0 s0<-s2` adds a path to those it has. If the path's role already has a
-                source, both share its attention.
+                paths; `L1.H0 s0<-s2` adds a path to those it has, or to a row that then is shared.
 
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
@@ -307,17 +306,13 @@ class Workbench:
             listener.refresh()
 
     def discover(self, **choices: Any) -> View:
-        """Search for a circuit, on examples of another split, and make it the current one.
+        """Search for a circuit, on as many examples of another split, and make it the current one.
 
         Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far.
 
         Args:
             choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
-                `restarts=1`, or `shared=False` for one-hot paths only. By default as many examples
-                decide as are measured on.
-
-        Returns:
-            A view of what changed; its `data` is the loss.
+                `restarts=1`, or `shared=False` for one-hot paths only.
         """
         options = self.search_options(**choices)
         return self.take(discover(self.model, self.task, options=options, progress=self.progress))

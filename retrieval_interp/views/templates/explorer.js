@@ -38,7 +38,7 @@ class Page {
     if (toggle) this.ask("toggle", { path: toggle });
   }
 
-  // Only panels that differ are replaced; keyboard users keep their focus.
+  // Only panels that differ are replaced; a path keeps the focus.
   draw() {
     const fresh = document.createElement("template");
     fresh.innerHTML = this.model.get("page");
@@ -47,23 +47,15 @@ class Page {
       const { panel: name } = panel.dataset, html = panel.outerHTML;
       if (html === this.drawn[name]) continue;
       this.drawn[name] = html;
-      const old = this.root.querySelector(`[data-panel=${name}]`), focus = focusIn(old);
+      const old = this.root.querySelector(`[data-panel=${name}]`);
+      const active = old.getRootNode().activeElement, path = old.contains(active) && active.dataset.path;
       for (const { name, value } of panel.attributes) old.setAttribute(name, value);
       old.replaceChildren(...panel.childNodes);
       old.querySelectorAll("table.sortable").forEach(makeSortable);
-      if (focus) refocus = () => old.querySelector(focus)?.focus();
+      if (path) refocus = () => old.querySelector(`[data-path="${CSS.escape(path)}"]`)?.focus();
     }
     this.selected = this.root.querySelector("[data-selected]").dataset.selected;
     markPath(this.root, this.selected);
     refocus();
   }
-}
-
-// How the focused element of a panel is found again.
-function focusIn(panel) {
-  const active = panel.getRootNode().activeElement;
-  if (!panel.contains(active)) return null;
-  const found = ["data-path", "data-head", "data-ask", "data-line", "name"]
-    .find(name => active.hasAttribute(name));
-  return found && `[${found}="${CSS.escape(active.getAttribute(found))}"]`;
 }
