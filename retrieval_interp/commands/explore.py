@@ -45,13 +45,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
 
     from retrieval_interp.explorer.server import ExplorerServer
 
-    bench = ri.open(
-        options.ckpt,
-        examples=options.examples,
-        seed=options.seed,
-        tolerance=options.tolerance,
-        device=options.device,
-    )
+    how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "device")}
+    bench = ri.open(options.ckpt, **how)
     if options.circuit is not None:
         bench.load(options.circuit)
     server = ExplorerServer(bench, options.port)

@@ -95,14 +95,10 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
     """Plausible mechanisms for a head, each with the loss it would give."""
     circuit, names = bench.circuit, bench.circuit.role_names
     attention = bench.intact_attention[head]
-    found: dict[Mechanism, str] = {
-        ORIGINAL: "original",
-        UNIFORM: "uniform",
-        IDENTITY: "identity",
-        propose(attention, "one-hot", _STRONG): "one-hot",
-        propose(attention, "shared", _STRONG / 2): "shared",
-        role_mean(attention): "role-mean",
-    }
+    found: dict[Mechanism, str] = {each: each.kind for each in (ORIGINAL, UNIFORM, IDENTITY)}
+    for kind, least in (("one-hot", _STRONG), ("shared", _STRONG / 2)):
+        found[propose(attention, kind, least)] = kind
+    found[role_mean(attention)] = "role-mean"
     found.setdefault(circuit[head], f"{circuit[head].kind}, now")
     return [
         {
