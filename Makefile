@@ -50,7 +50,6 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/head_detector.py
 	$(RUN) benchmarks/growth.py --threads 1
 	$(RUN) benchmarks/whole_process.py
-	$(RUN) benchmarks/memory.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)

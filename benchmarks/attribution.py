@@ -9,13 +9,11 @@ identity, in the intact model. The rank correlation (Spearman) of the exact chan
 (integrated, n)   its mean at n points on the straight line from the hypothesis to the intact model,
                   for each hypothesis separately (as EAP-IG does for edges; --few examples, since
                   each takes n passes);
-(curvature, n)    first order plus the curvature term, from n draws;
-(logits)          first order of a logit difference instead of the cross entropy.
+(curvature, n)    first order plus the curvature term, from n draws.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -52,15 +50,6 @@ def integrated(model: Any, task: ri.Task, batch: ri.Batch, trial: ri.Circuit, st
     return sum(slopes) / steps
 
 
-class LogitDifference(ri.EquationsTask):
-    """The equations, with the largest wrong logit minus the right one as the loss."""
-
-    def example_losses(self, outputs: Tensor, batch: ri.Batch) -> Tensor:
-        logits, right = self.logits(outputs, batch), self.right(batch)[..., None]
-        wrong = logits.scatter(-1, right, -torch.inf).max(-1).values
-        return (wrong - logits.gather(-1, right)[..., 0]).mean(dim=1)
-
-
 def of_model(name: str, options: argparse.Namespace) -> Rows:
     """One row per kind of estimate."""
     checkpoint = ri.load_checkpoint(name, options.device)
@@ -87,16 +76,14 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
         }
         rows.append({**one, "estimate": what, "seconds": took, **ranked})
 
-    def from_one_pass(of: ri.Task, draws: int) -> list[float]:
-        attribution = ri.attribute(model, of, batch, draws=draws)
+    def from_one_pass(draws: int) -> list[float]:
+        attribution = ri.attribute(model, task, batch, draws=draws)
         return [attribution.estimate(trial).effect for trial in trials]
 
-    row("first order", lambda: from_one_pass(task, 0))
+    row("first order", lambda: from_one_pass(0))
     if ri.attribute(model, task, batch[:1], draws=1).has_curvature:
         for draws in DRAWS:
-            row(f"curvature, {draws}", lambda draws=draws: from_one_pass(task, draws))
-    if isinstance(task, ri.EquationsTask):
-        row("logits", lambda: from_one_pass(LogitDifference(**asdict(task)), 0))
+            row(f"curvature, {draws}", lambda draws=draws: from_one_pass(draws))
     few = batch[: options.few]
     for steps in STEPS:
         row(

@@ -112,13 +112,7 @@ def shown(rows: Sequence[dict[str, Any]]) -> Rows:
     return lines
 
 
-main = benchmark(
-    __doc__,
-    rows,
-    {"rounds": 2},
-    quick={"rounds": 1},
-    shown=shown,
-)
+main = benchmark(__doc__, rows, {"rounds": 2}, quick={"rounds": 1}, shown=shown)
 
 if __name__ == "__main__":
     main()

@@ -26,17 +26,6 @@ sys.path.append(str(ROOT))  # for tests.random_models
 Rows = list[dict[str, Any]]
 
 
-def arguments(description: str | None, device: bool = True) -> argparse.ArgumentParser:
-    """A parser with the options that benchmarks share; `device` adds those for tensors."""
-    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--json", type=Path, help="write the rows here too")
-    if device:
-        parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-        parser.add_argument("--threads", type=int, help="CPU threads; default all")
-    return parser
-
-
 def benchmark(
     description: str | None,
     rows: Callable[[argparse.Namespace], Rows],
@@ -59,19 +48,30 @@ def benchmark(
     """
 
     def main(argv: Sequence[str] | None = None) -> None:
-        parser = arguments(description, device)
+        parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+        parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
+        parser.add_argument("--json", type=Path, help="write the rows here too")
+        if device:
+            parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+            parser.add_argument("--threads", type=int, help="CPU threads; default all")
         for name, default in asked.items():
             _add(parser, name, default)
         options = parser.parse_args(argv)
         if options.quick:
             vars(options).update(quick)
-        options.argv = sys.argv[1:] if argv is None else list(argv)
-        more = {}
-        if device:
-            options.device = prepare(options)
-            more["machine"] = machine(options.device)
+        machine = prepare(options) if device else {}
         made = rows(options)
-        report(made, options, options.argv, shown(made) if shown else None, **more)
+        printed = shown(made) if shown else made
+        numbers = [at for at, value in enumerate(printed[0].values()) if type(value) is not str]
+        cells = [[_cell(value) for value in row.values()] for row in printed]
+        print("\n".join(text_table(list(printed[0]), cells, right=numbers)))
+        if options.json is not None:
+            script = os.path.relpath(sys.argv[0], ROOT / "benchmarks")
+            words = shlex.join(sys.argv[1:] if argv is None else argv)
+            record = provenance(f"python benchmarks/{script} {words}".strip())
+            options.json.write_text(
+                json.dumps({**record, **machine, "rows": made}, indent=1) + "\n"
+            )
 
     return main
 
@@ -90,33 +90,25 @@ def _add(parser: argparse.ArgumentParser, name: str, default: Any) -> None:
         parser.add_argument(flag, type=type(default), default=default)
 
 
-def prepare(options: argparse.Namespace) -> Any:
-    """Set threads and matrix products as for training; returns the torch.device asked for."""
+def prepare(options: argparse.Namespace) -> dict[str, str]:
+    """Set threads and the device as for training; returns a record of the machine."""
     import torch
 
     from retrieval_interp.training import choose_device
 
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = choose_device(options.device)
-    if device.type == "cuda":
+    options.device, name = choose_device(options.device), "cpu"
+    if options.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    return device
+        name = torch.cuda.get_device_name(options.device)
+    return {"machine": f"torch {torch.__version__}, {name}, {torch.get_num_threads()} threads"}
 
 
-def machine(device: Any) -> str:
-    """What a table was measured on."""
-    import torch
-
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return f"torch {torch.__version__}, {name}, {torch.get_num_threads()} threads"
-
-
-def seconds(function: Callable[[], object], times: int, device: Any = None) -> float:
-    """Seconds per call, including all that it queued on a CUDA device."""
-    synchronize(device)
-    took, _ = timed(lambda: ([function() for _ in range(times)], synchronize(device)))
-    return took / times
+def _cell(value: Any) -> str:
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -126,11 +118,18 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-def synchronize(device: Any) -> None:
-    if device is not None and device.type == "cuda":
-        import torch
+def seconds(function: Callable[[], object], times: int, device: Any = None) -> float:
+    """Seconds per call, including all that it queued on a CUDA device."""
 
-        torch.cuda.synchronize(device)
+    def wait() -> None:
+        if device is not None and device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(device)
+
+    wait()
+    took, _ = timed(lambda: ([function() for _ in range(times)], wait()))
+    return took / times
 
 
 def in_turns(
@@ -158,31 +157,6 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """The power of the size with which a cost grows: the slope of a line through the logarithms."""
     x, y = ([math.log(value) for value in values] for values in (sizes, costs))
     return statistics.linear_regression(x, y).slope
-
-
-def report(
-    rows: Sequence[Mapping[str, Any]],
-    options: argparse.Namespace,
-    argv: Sequence[str],
-    shown: Sequence[Mapping[str, Any]] | None = None,
-    **more: Any,
-) -> None:
-    """Print `shown`, by default the rows, as a table, and write the rows to the `--json` file."""
-    printed = rows if shown is None else shown
-    numbers = [place for place, value in enumerate(printed[0].values()) if type(value) is not str]
-    cells = [[_cell(value) for value in row.values()] for row in printed]
-    print("\n".join(text_table(list(printed[0]), cells, right=numbers)))
-    if options.json is not None:
-        script = os.path.relpath(sys.argv[0], ROOT / "benchmarks")
-        command = f"python benchmarks/{script} {shlex.join(argv)}".strip()
-        data = {**provenance(command), **more, "rows": list(rows)}
-        options.json.write_text(json.dumps(data, indent=1) + "\n")
-
-
-def _cell(value: Any) -> str:
-    if not isinstance(value, float):
-        return "" if value is None else str(value)
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)

@@ -1,39 +1,91 @@
 """Seconds per training step: this project's compiled hooked model against hand-written PyTorch.
 
-    python benchmarks/training_step.py [--presets transformer-a ...] [--precision ...] [--stock]
+    python benchmarks/training_step.py [--presets transformer-a ...] [--stock]
 
 Both are compiled and take steps in turn, round after round, so that changes of the machine's speed
 affect both alike. A step is what training does: forward in the preset's precision, loss, backward,
-AdamW. The table gives median times; the ratio, with quartiles over the rounds; the speedup over
-TransformerLens's own HookedTransformer (--stock), which runs uncompiled; and the share of the
-device's limit: the FLOPs per second of a step, as torch counts them, over those of a large matrix
-product measured in the same call. The process keeps freed memory, as training does.
+AdamW. The table gives median times; the ratio, with quartiles over the rounds; and the speedup over
+TransformerLens's own HookedTransformer (--stock), which runs uncompiled. The process keeps freed
+memory, as training does.
 """
 
 import argparse
+import copy
 import statistics
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from contenders import PlainTransformer, StockTransformer
+import torch.nn.functional as F
 from measure import Rows, benchmark, in_turns, ratios, seconds
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor, nn
+from transformer_lens import HookedTransformer
 
 import retrieval_interp as ri
 from retrieval_interp.training import compiled, keep_freed_memory
 
 
-def recipes(options: argparse.Namespace) -> Iterator[tuple[str, ri.Recipe]]:
-    """Every preset in every precision asked for, by default its own; tiny if quick."""
-    for name in ri.progress_bar(options.presets, "presets"):
-        preset = ri.PRESETS[name]
-        for precision in options.precision or [preset.precision]:
-            recipe = replace(preset, precision=precision)
-            if options.quick:
-                recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
-            yield name, recipe
+class PlainBlock(nn.Module):
+    def __init__(self, config: ri.ModelConfig):
+        super().__init__()
+        self.heads, width = config.heads, config.heads * config.head_width
+        self.ln1 = nn.LayerNorm(config.d_model)
+        self.qkv = nn.Linear(config.d_model, 3 * width)
+        self.out = nn.Linear(width, config.d_model)
+        self.mlp = (
+            nn.Sequential(
+                nn.LayerNorm(config.d_model),
+                nn.Linear(config.d_model, 4 * config.d_model),
+                nn.GELU(approximate="tanh"),
+                nn.Linear(4 * config.d_model, config.d_model),
+            )
+            if config.mlp
+            else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.ln1(x)).chunk(3, dim=-1)
+        )
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x if self.mlp is None else x + self.mlp(x)
+
+
+class PlainTransformer(nn.Module):
+    """Plain PyTorch written by hand, nanoGPT style: fused attention, no hook points."""
+
+    def __init__(self, config: ri.ModelConfig, task: ri.RetrievalTask):
+        super().__init__()
+        self.read = nn.Linear(task.d_in, config.d_model, bias=False)
+        self.blocks = nn.Sequential(*(PlainBlock(config) for _ in range(config.layers)))
+        self.write = nn.Sequential(
+            nn.LayerNorm(config.d_model), nn.Linear(config.d_model, task.d_out)
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.write(self.blocks(self.read(inputs)))
+
+
+class StockTransformer(nn.Module):
+    """TransformerLens's own HookedTransformer, with the weights of another on vectors."""
+
+    def __init__(self, model: HookedTransformer):
+        super().__init__()
+        cfg = copy.deepcopy(model.cfg)
+        cfg.act_fn = "gelu_new"
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+            self.hooked = HookedTransformer(cfg)
+        self.hooked.load_state_dict(model.state_dict())
+        self.hooked.pos_embed.W_pos.requires_grad_(False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.hooked(inputs @ self.hooked.W_E, start_at_layer=0)
+        return outputs
 
 
 def stepper(
@@ -59,29 +111,11 @@ def stepper(
     return step
 
 
-def step_flops(recipe: ri.Recipe, device: torch.device) -> int:
-    """FLOPs of the forward and backward pass of one uncompiled step."""
-    model = ri.build_model(recipe.model, recipe.task, 0, device)
-    batch = recipe.task.sample(1, 0, device)
-    with FlopCounterMode(display=False) as counter:
-        recipe.task.loss(model(batch.inputs), batch).backward()
-    return recipe.batch * int(counter.get_total_flops())
-
-
-def matmul_rate(device: torch.device, precision: str) -> float:
-    """FLOPs per second of a large square matrix product, the best of ten, as in training.
-
-    On CUDA, float32 means TensorFloat-32.
-    """
-    size = 8192 if device.type == "cuda" else 1024
-    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    torch.mm(left, right)
-    return 2 * size**3 / min(seconds(lambda: torch.mm(left, right), 3, device) for _ in range(10))
-
-
-def compare(name: str, recipe: ri.Recipe, options: argparse.Namespace) -> dict[str, Any]:
+def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """A row of the table."""
+    recipe = ri.PRESETS[name]
+    if options.quick:
+        recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
     task, device, compile = recipe.task, options.device, not options.no_compile
     models: dict[str, Any] = {
         "hooked": ri.build_model(recipe.model, task, 0, device),
@@ -94,26 +128,22 @@ def compare(name: str, recipe: ri.Recipe, options: argparse.Namespace) -> dict[s
     for contender in contenders.values():
         seconds(contender, 3, device)  # compiles, and records CUDA graphs
     times = in_turns(contenders, options.rounds, options.steps, device)
-    hooked = statistics.median(times["hooked"])
     ratio, low, high = ratios(times["hooked"], times["plain"])
-    speed = step_flops(recipe, device) / hooked
     return {
         "preset": name,
         "precision": recipe.precision,
-        "hooked s": hooked,
+        "hooked s": statistics.median(times["hooked"]),
         "plain s": statistics.median(times["plain"]),
         "ratio": ratio,
         "25%": low,
         "75%": high,
         "times stock": ratios(times["stock"], times["hooked"])[0] if options.stock else None,
-        "GFLOP/s": speed / 1e9,
-        "limit %": 100 * speed / matmul_rate(device, recipe.precision),
     }
 
 
 def rows(options: argparse.Namespace) -> Rows:
     keep_freed_memory()
-    return [compare(name, recipe, options) for name, recipe in recipes(options)]
+    return [compare(name, options) for name in ri.progress_bar(options.presets, "presets")]
 
 
 main = benchmark(
@@ -124,7 +154,6 @@ main = benchmark(
             *("small", "transformer-a", "transformer-d"),
             *("section7-ic-1", "section7-ic-4", "section7-ic-8"),
         ],
-        "precision": [],
         "rounds": 21,
         "steps": 1,  # in turn
         "stock": False,

@@ -25,6 +25,7 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.mechanisms import Cut
+from retrieval_interp.circuits.scores.scorer import heads_of
 
 MADE = 0.2  # of the role's attention
 
@@ -50,9 +51,6 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
     batch = task.sample(examples, device=device, split="test")
     scorer, empty = Scorer(model, task, batch), ri.parse_circuit([], task)
     n_roles = len(task.role_names)
-    heads = [
-        ri.Head(*at) for at in itertools.product(range(config.n_layers), range(config.n_heads))
-    ]
     attention = ri.mean_attention(model, batch).cpu()
     looks_back = (batch.roles[..., None, :] <= batch.roles[..., None]).all(dim=(0, 1)).tolist()
     whole = float(scorer.losses(empty)[:, -1].mean())
@@ -67,7 +65,7 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
     for kind, cut in KINDS.items():
         circuit = empty
         paths = [path for path in hops(n_roles, cut) if looks_back[path.dest][path.src]]
-        for head in heads:
+        for head in heads_of(model):
             made = [path for path in paths if attention[head][path.dest, path.src] >= MADE]
             circuit = circuit.replace(head, Cut(tuple(made)))
         loss = float(scorer.losses(circuit)[:, -1].mean())

@@ -2,15 +2,17 @@
 
     python benchmarks/whole_process.py [--runs 3] [--quick]
 
-Seconds until the first character of output and until the end (medians), peak resident memory, and,
-from one more run, how many modules are imported, and whether torch is. `ablate` prints when
-everything is measured, so both times are nearly the same there.
+Seconds until the first character of output and until the end (medians), and peak resident memory.
+`ablate` prints when everything is measured, so both times are nearly the same there. For the memory
+of larger work:
+
+    python benchmarks/whole_process.py --runs 1 \\
+        --commands "ablate --ckpt transformer-a --examples 4096"
 """
 
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from measure import Rows, benchmark, run_process
@@ -22,24 +24,15 @@ COMMANDS = (
 )
 
 
-def imported(command: Sequence[str]) -> set[str]:
-    """The modules that a command imports."""
-    lines = run_process([sys.executable, "-X", "importtime", "-m", *command]).output.splitlines()
-    return {line.split("|")[-1].strip() for line in lines if line.startswith("import time:")}
-
-
 def row(name: str, runs: int) -> dict[str, Any]:
     command = f"retrieval_interp {name}".split()
     done = [run_process([sys.executable, "-m", *command]) for _ in range(runs)]
-    loaded = imported(command)
     return {
         "command": name,
         "status": done[0].status,
         "first output s": statistics.median(run.first for run in done),
         "total s": statistics.median(run.seconds for run in done),
         "peak MB": round(max(run.peak for run in done) / 1e6),
-        "modules": len(loaded),
-        "torch": "torch" in loaded,
     }
 
 

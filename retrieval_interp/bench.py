@@ -5,7 +5,8 @@ Every method returns something that a notebook draws and a terminal prints; noth
 
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,19 +18,16 @@ from retrieval_interp.circuits import (
     Circuit,
     CircuitScore,
     Head,
-    HeadPath,
     Scorer,
     SearchOptions,
     ablated,
     ablations,
+    discover,
     mean_attention,
     score_circuit,
     why,
 )
-from retrieval_interp.circuits import discover as discover_circuit
-from retrieval_interp.circuits.attention import check_paths
-from retrieval_interp.circuits.circuit import circuit_diff, circuit_text, parse_head_path
-from retrieval_interp.circuits.circuit import suppose as suppose_line
+from retrieval_interp.circuits.circuit import circuit_diff, circuit_text, parse_head_path, suppose
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
@@ -37,7 +35,12 @@ from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import role_mean, standard_error
 from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.circuits.scores.scorer import Progress, default_tolerance, is_unlearned
+from retrieval_interp.circuits.scores.scorer import (
+    Progress,
+    default_tolerance,
+    heads_of,
+    is_unlearned,
+)
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
@@ -74,14 +77,6 @@ def open(
             loss at which 95% of what the model has learned is kept.
         device: `auto`, `cpu` or `cuda`, for checkpoints; a model stays where it is.
         progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> bench = ri.open("small", examples=64)
-        >>> bench.suppose("L2.H0 s0<-s2 s4<-s6", "L3.H0 uniform")
-        L2.H0: original -> one-hot s0<-s2 s4<-s6
-        L3.H0: original -> uniform
-        MSE 0.0337 +- 0.0082 with 2 of 5 heads replaced, below 0.05 (was 0.0087)
     """
     name, training = "", {}
     if isinstance(what, (str, Path)):
@@ -109,6 +104,7 @@ class _Step(NamedTuple):
     better: bool  # than the intact model, by two standard errors
 
 
+@dataclass(eq=False, repr=False)
 class Workbench:
     """A model and the circuit supposed so far: change it, measure it, draw it, keep it.
 
@@ -116,36 +112,29 @@ class Workbench:
     of the `listeners` is called after a change.
     """
 
-    _score: CircuitScore | None = None
-    _controls = 20  # random circuits of that score
-    _default = 0.0  # tolerance, once it is known
+    model: Any
+    task: Task
+    name: str
+    training: Mapping[str, Any]
+    examples: int
+    seed: int
+    stated: float | None  # tolerance; None where each set of examples has its own
+    progress: Progress
 
-    def __init__(
-        self,
-        model: Any,
-        task: Task,
-        name: str,
-        training: dict[str, Any],
-        examples: int,
-        seed: int,
-        tolerance: float | None,
-        progress: Progress,
-    ):
-        for what, value, least in (("examples", examples, 2), ("seed", seed, 0)):
+    def __post_init__(self) -> None:
+        for what, value, least in (("examples", self.examples, 2), ("seed", self.seed, 0)):
             if type(value) is not int or not least <= value <= 2**31:
                 raise InputError(f"{what}: expected {least} to {2**31}, found {value!r:.40}")
-        if tolerance is not None and not 0 < tolerance < math.inf:
-            raise InputError(f"tolerance: expected a number above 0, found {tolerance!r:.40}")
-        self.model, self.task, self.name, self.training = model, task, name, training
-        self.seed, self.progress = seed, progress
-        cfg, device = model.cfg, next(model.parameters()).device
-        self.heads = [Head(layer, i) for layer in range(cfg.n_layers) for i in range(cfg.n_heads)]
-        self.batch = draw_batch(task, examples, seed, device, "test")
+        if self.stated is not None and not 0 < self.stated < math.inf:
+            raise InputError(f"tolerance: expected a number above 0, found {self.stated!r:.40}")
+        self.heads, device = heads_of(self.model), next(self.model.parameters()).device
+        self.batch = draw_batch(self.task, self.examples, self.seed, device, "test")
         self.order = role_order(self.batch)
-        self.scorer = Scorer(model, task, self.batch)
+        self.scorer = Scorer(self.model, self.task, self.batch)
         self._intact = self.scorer.base_losses.mean(dim=1)
         self._steps = [self._measured(self.scorer.empty_circuit)]
-        self._stated = tolerance  # by the caller; None where each set of examples has its own
+        self._score: CircuitScore | None = None
+        self._controls = 20  # random circuits of that score
         self._model_as_opened = self._fingerprint()
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         register_displays()
@@ -153,18 +142,15 @@ class Workbench:
     @property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
-        if self._stated is None:
-            self._default = self._default or default_tolerance(self.scorer, self.intact_loss)
-        return self._stated or self._default
+        return self.stated or self._default
 
-    @tolerance.setter
-    def tolerance(self, tolerance: float) -> None:
-        self._stated, self._score = tolerance, None
+    @cached_property
+    def _default(self) -> float:
+        return default_tolerance(self.scorer, self.intact_loss)
 
     @property
     def circuit(self) -> Circuit:
         """The circuit supposed so far; notebooks draw it."""
-        register_displays()
         return self._steps[-1].circuit
 
     @property
@@ -241,23 +227,18 @@ class Workbench:
         Args:
             lines: one line per head, or a whole circuit. `L3.H0 uniform` (or identity, role-mean,
                 original) replaces a head; `L1.H0 one-hot s0<-s2 s4<-s6` gives it exactly these
-                paths; `L1.H0 s0<-s2` adds a path to those it has. If the path's role already has a
-                source, both share its attention.
+                paths; `L1.H0 s0<-s2` adds a path to those it has, or to a row that then is shared.
 
         Returns:
             A view of what changed; its `data` is the loss. After an error nothing has changed.
         """
         return self._change(self._with_lines(lines))
 
-    def remove(self, path: str | HeadPath) -> View:
+    def remove(self, path: str) -> View:
         """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again."""
-        asked = path if isinstance(path, HeadPath) else parse_head_path(path, self.task)
-        paths, names = list(self.circuit.paths()), self.circuit.role_names
-        if asked not in paths:
-            known = ", ".join(other.text(names) for other in paths) or "none"
-            raise InputError(
-                f"expected a path of the circuit ({known}), found {asked.text(names)!r:.60}"
-            )
+        asked = parse_head_path(path, self.task)
+        if asked not in self.circuit.paths():
+            raise InputError(f"expected a path of the circuit, found {path!r:.60}")
         smaller, head = self.circuit.without(asked), asked.head
         return self._change(smaller if smaller[head].paths else smaller.replace(head, ORIGINAL))
 
@@ -271,25 +252,20 @@ class Workbench:
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
         circuit = self.circuit
         for line in lines:
-            circuit = line if isinstance(line, Circuit) else self._with_line(circuit, line)
+            if isinstance(line, Circuit):
+                circuit = line
+            elif line.split()[1:] == ["role-mean"]:  # the only mechanism that has to be measured
+                head = self.check_head(Head.parse(line.split()[0]))
+                circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
+            else:
+                circuit = suppose(circuit, line)
         return circuit
-
-    def _with_line(self, circuit: Circuit, line: str) -> Circuit:
-        words = line.split()
-        if words[1:] == ["role-mean"]:  # the only mechanism that has to be measured
-            head = self.check_head(Head.parse(words[0]))
-            return circuit.replace(head, role_mean(self.intact_attention[head]))
-        supposed = suppose_line(circuit, line)
-        head = self.check_head(Head.parse(words[0]))
-        paths, names = supposed[head].paths, self.circuit.role_names
-        check_paths(paths, self.batch.roles, is_causal(self.model), f"{head}: ", names)
-        return supposed
 
     def check_head(self, head: Head) -> Head:
         """Refuse a head that the model does not have."""
         if head not in self.heads:
-            known = f"{self.heads[0]} to {self.heads[-1]}"
-            raise InputError(f"expected a head from {known}, found {head}")
+            expected = f"{self.heads[0]} to {self.heads[-1]}"
+            raise InputError(f"expected a head from {expected}, found {head}")
         return head
 
     def _measured(self, circuit: Circuit) -> _Step:
@@ -328,50 +304,25 @@ class Workbench:
         for listener in list(self.listeners):
             listener.refresh()
 
-    def discover(
-        self,
-        *,
-        time: float | None = None,
-        heads: Iterable[str | Head] | None = None,
-        examples: int | None = None,
-        restarts: int = 4,
-        one_hot: bool = False,
-    ) -> View:
-        """Search for a circuit, on examples of another split, and make it the current one.
+    def discover(self, **choices: Any) -> View:
+        """Search for a circuit, on as many examples of another split, and make it the current one.
 
-        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far; its
-        `unfinished` then says so. The view's `data` is the loss.
+        Ctrl-C, or the notebook's stop button, ends the search with the best circuit so far.
 
         Args:
-            time: seconds after which the search ends with the best circuit so far.
-            heads: heads that may be replaced, such as `["L0.H0", "L2.H0"]`; by default all.
-            examples: number of examples that decide; by default as many as are measured on.
-            restarts: number of starting circuits.
-            one_hot: only one-hot paths, as in the paper: no two sources share.
+            choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
+                `restarts=1`, or `shared=False` for one-hot paths only.
         """
-        options = self.search_options(time, heads, examples, restarts, one_hot)
-        found = discover_circuit(self.model, self.task, options=options, progress=self.progress)
-        return self.take(found)
+        options = self.search_options(**choices)
+        return self.take(discover(self.model, self.task, options=options, progress=self.progress))
 
-    def search_options(
-        self,
-        time: float | None = None,
-        heads: Iterable[str | Head] | None = None,
-        examples: int | None = None,
-        restarts: int = 4,
-        one_hot: bool = False,
-    ) -> SearchOptions:
+    def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
         self._check_unchanged()
-        return SearchOptions(
-            tolerance=self._stated,
-            examples=len(self.batch) if examples is None else examples,
-            seed=self.seed,
-            restarts=restarts,
-            shared=not one_hot,
-            time=time,
-            heads=None if heads is None else [Head.parse(str(head)) for head in heads],
-        )
+        if choices.get("heads") is not None:
+            choices["heads"] = [Head.parse(str(head)) for head in choices["heads"]]
+        own = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
+        return SearchOptions(**{**own, **choices})
 
     def take(self, found: Circuit) -> View:
         """Make a circuit that a search found the current one."""
@@ -379,9 +330,8 @@ class Workbench:
         if is_unlearned(self.intact_loss, self.task):
             said = unlearned_text(self.intact_loss, self.task)
         elif not found.mechanisms and not said:
-            why = "no head can be replaced at a loss"
-            if self.intact_loss >= self.tolerance:
-                why = "the intact model itself is not"
+            lost = self.intact_loss >= self.tolerance
+            why = "the intact model itself is not" if lost else "no head can be replaced at a loss"
             said = f"The search has ended: {why} below {self.tolerance:.4g}."
         return self._change(found, said)
 
@@ -391,15 +341,10 @@ class Workbench:
         examples: int | Sequence[int] = (0, 1, 2, 3),
         with_circuit: bool = False,
     ) -> View:
-        """Attention on some examples in circuitsvis, with roles as tokens.
+        """Attention on some examples of the batch in circuitsvis, with roles as tokens.
 
-        Args:
-            layer: which layer; by default all.
-            examples: which examples of the batch the reader can choose from.
-            with_circuit: the attention with the circuit in place instead of the intact model's.
-
-        Returns:
-            A view whose `data` is the attention, [example head dest src].
+        With the circuit in place or, by default, of the intact model, in one layer or all. The
+        view's `data` is the attention, [example head dest src].
         """
         chosen = list(examples) if isinstance(examples, Iterable) else [examples]
         layers = None if layer is None else [layer]
@@ -411,11 +356,10 @@ class Workbench:
 
         The view's `data` is the attention, [layer head dest src]; arguments as in `attention`.
         """
-        n_layers = self.model.cfg.n_layers
-        if layer is not None and (type(layer) is not int or not 0 <= layer < n_layers):
-            raise InputError(f"layer: expected 0 to {n_layers - 1}, found {layer!r:.40}")
         attention = self.mean_attention(with_circuit)
         if layer is not None:
+            if not 0 <= layer < len(attention):
+                raise InputError(f"layer: expected 0 to {len(attention) - 1}, found {layer}")
             attention = attention[layer : layer + 1]
         caption = " with the circuit in place" if with_circuit else ""
         paths = list(self.circuit.every_path())
@@ -424,11 +368,9 @@ class Workbench:
     def ablations(self, least: float = 0.05) -> View:
         """Replace each head, and cut each path, one at a time, in the intact model.
 
-        Paths with less mean attention than `least` are not cut. The view has a heat map of heads
-        and the paths that cost most; its `data` is what `ri.ablations` gives.
+        Paths with less mean attention than `least` are not cut. The view's `data` is what
+        `ri.ablations` gives.
         """
-        if not 0 <= least <= 1:
-            raise InputError(f"least: expected a mean attention of 0 to 1, found {least!r:.40}")
         self._check_unchanged()
         found = ablations(self.model, self.task, self.batch, least=least, progress=self.progress)
         return ablations_view(found, self.task)
@@ -436,11 +378,8 @@ class Workbench:
     def why(self, **choices: Any) -> View:
         """Which heads and paths the answers come from, by attention from a counterfactual prompt.
 
-        Args:
-            choices: as `ri.why` takes them, such as `keep=0.9` or `upto="heads"`.
-
-        Returns:
-            A view whose `data` is an `Explanation`.
+        `choices` are as `ri.why` takes them, such as `keep=0.9` or `upto="heads"`. The view's
+        `data` is an `Explanation`.
         """
         self._check_unchanged()
         found = why(self.model, self.task, **{"progress": self.progress, **choices})
@@ -449,24 +388,18 @@ class Workbench:
     def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
-        The view's `data` is the `CircuitScore`; see `ri.score_circuit` for what it holds. With
-        nothing supposed, the view says so and scores the intact model.
-
-        Args:
-            controls: number of random circuits to compare with.
-            progress: instead of the workbench's own.
-
-        Examples:
-            >>> import retrieval_interp as ri
-            >>> bench = ri.open("small", examples=64)
-            >>> view = bench.suppose("L2.H0 s0<-s2 s4<-s6", "L3.H0 uniform")
-            >>> for row in bench.score().data.paths:
-            ...     print(row.path, round(row.ablated_loss, 2), round(row.live_loss, 2))
-            L2.H0 s0<-s2 1.89 1.82
-            L2.H0 s4<-s6 0.4 0.41
+        `controls` random circuits are compared with it. The view's `data` is the `CircuitScore`;
+        see `ri.score_circuit` for what it holds. With nothing supposed, the view says so and scores
+        the intact model.
         """
-        score, task = self._scored(controls, progress), self.task
-        width = own_terminal_width()
+        self._check_unchanged()
+        score = self.scored
+        if score is None or controls != self._controls:
+            measured = self.model, self.task, self.circuit, self.batch, self.stated
+            score = self._score = score_circuit(*measured, controls, progress or self.progress)
+            self._controls = controls
+            self._tell_listeners()
+        task, width = self.task, own_terminal_width()
         nothing = "Nothing is supposed yet: these are the intact model's numbers."
         note = "" if self.circuit.mechanisms else nothing
         said = note or verdict(score, task)
@@ -475,35 +408,17 @@ class Workbench:
         html = render("scored.html", parts=parts, note=note, seed=self.seed)
         return View(f"Circuit of {self.name}", html, text, score)
 
-    def _scored(self, controls: int, progress: Progress | None = None) -> CircuitScore:
-        """The score of the current circuit with so many random circuits, measured once."""
-        self._check_unchanged()
-        score = self.scored
-        if score is None or controls != self._controls:
-            measured = self.model, self.task, self.circuit, self.batch, self._stated
-            score = self._score = score_circuit(*measured, controls, progress or self.progress)
-            self._controls = controls
-            self._tell_listeners()
-        return score
-
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
         path = Path(path)
         check_writable(path)
         command = (
-            f"ri.open({self.name!r}, examples={len(self.batch)}, seed={self.seed}, "
+            f"ri.open({self.name!r}, examples={self.examples}, seed={self.seed}, "
             f"tolerance={self.tolerance:g}).report({str(path)!r})"
         )
-        page = render_report(
-            self._scored(self._controls),
-            self.model,
-            self.task,
-            self.batch,
-            self.training,
-            name=self.name,
-            seed=self.seed,
-            command=command,
-        )
+        how: dict[str, Any] = {"name": self.name, "seed": self.seed, "command": command}
+        measured = self.scored or self.score().data
+        page = render_report(measured, self.model, self.task, self.batch, self.training, **how)
         write_whole(path, page)
         return path
 

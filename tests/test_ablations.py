@@ -19,7 +19,7 @@ from retrieval_interp.circuits.scores.ablations import ablations, estimated_abla
 from retrieval_interp.circuits.scores.control import allowed_paths, random_circuit, random_control
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
-from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.views.ablations_view import ablations_figure
 from tests.random_models import random_heads
 from tests.test_mechanisms import PATHS
@@ -171,5 +171,3 @@ def test_the_ablations_of_a_workbench_are_a_heat_map_and_a_table(tmp_path):
     for words in (repr(view), unescape(re.sub(r"</?span[^>]*>", "", view.html))):
         assert "L2.H0 s0<-s2" in words and "query A <- B of A->B" in words
     assert bench.circuit == bench.scorer.empty_circuit
-    with pytest.raises(InputError, match="least"):
-        bench.ablations(least=2.0)

@@ -1,6 +1,5 @@
 """The benchmarks run, in tiny sizes, and what they count and fit is right. Nothing is timed."""
 
-import argparse
 import importlib
 import json
 import math
@@ -41,15 +40,14 @@ def rows(benchmark, tmp_path, capsys):
     return run
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_training_step(rows, precision):
-    presets = ["small", "transformer-d"]
+def test_training_step(rows):
+    presets = ["small", "transformer-a"]
     options = ["--no-compile", "--rounds", "2", "--steps", "1", "--stock", "--device", "cpu"]
-    found, lines = rows("training_step", "--presets", *presets, "--precision", precision, *options)
-    assert [line.split()[:2] for line in lines] == [[name, precision] for name in presets]
+    found, lines = rows("training_step", "--presets", *presets, *options)
+    assert [line.split()[0] for line in lines] == presets
+    assert [row["precision"] for row in found] == ["float32", "bfloat16"]
     for row in found:
-        assert 0 < row["25%"] <= row["ratio"] <= row["75%"]
-        assert row["GFLOP/s"] > 0 and row["limit %"] > 0
+        assert 0 < row["25%"] <= row["ratio"] <= row["75%"] and row["times stock"] > 0
 
 
 @pytest.mark.parametrize("mlp", [True, False])
@@ -57,7 +55,7 @@ def test_the_contenders_of_a_training_step_are_alike(benchmark, mlp):
     task = ri.RetrievalTask(steps=2)
     config = ri.ModelConfig(layers=2, heads=2, d_model=16, mlp=mlp)
     model = ri.build_model(config, task)
-    contenders = benchmark("contenders")
+    contenders = benchmark("training_step")
     stock = contenders.StockTransformer(model)
     plain = contenders.PlainTransformer(config, task)
     inputs = task.sample(4, 0).inputs
@@ -80,7 +78,7 @@ def test_ablations(rows):
 @pytest.mark.slow
 def test_attribution(rows):
     found, _ = rows("attribution", "--device", "cpu")
-    names = ["exact", "first order", "logits", "integrated, 5", "integrated, 16"]
+    names = ["exact", "first order", "integrated, 5", "integrated, 16"]
     assert [row["estimate"] for row in found] == names
     assert all(-1 <= row["rank correlation"] <= 1 for row in found[1:])
 
@@ -92,10 +90,7 @@ def test_growth(rows):
     assert all(row["exact"] for row in found if row["cost of"] == "discovery")
     # 3 layers of one head, D = 2: each head uniform and identity, and from each of 5 roles to
     # itself and to those before it: 1 + 2 + 3 + 4 + 5 paths.
-    assert {row.get("questions") for row in found if row["varied"] == "chains"} == {
-        3 * (2 + 15),
-        None,
-    }
+    assert [row["questions"] for row in found if "questions" in row][4:6] == 2 * [3 * (2 + 15)]
 
 
 def test_recovery(rows):
@@ -113,14 +108,8 @@ def test_recovery_of_copies(rows):
 
 def test_whole_process(rows):
     ((row,), _) = rows("whole_process", "--commands", "ablate --help")
-    assert row["status"] == 0 and not row["torch"]
+    assert row["status"] == 0
     assert 0 < row["first output s"] <= row["total s"] and row["peak MB"] > 1
-
-
-@pytest.mark.slow
-def test_memory(rows):
-    (row,), _ = rows("memory", "--cases", "score")
-    assert row["size"] == "small, 16 examples" and row["peak GB"] > 0.05
 
 
 def test_walking_and_doubling(rows):
@@ -133,28 +122,12 @@ def test_walking_and_doubling(rows):
     assert (found[2]["least"], found[2]["layers"], found[2]["D"]) == (4, 4, 7)
 
 
-def test_the_hops_that_are_cut(benchmark):
-    script = benchmark("walk_or_double")
-    cut = {
-        kind: {str(path) for path in script.hops(5, rule)} for kind, rule in script.KINDS.items()
-    }
-    assert cut["single hops"] == {"s0<-s4", "s1<-s4"}
-    assert cut["query alone"] == {"s1<-s2", "s1<-s3", "s1<-s4", "s2<-s4", "s3<-s4"}
-
-
-def test_hops_by_depth(rows):
-    found, _ = rows("k_hop_depth", "--models", "k-hop", "k-hop-7")
-    assert [row["hops by bound"] for row in found] == [3, 7]
-    for row in found:
-        assert min(share for key, share in row.items() if key.startswith("k=")) > 0.99
-
-
 def test_head_detector_scores_and_what_replacing_shows(benchmark, rows):
     found, _ = rows("head_detector")
     assert [row["change"] for row in found] == sorted(row["change"] for row in found)[::-1]
     script = benchmark("head_detector")
-    model, task = script.load(argparse.Namespace(model="equations", text=None))
-    batch = task.sample(8, split="test")[:1]
+    checkpoint = ri.load_checkpoint("equations")
+    model, batch = checkpoint.model, checkpoint.task.sample(8, split="test")[:1]
     _, cache = model.run_with_cache(batch.inputs)
     for head, of_head in script.detected(model, batch).items():
         pattern = cache["pattern", head.layer][0, head.head]
@@ -169,29 +142,6 @@ def test_a_process_is_measured_from_outside(benchmark):
     done = benchmark("measure").run_process([sys.executable, "-c", code])
     assert done.status == 3 and done.output == "out\n"
     assert done.peak > 300_000_000 and done.first <= done.seconds
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [
-        {"layers": 2, "heads": 1, "d_model": 32},
-        {"layers": 3, "heads": 4, "d_model": 16},
-        {"layers": 2, "heads": 1, "d_model": 48, "d_head": 5, "mlp": False},
-    ],
-)
-def test_flops_of_a_step_are_those_that_products_of_its_sizes_take(benchmark, sizes):
-    """A product of [m, k] and [k, n] takes 2 m k n; the way back takes twice as many.
-
-    Nothing needs the gradient of the inputs. The causal mask spares no product.
-    """
-    config = ri.ModelConfig(**sizes)
-    recipe = ri.Recipe(task=ri.RetrievalTask(steps=2, chains=3), model=config, batch=7)
-    positions, width = recipe.task.n_positions, config.heads * config.head_width
-    n, mlp = 2 * 7 * positions, 8 * config.d_model**2 if config.mlp else 0
-    read, write = (size * config.d_model for size in (recipe.task.d_in, recipe.task.d_out))
-    layer = 4 * config.d_model * width + 2 * positions * width + mlp
-    expected = n * (3 * (read + config.layers * layer + write) - read)
-    assert benchmark("training_step").step_flops(recipe, torch.device("cpu")) == expected
 
 
 def test_exponent_of_made_up_costs(benchmark):

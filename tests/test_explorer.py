@@ -1,15 +1,12 @@
 """What the explorer's page shows and does, without a browser."""
 
 import asyncio
-import re
+import sys
 
 import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.discovery.search import SearchStopped
-from retrieval_interp.config import ModelConfig
-from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
 
 
@@ -27,19 +24,17 @@ def ask(page, what, **more):
     page.answer({"do": what, **more})
 
 
-def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench, tmp_path):
+def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench):
     ask(page, "toggle", path="L1.H0 s0<-s2")
     assert str(bench.circuit[1, 0]) == "one-hot s0<-s2"
-    assert page.page["loss"] == bench.loss != bench.intact_loss and page.page["undoable"]
     assert page.page["drawing"].count("marker-end") == 1
-    assert f"{bench.loss:.4f}" in page.html
+    assert bench.loss != bench.intact_loss and f"{bench.loss:.4f}" in page.html
     ask(page, "toggle", path="L1.H0 s0<-s2")
-    assert bench.circuit.mechanisms == {}
-    assert page.page["loss"] == pytest.approx(bench.intact_loss, abs=1e-6)
+    assert bench.circuit.mechanisms == {} and bench.loss == bench.intact_loss
     ask(page, "undo")
-    ask(page, "save", file=str(tmp_path / "circuit.json"))
-    assert ri.Circuit.from_json((tmp_path / "circuit.json").read_text(), 5) == bench.circuit
-    assert bench.circuit.mechanisms and "saved to" in page.page["said"]
+    assert str(bench.circuit[1, 0]) == "one-hot s0<-s2"
+    ask(page, "clear")
+    assert bench.circuit.mechanisms == {}
 
 
 def test_a_selected_path_says_what_it_is_worth(page, bench):
@@ -53,30 +48,14 @@ def test_a_selected_path_says_what_it_is_worth(page, bench):
     ask(page, "suppose", line="L0.H0 uniform")
     ask(page, "toggle", path=path)
     row = page.page["row"]
-    assert page.page["inside"] and page.page["rows"] == [row]
+    assert page.page["inside"]
     assert row["ablated_loss"] == pytest.approx(bench.loss_with("L1.H0 one-hot"))
     ask(page, "score")
     (scored,) = bench.scored.paths
     assert page.page["rows"][0]["ablated_loss"] == scored.ablated_loss
     assert page.page["rows"][0]["live_loss"] == pytest.approx(row["live_loss"], abs=1e-6)
     ask(page, "show", path="L1.H0 s2<-s0")
-    assert "source before its destination" in page.page["row"]["does"]
-
-
-class Named(ri.RepeatedTokensTask):
-    role_names = ("query", "first", "answer")
-
-
-def test_paths_have_the_tasks_own_names_everywhere(tmp_path):
-    task = Named(length=4, alphabet=6)
-    model = build_model(ModelConfig(layers=2, heads=1, d_model=8), task)
-    own = ri.open(model, task, examples=8, progress=lambda items, what: items)
-    page, name = own.explore().exploring, "L1.H0 query<-answer"
-    ask(page, "toggle", path=name)
-    ask(page, "show", path=name)
-    escaped = name.replace("<", "&lt;")
-    for html in (page.html, own.report(tmp_path / "report.html").read_text()):
-        assert html.count(f'data-path="{escaped}"') >= 3  # arrow, row, cell
+    assert "source before its destination" in page.page["row"]["hidden"]
 
 
 def test_the_choices_are_worth_what_they_say(page, bench):
@@ -92,29 +71,27 @@ def test_the_choices_are_worth_what_they_say(page, bench):
         assert not page.page["failed"]
 
 
+def weights(map):
+    return torch.tensor([[cell["weight"] for cell in row] for row in map["rows"]])
+
+
 def test_the_example_shown_is_the_one_asked_for(page, bench):
     ask(page, "show", head="L2.H1", example=5)
     look, (_, cache) = page.page["look"], bench.model.run_with_cache(bench.batch.inputs)
-    expected = cache["blocks.2.attn.hook_pattern"][5, 1]
-    for cell in look["cells"]:
-        assert cell["weight"] == pytest.approx(
-            float(expected[cell["at"], cell["source"]]), abs=1e-5
-        )
-    assert len(look["cells"]) == int((expected >= 0.02).sum())
-    assert look["tokens"] == bench.task.position_labels(bench.batch, 5)
+    torch.testing.assert_close(weights(look), cache["blocks.2.attn.hook_pattern"][5, 1])
+    assert [one["name"] for one in look["tokens"]] == bench.task.position_labels(bench.batch, 5)
     by_role = bench.roles().data
     for head, shown in zip(bench.heads, page.page["maps"]):
-        weights = [[cell["weight"] for cell in row] for row in shown["rows"]]
         ordered = by_role[head][bench.order][:, bench.order]
-        torch.testing.assert_close(torch.tensor(weights), ordered, atol=6e-4, rtol=0)
+        torch.testing.assert_close(weights(shown), ordered, atol=6e-4, rtol=0)
     ask(page, "suppose", line="L0.H0 uniform")
     ask(page, "show", head="L0.H0", with_circuit=True)
-    assert {cell["weight"] for cell in page.page["look"]["cells"] if cell["at"] == 3} == {0.25}
+    assert weights(page.page["look"])[3, :4].tolist() == [0.25] * 4
 
 
 def test_paths_are_framed_where_they_put_attention(page, bench):
     bench.suppose("L0.H0 s4<-s3", "L0.H0 s0<-s2")
-    ask(page, "show", path="L0.H0 s4<-s3", chain=1)
+    ask(page, "show", path="L0.H0 s4<-s3")
 
     def cells(name):  # of the pattern that a circuit of this path alone has
         circuit = ri.parse_circuit([f"L0.H0 one-hot {name}"], bench.task)
@@ -122,11 +99,14 @@ def test_paths_are_framed_where_they_put_attention(page, bench):
             _, cache = bench.model.run_with_cache(bench.batch.inputs[:1])
         return set(map(tuple, cache["pattern", 0][0, 0].nonzero().tolist()))
 
-    frames = page.page["look"]["frames"]
-    found = {(frame["at"], frame["source"]) for frame in frames if frame["selected"]}
-    assert found == cells("s4<-s3")  # the selected one on all chains, others on the chosen one
-    (other,) = [(one["at"], one["source"]) for one in frames if not one["selected"]]
-    assert other in cells("s0<-s2") and other[0] == bench.batch.roles[0, 1, 0]
+    found = {
+        (at, source): cell["path"]
+        for at, row in enumerate(page.page["look"]["rows"])
+        for source, cell in enumerate(row)
+        if cell["framed"]
+    }
+    for name in ("s4<-s3", "s0<-s2"):
+        assert {at for at, path in found.items() if path == f"L0.H0 {name}"} == cells(name)
 
 
 @pytest.mark.parametrize(
@@ -134,21 +114,15 @@ def test_paths_are_framed_where_they_put_attention(page, bench):
     [
         ({"do": "show", "head": "L9.H0"}, "L9.H0"),
         ({"do": "show", "example": 99}, "0 to 7"),
-        ({"do": "show", "example": 0.0}, "example"),
-        ({"do": "show", "chain": 3}, "chain"),
-        ({"do": "show", "with_circuit": 1}, "with_circuit"),
-        ({"do": "save", "file": "/nowhere/to/be/found/c.json"}, "existing folder"),
+        ({"do": "suppose", "line": "L0.H0 dance"}, "expected a line such as"),
         ({"do": "undo"}, "expected a change to take back"),
-        ({"do": "discover", "time": "soon"}, "time"),
-        ({"do": "discover", "heads": "L0.H0"}, "heads"),
-        ({"do": "score", "controls": 2.5}, "controls"),
-        ({"do": "dance"}, "expected a known request, found 'dance'"),
+        ({"do": "dance"}, "dance"),
     ],
 )
 def test_what_cannot_be_is_said_and_changes_nothing(page, bench, asked, text):
     page.answer(asked)
     assert text in page.page["said"] and page.page["failed"]
-    assert bench.circuit.mechanisms == {} and not page.page["undoable"]
+    assert bench.circuit.mechanisms == {} and not bench.undoable
     ask(page, "suppose", line="L0.H0 uniform")
     assert not page.page["failed"]
 
@@ -166,17 +140,9 @@ def test_what_the_workbench_changes_is_shown_in_every_widget(bench):
     assert cut["kind"] == "cut" and not any(cell["framed"] for row in cut["rows"] for cell in row)
 
 
-def test_numbers_that_are_not_finite_are_dashes(page, bench, monkeypatch):
-    monkeypatch.setattr(type(bench), "loss_with", lambda self, *lines: float("inf"))
-    ask(page, "show", head="L0.H1")  # not shown yet
-    assert page.page["choices"][0]["loss"] is None and "<span>–</span>" in page.html
-
-
 def test_without_widgets_it_says_what_to_install(bench, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "anywidget", None)
-    monkeypatch.delitem(
-        __import__("sys").modules, "retrieval_interp.explorer.widget", raising=False
-    )
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "retrieval_interp.explorer.widget", raising=False)
     with pytest.raises(InputError, match="pip install"):
         bench.explore()
 
@@ -198,22 +164,17 @@ def test_a_cancelled_search_gives_the_best_circuit_so_far(searchable):
     def publish(html):
         if "best cost" in page.page["busy"]:
             texts.append(page.page["busy"])
-            page.cancel()
+            page.cancelled = True
 
     page.publish = publish
-    with pytest.warns(SearchStopped, match="the search was cancelled"):
-        ask(page, "discover")
+    ask(page, "discover")
     assert len(texts) == 1 and page.page["said"].startswith("unfinished: the search was cancelled")
     assert page.bench.circuit.mechanisms and page.bench.circuit.unfinished
-    assert page.page["busy"] == "" and page.page["undoable"]
-    page.cancel()  # of nothing: the next search is not cancelled by it
-    page.publish = lambda html: None
-    ask(page, "discover", restarts=1, time=1000, examples=16, heads=["L1.H0", "L3.H0"])
-    assert page.bench.circuit.unfinished == ""
+    assert page.page["busy"] == "" and page.bench.undoable
     ask(page, "clear")
-    page.publish = lambda html: page.cancel()
+    page.publish = lambda html: setattr(page, "cancelled", True)
     ask(page, "discover")
-    assert page.page["said"] == "cancelled before any circuit held; nothing changed"
+    assert page.page["said"].startswith("nothing was found: the search was cancelled")
     assert page.bench.circuit.mechanisms == {} and not page.page["failed"]
 
 
@@ -230,17 +191,12 @@ def test_messages_are_answered_while_a_notebook_searches(searchable):
         assert not page.bench.circuit.mechanisms  # asked, and not yet done
         await asyncio.wait_for(becomes(lambda: "best cost" in page.page.get("busy", "")), 300)
         searchable._answer(None, {"do": "show", "head": "L2.H0", "example": 3})
-        seen.extend(page.page["look"]["cells"])
+        seen.append(weights(page.page["look"]))
         searchable._answer(None, {"do": "cancel"})
         await asyncio.wait_for(becomes(lambda: page.bench.circuit.mechanisms), 300)
         await asyncio.wait_for(becomes(lambda: page.page["said"]), 300)
 
-    with pytest.warns(SearchStopped, match="the search was cancelled"):
-        asyncio.run(work())
-    assert re.match("unfinished: the search was cancelled", page.page["said"])
+    asyncio.run(work())
+    assert page.page["said"].startswith("unfinished: the search was cancelled")
     _, cache = page.bench.model.run_with_cache(page.bench.batch.inputs)
-    expected = cache["blocks.2.attn.hook_pattern"][3, 0]
-    for cell in seen:
-        assert cell["weight"] == pytest.approx(
-            float(expected[cell["at"], cell["source"]]), abs=1e-5
-        )
+    torch.testing.assert_close(seen[0], cache["blocks.2.attn.hook_pattern"][3, 0])

@@ -157,7 +157,7 @@ def test_every_view_and_score_goes_with_absent_roles_and_own_names(tmp_path):
     assert '"value", "key"' in saved.read_text() and '"role_names"' in saved.read_text()
     before = bench.circuit
     bench.remove("L1.H0 s0<-s2")
-    with pytest.raises(InputError, match=r"\(L0.H0 value<-key, .*found 'L1.H0 query<-value'"):
+    with pytest.raises(InputError, match="found 'L1.H0 query<-value'"):
         bench.remove("L1.H0 query<-value")
     bench.load(saved)
     assert bench.circuit == before and "query<-value" in repr(bench.circuit)

@@ -18,8 +18,6 @@ import os, sys, retrieval_interp as ri
 print(ri.Circuit.__module__, ri.RetrievalTask.__module__, os.path.realpath(ri.__file__))
 """
 EXPECTED = ["retrieval_interp.circuits.circuit", "retrieval_interp.tasks.retrieval"]
-WAYS = ["script", "empty path", "module", "console script"]
-FOLDERS = ["tasks.py", "circuits/", "tasks/__init__.py", "the repository"]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ def pip(*arguments):
     subprocess.run(command, check=True, capture_output=True)
 
 
-@pytest.fixture(scope="module", params=["wheel", "editable", "pip install .", "checkout"])
+@pytest.fixture(scope="module", params=["wheel", "editable", "checkout"])
 def installed(request, source, tmp_path_factory):
     """An environment: how it was installed, its Python, and where the package has to be found.
 
@@ -54,53 +52,32 @@ def installed(request, source, tmp_path_factory):
         pip(*install, *folder.glob("*.whl"))
     elif request.param == "editable":
         pip(*install, "--editable", source)
-    elif request.param == "pip install .":
-        pip(*install, source)
-    found = packages if request.param in ("wheel", "pip install .") else source
-    return request.param, python, found
+    return request.param, python, packages if request.param == "wheel" else source
 
 
-@pytest.fixture
-def folder(request, source, tmp_path):
-    """A folder with files of the user's own that have our names."""
-    if request.param == "the repository":
-        return source
-    own = tmp_path / request.param.rstrip("/")
-    if request.param == "circuits/":
-        own.mkdir()
-        own = own / "mine.py"
-    own.parent.mkdir(exist_ok=True)
-    own.write_text("raise ImportError('the own module')\n")
-    return tmp_path
-
-
-@pytest.mark.parametrize("folder", FOLDERS, indirect=True)
-@pytest.mark.parametrize("way", WAYS)
-def test_names_are_found_in_every_folder(way, folder, installed, source):
+@pytest.mark.parametrize("own", ["tasks.py", "circuits/mine.py"])
+def test_names_are_found_beside_a_users_own(own, installed, source, tmp_path):
     how, python, found = installed
-    if how == "checkout" and way == "console script":
-        pytest.skip("nothing is installed")
+    (tmp_path / own).parent.mkdir(exist_ok=True)
+    (tmp_path / own).write_text("raise ImportError('the own module')\n")
+    (tmp_path / "use.py").write_text(USE)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if how == "checkout":
         environment["PYTHONPATH"] = str(source)
-    command = {
-        "script": [python, "use.py"],
-        "empty path": [python, "-c", USE],
-        "module": [python, "-m", "retrieval_interp", "list", "tasks"],
-        "console script": [python.parent / "retrieval-interp", "list", "tasks"],
-    }[way]
-    script = folder / "use.py"
-    script.write_text(USE)
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    script.unlink()
-    assert done.returncode == 0, done.stderr
-    if way in ("script", "empty path"):
-        *modules, file = done.stdout.split()
-        assert modules == EXPECTED
-        in_repository = folder == source  # where a script or `python -c` finds the checkout first
-        assert Path(file).is_relative_to(source if in_repository else found)
-    else:
-        assert "RetrievalTask" in done.stdout
+
+    where = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+
+    def printed(*command):
+        done = subprocess.run(command, **where)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    for use in ((python, "use.py"), (python, "-c", USE)):
+        *modules, file = printed(*use).split()
+        assert modules == EXPECTED and Path(file).is_relative_to(found)
+    assert "RetrievalTask" in printed(python, "-m", "retrieval_interp", "list", "tasks")
+    if how != "checkout":
+        assert "RetrievalTask" in printed(python.parent / "retrieval-interp", "list", "tasks")
 
 
 def test_a_checkout_without_symbolic_links_works(source, tmp_path):

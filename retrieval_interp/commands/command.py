@@ -43,14 +43,12 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
             str_from_instance=lambda value: [str(value)],
         )
 
-    errors = io.StringIO()
-    given: Any = tyro.MISSING_NONPROP if default is None else default
-    conf = (tyro.conf.AvoidSubcommands,)  # where a field may be of several classes, the default's
+    errors, given = io.StringIO(), {} if default is None else {"default": default}
+    # Where a field may be of several classes, it is of the default's.
+    more: dict[str, Any] = {"config": (tyro.conf.AvoidSubcommands,), "registry": registry, **given}
     try:
         with contextlib.redirect_stderr(errors):
-            options: T = tyro.cli(
-                cls, args=argv, prog=prog, default=given, config=conf, registry=registry
-            )
+            options: T = tyro.cli(cls, args=argv, prog=prog, **more)
         return options
     except SystemExit as stop:
         if not stop.code:
@@ -209,22 +207,16 @@ def run_command(
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
-    except Exception as error:
-        print(f"{name}: {_said(error)}", file=sys.stderr)
+    except Exception as error:  # of the input or the machine; any other has its traceback
+        said = " ".join(str(error).split())
+        if isinstance(error, OSError):
+            said = f"expected its files, found: {said:.150}"
+        elif type(error).__name__ in ("MemoryError", "OutOfMemoryError"):  # Python's and PyTorch's
+            said = f"expected a smaller size, memory is short, found: {said:.150}"
+        elif not isinstance(error, InputError):
+            raise
+        print(f"{name}: {said}", file=sys.stderr)
         sys.exit(2)
-
-
-def _said(error: Exception) -> str:
-    """An error of the input or the machine in one line; any other is raised again."""
-    text = " ".join(str(error).split())
-    torch = sys.modules.get("torch")
-    if isinstance(error, InputError):
-        return text
-    if isinstance(error, OSError):
-        return f"expected its files, found: {text:.150}"
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError) if torch else MemoryError):
-        return f"expected a smaller size, memory is short, found: {text:.150}"
-    raise error
 
 
 def _on_signals(handler: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import check_sampling, parse_options, saying
+from retrieval_interp.commands.command import check_sampling, parse_options
 from retrieval_interp.storage.files import find_checkpoint
 
 
@@ -43,16 +43,10 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
     print(f"opening {options.ckpt} ...", flush=True)
 
-    with saying("loading PyTorch"):
-        from retrieval_interp.explorer.server import ExplorerServer
+    from retrieval_interp.explorer.server import ExplorerServer
 
-    bench = ri.open(
-        options.ckpt,
-        examples=options.examples,
-        seed=options.seed,
-        tolerance=options.tolerance,
-        device=options.device,
-    )
+    how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "device")}
+    bench = ri.open(options.ckpt, **how)
     if options.circuit is not None:
         bench.load(options.circuit)
     server = ExplorerServer(bench, options.port)

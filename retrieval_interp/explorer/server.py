@@ -10,7 +10,6 @@ import json
 import queue
 import secrets
 import threading
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -22,20 +21,14 @@ if TYPE_CHECKING:
     from retrieval_interp import Workbench
 
 HOST = "127.0.0.1"
-_LONGEST = 100_000  # bytes of a message
-_ALIVE = 15  # seconds after which a silent connection is tried
 _POLICY = (
-    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
-    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
 class ExplorerServer(ThreadingHTTPServer):
-    """Serves one workbench's explorer at `address`, which holds the token.
-
-    Messages wait in `asked` for `serve`. Port 0 is any free one.
-    """
+    """Serves one workbench's explorer at `address`; messages wait in `asked` for `serve`."""
 
     daemon_threads = True
 
@@ -49,8 +42,7 @@ class ExplorerServer(ThreadingHTTPServer):
         self.own_names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
         self.asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.followers: set[queue.SimpleQueue[str]] = set()
-        self.lock = threading.Lock()
+        self.changed = threading.Condition()
         self.exploring = Exploring(bench, self._publish)
 
     def serve(self) -> None:
@@ -58,16 +50,14 @@ class ExplorerServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
         try:
             while True:
-                with suppress(queue.Empty):  # an interrupt just before waiting is seen after it
-                    self.exploring.answer(self.asked.get(timeout=0.5))
+                self.exploring.answer(self.asked.get())
         finally:
             self.shutdown()
             self.server_close()
 
     def _publish(self, html: str) -> None:
-        with self.lock:
-            for events in self.followers:
-                events.put(html)
+        with self.changed:
+            self.changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error."""
@@ -75,7 +65,6 @@ class ExplorerServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: ExplorerServer
-    server_version, sys_version = "retrieval-interp", ""
 
     def do_GET(self) -> None:
         self._answer({"": self._send_page, "events": self._send_events})
@@ -87,38 +76,24 @@ class _Handler(BaseHTTPRequestHandler):
         token, _, name = self.path.removeprefix("/").partition("/")
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
-        if not known or host not in self.server.own_names or origin not in (None, f"http://{host}"):
-            self.send_error(403)
-        elif name not in answers:
-            self.send_error(404)
-        else:
+        own = host in self.server.own_names and origin in (None, f"http://{host}")
+        if known and own and name in answers:
             answers[name]()
+        else:
+            self.send_error(403)
 
-    def _begin(self, status: int, kind: str = "plain", policy: str = "default-src 'none'") -> None:
+    def _begin(self, status: int, kind: str = "plain", policy: str = "") -> None:
         self.send_response(status)
-        headers = {
-            "Content-Type": f"text/{kind}; charset=utf-8",
-            "Content-Security-Policy": policy,
-            "Cache-Control": "no-store",
-            "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff",
-        }
-        for name, text in headers.items():
-            self.send_header(name, text)
+        self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
+        self.send_header("Content-Security-Policy", policy)
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
 
     def _take_message(self) -> None:
-        length, message = self.headers.get("Content-Length", ""), None
-        if not length.isdecimal() or int(length) > _LONGEST:
-            self.send_error(413)
-            return
-        with suppress(ValueError, RecursionError):
-            message = json.loads(self.rfile.read(int(length)))
-        if not isinstance(message, dict) or self.headers.get_content_type() != "application/json":
-            self.send_error(400)
-            return
-        if message.get("do") == "cancel":  # while `serve` is searching
-            self.server.exploring.cancel()
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if message["do"] == "cancel":  # while `serve` is searching
+            self.server.exploring.cancelled = True
         else:
             self.server.asked.put(message)
         self._begin(204)
@@ -133,22 +108,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_events(self) -> None:
         """The page as it is, and then after every change."""
         self._begin(200, "event-stream")
-        server, events = self.server, queue.SimpleQueue[str]()
-        with server.lock:
-            events.put(server.exploring.html)
-            server.followers.add(events)
-        try:
-            while True:
-                text = ": alive\n\n"
-                with suppress(queue.Empty):
-                    text = f"event: page\ndata: {json.dumps(events.get(timeout=_ALIVE))}\n\n"
-                self.wfile.write(text.encode())
-                self.wfile.flush()
-        except OSError:
-            pass  # the page is closed
-        finally:
-            with server.lock:
-                server.followers.discard(events)
+        server, shown = self.server, ""
+        while True:  # until the page is closed, which is an OSError
+            with server.changed:
+                while server.exploring.html is shown:
+                    server.changed.wait()
+                shown = server.exploring.html
+            self.wfile.write(f"event: page\ndata: {json.dumps(shown)}\n\n".encode())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not written to the terminal: their addresses hold the token."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from retrieval_interp.circuits import Circuit
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.views.page import asset, explorer_script
 
@@ -28,27 +27,18 @@ class Explorer(anywidget.AnyWidget):
         self.exploring.publish = lambda html: self.set_trait("page", html)
         self.on_msg(self._answer)
 
-    @property
-    def circuit(self) -> Circuit:
-        """The workbench's circuit."""
-        return self.exploring.bench.circuit
-
     def __repr__(self) -> str:
         return f"explorer of {self.exploring.bench!r}"
 
     def _answer(self, _: Any, asked: dict[str, Any], buffers: Any = None) -> None:
         explored = self.exploring
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            loop = None
-        if asked.get("do") == "cancel":
-            explored.cancel()
-        elif asked.get("do") == "discover" and loop is not None:
+        if asked["do"] == "cancel":
+            explored.cancelled = True
+        elif asked["do"] == "discover":
             # In a thread, so that messages are answered meanwhile; with a copy of the model, which
             # users and those messages may work with.
             copy = deepcopy(explored.bench.model)
-            searching = loop.run_in_executor(None, explored.search, asked, copy)
+            searching = asyncio.get_running_loop().run_in_executor(None, explored.search, copy)
             searching.add_done_callback(
                 lambda done: explored.carry_out(lambda: explored.take(done.result()))
             )

@@ -1,7 +1,7 @@
 // The page of the explorer. Python makes its HTML; what is clicked is sent as a message. `model` is a
 // widget's, or has the same methods.
 
-export default { render: ({ model, el }) => new Page(model, el).listen() };
+export default { render: ({ model, el }) => { new Page(model, el); } };
 
 class Page {
   constructor(model, place) {
@@ -12,55 +12,33 @@ class Page {
     this.root.innerHTML = model.get("page");
     place.append(this.root);
     followPaths(this.root, (path, one) => {
-      const again = path === this.selected && one.matches("td, rect");
-      if (again) this.ask("toggle", { path });
-      else this.select(path);
+      const again = path === this.selected && one.matches("td");
+      this.ask(again ? "toggle" : "show", { path });
     });
     this.root.addEventListener("click", event => this.click(event));
-    this.root.addEventListener("change", ({ target }) => {
-      if ("show" in target.dataset) this.ask("show", { [target.name]: valueOf(target) });
-    });
+    this.root.addEventListener("change", ({ target }) => this.ask("show", {
+      [target.name]: target.type === "checkbox" ? target.checked : Number(target.value),
+    }));
     this.root.addEventListener("keydown", event => {
       if (event.key === "Enter") event.stopPropagation(); // JupyterLab would run the cell
     });
+    model.on("change:page", () => this.draw());
     this.draw();
   }
 
   ask(what, more = {}) { this.model.send({ do: what, ...more }); }
 
-  select(path) {
-    this.selected = path;
-    markPath(this.root, path);
-    this.ask("show", { path });
-  }
-
   click(event) {
     const button = event.target.closest("button");
     if (!button) return;
-    const { ask, fields, head, chain, line, toggle } = button.dataset;
-    if (ask) this.ask(ask, this.options(fields));
+    const { ask, head, line, toggle } = button.dataset;
+    if (ask) this.ask(ask);
     if (head) this.ask("show", { head });
-    if (chain) this.ask("show", { chain: Number(chain) });
     if (line) this.ask("suppose", { line });
     if (toggle) this.ask("toggle", { path: toggle });
   }
 
-  // Values of named fields; what is left empty is the default.
-  options(names = "") {
-    const fields = names.split(" ").filter(name => name)
-      .map(name => this.root.querySelector(`.options [name=${name}]`));
-    return Object.fromEntries(fields.filter(field => field.type === "checkbox" || field.value)
-      .map(field => [field.name, valueOf(field)]));
-  }
-
-  // Redraws on every change; returns a function that stops that.
-  listen() {
-    const draw = () => this.draw();
-    this.model.on("change:page", draw);
-    return () => this.model.off("change:page", draw);
-  }
-
-  // Only panels that differ are replaced; keyboard users keep their focus.
+  // Only panels that differ are replaced; a path keeps the focus.
   draw() {
     const fresh = document.createElement("template");
     fresh.innerHTML = this.model.get("page");
@@ -69,29 +47,15 @@ class Page {
       const { panel: name } = panel.dataset, html = panel.outerHTML;
       if (html === this.drawn[name]) continue;
       this.drawn[name] = html;
-      const old = this.root.querySelector(`[data-panel=${name}]`), focus = focusIn(old);
+      const old = this.root.querySelector(`[data-panel=${name}]`);
+      const active = old.getRootNode().activeElement, path = old.contains(active) && active.dataset.path;
       for (const { name, value } of panel.attributes) old.setAttribute(name, value);
       old.replaceChildren(...panel.childNodes);
       old.querySelectorAll("table.sortable").forEach(makeSortable);
-      if (focus) refocus = () => old.querySelector(focus)?.focus();
+      if (path) refocus = () => old.querySelector(`[data-path="${CSS.escape(path)}"]`)?.focus();
     }
     this.selected = this.root.querySelector("[data-selected]").dataset.selected;
     markPath(this.root, this.selected);
     refocus();
   }
-}
-
-function valueOf(field) {
-  if (field.type === "checkbox") return field.checked;
-  if (field.type === "number") return field.value === "" ? null : Number(field.value);
-  return field.name === "heads" ? field.value.split(/[\s,]+/).filter(head => head) : field.value;
-}
-
-// How the focused element of a panel is found again.
-function focusIn(panel) {
-  const active = panel.getRootNode().activeElement;
-  if (!panel.contains(active)) return null;
-  const found = ["data-path", "data-head", "data-ask", "data-chain", "data-line", "name"]
-    .find(name => active.hasAttribute(name));
-  return found && `[${found}="${CSS.escape(active.getAttribute(found))}"]`;
 }
