@@ -52,18 +52,13 @@ class Batch:
     def __len__(self) -> int:
         return self.inputs.shape[0]
 
-    def __getitem__(self, examples: slice) -> "Batch":
+    def __getitem__(self, examples: slice | list[int]) -> "Batch":
         return self._each(lambda tensor: tensor[examples])
 
     def parts(self, most: int) -> Iterator["Batch"]:
         """Split the batch into consecutive parts of at most `most` examples."""
         for start in range(0, len(self), most):
             yield self[start : start + most]
-
-    def take(self, examples: Sequence[int]) -> "Batch":
-        """The chosen examples, in the order given."""
-        chosen = list(examples)
-        return self._each(lambda tensor: tensor[chosen])
 
     def to(self, device: Device) -> "Batch":
         return self._each(lambda tensor: tensor.to(device))

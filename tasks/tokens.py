@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
+from retrieval_interp.tasks.roles import chain_labels, chain_symbols
 from retrieval_interp.tasks.sampling import random_words
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.task import Batch
@@ -19,7 +19,7 @@ from retrieval_interp.tasks.training_task import (
     counted,
     curriculum_text,
 )
-from retrieval_interp.tasks.words.prompts.names import letters
+from retrieval_interp.tasks.words.names import letters
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,6 @@ class RepeatedTokensTask(TokenTask):
             "vocabulary": (*letters(self.alphabet), BEGIN),
             "candidates": self.alphabet,
             "asked": ("next token",),
-            "role_names": ("s0", "s1", "s2"),
             "role_labels": ("repeated A", "first A", "B after it"),
             "role_symbols": ("A?", "A", "B"),
             "description": f"{self.length} of {self.alphabet} tokens, repeated {place}",
@@ -143,7 +142,6 @@ class KHopTask(TokenTask):
             "vocabulary": (*letters(self.alphabet), BEGIN),
             "candidates": self.alphabet,
             "asked": tuple(f"x_{hop}" for hop in self.asked_hops),
-            "role_names": tuple(map(role_name, range(2 * self.hops + 1))),
             "role_labels": chain_labels(self.hops),
             "role_symbols": chain_symbols(self.hops),
             "description": f"{counted(self.hops, 'hop')} among {self.alphabet} tokens, "

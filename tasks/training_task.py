@@ -2,11 +2,8 @@
 
 import itertools
 import math
-import pkgutil
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +13,7 @@ from torch import Tensor
 
 import retrieval_interp.tasks as tasks
 from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.roles import role_name
 from retrieval_interp.tasks.sampling import rotary_encoding
 from retrieval_interp.tasks.split import SPLITS, Split, check_draw
 from retrieval_interp.tasks.structured import check_fields, to_data
@@ -58,15 +56,13 @@ class TrainingTask(Task):
     @classmethod
     def named(cls, name: str | None) -> type["TrainingTask"]:
         """The class of a name in files, of this package or imported before; old files have none."""
-        name = "retrieval" if name is None else name
-        for module in pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}."):
-            if name in _KINDS:
-                break
-            import_module(module.name)
-        if name not in _KINDS:
+        for exported in tasks.__all__:  # loaded by this, and then known
+            getattr(tasks, exported)
+        kind = _KINDS.get("retrieval" if name is None else name)
+        if kind is None:
             known = " or ".join(map(repr, sorted(_KINDS)))
             raise InputError(f"expected the name {known}, found {name!r:.60}")
-        return _KINDS[name]
+        return kind
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
@@ -81,7 +77,10 @@ class TrainingTask(Task):
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         """The facts, and what follows from them."""
-        return {"tolerance": 0.05 * facts["loss_scale"], **facts}
+        own: dict[str, Any] = {"tolerance": 0.05 * facts["loss_scale"]}
+        if "role_labels" in facts:
+            own["role_names"] = tuple(map(role_name, range(len(facts["role_labels"]))))
+        return {**own, **facts}
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         """Generate examples from the random words of a stream (`tasks.sampling`)."""
@@ -119,13 +118,14 @@ class TrainingTask(Task):
         return self.draw(indices, seed, SPLITS.index(split))
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """The questions about another chain: queries change places, by one chain."""
-        return chains_swapped(batch, (0,), self.symbol_width)
-
-    def rewired(self, batch: Batch, seed: int = 0) -> Batch:
-        """Another counterfactual: what follows in every pair is another chain's."""
-        roles = range(2, batch.roles.shape[-1], 2)
-        return chains_swapped(batch, roles, self.symbol_width)
+        """The questions about another chain: the symbols of the queries change places by one."""
+        queries, example = batch.roles[:, :, 0], torch.arange(len(batch))[:, None]
+        if queries.shape[1] < 2:
+            raise InputError("counterfactual: expected at least two chains, found one")
+        inputs = batch.inputs.clone() if batch.tokens is None else batch.inputs[..., None].clone()
+        others = inputs[example, queries.roll(-1, dims=1), : self.symbol_width]
+        inputs[example, queries, : self.symbol_width] = others
+        return replace(batch, inputs=inputs.view_as(batch.inputs))
 
     def partial_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
         """The mean loss of each thing asked, in the order of `asked` (section 7.2)."""
@@ -136,7 +136,8 @@ class TrainingTask(Task):
         return self.partial_losses(outputs, batch).mean()
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, **to_data(self)}
+        data: dict[str, Any] = to_data(self)
+        return data
 
 
 class TokenTask(TrainingTask):
@@ -202,21 +203,6 @@ class TokenTask(TrainingTask):
         right = logits.gather(-1, self.right(batch)[..., None])[..., 0]
         others = (logits.sum(-1) - right) / (self.candidates - 1)
         return torch.mean(right - others, dim=1)
-
-
-def chains_swapped(batch: Batch, roles: Iterable[int], width: int | None = None) -> Batch:
-    """The batch in which what stands at some roles is the next chain's; vectors up to `width`."""
-    if batch.roles.shape[1] < 2:
-        raise InputError("counterfactual: expected at least two chains, found one")
-    inputs, example = batch.inputs.clone(), torch.arange(len(batch))[:, None]
-    for role in roles:
-        here = batch.roles[:, :, role]
-        there = here.roll(-1, dims=1)
-        if width is None:
-            inputs[example, here] = batch.inputs[example, there]
-        else:
-            inputs[example, here, :width] = batch.inputs[example, there, :width]
-    return replace(batch, inputs=inputs)
 
 
 def check_size(positions: int, words: int) -> None:

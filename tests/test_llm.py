@@ -21,7 +21,7 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from retrieval_interp.llm import benchmark
 from retrieval_interp.llm.benchmark import read_answer
-from retrieval_interp.llm.results import accuracy_figure, read_results
+from retrieval_interp.commands.llm import accuracy_figure, read_results
 from retrieval_interp.tasks import InputError
 
 pytestmark = [

@@ -31,7 +31,7 @@ def reference_sequence(task, symbols, slots):
 @pytest.mark.parametrize("position", ["pair", "token"])
 @pytest.mark.parametrize("curriculum", [True, False])
 def test_layout_equals_a_loop_written_reference(position, curriculum):
-    task = RetrievalTask(3, 4, 6, curriculum, position, base=100.0)
+    task = RetrievalTask(3, 6, curriculum, position, base=100.0, steps=4)
     generator = torch.Generator().manual_seed(0)
     symbols = torch.randn(5, 3, 5, 6, generator=generator)
     slots = torch.stack(

@@ -156,7 +156,7 @@ def emergence_page(text, folder, capsys):
 
 
 def log_page(text, folder, capsys):
-    from retrieval_interp.llm.results import accuracy_figure, read_results
+    from retrieval_interp.commands.llm import accuracy_figure, read_results
 
     (log,) = log_data()
     log["eval"]["model"] = text

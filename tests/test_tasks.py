@@ -24,7 +24,7 @@ from retrieval_interp.tasks.structured import from_data, to_data
 
 TASKS = [
     RetrievalTask(dim=2),
-    RetrievalTask(3, 4, 6, False, "token", 100.0, "unit"),
+    RetrievalTask(3, 6, False, "token", 100.0, "unit", steps=4),
     ConditionalRetrievalTask(chains=3, graph=GRAPHS["functions"], dim=2),
     ConditionalRetrievalTask(chains=3, dim=2, tables="chains"),
     EquationsTask(),

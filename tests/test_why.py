@@ -408,14 +408,13 @@ def test_the_command_explains(run_command_in_process, tmp_path):
 )
 def test_the_question_is_about_another_chain(task):
     batch = task.sample(4)
-    asked, rewired = task.counterfactual(batch), task.rewired(batch)
-    for other, roles in ((asked, [0]), (rewired, range(2, batch.roles.shape[-1], 2))):
-        changed = (other.inputs != batch.inputs).flatten(2) if batch.tokens is None else None
-        places = changed.any(-1) if changed is not None else other.inputs != batch.inputs
-        for example in range(4):
-            allowed = set(batch.roles[example][:, list(roles)].flatten().tolist())
-            assert set(places[example].nonzero()[:, 0].tolist()) <= allowed
-        assert bool(places.any(1).all()) and torch.equal(other.roles, batch.roles)
+    asked = task.counterfactual(batch)
+    changed = asked.inputs != batch.inputs
+    places = changed.any(-1) if batch.tokens is None else changed
+    for example in range(4):
+        allowed = set(batch.roles[example, :, 0].tolist())
+        assert set(places[example].nonzero()[:, 0].tolist()) <= allowed
+    assert bool(places.any(1).all()) and torch.equal(asked.roles, batch.roles)
     width = task.symbol_width
     here, there = batch.roles[0, 0, 0], batch.roles[0, 1, 0]
     put, own = (x.inputs[0, at].view(-1)[:width] for x, at in ((asked, here), (batch, there)))
@@ -452,7 +451,7 @@ def test_a_third_name_is_put_in_place():
     assert bool((alike.inputs != batch.inputs).any(1).all())
     with pytest.raises(InputError, match="expected another example with its roles at the same"):
         resampled.counterfactual(batch[:1])
-    with pytest.raises(InputError, match="counterfactual: expected a role of END"):
+    with pytest.raises(InputError, match="counterfactual: expected one of END"):
         ri.TemplateTask([sentence], fillings, **options, counterfactual={"X": names})
     with pytest.raises(InputError, match="at least three words of one token for S2"):
         ri.TemplateTask([sentence], fillings, **options, counterfactual={"S2": ["Ann"]})

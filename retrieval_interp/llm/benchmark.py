@@ -3,8 +3,8 @@
     inspect eval retrieval_interp/equations --model openai/gpt-4o -T steps=1,2,5
 
 As in the paper, a question is asked again until an acceptable answer comes, each time in a new
-conversation. So the cache is off, a temperature of 0 is refused, and `--seed` grows by 1 with each
-attempt. The paper states neither a temperature nor a maximum number of attempts.
+conversation and without a cache. The paper states neither a temperature nor a maximum number of
+attempts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,13 @@ from inspect_ai import Task, task
 from inspect_ai._util.error import PrerequisiteError
 from inspect_ai.dataset import Sample
 from inspect_ai.model import GenerateConfig, get_model
-from inspect_ai.model._generate_config import active_generate_config
-from inspect_ai.scorer import Score, Scorer, Target, accuracy, grouped, scorer, stderr
+from inspect_ai.scorer import Score, Scorer, Target, accuracy, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.words import prompts
 
-_QUOTES = ('""', "''", "``", "“”", "‘’", "«»")
+_AROUND = " \t\n.\"'`“”‘’«»"  # an answer
 Steps = int | Sequence[int | str]  # Inspect passes `1,2,5` as a list of strings
 
 
@@ -62,14 +61,6 @@ def relatives(chains: int = 4, **how: int) -> Task:
     return _benchmark(prompts.RelativesPrompt, chains, **how)
 
 
-class TaskRefused(InputError, PrerequisiteError):
-    """Bad input that `inspect eval` shows as one line instead of a traceback."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.message = text.replace("[", r"\[")  # shown as rich markup
-
-
 def _benchmark(
     kind: Any,
     chains: int,
@@ -78,7 +69,6 @@ def _benchmark(
     seed: int = 0,
     attempts: int = 20,
 ) -> Task:
-    expect_temperature()
     each = list(steps) if isinstance(steps, Sequence) else [steps]
     try:
         if len(set(each)) < len(each) or not all(str(n).isdecimal() for n in each):
@@ -88,19 +78,12 @@ def _benchmark(
         made = [kind(steps=int(n), chains=chains) for n in each] or [kind(chains=chains)]
         # Each index for every D before the next one, so that --limit shortens all D alike.
         samples = [_sample(prompt, index, seed) for index in range(questions) for prompt in made]
-    except InputError as error:
-        raise TaskRefused(str(error)) from None
-    metrics = [accuracy(), stderr()]
-    if each:
-        metrics += [
-            grouped(metric, "steps", all=False, name_template=f"{label} D={{group_name}}")
-            for label, metric in (("accuracy", accuracy()), ("stderr", stderr()))
-        ]
+    except InputError as error:  # which `inspect eval` would show as a traceback
+        raise PrerequisiteError(str(error).replace("[", r"\[")) from None
     return Task(
         dataset=samples,
         solver=resample(attempts),
         scorer=exact_answer(),
-        metrics=metrics,
         config=GenerateConfig(temperature=1.0),
         metadata={"formulation": kind.name, "chance": made[0].chance},
     )
@@ -116,7 +99,6 @@ def _sample(prompt: prompts.Prompt, index: int, seed: int) -> Sample:
         metadata={
             "formulation": prompt.name,
             **({"steps": steps} if steps else {}),
-            "chains": prompt.chains,
             "chance": prompt.chance,
             "acceptable": list(question.acceptable),
         },
@@ -128,13 +110,10 @@ def resample(attempts: int = 20) -> Solver:
     """Ask until the output is an acceptable answer, and keep the number of `attempts`."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        expect_temperature()
         model, question = get_model(), list(state.messages)
-        seed = active_generate_config().seed
         for attempt in range(attempts):
             state.store.set("attempts", attempt + 1)
-            config = GenerateConfig(seed=None if seed is None else seed + attempt)
-            state.output = await model.generate(question, config=config, cache=False)
+            state.output = await model.generate(question, cache=False)
             if read_answer(state.output.completion, state.metadata["acceptable"]) is not None:
                 break
         state.messages.append(state.output.message)
@@ -143,28 +122,13 @@ def resample(attempts: int = 20) -> Solver:
     return solve
 
 
-def expect_temperature() -> None:
-    temperature = active_generate_config().temperature
-    if temperature is not None and temperature <= 0:
-        raise TaskRefused(
-            f"--temperature: expected a number above 0, found {temperature}; answers that are not "
-            "acceptable are sampled again, and at 0 they would always be the same"
-        )
-
-
 def read_answer(text: str, acceptable: Iterable[str]) -> str | None:
-    """The acceptable answer that an output is, without blanks, a full stop, quotation marks, case.
+    """The acceptable answer that an output is, without blanks, stops, quotation marks and case.
 
     A sentence around it is no answer.
     """
-    bare = _without_stop(text)
-    if len(bare) > 1 and bare[0] + bare[-1] in _QUOTES:
-        bare = _without_stop(bare[1:-1])
-    return next((answer for answer in acceptable if answer.casefold() == bare.casefold()), None)
-
-
-def _without_stop(text: str) -> str:
-    return text.strip().removesuffix(".").strip()
+    bare = text.strip(_AROUND).casefold()
+    return next((answer for answer in acceptable if answer.casefold() == bare), None)
 
 
 @scorer(metrics=[accuracy(), stderr()])

@@ -168,7 +168,7 @@ def scan_view(scan: Scan, model: Any, example: int = 0) -> View:
     """
     if not 0 <= example < len(scan.batch):
         raise InputError(f"example: expected 0 to {len(scan.batch) - 1}, found {example}")
-    some = scan.batch.take([example])
+    some = scan.batch[[example]]
     patterns = torch.stack([layer[0] for layer in patterns_on(model, some)])
     size, causal = patterns.shape[-1], is_causal(model)
     shown = min(MOST_POSITIONS, int(some.roles.max()) + 1, size)

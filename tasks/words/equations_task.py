@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
+from retrieval_interp.tasks.roles import chain_labels, chain_symbols
 from retrieval_interp.tasks.sampling import random_words, rotary_encoding
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.task import Batch, Outputs
@@ -19,7 +19,7 @@ from retrieval_interp.tasks.training_task import (
     counted,
     curriculum_text,
 )
-from retrieval_interp.tasks.words.prompts.names import groups, letters
+from retrieval_interp.tasks.words.names import groups, letters
 
 WORDS = 3  # per statement, and per question
 LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies
@@ -59,7 +59,6 @@ class EquationsTask(TokenTask):
             "candidates": self.chains,
             "asked": tuple(f"x_{symbol}" for symbol in self.asked_symbols),
             "answer_roles": (roles,),
-            "role_names": tuple(map(role_name, range(roles + 1))),
             "role_labels": (*chain_labels(self.steps), "answer"),
             "role_symbols": (*chain_symbols(self.steps), "?"),
             "description": f"equations with {counted(self.chains, 'chain')} of "

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import Split
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
-from retrieval_interp.tasks.words.text_task import token_ids
+from retrieval_interp.tasks.words.text_task import given, token_ids, token_texts
 
 _NOT_ASKED = -100  # as target
 
@@ -75,16 +75,8 @@ class NextTokenTask(Task):
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """Sequences start .. start+n-1, padded on the right; the same for every seed.
-
-        Half of them, every second one, are in the `test` split and the others in all other splits.
-        """
-        chosen = self.sequences[1::2] if split == "test" else self.sequences[::2]
-        if not 1 <= n <= len(chosen) - start:
-            raise InputError(
-                f"sample: expected 1 to {len(chosen) - start} sequences, found {n}; give more text"
-            )
-        return self._batch(chosen[start : start + n], device)
+        """Sequences start .. start+n-1, padded on the right; every second one is in `test`."""
+        return self._batch(given(self.sequences, n, split, start), device)
 
     def whole(self, device: Device = "cpu") -> Batch:
         """All sequences: tokens, the next tokens (-100 where there is none), and roles."""
@@ -108,8 +100,6 @@ class NextTokenTask(Task):
         return losses.sum(1, keepdim=True) / (targets != _NOT_ASKED).sum(1, keepdim=True)
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """The tokens."""
-        ids = batch.inputs[example].tolist()
         if self.tokenizer is None:
-            return [f"{token}" for token in ids]
-        return [self.tokenizer.decode([token]).strip() or "␣" for token in ids]
+            return [f"{token}" for token in batch.inputs[example].tolist()]
+        return token_texts(self.tokenizer, batch, example)

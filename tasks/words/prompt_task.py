@@ -8,8 +8,8 @@ from typing import Any
 
 from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.split import Split
-from retrieval_interp.tasks.words.prompts.formulations import LinearPrompt
-from retrieval_interp.tasks.words.prompts.prompt import Prompt, Question
+from retrieval_interp.tasks.words.prompts import LinearPrompt, Prompt
+from retrieval_interp.tasks.words.question import Question
 from retrieval_interp.tasks.words.text_task import END, TextTask
 
 
@@ -33,8 +33,7 @@ class PromptTask(TextTask):
             roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
             labels, symbols = chain_labels(prompt.steps), chain_symbols(prompt.steps)
         else:
-            asked = [symbol for symbol in prompt.sample(0).occurrences if symbol.chain == 0]
-            roles = [symbol.role for symbol in reversed(asked)]
+            roles = [symbol.role for symbol in prompt.sample(0).occurrences[::-1] if symbol.role]
             labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
         super().__init__([*roles, END], tokenizer, answer_prefix, prepend_bos)
         self.role_names = tuple(map(role_name, range(len(self.roles))))

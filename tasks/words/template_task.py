@@ -2,14 +2,14 @@
 
 An example is a template and a filling, both drawn uniformly, from random numbers that are seeded
 with the text "template seed split index". Where there are at least 256 examples, a hash of its
-prompt decides to which split each belongs. Where there are fewer, every split has all of them, in a
-random order of its own, over and over.
+prompt decides to which split each belongs; where there are fewer, the splits share them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import chain
 from string import Formatter
 from typing import Any
 
@@ -20,11 +20,12 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.split import SPLITS, Split, check_draw
 from retrieval_interp.tasks.task import Batch
 from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.tasks.words.prompts.prompt import Draw, Question, write
+from retrieval_interp.tasks.words.question import Draw, Line, Question, write
 from retrieval_interp.tasks.words.text_task import END, TextTask, expect_offsets
 
 Filling = Mapping[str, str]  # a word for every mark
 _FEW = 256  # with fewer examples, the splits share them
+_DRAWS = 1000  # of words, to find a different one for every mark
 
 
 class TemplateTask(TextTask):
@@ -97,42 +98,27 @@ class TemplateTask(TextTask):
         for row in self._rows:
             _check_words("fillings", list(row.values()))
         marks = dict.fromkeys([*reversed(self._marks[0]), *chain(*self._marks[1:])])
-        roles = (END, *marks) if roles is None else roles
-        self._check_names(marks, roles)
+        roles, others = (END, *marks) if roles is None else roles, counterfactual or {}
+        self._check_names(marks, roles, others)
         super().__init__(roles, tokenizer, answer_prefix, prepend_bos)
         self.answer_role = self.roles.index(answer) if answer in self.roles else None
         candidates = self._words.get(answer) or [row[answer] for row in self._rows]
         self.candidates: tuple[str, ...] = tuple(dict.fromkeys(candidates))
         self.n_answers = len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
-        few = list(islice(self._all(), _FEW))
-        if not few or self.n_answers < 2:
-            raise InputError(
-                "fillings: expected enough words to fill every mark with another one, and at least "
-                f"two answers, found {self.n_answers}"
-            )
-        self._few = few if len(few) < _FEW else None
-        self._others = {
-            self._role(name): self._word_tokens(name, words)
-            for name, words in (counterfactual or {}).items()
-        }
-
-    def _role(self, name: str) -> int:
-        if name not in self.roles:
-            raise InputError(
-                f"counterfactual: expected a role of {', '.join(self.roles)}, found {name!r:.40}"
-            )
-        return self.roles.index(name)
-
-    def _word_tokens(self, name: str, words: Sequence[str]) -> Tensor:
-        texts = ["to", *(f"to {word}" for word in words)]
-        before, *made = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        found = [ids[-1] for ids in made if ids[:-1] == before]
-        if len(found) < 3:
-            raise InputError(
-                f"counterfactual: expected at least three words of one token for {name}, found "
-                f"{len(found)} of {len(words)}"
-            )
-        return torch.tensor(found)
+        if self.n_answers < 2:
+            raise InputError(f"fillings: expected at least two answers, found {self.n_answers}")
+        at_most = len(self._rows) or math.prod(map(len, self._words.values()))
+        self._few = len(self.templates) * at_most < _FEW
+        self._draw(Draw("template"))  # refuses words that do not fit
+        self._others: dict[int, Tensor] = {}
+        for role, words in others.items():
+            found = list(one_token_words(tokenizer, words).values())
+            if len(found) < 3:
+                raise InputError(
+                    f"counterfactual: expected at least three words of one token for {role}, found "
+                    f"{len(found)} of {len(words)}"
+                )
+            self._others[self.roles.index(role)] = torch.tensor(found)
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Prompts with other words at the roles given, or other examples of the same layout."""
@@ -147,7 +133,7 @@ class TemplateTask(TextTask):
                     inputs[example, place] = chosen.item()
         return replace(batch, inputs=inputs)
 
-    def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str]) -> None:
+    def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str], others: Any) -> None:
         rows: list[set[str]] = [set(row) for row in self._rows] or [{*self._words, *self._same}]
         filled = set.intersection(*rows)
         for what, names, among in (
@@ -156,6 +142,7 @@ class TemplateTask(TextTask):
             ("roles", [role.removesuffix("+1") for role in roles], [*marks, END]),
             ("answer", [self.answer], filled),
             ("wrong", self.wrong or (), filled),
+            ("counterfactual", others, roles),
         ):
             for name in names:
                 if name not in among:
@@ -164,34 +151,20 @@ class TemplateTask(TextTask):
         if END not in roles or len(set(roles)) < len(roles):
             raise InputError(f"roles: expected different ones and {END}, found {list(roles)}")
 
-    def _all(self) -> Iterator[Question]:
-        """All examples, each once."""
-        for number in range(len(self.templates)):
-            for filling in self._rows or self._fill({}):
-                yield self._question(number, filling)
-
-    def _fill(self, chosen: Filling) -> Iterator[Filling]:
-        """All fillings that begin like this one."""
-        if len(chosen) == len(self._words):
-            yield chosen
-            return
-        name = list(self._words)[len(chosen)]
-        for word in self._words[name]:
-            if word not in chosen.values():
-                yield from self._fill({**chosen, name: word})
-
     def _draw(self, rng: Draw) -> Question:
         number = rng.pick(len(self.templates))
-        if self._rows:
-            return self._question(number, self._rows[rng.pick(len(self._rows))])
-        while True:
-            chosen = {name: words[rng.pick(len(words))] for name, words in self._words.items()}
-            if len(set(chosen.values())) == len(chosen):
-                return self._question(number, chosen)
+        for _ in range(_DRAWS):
+            if self._rows:
+                filling = self._rows[rng.pick(len(self._rows))]
+            else:
+                filling = {name: words[rng.pick(len(words))] for name, words in self._words.items()}
+            if self._rows or len(set(filling.values())) == len(filling):
+                return self._question(number, filling)
+        raise InputError("fillings: expected enough words to fill every mark with another one")
 
     def _question(self, number: int, filling: Filling) -> Question:
         filling = {**filling, **{name: filling[other] for name, other in self._same.items()}}
-        line = (self.templates[number], 0, [filling[mark] for mark in self._marks[number]])
+        line = Line(self.templates[number], [filling[mark] for mark in self._marks[number]])
         others = self.candidates if self.wrong is None else [filling[name] for name in self.wrong]
         question = write([line], filling[self.answer], {filling[self.answer], *others})
         if len(question.acceptable) < self.n_answers:
@@ -201,13 +174,11 @@ class TemplateTask(TextTask):
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
         check_draw(seed, split)
-        if self._few is not None:
-            times, place = divmod(index, len(self._few))
-            return Draw(f"template {seed} {split} {times}").shuffled(self._few)[place]
         rng = Draw(f"template {seed} {split} {index}")
         while True:
             question = self._draw(rng)
-            if sha256(question.prompt.encode()).digest()[0] % len(SPLITS) == SPLITS.index(split):
+            number = sha256(question.prompt.encode()).digest()[0] % len(SPLITS)
+            if self._few or number == SPLITS.index(split):
                 return question
 
     @property
@@ -286,7 +257,7 @@ class IndirectObjectTask(TemplateTask):
     | s4 | IO | the indirect object's name, which is the answer |
 
     Six sentences, each with the indirect object before the subject (ABB) and after it (BAB). Only
-    names that are one token behind a blank are used; those `left_out` are not.
+    names that are one token behind a blank are used.
 
     Args:
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
@@ -302,9 +273,7 @@ class IndirectObjectTask(TemplateTask):
         templates: Sequence[str] = TEMPLATES,
         prepend_bos: bool | None = None,
     ):
-        expect_offsets(tokenizer)
-        self.names = tuple(name for name in names if _is_one_token(name, tokenizer))
-        self.left_out = tuple(name for name in names if name not in self.names)
+        self.names = tuple(one_token_words(tokenizer, names))
         if len(self.names) < 2:
             found = f"{len(self.names)} of {len(names)}"
             raise InputError(f"names: expected at least two that are one token, found {found}")
@@ -321,11 +290,14 @@ class IndirectObjectTask(TemplateTask):
 
     @property
     def description(self) -> str:
-        names = f"{len(self.names)} names of one token ({len(self.left_out)} left out)"
         what = f"indirect objects in the tokens of {self.tokenizer_name}"
-        return f"{what}: {names}, {len(self.templates)} templates"
+        return f"{what}: {len(self.names)} names of one token, {len(self.templates)} templates"
 
 
-def _is_one_token(name: str, tokenizer: Any) -> bool:
-    alone, behind = tokenizer(["to", f"to {name}"], add_special_tokens=False)["input_ids"]
-    return bool(behind[-1] != tokenizer.unk_token_id and behind[:-1] == alone)
+def one_token_words(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
+    """The words that are one token behind a blank, with their token."""
+    expect_offsets(tokenizer)
+    texts = ["to", *(f"to {word}" for word in words)]
+    before, *read = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    last = {word: ids[-1] for word, ids in zip(words, read) if ids[:-1] == before}
+    return {word: token for word, token in last.items() if token != tokenizer.unk_token_id}
