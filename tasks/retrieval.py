@@ -179,15 +179,11 @@ class VectorTask(_Symbols, TrainingTask):
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
         """Name and chain of every symbol: `B2`, or `A2?` for a query."""
-        tokens = [tuple(token) for token in batch.inputs[example, :, : self.dim].tolist()]
-        chains = batch.roles[example].tolist()
-        owner = {tokens[place]: chain for chain, roles in enumerate(chains, 1) for place in roles}
-        labels = [
-            f"{self.graph.nodes[element.node].name}{owner.get(token, '')}"
-            for element, token in zip(self._arrangement.elements, tokens)
-        ]
-        for roles in chains:
-            labels[roles[0]] += "?"
+        nodes, elements = self.graph.nodes, self._arrangement.elements
+        labels = [nodes[element.node].name for element in elements]
+        for chain, roles in enumerate(batch.roles[example].tolist(), start=1):
+            for role, place in enumerate(roles):
+                labels[place] += f"{chain}" if role else f"{chain}?"
         return labels
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:

@@ -1,21 +1,32 @@
-"""What examples in tensors are made of: random numbers and position codes.
+"""What examples are made of: splits, random numbers and position codes.
 
 Random numbers are a function of (key, counter), Philox4x32-10 (J. Salmon et al., "Parallel random
 numbers: as easy as 1, 2, 3", SC 2011). So example i of a seed is the same in any batch and device.
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from retrieval_interp.tasks.errors import InputError
+
+Split = Literal["train", "validation", "discovery", "test"]  # which never share an example
+SPLITS: tuple[Split, ...] = get_args(Split)
 Position = Literal["pair", "token"]
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+
+
+def check_draw(seed: int, split: str) -> None:
+    if not 0 <= seed < 2**64:
+        raise InputError(f"sample: expected a seed from 0 to 2^64 - 1, found {seed}")
+    if split not in SPLITS:
+        raise InputError(f"sample: expected a split of {sorted(SPLITS)}, found {split!r}")
 
 
 def philox(

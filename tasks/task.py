@@ -13,7 +13,7 @@ from torch import Tensor
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.graph import RetrievalGraph
 from retrieval_interp.tasks.roles import join_labels
-from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.sampling import Split
 
 Device = str | torch.device
 Outputs = Float[Tensor, "batch pos d_out"]  # of a model

@@ -14,8 +14,7 @@ from torch import Tensor
 import retrieval_interp.tasks as tasks
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.roles import role_name
-from retrieval_interp.tasks.sampling import rotary_encoding
-from retrieval_interp.tasks.split import SPLITS, Split, check_draw
+from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw, rotary_encoding
 from retrieval_interp.tasks.structured import check_fields, to_data
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 

@@ -19,9 +19,9 @@ from inspect_ai import eval
 from inspect_ai.log import read_eval_log, write_eval_log
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
+from retrieval_interp.commands.llm import accuracy_figure, read_results
 from retrieval_interp.llm import benchmark
 from retrieval_interp.llm.benchmark import read_answer
-from retrieval_interp.commands.llm import accuracy_figure, read_results
 from retrieval_interp.tasks import InputError
 
 pytestmark = [

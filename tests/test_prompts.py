@@ -9,9 +9,10 @@ from pathlib import Path
 
 import jaxtyping
 import pytest
+from retrieval_interp.tasks.words.prompts.formulations import LinearPrompt
 
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.split import SPLITS
+from retrieval_interp.tasks.sampling import SPLITS
 from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
@@ -20,7 +21,6 @@ from retrieval_interp.tasks.words.prompts import (
     RelativesPrompt,
 )
 from retrieval_interp.tasks.words.prompts import names as lists
-from retrieval_interp.tasks.words.prompts.formulations import LinearPrompt
 from tests import paper_prompts as paper
 
 KINDS = (EquationsPrompt, LivesWithPrompt, KingdomsPrompt, FunctionsPrompt, RelativesPrompt)

@@ -23,7 +23,7 @@ from retrieval_interp.circuits.mechanisms import (
 from retrieval_interp.circuits.scan import describe_heads, scan
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.words.next_token_task import NextTokenTask
+from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_text, scan_to_dict, scan_verdict, scan_view
 from tests.browser import needs_chromium, page_in_chromium
 from tests.test_model import bridge_of

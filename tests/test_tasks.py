@@ -19,7 +19,7 @@ from retrieval_interp.tasks import (
     RetrievalTask,
     TrainingTask,
 )
-from retrieval_interp.tasks.split import SPLITS
+from retrieval_interp.tasks.sampling import SPLITS
 from retrieval_interp.tasks.structured import from_data, to_data
 
 TASKS = [

@@ -1,6 +1,6 @@
 """Figure 2 from Inspect's logs: `python -m retrieval_interp llm plot logs --out figure.html`.
 
-Inspect itself asks the questions: `inspect eval retrieval_interp/equations --model ...`.
+Inspect itself asks the questions: `inspect eval retrieval_interp/retrieval --model ...`.
 """
 
 import math

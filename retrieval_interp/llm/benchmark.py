@@ -1,6 +1,6 @@
-"""The five formulations as tasks for Inspect (paper, section 4 and appendix A).
+"""The five formulations as a task for Inspect (paper, section 4 and appendix A).
 
-    inspect eval retrieval_interp/equations --model openai/gpt-4o -T steps=1,2,5
+    inspect eval retrieval_interp/retrieval --model openai/gpt-4o -T steps=1,2,5
 
 As in the paper, a question is asked again until an acceptable answer comes, each time in a new
 conversation and without a cache. The paper states neither a temperature nor a maximum number of
@@ -21,58 +21,45 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.words import prompts
 
 _AROUND = " \t\n.\"'`“”‘’«»"  # an answer
-Steps = int | Sequence[int | str]  # Inspect passes `1,2,5` as a list of strings
+_FORMULATIONS: dict[str, Any] = {
+    "equations": prompts.EquationsPrompt,  # F1
+    "lives-with": prompts.LivesWithPrompt,
+    "kingdoms": prompts.KingdomsPrompt,
+    "functions": prompts.FunctionsPrompt,
+    "relatives": prompts.RelativesPrompt,  # F5
+}
 
 
 @task
-def equations(steps: Steps = 5, chains: int = 4, **how: int) -> Task:
-    """Which number is a variable set to, via a chain of other variables? (F1)
-
-    Args:
-        steps: equations per chain, D; several, as in `1,2,5`, for several D.
-        chains: chains per question; guessing is right once in so many questions.
-        how: `questions` for every D (500); `seed` (0); `attempts`, how often a question is asked at
-            most to get an acceptable answer (20).
-    """
-    return _benchmark(prompts.EquationsPrompt, chains, steps, **how)
-
-
-@task
-def lives_with(steps: Steps = 5, chains: int = 4, **how: int) -> Task:
-    """In which city does somebody live who lives with somebody who ...? (F2; see `equations`)"""
-    return _benchmark(prompts.LivesWithPrompt, chains, steps, **how)
-
-
-@task
-def kingdoms(chains: int = 4, **how: int) -> Task:
-    """Who has a disease caused by a substance in a food ...? (F3, D = 5; see `equations`)"""
-    return _benchmark(prompts.KingdomsPrompt, chains, **how)
-
-
-@task
-def functions(chains: int = 4, **how: int) -> Task:
-    """Which value does an alias of a function take at a variable? (F4; see `equations`)"""
-    return _benchmark(prompts.FunctionsPrompt, chains, **how)
-
-
-@task
-def relatives(chains: int = 4, **how: int) -> Task:
-    """In which country does somebody live who lives with a relative ...? (F5; see `equations`)"""
-    return _benchmark(prompts.RelativesPrompt, chains, **how)
-
-
-def _benchmark(
-    kind: Any,
-    chains: int,
-    steps: Steps = (),
+def retrieval(
+    formulation: str = "equations",
+    steps: int | Sequence[int | str] = (),
+    chains: int = 4,
     questions: int = 500,
     seed: int = 0,
     attempts: int = 20,
 ) -> Task:
+    """Retrieval in words, as in the paper's section 4.
+
+    Args:
+        formulation: `equations`, `lives-with`, `kingdoms`, `functions` or `relatives`.
+        steps: statements per chain, D, of equations and lives-with (5); several, as in `1,2,5`,
+            for several D.
+        chains: chains per question; guessing is right once in so many questions.
+        questions: for every D.
+        seed: of the questions.
+        attempts: how often a question is asked at most to get an acceptable answer.
+    """
     each = list(steps) if isinstance(steps, Sequence) else [steps]
     try:
+        if formulation not in _FORMULATIONS:
+            known = ", ".join(_FORMULATIONS)
+            raise InputError(f"formulation: expected one of {known}, found {formulation!r:.40}")
+        kind = _FORMULATIONS[formulation]
         if len(set(each)) < len(each) or not all(str(n).isdecimal() for n in each):
             raise InputError(f"steps: expected different integers, found {each}")
+        if each and formulation not in ("equations", "lives-with"):
+            raise InputError(f"steps: expected none for {formulation}, found {each}")
         if min(questions, attempts) < 1:
             raise InputError(f"expected questions and attempts, found {questions} and {attempts}")
         made = [kind(steps=int(n), chains=chains) for n in each] or [kind(chains=chains)]
@@ -85,7 +72,7 @@ def _benchmark(
         solver=resample(attempts),
         scorer=exact_answer(),
         config=GenerateConfig(temperature=1.0),
-        metadata={"formulation": kind.name, "chance": made[0].chance},
+        metadata={"formulation": formulation},
     )
 
 
@@ -97,8 +84,7 @@ def _sample(prompt: prompts.Prompt, index: int, seed: int) -> Sample:
         target=question.correct,
         id=f"D{steps}-{index + 1}" if steps else index + 1,
         metadata={
-            "formulation": prompt.name,
-            **({"steps": steps} if steps else {}),
+            "steps": steps,
             "chance": prompt.chance,
             "acceptable": list(question.acceptable),
         },

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import Split, check_draw
+from retrieval_interp.tasks.sampling import Split, check_draw
 from retrieval_interp.tasks.structured import check_fields, number
 from retrieval_interp.tasks.words import names
 from retrieval_interp.tasks.words.question import Draw, Line, Question, write
@@ -19,15 +19,10 @@ _MOST = 1000  # steps, and chains
 
 
 class Prompt:
-    """A formulation of the retrieval problem in words (paper, section 4): a frozen dataclass.
+    """A formulation of the retrieval problem in words (paper, section 4): a frozen dataclass."""
 
-    Attributes:
-        name: the formulation's name in the paper.
-        chains: number of interleaved chains.
-    """
-
-    name: ClassVar[str]
-    chains: int
+    name: ClassVar[str]  # in the paper
+    chains: int  # interleaved in a prompt
 
     def __post_init__(self) -> None:
         check_fields(self, self.name)
@@ -51,7 +46,7 @@ class Prompt:
 class LinearPrompt(Prompt):
     """A formulation whose chains are lines; subclasses provide names and sentences."""
 
-    steps: int
+    steps: int  # statements per chain, D
     ask: ClassVar[str]  # the question, with the mark {s0}
 
     def symbols(self) -> Sequence[Sequence[str]]:
@@ -63,12 +58,7 @@ class LinearPrompt(Prompt):
         raise NotImplementedError
 
     def render(self, chains: Sequence[Sequence[str]], orders: Sequence[Sequence[int]]) -> Question:
-        """Write given chains.
-
-        Args:
-            chains: x_0..x_D of every chain, all distinct; chain 0 is asked.
-            orders: orders[d-1] lists the chains in the order of their statements of pair d.
-        """
+        """Write x_0..x_D of every chain; orders[d-1] has the chains as their pairs d follow."""
         lines: list[Line] = []
         for step in range(self.steps, 0, -1):
             roles = {"first": f"{{s{2 * step - 1}}}", "second": f"{{s{2 * step}}}"}
@@ -88,11 +78,8 @@ class LinearPrompt(Prompt):
 class EquationsPrompt(LinearPrompt):
     """Equations (F1): which number a variable holds that was set to a variable that was set to ...
 
-    Attributes:
-        steps: equations per chain, D.
-        chains: number of chains; they end in the numbers 0 .. chains-1.
-        question: `printed`, in whole sentences as in appendix A.1, or `short`, `c = ?`, as in
-            section 4.
+    The question is `printed`, in whole sentences as in appendix A.1, or `short`, `c = ?`, as in
+    section 4.
     """
 
     steps: int = number(5, least=1, most=_MOST)
@@ -116,12 +103,7 @@ class EquationsPrompt(LinearPrompt):
 
 @dataclass(frozen=True)
 class LivesWithPrompt(LinearPrompt):
-    """Lives-with (F2): in which city somebody lives who lives with somebody who lives with ...
-
-    Attributes:
-        steps: statements per chain, D.
-        chains: number of chains, each of which ends in a different city.
-    """
+    """Lives-with (F2): in which city somebody lives who lives with somebody who lives with ..."""
 
     steps: int = number(5, least=1, most=_MOST)
     chains: int = number(4, least=1, most=_MOST)
@@ -149,11 +131,7 @@ _VERBS = (  # of pair 1 .. 5, and the endings of a thing and of its people
 
 @dataclass(frozen=True)
 class KingdomsPrompt(LinearPrompt):
-    """Kingdoms (F3): who has a disease that a substance causes that a food contains that ...
-
-    Attributes:
-        chains: number of chains, each of which leads to a different person.
-    """
+    """Kingdoms (F3): who has a disease that a substance causes that a food contains that ..."""
 
     chains: int = number(4, least=1, most=_MOST)
 
@@ -183,11 +161,8 @@ _VALUE_OF = (
 class FunctionsPrompt(Prompt):
     """Functions (F4): which value an alias of a function takes at a variable.
 
-    "f(2) = 3. g = f. a = 2. g(a) = ?" With n chains there are n functions on 0 .. n-1, each a
-    permutation, n aliases for them and n variables for their arguments, named by 3n letters.
-
-    Attributes:
-        chains: number of functions, aliases, variables and values.
+    "f(2) = 3. g = f. a = 2. g(a) = ?" There are `chains` functions, permutations of 0 .. chains-1,
+    and as many aliases for them and variables for their arguments.
     """
 
     chains: int = number(4, least=1, most=100)
@@ -201,13 +176,9 @@ class FunctionsPrompt(Prompt):
         variables: Sequence[int],
         asked: tuple[int, int],
     ) -> Question:
-        """Write given tables.
+        """Write the values of every function, the functions of the aliases, and so on, by number.
 
-        Args:
-            tables: the values of each function at 0 .. chains-1, a permutation of these.
-            aliases: the number of the function that each alias stands for, a permutation.
-            variables: the argument that each variable holds, a permutation.
-            asked: the numbers of the alias and the variable in the question.
+        Asked are the numbers of an alias and a variable.
         """
         n = self.chains
         f_names, alias_names, variable_names = names.groups(names.letters(3 * n), n)
@@ -242,11 +213,8 @@ _LIVES = "Where does {person@question} live? Say directly only the name, without
 class RelativesPrompt(Prompt):
     """Relatives (F5): in which country somebody lives whose profession says with which relative.
 
-    "Engineers live with their mothers. ... Where does Alex live?" With n chains there are n people,
-    n professions, n relations and n * n relatives, each of whom lives in a different country.
-
-    Attributes:
-        chains: number of people, professions and relations, at most 12.
+    "Engineers live with their mothers. ... Where does Alex live?" There are `chains` people,
+    professions and relations, and chains^2 relatives, each of whom lives in a different country.
     """
 
     chains: int = number(4, least=1, most=len(names.RELATIONS))
@@ -270,15 +238,7 @@ class RelativesPrompt(Prompt):
         works: Mapping[str, str],
         asked: str,
     ) -> Question:
-        """Write a given world; each mapping is printed in its own order.
-
-        Args:
-            homes: the country of every relative.
-            families: every person's relatives, in the order of `relations`.
-            rules: the relation that every profession lives with, in the singular.
-            works: the profession of every person.
-            asked: the person in the question.
-        """
+        """Write where relatives live, the relatives and rules of professions, and who is what."""
         kind = rules[works[asked]]
         host = families[asked][self.relations.index(kind)]
         lines = [Line(_HOME, (name, home), name == host) for name, home in homes.items()]

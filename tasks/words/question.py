@@ -17,19 +17,12 @@ class Occurrence(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A prompt and its possible answers (paper, section 4 and appendix A).
+    """A prompt and its possible answers (paper, section 4 and appendix A)."""
 
-    Attributes:
-        prompt: what the model reads, without a final line break.
-        correct: the correct answer, a word.
-        acceptable: all words that count as an answer, sorted; any other reply is asked again.
-        occurrences: every symbol of the prompt, from beginning to end.
-    """
-
-    prompt: str
-    correct: str
-    acceptable: tuple[str, ...]
-    occurrences: tuple[Occurrence, ...]
+    prompt: str  # what the model reads, without a final line break
+    correct: str  # the answer, a word
+    acceptable: tuple[str, ...]  # all words that count as an answer, sorted
+    occurrences: tuple[Occurrence, ...]  # every symbol of the prompt, from beginning to end
 
 
 class Line(NamedTuple):

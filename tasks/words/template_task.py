@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import SPLITS, Split, check_draw
+from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw
 from retrieval_interp.tasks.task import Batch
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.tasks.words.question import Draw, Line, Question, write
@@ -31,44 +31,22 @@ _DRAWS = 1000  # of words, to find a different one for every mark
 class TemplateTask(TextTask):
     """Sentences of your own with roles, for language models.
 
-    A role is at the last token of its word. Answers are tokenized together with the prompt; the
-    tokens that all of them share, such as a bare space, belong to the prompt, and the first one in
-    which they differ is scored, by its cross entropy among the acceptable answers, in nats.
-
     Args:
         templates: texts with marks in braces, up to where the answer comes, without a final blank.
         fillings: the words of every mark, `{"IO": names, "S1": names, "S2": "S1"}`, where a text
-            names the mark that has the same word, and different marks have different words; or a
-            list of complete fillings, `[{"country": "France", "capital": "Paris"}, ...]`. Names
-            that are no marks may be answers.
+            names the mark that has the same word; or a list of complete fillings,
+            `[{"country": "France", "capital": "Paris"}, ...]`.
         answer: the name in the fillings whose word is correct.
         wrong: the names whose words are the other acceptable answers; by default, all other words
             that `answer` may have.
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
         roles: which marks are roles, in this order, with `END` for the last token of the prompt,
             and `S1+1` for the token after the mark S1. By default END, then the marks of the first
-            template from last to first, then those that only others have. A role is absent where a
-            template lacks its mark.
-        answer_prefix: text between prompt and answer; for most tokenizers a space.
+            template from last to first, then those that only others have.
         prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
             tokenizer has one.
         counterfactual: for some roles, the words that stand there in a counterfactual prompt, each
             one token behind a blank; by default it is another example of the same layout.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> capitals = [
-        ...     {"country": "France", "capital": "Paris"},
-        ...     {"country": "Italy", "capital": "Rome"},
-        ... ]
-        >>> tokenizer = ri.load_checkpoint("equations").model.tokenizer  # or a real one
-        >>> task = ri.TemplateTask(
-        ...     ["The capital of {country} is"], capitals, answer="capital", tokenizer=tokenizer
-        ... )
-        >>> task.role_names
-        ('END', 'country')
-        >>> task.question(0).prompt
-        'The capital of France is'
     """
 
     def __init__(
@@ -80,35 +58,34 @@ class TemplateTask(TextTask):
         *,
         tokenizer: Any,
         roles: Sequence[str] | None = None,
-        answer_prefix: str = " ",
         prepend_bos: bool | None = None,
         counterfactual: Mapping[str, Sequence[str]] | None = None,
     ):
         _check_words("templates", templates)
-        self.templates = tuple(templates)
+        self.templates, self.answer = tuple(templates), answer
         self._marks = list(map(_marks, self.templates))
-        self.answer = answer
         self.wrong = (wrong,) if isinstance(wrong, str) else None if wrong is None else tuple(wrong)
-        lists = fillings if isinstance(fillings, Mapping) else {}
-        self._rows: Sequence[Filling] = () if isinstance(fillings, Mapping) else fillings
-        self._same = {name: other for name, other in lists.items() if isinstance(other, str)}
-        self._words = {n: tuple(dict.fromkeys(w)) for n, w in lists.items() if n not in self._same}
-        for name, words in self._words.items():
-            _check_words(f"fillings of {name}", words)
-        for row in self._rows:
-            _check_words("fillings", list(row.values()))
+        # A filling is one of each group, whose words differ; and then the words that are the same.
+        self._same: dict[str, str] = {}
+        self._groups = [list(fillings)] if not isinstance(fillings, Mapping) else []
+        for name, words in fillings.items() if isinstance(fillings, Mapping) else ():
+            if isinstance(words, str):
+                self._same[name] = words
+            else:
+                self._groups.append([{name: word} for word in dict.fromkeys(words)])
+        for group in self._groups:
+            _check_words("fillings", [word for filling in group for word in filling.values()])
         marks = dict.fromkeys([*reversed(self._marks[0]), *chain(*self._marks[1:])])
         roles, others = (END, *marks) if roles is None else roles, counterfactual or {}
         self._check_names(marks, roles, others)
-        super().__init__(roles, tokenizer, answer_prefix, prepend_bos)
+        super().__init__(roles, tokenizer, prepend_bos)
         self.answer_role = self.roles.index(answer) if answer in self.roles else None
-        candidates = self._words.get(answer) or [row[answer] for row in self._rows]
-        self.candidates: tuple[str, ...] = tuple(dict.fromkeys(candidates))
+        known = [filling[answer] for group in self._groups for filling in group if answer in filling]
+        self.candidates: tuple[str, ...] = tuple(dict.fromkeys(known))
         self.n_answers = len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
         if self.n_answers < 2:
             raise InputError(f"fillings: expected at least two answers, found {self.n_answers}")
-        at_most = len(self._rows) or math.prod(map(len, self._words.values()))
-        self._few = len(self.templates) * at_most < _FEW
+        self._few = len(self.templates) * math.prod(map(len, self._groups)) < _FEW
         self._draw(Draw("template"))  # refuses words that do not fit
         self._others: dict[int, Tensor] = {}
         for role, words in others.items():
@@ -134,11 +111,10 @@ class TemplateTask(TextTask):
         return replace(batch, inputs=inputs)
 
     def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str], others: Any) -> None:
-        rows: list[set[str]] = [set(row) for row in self._rows] or [{*self._words, *self._same}]
-        filled = set.intersection(*rows)
+        filled = set().union(*(set.intersection(*map(set, group)) for group in self._groups))
         for what, names, among in (
-            ("fillings", self._same.values(), self._words),
-            ("templates", marks, filled),
+            ("fillings", self._same.values(), filled),
+            ("templates", marks, filled | self._same.keys()),
             ("roles", [role.removesuffix("+1") for role in roles], [*marks, END]),
             ("answer", [self.answer], filled),
             ("wrong", self.wrong or (), filled),
@@ -154,11 +130,9 @@ class TemplateTask(TextTask):
     def _draw(self, rng: Draw) -> Question:
         number = rng.pick(len(self.templates))
         for _ in range(_DRAWS):
-            if self._rows:
-                filling = self._rows[rng.pick(len(self._rows))]
-            else:
-                filling = {name: words[rng.pick(len(words))] for name, words in self._words.items()}
-            if self._rows or len(set(filling.values())) == len(filling):
+            chosen = [group[rng.pick(len(group))] for group in self._groups]
+            filling = {name: word for part in chosen for name, word in part.items()}
+            if len(set(filling.values())) == len(filling):
                 return self._question(number, filling)
         raise InputError("fillings: expected enough words to fill every mark with another one")
 
@@ -194,7 +168,6 @@ class TemplateTask(TextTask):
             "answer": self.answer,
             "wrong": list(self.candidates if self.wrong is None else self.wrong),
             "tokenizer": self.tokenizer_name,
-            "answer_prefix": self.answer_prefix,
         }
 
 
@@ -248,29 +221,18 @@ TEMPLATES = tuple(
 class IndirectObjectTask(TemplateTask):
     """To whom something is given, for language models.
 
-    | role | label | is at |
-    |---|---|---|
-    | s0 | END | the last token of the prompt, where the answer is predicted |
-    | s1 | S2 | the subject's name in the second clause |
-    | s2 | S1+1 | the token after the subject's first name |
-    | s3 | S1 | the subject's name in the first clause |
-    | s4 | IO | the indirect object's name, which is the answer |
-
-    Six sentences, each with the indirect object before the subject (ABB) and after it (BAB). Only
-    names that are one token behind a blank are used.
+    Six sentences, each with the indirect object IO before the subject S1 (ABB) and after it (BAB),
+    who is named again as S2. Only names that are one token behind a blank are used.
 
     Args:
-        tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
+        tokenizer, prepend_bos: as in `TemplateTask`.
         names: first names to choose from; by default 83 common English ones.
-        templates: with the marks {IO}, {S1} and {S2}.
-        prepend_bos: as in `TemplateTask`.
     """
 
     def __init__(
         self,
         tokenizer: Any,
         names: Sequence[str] = NAMES,
-        templates: Sequence[str] = TEMPLATES,
         prepend_bos: bool | None = None,
     ):
         self.names = tuple(one_token_words(tokenizer, names))
@@ -278,7 +240,7 @@ class IndirectObjectTask(TemplateTask):
             found = f"{len(self.names)} of {len(names)}"
             raise InputError(f"names: expected at least two that are one token, found {found}")
         super().__init__(
-            templates,
+            TEMPLATES,
             {"IO": self.names, "S1": self.names, "S2": "S1"},
             answer="IO",
             wrong="S1",

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -19,12 +19,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
+from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
+from retrieval_interp.tasks.words.prompts import LinearPrompt, Prompt
 from retrieval_interp.tasks.words.question import Question
 
 END = "END"
-T = TypeVar("T")
 _TRIED = 20  # examples to try before a tokenizer is refused
 
 
@@ -106,15 +107,8 @@ class TextTask(AnswerTask):
 
     n_answers: int
 
-    def __init__(
-        self,
-        roles: Sequence[str],
-        tokenizer: Any,
-        answer_prefix: str = " ",
-        prepend_bos: bool | None = None,
-    ):
+    def __init__(self, roles: Sequence[str], tokenizer: Any, prepend_bos: bool | None = None):
         super().__init__(tokenizer, prepend_bos)
-        self.answer_prefix = answer_prefix
         self.roles = self.role_names = self.role_labels = self.role_symbols = tuple(roles)
         self.answer_roles = (self.roles.index(END),)
 
@@ -166,7 +160,7 @@ class TextTask(AnswerTask):
     def tokens(self, question: Question) -> Tokens:
         """A question as tokens; raises `Unusable` if it has no place for roles or answers."""
         words = sorted(question.acceptable, key=lambda word: word != question.correct)
-        texts = [self.answer_prefix + word for word in words]
+        texts = [f" {word}" for word in words]
         read, answers, offsets = answer_tokens(self.tokenizer, question.prompt, texts)
         for word, token in zip(words, answers):
             if (other := words[answers.index(token)]) != word:
@@ -200,6 +194,41 @@ class TextTask(AnswerTask):
         return found
 
 
+class PromptTask(TextTask):
+    """The five formulations, such as `EquationsPrompt(steps=3)`, for language models (section 4).
+
+    Where the steps of the chain that is asked form a line, roles are those of appendix B; otherwise
+    they count backwards from the question. The last one is the end of the prompt.
+    """
+
+    def __init__(self, prompt: Prompt, tokenizer: Any, prepend_bos: bool | None = None):
+        self.prompt, self.n_answers = prompt, round(1 / prompt.chance)
+        if isinstance(prompt, LinearPrompt):
+            roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
+            labels, symbols = chain_labels(prompt.steps), chain_symbols(prompt.steps)
+        else:
+            roles = [symbol.role for symbol in prompt.sample(0).occurrences[::-1] if symbol.role]
+            labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
+        super().__init__([*roles, END], tokenizer, prepend_bos)
+        self.role_names = tuple(map(role_name, range(len(self.roles))))
+        self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
+        self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
+
+    def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
+        return self.prompt.sample(index, seed, split)
+
+    @property
+    def description(self) -> str:
+        return f"{self.prompt} in the tokens of {self.tokenizer_name}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": "prompt",
+            "prompt": {"name": self.prompt.name, **vars(self.prompt)},
+            "tokenizer": self.tokenizer_name,
+        }
+
+
 def expect_offsets(tokenizer: Any) -> None:
     if not (callable(tokenizer) and getattr(tokenizer, "is_fast", False)):
         raise InputError(
@@ -223,7 +252,7 @@ def answer_tokens(
     # An answer that begins another one, or a single one, has no token that differs.
     shared = min([shared, *(len(each) - 1 for each in numbers)])
     if any(start < len(prompt) for start, _ in offsets[shared:]):
-        raise Unusable("the prompt's tokens change with an answer; use another answer_prefix")
+        raise Unusable("the prompt's tokens change with an answer")
     return numbers[0][:shared], [each[shared] for each in numbers], offsets[:shared]
 
 
@@ -243,17 +272,6 @@ def _encoded(tokenizer: Any, text: str, **how: bool) -> Any:
     if not read["input_ids"]:
         raise InputError(f"text: expected words, found {text!r:.40}")
     return read
-
-
-def given(items: Sequence[T], n: int, split: Split, start: int) -> Sequence[T]:
-    """Items start .. start+n-1 of a split: every second one is in `test`, a single one in all."""
-    chosen = items if len(items) == 1 else items[(split == "test") :: 2]
-    if not 1 <= n <= len(chosen) - start:
-        raise InputError(
-            f"sample: expected 1 to {len(chosen) - start} examples of this half, found {n}; give "
-            "more of them"
-        )
-    return chosen[start : start + n]
 
 
 def token_texts(tokenizer: Any, batch: Batch, example: int) -> list[str]:

@@ -1,24 +1,126 @@
-"""Pairs of prompts: one, and a counterfactual of the same length with another answer.
+"""Tasks of given texts: the next token at every place, and pairs of prompts.
 
-The file format is that of auto-circuit: `{"prompts": [{"clean": ..., "corrupt": ..., "answers":
-[...], "wrong_answers": [...]}], "word_idxs": {"S2": 10}}`, the last one, positions with a name,
-being optional.
+A pair is a prompt and a counterfactual of the same length with another answer. The file format is
+auto-circuit's: `{"prompts": [{"clean": ..., "corrupt": ..., "answers": [...], "wrong_answers":
+[...]}], "word_idxs": {"S2": 10}}`, the last one, positions with a name, being optional.
 """
 
 import re
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.structured import from_data
-from retrieval_interp.tasks.task import Batch, Device
-from retrieval_interp.tasks.words.text_task import END, AnswerTask, Tokens, answer_tokens, given
+from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
+from retrieval_interp.tasks.words.text_task import (
+    END,
+    AnswerTask,
+    Tokens,
+    answer_tokens,
+    token_ids,
+    token_texts,
+)
+
+T = TypeVar("T")
+_NOT_ASKED = -100  # as target
+
+
+def given(items: Sequence[T], n: int, split: Split, start: int) -> Sequence[T]:
+    """Items start .. start+n-1 of a split: every second one is in `test`, a single one in all."""
+    chosen = items if len(items) == 1 else items[(split == "test") :: 2]
+    if not 1 <= n <= len(chosen) - start:
+        raise InputError(
+            f"sample: expected 1 to {len(chosen) - start} examples of this half, found {n}; give "
+            "more of them"
+        )
+    return chosen[start : start + n]
+
+
+class NextTokenTask(Task):
+    """The next token of given sequences of token ids, at every place.
+
+    The one role is the last token before padding. The tokenizer names the tokens in views.
+    """
+
+    loss_name = "cross entropy"
+    loss_meaning = (
+        "cross entropy of the next token in nats; +- is the standard error over sequences"
+    )
+    fixed = True
+    role_names = ("s0",)
+    role_labels = role_symbols = ("end",)
+
+    def __init__(self, sequences: Sequence[Sequence[int]], tokenizer: Any = None):
+        shortest = min(map(len, sequences), default=0)
+        if shortest < 2:
+            raise InputError(f"text: expected sequences of at least two tokens, found {shortest}")
+        self.sequences, self.tokenizer = [list(each) for each in sequences], tokenizer
+
+    @classmethod
+    def from_text(
+        cls, text: str | Sequence[str], tokenizer: Any, length: int = 128, prepend_bos: bool = True
+    ) -> "NextTokenTask":
+        """Cut each text into windows of at most `length` tokens that differ by one at most."""
+        texts = [text] if isinstance(text, str) else list(text)
+        bos = tokenizer.bos_token_id if prepend_bos else None
+        begin = [] if bos is None else [int(bos)]
+        windows: list[list[int]] = []
+        for each in texts:
+            ids = token_ids(tokenizer, each)
+            count = -(-len(ids) // (length - len(begin)))
+            ends = [len(ids) * number // count for number in range(count + 1)]
+            windows += [[*begin, *ids[start:end]] for start, end in pairwise(ends)]
+        return cls(windows, tokenizer)
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def description(self) -> str:
+        tokens = sum(map(len, self.sequences))
+        return f"the next token of {tokens} tokens in {len(self)} sequences"
+
+    def sample(
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
+    ) -> Batch:
+        """Sequences start .. start+n-1, padded on the right; every second one is in `test`."""
+        return self._batch(given(self.sequences, n, split, start), device)
+
+    def whole(self, device: Device = "cpu") -> Batch:
+        """All sequences: tokens, the next tokens (-100 where there is none), and roles."""
+        return self._batch(self.sequences, device)
+
+    def _batch(self, sequences: Sequence[Sequence[int]], device: Device) -> Batch:
+        rows = [torch.tensor(sequence) for sequence in sequences]
+        after = [torch.cat([row[1:], torch.tensor([_NOT_ASKED])]) for row in rows]
+        tokens = pad_sequence(rows, batch_first=True)
+        targets = pad_sequence(after, batch_first=True, padding_value=_NOT_ASKED)
+        ends = torch.tensor([len(sequence) - 1 for sequence in sequences])
+        return Batch(tokens, targets, ends[:, None, None]).to(device)
+
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
+        """Cross entropy of the next token in nats, the mean over each sequence."""
+        targets: Int[Tensor, "batch pos"] = batch.targets
+        # Flat, since a sum over an axis that is not the last loses digits in a large vocabulary.
+        losses = F.cross_entropy(
+            outputs.flatten(0, 1), targets.flatten(), ignore_index=_NOT_ASKED, reduction="none"
+        ).view(targets.shape)
+        return losses.sum(1, keepdim=True) / (targets != _NOT_ASKED).sum(1, keepdim=True)
+
+    def position_labels(self, batch: Batch, example: int) -> list[str]:
+        if self.tokenizer is None:
+            return [f"{token}" for token in batch.inputs[example].tolist()]
+        return token_texts(self.tokenizer, batch, example)
 
 
 @dataclass(frozen=True)
@@ -132,19 +234,14 @@ class PairsTask(AnswerTask):
         """Roles are called as given, or by the word that stands there in all prompts."""
         texts = [{clean.prompt[at] for clean, _ in self._read} for at in self._places]
         words = [self.tokenizer.decode([*text]) if len(text) == 1 else "" for text in texts]
-        plain = [re.sub(r"\W", "_", word.strip()) for word in words]
-        counts = Counter(plain)
+        plain = [re.sub(r"\W", "_", word.strip()).strip("_") or "token" for word in words]
         own = [
-            word
-            if word.strip("_") and counts[word] == 1 and not re.fullmatch("s[0-9]+", word)
-            else f"{word if word.strip('_') else 'token'}@{at}"
+            f"{word}@{at}" if plain.count(word) > 1 or re.fullmatch("token|s[0-9]+", word) else word
             for word, at in zip(plain, self._places)
         ]
         self.role_names = tuple(names or [*own[:-1], END])
         self.role_labels = self.role_symbols = tuple(
-            repr(word)
-            if word and words.count(word) == 1
-            else f"{word and repr(word)} {name}".strip()
+            name if not word else repr(word) if words.count(word) == 1 else f"{word!r} {name}"
             for word, name in zip(words, self.role_names)
         )
 
