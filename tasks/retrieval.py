@@ -100,7 +100,7 @@ def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
             for at, (node, candidate) in enumerate(zip(members, row))
         ]
 
-    def of_chain(chain: int) -> tuple[int, ...]:
+    def roles_of(chain: int) -> tuple[int, ...]:
         *earlier, last = range(begins[0] + chain * len(graph.query), len(elements))[
             : len(graph.query)
         ]
@@ -111,7 +111,7 @@ def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
             places += range(begin, begin + width)
         return tuple(places)
 
-    roles = tuple(of_chain(chain) for chain in range(chains))
+    roles = tuple(roles_of(chain) for chain in range(chains))
     return Arrangement(sum(counts), tuple(spans), tuple(elements), roles)
 
 
@@ -223,7 +223,7 @@ class VectorTask(_Symbols, TrainingTask):
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
         """Mean squared error of each example and asked symbol."""
         error: Tensor = (self.answers(outputs, batch)[:, :, 0] - batch.targets).square()
-        return error.unflatten(-1, (self.n_targets, self.dim)).mean(dim=(1, 3))  # type: ignore[no-any-return]
+        return error.unflatten(-1, (len(self.asked), self.dim)).mean(dim=(1, 3))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -243,13 +243,6 @@ class RetrievalTask(VectorTask):
         tokens: symbols as drawn (`gaussian`, as in the paper) or scaled to length 1 (`unit`), which
             makes matching by inner product exact.
         steps: induction steps per chain, D.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> task = ri.RetrievalTask(chains=4, steps=3, dim=4, base=100.0)
-        >>> batch = task.sample(8, seed=0, split="test")
-        >>> batch.inputs.shape, batch.targets.shape  # batch, position, 2K; batch, query, D * K
-        (torch.Size([8, 28, 8]), torch.Size([8, 4, 12]))
     """
 
     steps: int = number(3, least=1)
@@ -272,12 +265,10 @@ class RetrievalTask(VectorTask):
 
 @dataclass(frozen=True)
 class ConditionalRetrievalTask(VectorTask):
-    """Chains of vectors whose steps depend on one another as a graph.
+    """Chains of vectors whose steps depend on one another as a graph (section 3.1; F4 and F5).
 
-    Conditional retrieval (section 3.1; F4 and F5). On a path the examples equal those of
-    `RetrievalTask`. A query with several symbols takes several tokens. With `chains` tables any
-    part of a key finds its statement. With `full` tables, which have N^2 statements for a key of
-    two, one part matches N of them.
+    On a path the examples equal those of `RetrievalTask`. A query with several symbols takes
+    several tokens.
 
     Attributes:
         chains, dim, curriculum, position, base, tokens: as in `RetrievalTask`.

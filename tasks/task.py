@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
@@ -78,21 +77,18 @@ class Task:
     Subclasses define `role_names`, `sample` and `example_losses`; everything else has a default.
 
     Attributes:
-        role_names: what roles are called where paths are written, such as `("query", "key")`; the
-            last axis of a batch's roles has as many. s0, s1, ... always work as well.
+        role_names: what roles are called where paths are written, such as `("query", "key")`, in
+            the order of a batch's last axis of roles. s0, s1, ... always work as well.
         role_labels: readable names of the roles; by default `role_names`.
         role_symbols: short readable names, for axes; by default `role_names`.
         vocabulary: the word of every token id, for axes; by default the model's tokenizer has them.
         fixed: whether its examples are given ones, the same for every seed.
-        loss_name: what the loss is called in tables.
-        loss_meaning: what its numbers mean, in a sentence.
+        loss_name, loss_meaning: of the loss in tables, and of its numbers in a sentence.
         plateau: the loss of a model that has learned nothing, or None if unknown.
-        tolerance: the loss that a working circuit stays below, unless another is given; None for
-            the loss at which 95% of what the model has learned is kept.
-        answer_roles: the roles at which the loss reads the outputs, if it reads no others; scores
-            are then computed at these positions only (see `answers`).
-        answer_role: the role that holds the answer itself in the prompt, if there is one; a circuit
-            with paths to it is told what a model has to find, and its score says so.
+        tolerance: the loss that a working circuit stays below; None for the loss at which 95% of
+            what the model has learned is kept.
+        answer_roles: the roles at which the loss reads the outputs, if it reads no others.
+        answer_role: the role that holds the answer itself in the prompt, if there is one.
         position_note: how to read `position_labels`, in a sentence; empty where that is plain.
         graph: what each symbol of a chain depends on, if known.
     """
@@ -122,26 +118,22 @@ class Task:
         raise NotImplementedError
 
     def answers(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain role d_out"]:
-        """The outputs at the answer roles.
+        """The outputs at the answer roles, of those at all positions or at these only.
 
-        Args:
-            outputs: at all positions, or at the answer roles only, in the order [chain role].
-            batch: gives the positions of the roles; the outputs of absent ones are zeros.
+        The latter are in the order [chain role]; the outputs of absent roles are zeros.
         """
         roles = batch.roles[:, :, list(self.answer_roles)]
         if outputs.shape[1] == batch.inputs.shape[1]:
             example = torch.arange(len(batch), device=roles.device)[:, None]
             outputs = outputs[example, roles.flatten(1).clamp(min=0)]
         outputs = outputs.masked_fill(roles.flatten(1)[..., None] < 0, 0.0)
-        return rearrange(
-            outputs, "batch (chain role) d_out -> batch chain role d_out", role=roles.shape[-1]
-        )
+        return outputs.unflatten(1, roles.shape[1:])  # type: ignore[no-any-return]
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Prompts of the same lengths that ask something else; their targets are not used.
 
-        By default every example is replaced by another one of the batch with the same positions of
-        its roles, and with other targets if there is one.
+        By default each is another example of the batch with the same positions of its roles, and
+        with other targets if there is one.
         """
         draw = torch.Generator().manual_seed(seed)
         roles, targets = batch.roles.flatten(1), batch.targets.flatten(1)
@@ -154,8 +146,7 @@ class Task:
             if not len(places):
                 raise InputError(
                     "counterfactual: expected another example with its roles at the same positions,"
-                    f" found none for example {example} of {len(batch)}; use more examples, or "
-                    f"define {type(self).__name__}.counterfactual"
+                    f" found none for example {example} of {len(batch)}; use more examples"
                 )
             chosen.append(int(places[torch.randint(len(places), (1,), generator=draw)]))
         return replace(batch, inputs=batch.inputs[chosen])
@@ -207,15 +198,14 @@ def named_positions(
         for symbol, position in zip(task.role_symbols, roles):
             own = f"{symbol}.{chain}" if len(chains) > 1 else symbol
             roles_at.setdefault(position, []).append(own)
-    tokens = None if word is None or batch.tokens is None else batch.tokens[example].tolist()
-    mask = batch.attention_mask
     labels = []
     for place in range(batch.inputs.shape[1]):
         names = "/".join(roles_at.get(place, []))
-        if mask is not None and not mask[example, place]:
+        if batch.attention_mask is not None and not batch.attention_mask[example, place]:
             labels.append("pad")
-        elif tokens is None or word is None:
+        elif batch.tokens is None or word is None:
             labels.append(names or f"{place}")
         else:
-            labels.append(f"{word(tokens[place])} ({names})" if names else word(tokens[place]))
+            text = word(int(batch.tokens[example, place]))
+            labels.append(f"{text} ({names})" if names else text)
     return labels

@@ -3,7 +3,6 @@
 import itertools
 import math
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -28,25 +27,17 @@ class TrainingTask(Task):
     """A task that models are built and trained for: a frozen dataclass whose fields are its sizes.
 
     Subclasses define `facts`, which gives the attributes below and those of `Task`, and `draw`.
-
-    Attributes:
-        name: the task's name in files.
-        n_positions: sequence length, T.
-        d_in: components of an input vector, or the size of the vocabulary.
-        d_out: components of an output vector.
-        asked: names of what is asked, one per column of `example_losses`.
-        loss_scale: the loss of an uninformative answer.
-        tolerance: 0.05 as in the paper (appendix E), times `loss_scale`.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # in files
     symbol_width: int | None = None  # components of an input vector that hold its symbol
-    n_positions: int
-    d_in: int
-    d_out: int
-    asked: tuple[str, ...]
-    loss_scale: float
-    tolerance: float
+    n_positions: int  # sequence length, T
+    d_in: int  # components of an input vector, or the size of the vocabulary
+    d_out: int  # components of an output vector
+    asked: tuple[str, ...]  # names of what is asked, one per column of `example_losses`
+    steps_between: tuple[tuple[str, str], ...]  # of these; the second is retrieved by the first
+    loss_scale: float  # the loss of an uninformative answer
+    tolerance: float  # 0.05 as in the paper (appendix E), times `loss_scale`
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -55,7 +46,7 @@ class TrainingTask(Task):
     @classmethod
     def named(cls, name: str | None) -> type["TrainingTask"]:
         """The class of a name in files, of this package or imported before; old files have none."""
-        for exported in tasks.__all__:  # loaded by this, and then known
+        for exported in dir(tasks):  # loaded by this, and then known
             getattr(tasks, exported)
         kind = _KINDS.get("retrieval" if name is None else name)
         if kind is None:
@@ -76,7 +67,10 @@ class TrainingTask(Task):
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         """The facts, and what follows from them."""
-        own: dict[str, Any] = {"tolerance": 0.05 * facts["loss_scale"]}
+        own = {
+            "tolerance": 0.05 * facts["loss_scale"],
+            "steps_between": tuple(itertools.pairwise(facts["asked"])),
+        }
         if "role_labels" in facts:
             own["role_names"] = tuple(map(role_name, range(len(facts["role_labels"]))))
         return {**own, **facts}
@@ -85,23 +79,10 @@ class TrainingTask(Task):
         """Generate examples from the random words of a stream (`tasks.sampling`)."""
         raise NotImplementedError
 
-    @property
-    def n_targets(self) -> int:
-        """How many things are asked."""
-        return len(self.asked)
-
-    @cached_property
-    def steps_between(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of what is asked; the second is retrieved by way of the first."""
-        return tuple(itertools.pairwise(self.asked))
-
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """Draw the examples start .. start+n-1 of a seed, the same for any n and device.
-
-        The splits `train`, `validation`, `discovery` and `test` never share an example.
-        """
+        """Draw the examples start .. start+n-1 of a seed, the same for any n and device."""
         if n < 1:
             raise InputError(f"sample: expected n of at least 1, found {n}")
         return self.examples(torch.arange(start, start + n, device=device), seed, split)
@@ -109,10 +90,7 @@ class TrainingTask(Task):
     def examples(
         self, indices: Int[Tensor, " batch"], seed: int = 0, split: Split = "train"
     ) -> Batch:
-        """The indexed examples of a seed, on the device of `indices`.
-
-        A training set of n examples is the indices 0 .. n-1; nothing is stored.
-        """
+        """The indexed examples of a seed; a training set of n is the indices 0 .. n-1."""
         check_draw(seed, split)
         return self.draw(indices, seed, SPLITS.index(split))
 
@@ -143,18 +121,13 @@ class TokenTask(TrainingTask):
     """A training task whose models read token ids, with a cross entropy as loss.
 
     Every asked thing has the same number of candidates; the model's outputs after an answer role
-    are the logits of the candidates of the first thing asked, then of the second, and so on. The
-    plateau is the cross entropy, in nats, of guessing among the candidates.
-
-    Attributes:
-        vocabulary: every word by its token id; one of them is `BEGIN`.
-        candidates: how many answers there are to choose from.
+    are the logits of the candidates of the first thing asked, then of the second, and so on.
     """
 
     loss_name: ClassVar[str] = "cross entropy"
-    vocabulary: tuple[str, ...]
-    candidates: int
-    plateau: float
+    vocabulary: tuple[str, ...]  # every word by its token id; one of them is `BEGIN`
+    candidates: int  # how many answers there are to choose from
+    plateau: float  # cross entropy, in nats, of guessing among them
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         guessing = math.log(facts["candidates"])
@@ -179,7 +152,7 @@ class TokenTask(TrainingTask):
     def logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain target name"]:
         """Logits of the candidates for everything asked."""
         after = self.answers(outputs, batch)[:, :, 0]
-        return after.unflatten(-1, (self.n_targets, self.candidates))  # type: ignore[no-any-return]
+        return after.unflatten(-1, (len(self.asked), self.candidates))  # type: ignore[no-any-return]
 
     def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
         """Which candidate is the answer to everything asked."""

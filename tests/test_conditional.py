@@ -52,7 +52,7 @@ def test_on_a_path_it_is_the_retrieval_task(options, tables):
         for name in ("inputs", "targets", "roles"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name))
         assert task.position_labels(ours, 1) == linear.position_labels(theirs, 1)
-    same = "n_positions d_in d_out n_targets plateau tolerance role_names role_labels role_symbols"
+    same = "n_positions d_in d_out plateau tolerance role_names role_labels role_symbols"
     for name in same.split():
         assert getattr(task, name) == getattr(linear, name)
     outputs = torch.randn(7, task.n_positions, task.d_out)
@@ -145,7 +145,7 @@ def test_a_part_of_a_key_is_worth_nothing_where_tables_are_full(name, part):
         task = ConditionalRetrievalTask(graph=GRAPHS[name], tables=tables)
         batch = task.sample(100, seed=2)
         outputs = torch.zeros(100, task.n_positions, task.d_out)
-        read = outputs.unflatten(-1, (task.n_targets, task.dim))
+        read = outputs.unflatten(-1, (len(task.asked), task.dim))
         for example in range(100):
             tokens = batch.inputs[example, :, : task.dim].tolist()
             found = follow(task, tokens, slice(part, part + 1))

@@ -270,7 +270,7 @@ def pairs(*changes):
         ({"corrupt": SENTENCE}, "expected another prompt, found the same tokens"),
         ({"wrong_answers": (" Mary",)}, "begin with different tokens, found ' Mary and Mary'"),
         ({"answers": ()}, "begin with different tokens"),
-        ({"clean": "", "corrupt": ""}, "expected words, found ''"),
+        ({"clean": "", "corrupt": ""}, "expected another prompt"),
     ],
 )
 def test_pairs_that_do_not_fit_are_refused(tmp_path, change, message):
@@ -283,11 +283,10 @@ def test_pairs_of_prompts_are_read(tmp_path):
     model = bridge("gpt2", tmp_path)
     prompts = [vars(pair) for pair in pairs({}, {"clean": SENTENCE.replace("store", "drink")})]
     bad = {**prompts[0], "corrupt": "When"}
-    names = {"first": 1, "again": 1, "end": len(model.tokenizer(SENTENCE)["input_ids"]) - 1}
-    data = json.loads(json.dumps({"prompts": [*prompts, bad], "word_idxs": names}))
+    data = json.loads(json.dumps({"prompts": [*prompts, bad], "word_idxs": {"S2": 1}}))
     with pytest.warns(UserWarning, match="1 of 3 pairs are left out, .* as many tokens"):
-        named = ri.PairsTask.from_dict(data, model.tokenizer)
-    assert named.role_names == ("first", "END") and len(named) == 2
+        read = ri.PairsTask.from_dict(data, model.tokenizer)
+    assert read.role_names[-1] == "END" and len(read) == 2
     one = ri.PairsTask(pairs(), model.tokenizer)
     batch = one.sample(1, split="test")
     other = one.counterfactual(batch)

@@ -2,12 +2,12 @@
 
 A pair is a prompt and a counterfactual of the same length with another answer. The file format is
 auto-circuit's: `{"prompts": [{"clean": ..., "corrupt": ..., "answers": [...], "wrong_answers":
-[...]}], "word_idxs": {"S2": 10}}`, the last one, positions with a name, being optional.
+[...]}]}`.
 """
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -136,57 +136,43 @@ class Pair:
 @dataclass(frozen=True)
 class _File:
     prompts: tuple[Pair, ...]
-    word_idxs: dict[str, int] | None = None
-    seq_labels: tuple[str, ...] | None = None
+    word_idxs: Any = None  # not used
+    seq_labels: Any = None
 
 
 class PairsTask(AnswerTask):
     """Which of two answers follows, for given prompts with a counterfactual each.
 
     Tokens that all answers of a pair begin with, such as a bare blank, are added to its prompts.
-    Roles are positions: those of `names`, or all tokens, counted from the end if prompts differ in
-    length. Every second pair is in the `test` split; a single one is in every split.
+    Roles are all tokens, counted from the end if prompts differ in length. Every second pair is in
+    the `test` split; a single one is in every split.
 
     Args:
         pairs: the prompts, and the answers with the blank before them. Those that cannot be used
             with the tokenizer are left out, with a warning.
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
-        names: positions with a name, counted without a beginning-of-sequence token; the last one
-            is always END.
-        prepend_bos: whether to start with that token; by default yes, if there is one.
     """
 
     loss_meaning = "cross entropy between the answers and the wrong ones, in nats"
     fixed = True
 
-    def __init__(
-        self,
-        pairs: Sequence[Pair],
-        tokenizer: Any,
-        names: Mapping[str, int] | None = None,
-        prepend_bos: bool | None = None,
-    ):
-        super().__init__(tokenizer, prepend_bos)
+    def __init__(self, pairs: Sequence[Pair], tokenizer: Any):
+        super().__init__(tokenizer)
         if not pairs:
             raise InputError("pairs: expected at least one pair of prompts, found none")
         self.pairs = tuple(pairs)
         self._read = self._usable()
         lengths = {len(clean.prompt) for clean, _ in self._read}
-        shortest = min(lengths)
-        first = {at + len(self.begin): name for name, at in reversed([*(names or {}).items()])}
-        named = {at: first[at] for at in sorted(first) if at < shortest - 1}
-        # From the beginning, or else from the end.
-        self._places = [*(named or range(shortest - 1)), -1]
-        if len(lengths) > 1 and not named:
-            self._places = list(range(-shortest, 0))
-        self._name_roles([*named.values(), END] if named else [])
-        self.answer_roles = (self.role_names.index(END),)
+        first = -min(lengths) if len(lengths) > 1 else 0
+        self._places = [*range(first, first + min(lengths) - 1), -1]
+        self._name_roles()
+        self.answer_roles = (len(self._places) - 1,)
 
     @classmethod
-    def from_dict(cls, data: Any, tokenizer: Any, prepend_bos: bool | None = None) -> "PairsTask":
+    def from_dict(cls, data: Any, tokenizer: Any) -> "PairsTask":
         """Read the format of auto-circuit."""
         file: _File = from_data(_File, data, "pairs")
-        return cls(file.prompts, tokenizer, file.word_idxs, prepend_bos)
+        return cls(file.prompts, tokenizer)
 
     def _usable(self) -> list[tuple[Tokens, list[int]]]:
         """The tokens of all pairs that can be used, of which there is at least one."""
@@ -230,8 +216,8 @@ class PairsTask(AnswerTask):
             raise InputError("counterfactual: expected another prompt, found the same tokens")
         return Tokens([*self.begin, *clean], [], answers, n_right), [*self.begin, *corrupt]
 
-    def _name_roles(self, names: Sequence[str]) -> None:
-        """Roles are called as given, or by the word that stands there in all prompts."""
+    def _name_roles(self) -> None:
+        """Roles are called by the word that stands there in all prompts."""
         texts = [{clean.prompt[at] for clean, _ in self._read} for at in self._places]
         words = [self.tokenizer.decode([*text]) if len(text) == 1 else "" for text in texts]
         plain = [re.sub(r"\W", "_", word.strip()).strip("_") or "token" for word in words]
@@ -239,7 +225,7 @@ class PairsTask(AnswerTask):
             f"{word}@{at}" if plain.count(word) > 1 or re.fullmatch("token|s[0-9]+", word) else word
             for word, at in zip(plain, self._places)
         ]
-        self.role_names = tuple(names or [*own[:-1], END])
+        self.role_names = (*own[:-1], END)
         self.role_labels = self.role_symbols = tuple(
             name if not word else repr(word) if words.count(word) == 1 else f"{word!r} {name}"
             for word, name in zip(words, self.role_names)

@@ -244,8 +244,8 @@ class RelativesPrompt(Prompt):
         lines = [Line(_HOME, (name, home), name == host) for name, home in homes.items()]
         for person, family in families.items():
             for relation, relative in zip(self.relations, family):
-                words = (f"{person}s", relation, relative)
-                lines.append(Line(_FAMILY, words, relative == host))
+                family_words = (f"{person}s", relation, relative)
+                lines.append(Line(_FAMILY, family_words, relative == host))
         for work, relation in rules.items():
             words = (f"{work.capitalize()}s", f"{relation}s")
             lines.append(Line(_RULE, words, relation == kind))

@@ -43,8 +43,6 @@ class TemplateTask(TextTask):
         roles: which marks are roles, in this order, with `END` for the last token of the prompt,
             and `S1+1` for the token after the mark S1. By default END, then the marks of the first
             template from last to first, then those that only others have.
-        prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
-            tokenizer has one.
         counterfactual: for some roles, the words that stand there in a counterfactual prompt, each
             one token behind a blank; by default it is another example of the same layout.
     """
@@ -58,7 +56,6 @@ class TemplateTask(TextTask):
         *,
         tokenizer: Any,
         roles: Sequence[str] | None = None,
-        prepend_bos: bool | None = None,
         counterfactual: Mapping[str, Sequence[str]] | None = None,
     ):
         _check_words("templates", templates)
@@ -78,9 +75,11 @@ class TemplateTask(TextTask):
         marks = dict.fromkeys([*reversed(self._marks[0]), *chain(*self._marks[1:])])
         roles, others = (END, *marks) if roles is None else roles, counterfactual or {}
         self._check_names(marks, roles, others)
-        super().__init__(roles, tokenizer, prepend_bos)
+        super().__init__(roles, tokenizer)
         self.answer_role = self.roles.index(answer) if answer in self.roles else None
-        known = [filling[answer] for group in self._groups for filling in group if answer in filling]
+        known = [
+            filling[answer] for group in self._groups for filling in group if answer in filling
+        ]
         self.candidates: tuple[str, ...] = tuple(dict.fromkeys(known))
         self.n_answers = len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
         if self.n_answers < 2:
@@ -114,10 +113,10 @@ class TemplateTask(TextTask):
         filled = set().union(*(set.intersection(*map(set, group)) for group in self._groups))
         for what, names, among in (
             ("fillings", self._same.values(), filled),
-            ("templates", marks, filled | self._same.keys()),
+            ("templates", marks, filled | {*self._same}),
             ("roles", [role.removesuffix("+1") for role in roles], [*marks, END]),
             ("answer", [self.answer], filled),
-            ("wrong", self.wrong or (), filled),
+            ("wrong", self.wrong or (), filled | {*self._same}),
             ("counterfactual", others, roles),
         ):
             for name in names:
@@ -225,7 +224,7 @@ class IndirectObjectTask(TemplateTask):
     who is named again as S2. Only names that are one token behind a blank are used.
 
     Args:
-        tokenizer, prepend_bos: as in `TemplateTask`.
+        tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
         names: first names to choose from; by default 83 common English ones.
     """
 
@@ -233,7 +232,6 @@ class IndirectObjectTask(TemplateTask):
         self,
         tokenizer: Any,
         names: Sequence[str] = NAMES,
-        prepend_bos: bool | None = None,
     ):
         self.names = tuple(one_token_words(tokenizer, names))
         if len(self.names) < 2:
@@ -246,7 +244,6 @@ class IndirectObjectTask(TemplateTask):
             wrong="S1",
             tokenizer=tokenizer,
             roles=(END, "S2", "S1+1", "S1", "IO"),
-            prepend_bos=prepend_bos,
             counterfactual={"S2": self.names} if len(self.names) > 2 else None,  # a third name
         )
 

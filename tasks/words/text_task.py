@@ -54,11 +54,11 @@ class AnswerTask(Task):
     role_labels: tuple[str, ...] = ()
     role_symbols: tuple[str, ...] = ()
 
-    def __init__(self, tokenizer: Any, prepend_bos: bool | None):
+    def __init__(self, tokenizer: Any):
         expect_offsets(tokenizer)
         bos = tokenizer.bos_token_id
         self.tokenizer = tokenizer
-        self.begin: list[int] = [] if bos is None or prepend_bos is False else [bos]
+        self.begin: list[int] = [] if bos is None else [bos]
 
     def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
         """Pad some questions to one batch."""
@@ -107,8 +107,8 @@ class TextTask(AnswerTask):
 
     n_answers: int
 
-    def __init__(self, roles: Sequence[str], tokenizer: Any, prepend_bos: bool | None = None):
-        super().__init__(tokenizer, prepend_bos)
+    def __init__(self, roles: Sequence[str], tokenizer: Any):
+        super().__init__(tokenizer)
         self.roles = self.role_names = self.role_labels = self.role_symbols = tuple(roles)
         self.answer_roles = (self.roles.index(END),)
 
@@ -201,7 +201,7 @@ class PromptTask(TextTask):
     they count backwards from the question. The last one is the end of the prompt.
     """
 
-    def __init__(self, prompt: Prompt, tokenizer: Any, prepend_bos: bool | None = None):
+    def __init__(self, prompt: Prompt, tokenizer: Any):
         self.prompt, self.n_answers = prompt, round(1 / prompt.chance)
         if isinstance(prompt, LinearPrompt):
             roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
@@ -209,7 +209,7 @@ class PromptTask(TextTask):
         else:
             roles = [symbol.role for symbol in prompt.sample(0).occurrences[::-1] if symbol.role]
             labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
-        super().__init__([*roles, END], tokenizer, prepend_bos)
+        super().__init__([*roles, END], tokenizer)
         self.role_names = tuple(map(role_name, range(len(self.roles))))
         self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
         self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
