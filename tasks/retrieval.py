@@ -23,7 +23,7 @@ from retrieval_interp.tasks.graph import GRAPHS, RetrievalGraph, path_graph
 from retrieval_interp.tasks.sampling import Position, normals, random_words, rotary_encoding
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.task import Batch, Outputs
-from retrieval_interp.tasks.training_task import TrainingTask, check_size, counted, curriculum_text
+from retrieval_interp.tasks.training_task import TrainingTask, check_size, counted
 
 Tables = Literal["full", "chains"]
 Tokens = Literal["gaussian", "unit"]
@@ -136,13 +136,10 @@ class VectorTask(_Symbols, TrainingTask):
     loss_name: ClassVar[str] = "MSE"
     answer_roles = (0,)
 
-    def check(self, n_positions: int) -> None:
+    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         if self.dim % 2 or not self.base > 1:
             found = f"{self.dim} and {self.base}"
             raise InputError(f"task: expected an even dim and a base above 1, found {found}")
-        check_size(n_positions, 2 * self.dim)
-
-    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         graph: RetrievalGraph = facts["graph"]
         names = [node.name for node in graph.nodes]
         nodes = graph.retrieved if self.curriculum else graph.retrieved[-1:]
@@ -251,15 +248,14 @@ class RetrievalTask(VectorTask):
 
     def facts(self) -> dict[str, Any]:
         n_positions = self.chains * (2 * self.steps + 1)
-        self.check(n_positions)
+        check_size(n_positions, 2 * self.dim)
         first = 1 if self.curriculum else self.steps
         return {
             "n_positions": n_positions,
             "graph": path_graph(self.steps),
             "asked": tuple(f"x_{step}" for step in range(first, self.steps + 1)),
             "description": f"retrieval with {counted(self.chains, 'chain')} of "
-            f"{counted(self.steps, 'step')} in {self.dim} dimensions, "
-            f"{curriculum_text(self.curriculum)}",
+            f"{counted(self.steps, 'step')} in {self.dim} dimensions, {self.curriculum_text}",
         }
 
 
@@ -284,11 +280,11 @@ class ConditionalRetrievalTask(VectorTask):
 
     def facts(self) -> dict[str, Any]:
         n_positions = sequence_length(self.graph, self.chains, self.tables)
-        self.check(n_positions)
+        check_size(n_positions, 2 * self.dim)
         tables = "full tables" if self.tables == "full" else "the chains' own statements"
         return {
             "n_positions": n_positions,
             "graph": self.graph,
             "description": f"conditional retrieval with {counted(self.chains, 'chain')} of "
-            f"{self.graph} in {self.dim} dimensions, {tables}, {curriculum_text(self.curriculum)}",
+            f"{self.graph} in {self.dim} dimensions, {tables}, {self.curriculum_text}",
         }

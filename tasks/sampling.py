@@ -51,10 +51,7 @@ def philox(
 def random_words(
     indices: Int[Tensor, " batch"], count: int, seed: int, stream: int
 ) -> Int[Tensor, "batch {count}"]:
-    """The first `count` 32-bit words of each indexed example.
-
-    Indices are below 2^63, the seed is below 2^64; each split of a seed has a stream of its own.
-    """
+    """The first `count` 32-bit words of each indexed example; every split has its own stream."""
     index = indices.to(torch.int64)[:, None]
     block = torch.arange(-(-count // 4), device=index.device)[None, :]
     streams = torch.full_like(index, stream)
@@ -64,10 +61,7 @@ def random_words(
 
 
 def normals(words: Int[Tensor, "batch even"]) -> Float[Tensor, "batch even"]:
-    """One standard normal number per word, by the Box-Muller transform.
-
-    Computed in float64, so that devices agree on the last float32 bit in all but rare cases.
-    """
+    """One standard normal number per word, by Box-Muller in float64, alike on all devices."""
     u1, u2 = ((words.double() + 0.5) / 2**32).unflatten(-1, (2, -1)).unbind(-2)
     radius, angle = torch.sqrt(-2 * torch.log(u1)), 2 * math.pi * u2
     return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1).float()

@@ -13,13 +13,7 @@ from retrieval_interp.tasks.roles import chain_labels, chain_symbols
 from retrieval_interp.tasks.sampling import random_words, rotary_encoding
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.task import Batch, Outputs
-from retrieval_interp.tasks.training_task import (
-    BEGIN,
-    TokenTask,
-    check_size,
-    counted,
-    curriculum_text,
-)
+from retrieval_interp.tasks.training_task import BEGIN, TokenTask, check_size, counted
 from retrieval_interp.tasks.words.names import groups, letters
 
 WORDS = 3  # of a line of equations
@@ -93,14 +87,12 @@ class RepeatedTokensTask(TokenTask):
 
 @dataclass(frozen=True)
 class KHopTask(TokenTask):
-    """What followed a token the last time, and so on, k times, for k = 1 .. K.
+    """What followed a token the last time, and so on, k times (https://arxiv.org/abs/2402.09268).
 
-    From Sanford, Hsu and Telgarsky 2024, section 4 (https://arxiv.org/abs/2402.09268). A sequence
-    is a begin token and hops+1 random orders of the alphabet, where no token comes twice in a row:
-    the first two tokens of an order change places instead. All hops are asked for at every position
-    of the last order. With p_0 the asked position and p_k = find(p_{k-1}), where find(i) =
-    max {j <= i : X_{j-1} = X_i}, the answers are x_k = X at p_k. Roles are those of the retrieval
-    problem:
+    A sequence is a begin token and hops+1 random orders of the alphabet, where no token comes twice
+    in a row: the first two tokens of an order change places instead. All hops are asked for at
+    every position of the last order. With p_0 the asked position and p_k = find(p_{k-1}), where
+    find(i) = max {j <= i : X_{j-1} = X_i}, the answers are x_k = X at p_k. Roles are:
 
         s0        p_0, where the answers are read
         s_{2k-1}  the position before p_k: the latest earlier x_{k-1}
@@ -120,21 +112,18 @@ class KHopTask(TokenTask):
 
     def facts(self) -> dict[str, Any]:
         n_positions = 1 + (self.hops + 1) * self.alphabet
+        first = 1 if self.curriculum else self.hops
         check_size(n_positions, self.alphabet + 1)
         return {
             "n_positions": n_positions,
             "vocabulary": (*letters(self.alphabet), BEGIN),
             "candidates": self.alphabet,
-            "asked": tuple(f"x_{hop}" for hop in self.asked_hops),
+            "asked": tuple(f"x_{hop}" for hop in range(first, self.hops + 1)),
             "role_labels": chain_labels(self.hops),
             "role_symbols": chain_symbols(self.hops),
             "description": f"{counted(self.hops, 'hop')} among {self.alphabet} tokens, "
-            f"{curriculum_text(self.curriculum)}",
+            f"{self.curriculum_text}",
         }
-
-    @property
-    def asked_hops(self) -> range:
-        return range(1 if self.curriculum else self.hops, self.hops + 1)
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         size = self.alphabet
@@ -154,13 +143,13 @@ class KHopTask(TokenTask):
             roles += [earlier, here]
             answers.append(tokens.gather(1, here))
         begin = tokens.new_full((len(tokens), 1), size)
-        asked = torch.stack([answers[hop - 1] for hop in self.asked_hops], dim=-1)
+        asked = torch.stack(answers[-len(self.asked) :], dim=-1)
         return Batch(torch.cat([begin, tokens], dim=1), asked, 1 + torch.stack(roles, dim=-1))
 
 
 @dataclass(frozen=True)
 class EquationsTask(TokenTask):
-    """Equations in whole words, for models trained here.
+    """Equations in whole words, for models trained here (section 4, F1).
 
     A document is the statements, such as `b = a`, with every chain's pair D first, and then one
     question per chain, such as `c = ?`. With the implicit curriculum, every x_k that the variable
@@ -182,6 +171,7 @@ class EquationsTask(TokenTask):
 
     def facts(self) -> dict[str, Any]:
         roles = 2 * self.steps + 1  # and the answer's
+        first = 0 if self.curriculum else self.steps
         n_positions = 1 + WORDS * self.chains * (self.steps + 1)
         check_size(n_positions, n_positions)
         words = [*map(str, range(self.chains)), *letters(self.chains * self.steps), "=", "?", BEGIN]
@@ -190,17 +180,13 @@ class EquationsTask(TokenTask):
             "vocabulary": tuple(words),
             "d_out": len(words),
             "candidates": self.chains,
-            "asked": tuple(f"x_{symbol}" for symbol in self.asked_symbols),
+            "asked": tuple(f"x_{symbol}" for symbol in range(first, self.steps + 1)),
             "answer_roles": (roles,),
             "role_labels": (*chain_labels(self.steps), "answer"),
             "role_symbols": (*chain_symbols(self.steps), "?"),
             "description": f"equations with {counted(self.chains, 'chain')} of "
-            f"{counted(self.steps, 'step')}, {curriculum_text(self.curriculum)}",
+            f"{counted(self.steps, 'step')}, {self.curriculum_text}",
         }
-
-    @property
-    def asked_symbols(self) -> list[int]:
-        return list(range(0 if self.curriculum else self.steps, self.steps + 1))
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         n_groups = 2 * self.steps + 1
@@ -242,7 +228,7 @@ class EquationsTask(TokenTask):
         """Logits after every `?`, of the N names that each asked x_k may have."""
         names = self.answers(outputs, batch)[:, :, 0, : self.chains * (self.steps + 1)]
         by_step: Tensor = names.unflatten(-1, (-1, self.chains))
-        return by_step.flip(2)[:, :, self.asked_symbols]
+        return by_step.flip(2)[:, :, -len(self.asked) :]
 
     def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
-        return batch.targets[:, :, self.asked_symbols]
+        return batch.targets[:, :, -len(self.asked) :]

@@ -67,13 +67,17 @@ class TrainingTask(Task):
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         """The facts, and what follows from them."""
-        own = {
+        own: dict[str, Any] = {
             "tolerance": 0.05 * facts["loss_scale"],
             "steps_between": tuple(itertools.pairwise(facts["asked"])),
         }
         if "role_labels" in facts:
             own["role_names"] = tuple(map(role_name, range(len(facts["role_labels"]))))
         return {**own, **facts}
+
+    @property
+    def curriculum_text(self) -> str:
+        return f"{'with' if getattr(self, 'curriculum', False) else 'without'} implicit curriculum"
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         """Generate examples from the random words of a stream (`tasks.sampling`)."""
@@ -189,7 +193,3 @@ def check_size(positions: int, words: int) -> None:
 def counted(number: int, noun: str) -> str:
     """`1 chain`, `2 chains`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def curriculum_text(curriculum: bool) -> str:
-    return f"{'with' if curriculum else 'without'} implicit curriculum"

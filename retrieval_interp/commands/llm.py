@@ -67,11 +67,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """How well a model answers the questions of a formulation.
-
-    The accuracy is averaged over epochs first, its standard error is over the questions. `attempts`
-    is how often a question was asked on average, `unanswered` how many got no acceptable answer.
-    """
+    """How well a model answers the questions of a formulation."""
 
     log: str
     model: str
@@ -79,10 +75,10 @@ class Result:
     steps: int | None
     questions: int
     accuracy: float
-    stderr: float
+    stderr: float  # over questions, after the mean over epochs
     chance: float
-    attempts: float
-    unanswered: int
+    attempts: float  # to get an acceptable answer, on average
+    unanswered: int  # questions without one
 
     @property
     def label(self) -> str:

@@ -234,9 +234,6 @@ class IndirectObjectTask(TemplateTask):
         names: Sequence[str] = NAMES,
     ):
         self.names = tuple(one_token_words(tokenizer, names))
-        if len(self.names) < 2:
-            found = f"{len(self.names)} of {len(names)}"
-            raise InputError(f"names: expected at least two that are one token, found {found}")
         super().__init__(
             TEMPLATES,
             {"IO": self.names, "S1": self.names, "S2": "S1"},
@@ -246,11 +243,6 @@ class IndirectObjectTask(TemplateTask):
             roles=(END, "S2", "S1+1", "S1", "IO"),
             counterfactual={"S2": self.names} if len(self.names) > 2 else None,  # a third name
         )
-
-    @property
-    def description(self) -> str:
-        what = f"indirect objects in the tokens of {self.tokenizer_name}"
-        return f"{what}: {len(self.names)} names of one token, {len(self.templates)} templates"
 
 
 def one_token_words(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:

@@ -38,10 +38,6 @@ class Tokens(NamedTuple):
     n_right: int = 1
 
 
-class Unusable(InputError):
-    """Why a question cannot be used with a tokenizer."""
-
-
 class AnswerTask(Task):
     """Which answer follows a text: a cross entropy between right and wrong ones, in nats.
 
@@ -99,11 +95,7 @@ class AnswerTask(Task):
 
 
 class TextTask(AnswerTask):
-    """Questions in text, whose answers are scored by their first differing token.
-
-    Subclasses say where the questions come from (`question`) and how many acceptable answers they
-    have (`n_answers`). The arguments are those of `TemplateTask`.
-    """
+    """Questions in text; subclasses make them (`question`), each with `n_answers` answers."""
 
     n_answers: int
 
@@ -144,7 +136,7 @@ class TextTask(AnswerTask):
             question = self.question(index, seed, split)
             try:
                 found.append((question, self.tokens(question)))
-            except Unusable as error:
+            except InputError as error:
                 left_out.append(f"example {index}: {error}")
             index += 1
             if len(left_out) >= _TRIED and len(left_out) > 9 * len(found):
@@ -158,13 +150,13 @@ class TextTask(AnswerTask):
         return [question for question, _ in found[start:]], [made for _, made in found[start:]]
 
     def tokens(self, question: Question) -> Tokens:
-        """A question as tokens; raises `Unusable` if it has no place for roles or answers."""
+        """A question as tokens; refused if it has no place for roles or answers."""
         words = sorted(question.acceptable, key=lambda word: word != question.correct)
         texts = [f" {word}" for word in words]
         read, answers, offsets = answer_tokens(self.tokenizer, question.prompt, texts)
         for word, token in zip(words, answers):
             if (other := words[answers.index(token)]) != word:
-                raise Unusable(f"the answers {other!r} and {word!r} begin with one token")
+                raise InputError(f"the answers {other!r} and {word!r} begin with one token")
         prompt = [*self.begin, *read]
         places = {**self._places(question, offsets), END: len(prompt) - 1}
         found = {
@@ -173,7 +165,7 @@ class TextTask(AnswerTask):
             if (name := role.removesuffix("+1")) in places
         }
         if len({*found.values(), len(prompt)}) <= len(found):
-            raise Unusable(f"roles share a token ({found})")
+            raise InputError(f"roles share a token ({found})")
         return Tokens(prompt, [found.get(role, -1) for role in self.roles], answers)
 
     def _places(self, question: Question, offsets: Sequence[tuple[int, int]]) -> dict[str, int]:
@@ -184,7 +176,7 @@ class TextTask(AnswerTask):
             tokens = enumerate(offsets)
             own = [at for at, (start, end) in tokens if start < until and end > first]
             if not own or own[0] <= last:
-                raise Unusable(
+                raise InputError(
                     f"expected tokens of their own for all symbols of "
                     f"{question.prompt[begin:until]!r}; use other names or put text between"
                 )
@@ -240,11 +232,9 @@ def expect_offsets(tokenizer: Any) -> None:
 def answer_tokens(
     tokenizer: Any, prompt: str, answers: Sequence[str]
 ) -> tuple[list[int], list[int], list[tuple[int, int]]]:
-    """Tokens of a prompt and of the answers right after it.
+    """A prompt's tokens, the token that tells each answer apart, and places in the text.
 
-    Returns:
-        The prompt's tokens, with those that all answers begin with, such as a bare blank; the next
-        token of each answer; and the place of the prompt's tokens in the text.
+    Tokens that all answers begin with, such as a bare blank, belong to the prompt.
     """
     read = [_encoded(tokenizer, prompt + word, return_offsets_mapping=True) for word in answers]
     numbers, offsets = [each["input_ids"] for each in read], read[0]["offset_mapping"]
@@ -252,7 +242,7 @@ def answer_tokens(
     # An answer that begins another one, or a single one, has no token that differs.
     shared = min([shared, *(len(each) - 1 for each in numbers)])
     if any(start < len(prompt) for start, _ in offsets[shared:]):
-        raise Unusable("the prompt's tokens change with an answer")
+        raise InputError("the prompt's tokens change with an answer")
     return numbers[0][:shared], [each[shared] for each in numbers], offsets[:shared]
 
 
