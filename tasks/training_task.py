@@ -185,7 +185,7 @@ def check_size(positions: int, words: int) -> None:
     """Check the length of sequences and the size of the vocabulary."""
     if positions > MAX_POSITIONS or words > MAX_WORDS:
         raise InputError(
-            f"task: expected at most {MAX_POSITIONS} tokens and {MAX_WORDS} words, found "
+            f"task: expected at most {MAX_POSITIONS} positions and {MAX_WORDS} words, found "
             f"{positions} and {words}; use a smaller task"
         )
 

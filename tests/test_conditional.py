@@ -21,7 +21,7 @@ from retrieval_interp.tasks import (
 from tests.test_model import randomize
 
 ALL = [
-    ConditionalRetrievalTask(chains, graph, dim=4, tables=tables)
+    ConditionalRetrievalTask(chains, graph=graph, dim=4, tables=tables)
     for graph, chains in [
         *((known, 4) for known in (*GRAPHS.values(), path_graph(3))),
         (RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a; w <- z, x"), 2),

@@ -2,25 +2,22 @@
 
 import hashlib
 import re
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import jaxtyping
 import pytest
-from retrieval_interp.tasks.words.prompts.formulations import LinearPrompt
 
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.sampling import SPLITS
+from retrieval_interp.tasks.words import names as lists
 from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
     KingdomsPrompt,
+    LinearPrompt,
     LivesWithPrompt,
     RelativesPrompt,
 )
-from retrieval_interp.tasks.words.prompts import names as lists
 from tests import paper_prompts as paper
 
 KINDS = (EquationsPrompt, LivesWithPrompt, KingdomsPrompt, FunctionsPrompt, RelativesPrompt)
@@ -126,22 +123,6 @@ def test_what_cannot_be_asked_is_refused(make, text, without_type_checks):
         make()
 
 
-def test_the_package_needs_the_standard_library_alone_and_no_global_state():
-    folder = Path(lists.__file__).parents[4]
-    code = """
-import random, sys, types
-sys.path.append(sys.argv[1])
-from retrieval_interp.tasks.words import prompts
-state = random.getstate()
-prompts.EquationsPrompt().sample(0)
-assert random.getstate() == state
-print({name.split(".")[0] for name in sys.modules} - sys.stdlib_module_names)
-"""
-    run = [sys.executable, "-I", "-S", "-c", code, folder]
-    printed = subprocess.run(run, check=True, capture_output=True, text=True).stdout
-    assert eval(printed) <= {"__main__", "retrieval_interp"}
-
-
 # What leads to the answer, for an independent solver: regular expressions, in which <role+ending>
 # stands for a symbol. Those of a line are numbered from pair 1 on.
 NUMBER = r"What is the value of {}\? Say directly only the numeric value, without any other words\."
@@ -197,8 +178,7 @@ def solve(text, sentences, **words):
 @pytest.mark.parametrize("formulation", FORMULATIONS + OTHERS, ids=repr)
 def test_following_the_chain_gives_the_answer_and_its_roles(formulation):
     asked, *sentences = SENTENCES[formulation.name]
-    linear = isinstance(formulation, LinearPrompt)
-    if linear and len(sentences) == 1:
+    if isinstance(formulation, LinearPrompt) and len(sentences) == 1:
         pairs = range(1, 2 * formulation.steps, 2)
         sentences = [sentences[0].format(f"s{role}", f"s{role + 1}") for role in pairs]
     for index in range(100 if formulation in FORMULATIONS else 8):
@@ -207,18 +187,16 @@ def test_following_the_chain_gives_the_answer_and_its_roles(formulation):
         spans = [(symbol.start, symbol.end) for symbol in question.occurrences]
         assert spans == sorted(set(spans))
         assert set(spans) <= {whole.span() for whole in re.finditer(r"\w+", text)}
-        for symbol in question.occurrences:
-            chain = words.setdefault(symbol.chain, {})
-            assert symbol.role not in chain
-            chain[symbol.role] = text[symbol.start : symbol.end]
+        for role, start, end in question.occurrences:
+            if role:
+                assert role not in words
+                words[role] = text[start:end]
         solved = solve(text, [asked, *sentences])
-        assert words.pop(0) == solved
+        assert words == solved
         answer = list(solved.values())[-2 if formulation.name == "kingdoms" else -1]
         assert answer == question.correct
         assert question.correct in question.acceptable
         assert len(set(question.acceptable)) == round(1 / formulation.chance)
-        for chain in words.values() if linear else ():
-            assert chain == solve(text, sentences, s1=chain["s1"])
 
 
 # Ways to answer without following the chain.
