@@ -68,6 +68,7 @@ def retrieval(
     except InputError as error:  # which `inspect eval` would show as a traceback
         raise PrerequisiteError(str(error).replace("[", r"\[")) from None
     return Task(
+        name=formulation,  # of the log
         dataset=samples,
         solver=resample(attempts),
         scorer=exact_answer(),
