@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import discover, parse_circuit, score_circuit
+from retrieval_interp.circuits import parse_circuit
 from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
 from retrieval_interp.commands.train import train_options
 from retrieval_interp.model import ModelConfig, build_model
@@ -212,16 +212,10 @@ def test_the_command_line_takes_the_task_of_the_preset():
         parsed("conditional", "--task.steps", "3")
 
 
-class HighPlateau(ConditionalRetrievalTask):
-    """So that an untrained model is searched for a circuit."""
-
-    plateau = 100.0
-
-
 @pytest.mark.parametrize("tables", ["full", "chains"])
 @torch.no_grad()
-def test_circuits_are_found_and_scored_unchanged(tables):
-    task = HighPlateau(chains=2, graph=GRAPHS["functions"], dim=2, tables=tables)
+def test_losses_of_circuits_equal_whole_runs(tables):
+    task = ConditionalRetrievalTask(chains=2, graph=GRAPHS["functions"], dim=2, tables=tables)
     model = randomize(build_model(ModelConfig(layers=2, heads=1, d_model=8), task)).eval()
     batch = task.sample(16, split="test")
     # Statements of no chain have no role: the general way. Without them the fast one is exact.
@@ -231,19 +225,6 @@ def test_circuits_are_found_and_scored_unchanged(tables):
     whole = task.answers(HookRuns(model, batch).base(circuit).outputs, batch)
     read = task.answers(runs.outputs(circuit, runs.base(ri.Circuit.empty(task))), batch)
     torch.testing.assert_close(read, whole, atol=1e-5, rtol=0)
-    intact = float(task.loss(model(batch.inputs), batch))
-    found = discover(model, task, tolerance=1.5 * intact, examples=32, restarts=1)
-    score = score_circuit(model, task, found, batch, tolerance=2 * intact, controls=3)
-    assert found.mechanisms and score.baseline_loss == pytest.approx(intact, rel=1e-4)
-
-
-def test_paths_are_named_by_the_nodes():
-    task = ConditionalRetrievalTask()
-    circuit = parse_circuit(["L0.H0 s7<-s5"], task)
-    drawing = ri.draw_circuit(circuit, 1, range(8), task=task)
-    assert "<title>L0.H0 s7&lt;-s5: z of x,y-&gt;z from x of x,y-&gt;z</title>" in drawing
-    assert task.path_label(0, 4) == "query a <- y of a->y"
-    assert task.loss_meaning.startswith("MSE is the mean over all asked components: 0 is ")
 
 
 def test_circuit_files_say_which_graph_they_are_of(tmp_path):

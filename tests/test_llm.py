@@ -22,7 +22,7 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from retrieval_interp.commands.llm import FORMULATIONS, accuracy_figure, read_results
 from retrieval_interp.llm import benchmark
-from retrieval_interp.llm.benchmark import read_answer
+from retrieval_interp.llm.benchmark import read_answer, retrieval
 
 pytestmark = [
     # Inspect calls tenacity as an earlier version of it wanted, and leaves streams open.
@@ -80,25 +80,23 @@ def attempts(log):
 def logs(tmp_path_factory):
     """A folder with the logs of models that are right, blind, babbling and mute."""
     folder = tmp_path_factory.mktemp("some logs")
-    ask(benchmark.retrieval("equations", steps=[1, 2, 5], questions=20), right, folder, "right")
-    ask(benchmark.retrieval("equations", steps=[1, 2, 5], questions=20), blind, folder, "blind")
-    ask(benchmark.retrieval("relatives", questions=20), blind, folder, "blind")
-    ask(benchmark.retrieval("kingdoms", questions=6), every_third, folder, "babbling")
-    ask(benchmark.retrieval("functions", questions=6, attempts=4), never, folder, "mute")
+    ask(retrieval("equations", steps=[1, 2, 5], questions=20), right, folder, "right")
+    ask(retrieval("equations", steps=[1, 2, 5], questions=20), blind, folder, "blind")
+    ask(retrieval("relatives", questions=20), blind, folder, "blind")
+    ask(retrieval("kingdoms", questions=6), every_third, folder, "babbling")
+    ask(retrieval("functions", questions=6, attempts=4), never, folder, "mute")
     return folder
 
 
 def test_an_answer_is_read_without_blanks_stop_quotes_and_capitals():
     for text in ("Berlin", " berlin.\n", '"BERLIN."', "'Berlin' .", "“ Berlin ”"):
         assert read_answer(text, CITIES) == "Berlin"
-    for sentence in ("Berlin, Germany", "The answer is Berlin", "**Berlin**"):
-        assert read_answer(sentence, CITIES) is None
-    for text in ("Paris", '"', ""):
+    for text in ("Berlin, Germany", "The answer is Berlin", "**Berlin**", "Paris", '"', ""):
         assert read_answer(text, CITIES) is None
 
 
 def test_a_model_that_is_right_is_asked_once(tmp_path):
-    task = benchmark.retrieval("lives-with", questions=5)
+    task = retrieval("lives-with", questions=5)
     log, sent = ask(task, right, tmp_path)
     assert log.status == "success" and log.metadata == {"formulation": "lives-with"}
     assert metrics(log)["accuracy"] == 1 and attempts(log) == [1] * 5 and len(sent) == 5
@@ -108,19 +106,18 @@ def test_a_model_that_is_right_is_asked_once(tmp_path):
 
 def test_a_model_is_asked_afresh_until_an_acceptable_answer_comes(tmp_path, monkeypatch):
     monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
-    task = benchmark.retrieval("functions", questions=4)
+    task = retrieval("functions", questions=4)
     log, sent = ask(task, every_third, tmp_path, cache=True)
     assert attempts(log) == [3] * 4 and metrics(log)["accuracy"] == 1 and len(sent) == 12
     for messages, _ in sent:
         assert [message.role for message in messages] == ["user"]
-    assert Counter(messages[0].text for messages, _ in sent) == {
-        sample.input: 3 for sample in task.dataset
-    }
+    asked = Counter(messages[0].text for messages, _ in sent)
+    assert asked == {sample.input: 3 for sample in task.dataset}
     assert [message.role for message in log.samples[0].messages] == ["user", "assistant"]
 
 
 def test_a_model_that_never_answers_is_wrong_and_recorded_as_such(tmp_path):
-    log, sent = ask(benchmark.retrieval("functions", questions=3), never, tmp_path)
+    log, sent = ask(retrieval("functions", questions=3), never, tmp_path)
     assert metrics(log)["accuracy"] == 0 and attempts(log) == [20] * 3 and len(sent) == 60
     for sample in log.samples:
         score = sample.scores["exact_answer"]
@@ -129,18 +126,13 @@ def test_a_model_that_never_answers_is_wrong_and_recorded_as_such(tmp_path):
 
 
 def test_several_numbers_of_steps_follow_each_other():
-    task = benchmark.retrieval(steps=["1", "3"], questions=4)  # as `-T steps=1,3` arrives
+    task = retrieval(steps=["1", "3"], questions=4)  # as `-T steps=1,3` arrives
     assert [sample.metadata["steps"] for sample in task.dataset] == [1, 3] * 4
 
 
-@pytest.fixture
-def run(run_command_in_process):
-    return run_command_in_process
-
-
-def test_the_table_and_the_json_say_what_the_logs_say(run, logs, tmp_path):
+def test_the_table_and_the_json_say_what_the_logs_say(run_command_in_process, logs, tmp_path):
     """Recomputed from what the models said, without a score or metric of ours."""
-    done = run("llm", "plot", logs, "--json", tmp_path / "rows.json")
+    done = run_command_in_process("llm", "plot", logs, "--json", tmp_path / "rows.json")
     assert (done.returncode, done.stderr) == (0, "")
     said = {}
     for path in logs.glob("*.eval"):
@@ -160,11 +152,8 @@ def test_the_table_and_the_json_say_what_the_logs_say(run, logs, tmp_path):
         assert (row["accuracy"], row["stderr"]) == pytest.approx((share, error))
         assert (row["attempts"], row["unanswered"]) == (sum(tries) / n, last.count(never("", 0)))
         shown = f"{row['steps'] or '-'} {n} {share:.3f} +- {error:.3f} {chance:.3f}"
-        assert line.split()[2:] == [
-            *shown.split(),
-            f"{sum(tries) / n:.2f}",
-            f"{row['unanswered']}",
-        ]
+        assert line.split()[2:-2] == shown.split()
+        assert line.split()[-2:] == [f"{sum(tries) / n:.2f}", f"{row['unanswered']}"]
 
 
 def test_the_figure_shows_every_row_with_its_error_and_chance(
@@ -203,33 +192,32 @@ def changed(logs, folder, **changes):
         (lambda logs, folder: [], "expected logs of inspect eval, found none"),
     ],
 )
-def test_what_is_no_log_of_ours_is_refused_in_a_line(run, logs, tmp_path, make, text):
+def test_what_is_no_log_of_ours_is_refused_in_a_line(
+    run_command_in_process, logs, tmp_path, make, text
+):
     (tmp_path / "no-log.json").write_text('{"a": 1}')
     (tmp_path / "empty").mkdir()
-    done = run("llm", "plot", *make(logs, tmp_path), "--out", tmp_path / "figure.html")
+    args = (*make(logs, tmp_path), "--out", tmp_path / "figure.html")
+    done = run_command_in_process("llm", "plot", *args)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert text in done.stderr and not (tmp_path / "figure.html").exists()
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("how", "text"),
     [
-        (
-            lambda: benchmark.retrieval("equations", steps=0),
-            "steps to be .* at least 1",
-        ),
-        (lambda: benchmark.retrieval("equations", steps=["1", "x"]), "different integers"),
-        (lambda: benchmark.retrieval("lives-with", steps=[2, 2]), "different integers"),
-        (lambda: benchmark.retrieval("relatives", chains=13), "at most 12, found 13"),
-        (lambda: benchmark.retrieval("relatives", steps=2), "steps: expected none for relatives"),
-        (lambda: benchmark.retrieval("poems"), "formulation: expected one of equations, "),
-        (lambda: benchmark.retrieval("functions", questions=0), "expected questions and attempts"),
-        (lambda: benchmark.retrieval("functions", seed=-1), "expected a seed from 0 to 2"),
+        ({"steps": 0}, "steps to be .* at least 1"),
+        ({"steps": ["1", "x"]}, "different integers"),
+        ({"steps": [2, 2]}, "different integers"),
+        ({"formulation": "relatives", "chains": 13}, "at most 12, found 13"),
+        ({"formulation": "relatives", "steps": 2}, "steps: expected none for relatives"),
+        ({"formulation": "poems"}, "formulation: expected one of equations, "),
+        ({"questions": 0}, "expected questions and attempts"),
     ],
 )
-def test_parameters_out_of_range_are_refused(make, text):
+def test_parameters_out_of_range_are_refused(how, text):
     with pytest.raises(PrerequisiteError, match=text):
-        make()
+        retrieval(**how)
 
 
 def test_without_inspect_the_command_says_what_to_install(monkeypatch, capsys):
@@ -249,4 +237,4 @@ def test_the_entry_point_names_a_module_with_all_formulations():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["inspect_ai"] == {"retrieval_interp": benchmark.__name__}
     for name in FORMULATIONS:
-        assert len(benchmark.retrieval(name, questions=2).dataset) == 2
+        assert len(retrieval(name, questions=2).dataset) == 2

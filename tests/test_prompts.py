@@ -74,16 +74,10 @@ def test_questions_are_printed_as_in_the_paper():
 
 @each_formulation
 def test_a_question_depends_on_its_seed_split_and_index_alone(formulation):
-    forwards = [formulation.sample(index, seed=5) for index in range(20)]
-    backwards = [formulation.sample(index, seed=5) for index in reversed(range(20))]
-    assert forwards == backwards[::-1]
-    prompts = [
-        formulation.sample(index, seed, split).prompt
-        for seed in (0, 1)
-        for split in SPLITS
-        for index in range(20)
-    ]
-    assert len(set(prompts)) == len(prompts)
+    places = [(index, seed, split) for index in range(20) for seed in (0, 1) for split in SPLITS]
+    questions = {place: formulation.sample(*place) for place in places}
+    assert all(formulation.sample(*place) == questions[place] for place in reversed(places))
+    assert len({question.prompt for question in questions.values()}) == len(places)
 
 
 def test_questions_stay_the_same():
@@ -95,27 +89,18 @@ def test_names_are_distinct_single_words_as_far_as_questions_go():
     kinds = [kind for kind in vars(lists).values() if isinstance(kind, lists.Names)]
     for kind in kinds:
         names = kind.take(10_000)
-        assert len(set(names)) == 10_000
-        assert all(name.isalpha() for name in names)
+        assert len(set(names)) == 10_000 and all(name.isalpha() for name in names)
     letters = lists.letters(10_000)
-    assert len(set(letters)) == 10_000
-    assert letters[25:28] == ("z", "aa", "ab")
-    family = {*lists.PERSONS, *lists.WOMEN.take(72), *lists.MEN.take(72), *lists.RELATIONS}
-    assert len(family) == 12 + 144 + 12
-    assert not family & {f"{name}s" for name in family}
+    assert len(set(letters)) == 10_000 and letters[25:28] == ("z", "aa", "ab")
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda: EquationsPrompt(steps=0), "equations: expected steps .* at least 1 "),
-        (lambda: EquationsPrompt(question="long"), "'printed' or 'short', found 'long'"),
         (lambda: KingdomsPrompt(chains=2.0), "kingdoms: expected chains .* found 2.0"),
-        (lambda: LivesWithPrompt(5, 1001), "chains to be .* at most 1000, found 1001"),
-        (lambda: FunctionsPrompt(101), "at most 100, found 101"),
         (lambda: RelativesPrompt(13), "at most 12, found 13"),
         (lambda: EquationsPrompt().sample(-1), "expected an index of at least 0, found -1"),
-        (lambda: EquationsPrompt().sample(0, seed=2**64), "expected a seed from 0 to 2"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(make, text, without_type_checks):

@@ -121,17 +121,6 @@ def test_losses_of_answers_are_those_of_whole_sequences(model):
         assert alone.suppose(circuit).data == pytest.approx(whole.suppose(circuit).data, abs=1e-5)
 
 
-@pytest.mark.parametrize("wrong", [no_names, no_split, no_batch, fewer])
-def test_scans_searches_and_needed_paths_say_the_same(model, wrong):
-    for call in (
-        lambda: ri.scan(model, wrong(), examples=8),
-        lambda: ri.discover(model, wrong(), examples=8),
-        lambda: ri.needed_paths(model, wrong(), examples=8),
-    ):
-        with pytest.raises(InputError, match="task: expected"):
-            call()
-
-
 def test_errors_of_a_tasks_own_code_are_left_alone(model):
     def fails(batch):
         raise TypeError("mine")

@@ -188,11 +188,9 @@ def test_losses_accuracy_and_logit_differences():
     assert float(flat.mean()) == pytest.approx(task.plateau) == pytest.approx(math.log(4))
 
 
-def test_what_is_left_out_is_said():
-    task = giving(tiny_tokenizers.byte_pairs(GIVINGS, 300), wrong=None)
-    # Of all names, none begins like another; with Janas there are two.
+def test_what_is_left_out_is_said(bpe):
     names = {"IO": ["Jan", "Tom"], "S1": ["Jan", "Tom", "Jana"], "S2": "S1", "place": PLACES}
-    task = giving(task.tokenizer, fillings=names)
+    task = giving(bpe, fillings=names)
     made = [tokens_of(task, task.question(index)) for index in range(40)]
     usable = [index for index, each in enumerate(made) if not isinstance(each, str)][:8]
     with pytest.warns(UserWarning, match=r"\d of \d+ examples are left out: example \d+: ") as said:
@@ -236,11 +234,9 @@ def test_splits_share_no_prompt_where_there_are_many(bpe):
     ("changes", "text"),
     [
         ({"templates": []}, "templates: expected a list of texts"),
-        ({"templates": "{IO} and {S1}"}, "templates: expected a list of texts"),
         ({"templates": ["{IO} saw {S1}, who saw"]}, r"roles: expected one of .* found 'S2'"),
         ({"templates": ["{IO} and {S1}, {S2}, {IO} to"]}, "different marks"),
         ({"templates": ["{IO} and {S1} and {X}, {S2} to"]}, "templates: .* found 'X'"),
-        ({"templates": ["{IO and {S1}, {S2} to"]}, "expected different marks such as {IO}"),
         ({"templates": ["{IO} and {S1}, {S2} to {END}"]}, "not {END}"),
         ({"templates": ["{IO} and {S1}, {S2} to "]}, "without a blank at the end"),
         ({"fillings": {**FILLINGS, "IO": []}}, "fillings: expected a list of texts"),

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import EquationsTask, KHopTask, RepeatedTokensTask
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.words.prompts import EquationsPrompt
@@ -113,21 +112,16 @@ def test_losses_equal_a_loop(task):
 
 @pytest.mark.parametrize("task", MATCHING, ids=str)
 def test_sequences_are_as_documented(task):
-    batch = task.sample(200, seed=1)
-    turns = set()
-    for tokens in batch.inputs[:, 1:].tolist():
+    for tokens in task.sample(200, seed=1).inputs[:, 1:].tolist():
         if isinstance(task, RepeatedTokensTask):
             first, second = tokens[: task.length], tokens[task.length :]
             turn = first.index(second[0])
             assert second == first[turn:] + first[:turn] and len(set(first)) == task.length
-            turns.add(turn)
+            assert task.rotate or turn == 0
         else:
             for start in range(0, len(tokens), task.alphabet):
                 assert sorted(tokens[start : start + task.alphabet]) == [*range(task.alphabet)]
             assert all(a != b for a, b in itertools.pairwise(tokens))
-    assert len(batch.inputs.unique()) == task.d_in
-    if isinstance(task, RepeatedTokensTask):
-        assert turns == (set(range(task.length)) if task.rotate else {0})
 
 
 @pytest.mark.parametrize("task", EQUATIONS, ids=str)
@@ -158,29 +152,6 @@ def test_all_documents_are_equally_likely():
     assert sum((count - 100) ** 2 / 100 for count in counts) < 31 + 4 * math.sqrt(62)  # chi-squared
 
 
-def test_names_of_roles():
-    chain = ("query A", "A of A->B", "B of A->B", "B of B->C", "C of B->C")
-    hops, equations = KHopTask(hops=2), EquationsTask(steps=2)
-    assert hops.role_labels == chain and hops.role_symbols == ("A?", "A", "B", "B", "C")
-    assert equations.role_labels == (*chain, "answer") and equations.role_symbols[-1] == "?"
-    assert hops.asked == ("x_1", "x_2") and equations.asked == ("x_0", *hops.asked)
-    assert hops.path_label(2, 1) == equations.path_label(2, 1) == "B <- A of A->B"
-    assert equations.path_label(5, 0) == "answer <- query A"
-    assert RepeatedTokensTask().path_label(2, 1) == "B after it <- first A"
-
-
-def test_paths_that_are_forbidden_in_some_examples_are_not_proposed():
-    """s1 and s4 of a k-hop chain can be one position, so that s4<-s1 has attention."""
-    task = KHopTask(hops=2, alphabet=4)
-    model = build_model(ModelConfig(layers=1, heads=1, d_model=8, mlp=False), task).eval()
-    batch = task.sample(64)
-    assert ri.mean_attention(model, batch)[0, 0, 4, 1] > 0.005
-    bench = ri.open(model, task, examples=64)
-    assert bench.intact_attention[0, 0, 4, 1] == 0 and bench.intact_attention[0, 0, 2, 1] > 0
-    bench.suppose("L0.H0 role-mean")
-    bench.discover()
-
-
 @pytest.mark.parametrize(
     "name", ["repeated", "k-hop", pytest.param("k-hop-7", marks=pytest.mark.slow)]
 )
@@ -195,17 +166,6 @@ def test_shipped_models_are_their_presets_and_their_circuits_are_known(name):
     circuit = ri.Circuit.from_json(path.read_text(), len(task.role_names))
     score = ri.score_circuit(model, task, circuit, batch, controls=0)
     assert score.combined_loss < task.tolerance
-    lines = {
-        "repeated": ["L0.H0 uniform", "L1.H0 one-hot s0<-s2"],
-        "k-hop": [
-            "L0.H0 uniform",
-            "L1.H0 one-hot s4<-s6",
-            "L2.H0 one-hot s0<-s2 s2<-s4",
-            "L3.H0 one-hot s0<-s2",
-        ],
-    }
-    if name in lines:
-        assert circuit.mechanisms == ri.parse_circuit(lines[name], task).mechanisms
 
 
 def test_a_previous_token_head_enables_the_induction_head():
