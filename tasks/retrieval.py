@@ -160,9 +160,6 @@ class VectorTask(_Symbols, TrainingTask):
             "steps_between": tuple((name_of[key], name_of[node]) for key, node in pairs),
             "loss_scale": scale,
             "plateau": plateau,
-            "loss_meaning": f"{self.loss_name} is the mean over all asked components: 0 is perfect,"
-            f" {plateau:.2g} the plateau before anything is learned, {scale:.2g} answering zeros; "
-            "+- is the standard error over examples",
             "role_labels": tuple(map(graph.role_label, range(len(graph.roles)))),
             "role_symbols": (f"{symbols[0]}?", *symbols[1:]),
             "position_note": f"{names[graph.retrieved[0]]}2 is the symbol "
@@ -228,8 +225,8 @@ class RetrievalTask(VectorTask):
     """Chains of vectors, followed for `steps` induction steps each.
 
     A chain has the symbols x_0..x_D; pair d is (x_{d-1}, x_d). A sequence has T = N (2D + 1)
-    positions. Its loss is the mean squared error over queries, asked symbols and their components;
-    with Gaussian symbols an answer of zeros scores 1, and the mean of all candidates 1 - 1/N.
+    positions. With Gaussian symbols an answer of zeros scores 1, the mean of all candidates
+    1 - 1/N.
 
     Attributes:
         chains: number of chains, N.

@@ -152,15 +152,14 @@ class EquationsTask(TokenTask):
     """Equations in whole words, for models trained here (section 4, F1).
 
     A document is the statements, such as `b = a`, with every chain's pair D first, and then one
-    question per chain, such as `c = ?`. With the implicit curriculum, every x_k that the variable
-    equals is asked for at the `?`, each among the N candidates for its step; all are true answers.
-    Roles are those of the retrieval problem (appendix B), and s_{2D+1} is the `?`.
+    question per chain, such as `c = ?`. Roles are those of the retrieval problem (appendix B), and
+    s_{2D+1} is the `?`.
 
     Attributes:
         chains: number of chains, N; they end in the numbers 0 .. N-1.
         steps: equations per chain, D.
-        curriculum: ask for everything that a variable equals (implicit curriculum), or for the
-            number only.
+        curriculum: ask for every x_k that a variable equals, each among the N candidates for its
+            step (implicit curriculum), or for the number only.
     """
 
     chains: int = number(4, least=2)

@@ -187,7 +187,7 @@ def changed(logs, folder, **changes):
         (lambda logs, folder: [folder / "no-log.json"], "expected an Inspect log"),
         (lambda logs, folder: changed(logs, folder, status="started"), "the status 'started'"),
         (lambda logs, folder: changed(logs, folder, samples=[]), "0 scored samples"),
-        (lambda logs, folder: [folder / "empty"], "expected a folder of Inspect logs, found none"),
+        (lambda logs, folder: [folder / "empty"], "expected logs of inspect eval, found none"),
         (lambda logs, folder: [*changed(logs, folder), logs], "expected one log per model"),
         (lambda logs, folder: [], "expected logs of inspect eval, found none"),
     ],

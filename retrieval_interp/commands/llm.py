@@ -44,8 +44,6 @@ class LlmOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
     options = parse_options(LlmOptions, argv, prog)
-    if not options.logs:
-        raise InputError("expected logs of inspect eval, found none; name files or their folder")
     check_outputs({"--out": options.out, "--json": options.json}, options.logs)
     with saying("loading Inspect"):
         try:
@@ -55,6 +53,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
                 "expected Inspect to be installed; pip install 'retrieval-interp[llm]'"
             ) from None
     results = read_results(options.logs)
+    if not results:
+        raise InputError("expected logs of inspect eval, found none; name files or their folder")
     print(results_table(results, terminal_width()))
     if options.json is not None:
         write_json(options.json, [asdict(row) for row in results])
@@ -90,8 +90,6 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
     found: dict[tuple[str, str], Result] = {}
     for path in paths:
         logs = sorted(path.rglob("*.eval")) if path.is_dir() else [path]
-        if not logs:
-            raise InputError(f"{path}: expected a folder of Inspect logs, found none")
         for result in (result for log in logs for result in _read_log(log)):
             first = found.setdefault((result.model, result.label), result)
             if first is not result:

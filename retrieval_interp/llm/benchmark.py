@@ -21,13 +21,9 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.words import prompts
 
 _AROUND = " \t\n.\"'`“”‘’«»"  # an answer
-_FORMULATIONS: dict[str, Any] = {
-    "equations": prompts.EquationsPrompt,  # F1
-    "lives-with": prompts.LivesWithPrompt,
-    "kingdoms": prompts.KingdomsPrompt,
-    "functions": prompts.FunctionsPrompt,
-    "relatives": prompts.RelativesPrompt,  # F5
-}
+_KINDS: list[Any] = [prompts.EquationsPrompt, prompts.LivesWithPrompt, prompts.KingdomsPrompt]
+_KINDS += [prompts.FunctionsPrompt, prompts.RelativesPrompt]
+_FORMULATIONS = {kind.name: kind for kind in _KINDS}
 
 
 @task

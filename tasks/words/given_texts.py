@@ -133,13 +133,6 @@ class Pair:
     wrong_answers: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _File:
-    prompts: tuple[Pair, ...]
-    word_idxs: Any = None  # not used
-    seq_labels: Any = None
-
-
 class PairsTask(AnswerTask):
     """Which of two answers follows, for given prompts with a counterfactual each.
 
@@ -171,8 +164,8 @@ class PairsTask(AnswerTask):
     @classmethod
     def from_dict(cls, data: Any, tokenizer: Any) -> "PairsTask":
         """Read the format of auto-circuit."""
-        file: _File = from_data(_File, data, "pairs")
-        return cls(file.prompts, tokenizer)
+        prompts = data.get("prompts") if isinstance(data, dict) else None
+        return cls(from_data(tuple[Pair, ...], prompts, "pairs: prompts"), tokenizer)
 
     def _usable(self) -> list[tuple[Tokens, list[int]]]:
         """The tokens of all pairs that can be used, of which there is at least one."""

@@ -221,19 +221,11 @@ class IndirectObjectTask(TemplateTask):
     """To whom something is given, for language models.
 
     Six sentences, each with the indirect object IO before the subject S1 (ABB) and after it (BAB),
-    who is named again as S2. Only names that are one token behind a blank are used.
-
-    Args:
-        tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
-        names: first names to choose from; by default 83 common English ones.
+    who is named again as S2, and 83 first names; only those of one token behind a blank are used.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        names: Sequence[str] = NAMES,
-    ):
-        self.names = tuple(one_token_words(tokenizer, names))
+    def __init__(self, tokenizer: Any):
+        self.names = tuple(one_token_words(tokenizer, NAMES))
         super().__init__(
             TEMPLATES,
             {"IO": self.names, "S1": self.names, "S2": "S1"},

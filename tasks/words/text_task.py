@@ -131,22 +131,23 @@ class TextTask(AnswerTask):
             raise InputError(f"sample: expected n of at least 1, found {n}")
         found: list[tuple[Question, Tokens]] = []
         left_out: list[str] = []
-        index = 0
         while len(found) < start + n:
+            index = len(found) + len(left_out)
             question = self.question(index, seed, split)
             try:
                 found.append((question, self.tokens(question)))
             except InputError as error:
                 left_out.append(f"example {index}: {error}")
-            index += 1
             if len(left_out) >= _TRIED and len(left_out) > 9 * len(found):
                 raise InputError(
                     "task: expected a tokenizer with separate tokens for symbols, found "
-                    f"{len(left_out)} of {index} examples unusable ({left_out[0]})"
+                    f"{len(left_out)} of {index + 1} examples unusable ({left_out[0]})"
                 )
         if left_out:
             why = "; ".join([*left_out[:3], "..."][: len(left_out)])
-            warnings.warn(f"{len(left_out)} of {index} examples are left out: {why}", stacklevel=3)
+            warnings.warn(
+                f"{len(left_out)} of {index + 1} examples are left out: {why}", stacklevel=3
+            )
         return [question for question, _ in found[start:]], [made for _, made in found[start:]]
 
     def tokens(self, question: Question) -> Tokens:
