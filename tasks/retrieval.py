@@ -117,11 +117,12 @@ def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
 
 @dataclass(frozen=True)
 class _Symbols:
-    chains: int = number(4, least=1)
-    dim: int = number(4, least=2)
-    curriculum: bool = True
-    position: Position = "pair"
-    base: float = 10_000.0
+    chains: int = number(4, least=1)  # number of chains, N
+    dim: int = number(4, least=2)  # dimensions of a symbol, K; even, for cosine-sine pairs
+    curriculum: bool = True  # ask for everything retrieved (implicit curriculum) or the last only
+    position: Position = "pair"  # one encoding per pair (equation 1) or per token
+    base: float = 10_000.0  # of the rotary frequencies
+    # As drawn, as in the paper, or scaled to length 1, which makes matching exact.
     tokens: Tokens = "gaussian"
 
 
@@ -227,19 +228,9 @@ class RetrievalTask(VectorTask):
     A chain has the symbols x_0..x_D; pair d is (x_{d-1}, x_d). A sequence has T = N (2D + 1)
     positions. With Gaussian symbols an answer of zeros scores 1, the mean of all candidates
     1 - 1/N.
-
-    Attributes:
-        chains: number of chains, N.
-        dim: dimensions of a symbol, K; even, since encodings are cosine-sine pairs.
-        curriculum: ask for all of x_1..x_D (implicit curriculum) or for x_D only.
-        position: one encoding per `pair` (equation 1) or per `token`.
-        base: base of the rotary frequencies.
-        tokens: symbols as drawn (`gaussian`, as in the paper) or scaled to length 1 (`unit`), which
-            makes matching by inner product exact.
-        steps: induction steps per chain, D.
     """
 
-    steps: int = number(3, least=1)
+    steps: int = number(3, least=1)  # induction steps per chain, D
 
     name: ClassVar[str] = "retrieval"
 
@@ -262,15 +253,11 @@ class ConditionalRetrievalTask(VectorTask):
 
     On a path the examples equal those of `RetrievalTask`. A query with several symbols takes
     several tokens.
-
-    Attributes:
-        chains, dim, curriculum, position, base, tokens: as in `RetrievalTask`.
-        graph: what each step depends on, such as `GRAPHS["triple"]`, the paper's example.
-        tables: a statement for every combination of key values (`full`, as in the paper's prompts),
-            or only the chains' own statements (`chains`).
     """
 
-    graph: RetrievalGraph = GRAPHS["triple"]
+    graph: RetrievalGraph = GRAPHS["triple"]  # what each step depends on
+    # A statement for every combination of key values (full, as in the paper's prompts), or only the
+    # chains' own.
     tables: Tables = "full"
 
     name: ClassVar[str] = "conditional"

@@ -20,23 +20,14 @@ Outputs = Float[Tensor, "batch pos d_out"]  # of a model
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of a task.
+    """Examples of a task. The c-th query belongs to chain c."""
 
-    Attributes:
-        inputs: what the model reads: vectors [batch pos d_in], or token ids [batch pos].
-        targets: one vector or token id per query; the c-th query belongs to chain c.
-        roles: the position of every role of every chain, [batch chain role]; -1 where an example
-            lacks the role.
-        attention_mask: True (or 1) at real positions and False at padding, which is before or after
-            an example, [batch pos]; None where all are real.
-        counterfactual: what a model attends to on counterfactual prompts of the same length, for
-            heads that attend so (`circuits.counterfactual`); None where there are none.
-    """
-
-    inputs: Shaped[Tensor, "batch pos *d_in"]
-    targets: Shaped[Tensor, "batch query *d_out"]
-    roles: Int[Tensor, "batch chain role"]
+    inputs: Shaped[Tensor, "batch pos *d_in"]  # vectors, or token ids [batch pos]
+    targets: Shaped[Tensor, "batch query *d_out"]  # one vector or token id per query
+    roles: Int[Tensor, "batch chain role"]  # their positions; -1 where an example lacks one
+    # True (or 1) at real positions and False at padding; None where all are real.
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
+    # What a model attends to on counterfactual prompts (`circuits.counterfactual`), if needed.
     counterfactual: Float[Tensor, "batch layer head pos pos"] | None = None
 
     def __post_init__(self) -> None:
@@ -75,36 +66,23 @@ class Task:
     """What a model is asked, with a role for every position that matters.
 
     Subclasses define `role_names`, `sample` and `example_losses`; everything else has a default.
-
-    Attributes:
-        role_names: what roles are called where paths are written, such as `("query", "key")`, in
-            the order of a batch's last axis of roles. s0, s1, ... always work as well.
-        role_labels: readable names of the roles; by default `role_names`.
-        role_symbols: short readable names, for axes; by default `role_names`.
-        vocabulary: the word of every token id, for axes; by default the model's tokenizer has them.
-        fixed: whether its examples are given ones, the same for every seed.
-        loss_name, loss_meaning: of the loss in tables, and of its numbers in a sentence.
-        plateau: the loss of a model that has learned nothing, or None if unknown.
-        tolerance: the loss that a working circuit stays below; None for the loss at which 95% of
-            what the model has learned is kept.
-        answer_roles: the roles at which the loss reads the outputs, if it reads no others.
-        answer_role: the role that holds the answer itself in the prompt, if there is one.
-        position_note: how to read `position_labels`, in a sentence; empty where that is plain.
-        graph: what each symbol of a chain depends on, if known.
     """
 
-    loss_name: ClassVar[str] = "loss"
-    fixed: ClassVar[bool] = False
-    answer_roles: tuple[int, ...] = ()
-    answer_role: int | None = None
-    plateau: float | None = None
+    loss_name: ClassVar[str] = "loss"  # in tables
+    fixed: ClassVar[bool] = False  # examples are given ones, the same for every seed
+    answer_roles: tuple[int, ...] = ()  # where the loss reads the outputs, if nowhere else
+    answer_role: int | None = None  # the role that holds the answer itself in the prompt
+    plateau: float | None = None  # the loss of a model that has learned nothing, if known
+    # The loss that a working circuit stays below; None for that at which 95% of what the model has
+    # learned is kept.
     tolerance: float | None = None
-    vocabulary: Sequence[str] = ()
-    position_note: str = ""
-    graph: RetrievalGraph | None = None
+    vocabulary: Sequence[str] = ()  # words by token id; by default of the model's tokenizer
+    position_note: str = ""  # how to read `position_labels`, in a sentence
+    graph: RetrievalGraph | None = None  # what each symbol of a chain depends on, if known
 
     @cached_property
     def role_names(self) -> tuple[str, ...]:
+        """What roles are called where paths are written; s0, s1, ... always work as well."""
         raise NotImplementedError
 
     def sample(
@@ -132,21 +110,18 @@ class Task:
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Prompts of the same lengths that ask something else; their targets are not used.
 
-        By default each is another example of the batch with the same positions of its roles, and
-        with other targets if there is one.
+        By default each is another example of the batch with the same positions of its roles.
         """
         draw = torch.Generator().manual_seed(seed)
         roles, targets = batch.roles.flatten(1), batch.targets.flatten(1)
         chosen = []
         for example in range(len(batch)):
-            alike = (roles == roles[example]).all(1)
-            alike &= (batch.inputs != batch.inputs[example]).flatten(1).any(1)
-            other = alike & (targets != targets[example]).any(1)
-            places = (other if bool(other.any()) else alike).nonzero()[:, 0]
+            alike = (roles == roles[example]).all(1) & (targets != targets[example]).any(1)
+            places = alike.nonzero()[:, 0]
             if not len(places):
                 raise InputError(
-                    "counterfactual: expected another example with its roles at the same positions,"
-                    f" found none for example {example} of {len(batch)}; use more examples"
+                    "counterfactual: expected another example with its roles at the same positions "
+                    f"and other targets, found none for example {example} of {len(batch)}; use more"
                 )
             chosen.append(int(places[torch.randint(len(places), (1,), generator=draw)]))
         return replace(batch, inputs=batch.inputs[chosen])

@@ -226,6 +226,9 @@ class IndirectObjectTask(TemplateTask):
 
     def __init__(self, tokenizer: Any):
         self.names = tuple(one_token_words(tokenizer, NAMES))
+        if len(self.names) < 2:
+            found = f"{len(self.names)} of {len(NAMES)}"
+            raise InputError(f"names: expected at least two that are one token, found {found}")
         super().__init__(
             TEMPLATES,
             {"IO": self.names, "S1": self.names, "S2": "S1"},
