@@ -125,11 +125,6 @@ def test_a_model_that_never_answers_is_wrong_and_recorded_as_such(tmp_path):
         assert score.explanation == "no acceptable answer in 20 attempts"
 
 
-def test_several_numbers_of_steps_follow_each_other():
-    task = retrieval(steps=["1", "3"], questions=4)  # as `-T steps=1,3` arrives
-    assert [sample.metadata["steps"] for sample in task.dataset] == [1, 3] * 4
-
-
 def test_the_table_and_the_json_say_what_the_logs_say(run_command_in_process, logs, tmp_path):
     """Recomputed from what the models said, without a score or metric of ours."""
     done = run_command_in_process("llm", "plot", logs, "--json", tmp_path / "rows.json")
@@ -238,3 +233,5 @@ def test_the_entry_point_names_a_module_with_all_formulations():
     assert project["entry-points"]["inspect_ai"] == {"retrieval_interp": benchmark.__name__}
     for name in FORMULATIONS:
         assert len(retrieval(name, questions=2).dataset) == 2
+    both = retrieval(steps=["1", "3"], questions=2)  # as `-T steps=1,3` arrives
+    assert [sample.metadata["steps"] for sample in both.dataset] == [1, 3, 1, 3]

@@ -87,13 +87,3 @@ def test_heads_left_as_they_are_change_nothing(name, mechanism):
             assert float((model(batch.inputs) - intact).abs().max()) <= 1e-6
     score = score_circuit(model, task, circuit, batch)
     assert abs(score.combined_loss - score.baseline_loss) <= 1e-6
-
-
-def test_scores_do_not_depend_on_how_examples_are_batched(known):
-    task, model = known
-    circuit = ri.parse_circuit(LIVING, task)
-    batch = task.sample(12, seed=3)
-    whole = losses(task, model, circuit, batch)
-    parts = [batch[:2], batch[2:5], batch[5:]]
-    each = [losses(task, model, circuit, part) * len(part) for part in parts]
-    torch.testing.assert_close(torch.stack(each).sum(0) / 12, whole, atol=ROUNDING, rtol=ROUNDING)

@@ -1,6 +1,5 @@
 """What holds for every task that models are trained on."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ from retrieval_interp.tasks import (
     TrainingTask,
 )
 from retrieval_interp.tasks.sampling import SPLITS
-from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.tasks.structured import from_data
 
 TASKS = [
     RetrievalTask(dim=2),
@@ -87,16 +86,6 @@ def test_a_model_with_its_task_survives_a_checkpoint(task, tmp_path):
     if task.vocabulary:
         words = loaded.model.tokenizer.convert_ids_to_tokens(batch.inputs[0].tolist())
         assert words == task.position_labels(batch, 0)
-
-
-@each_task
-def test_recipes_hold_any_task_by_name(task):
-    recipe = ri.Recipe(task=task)
-    data = json.loads(json.dumps(to_data(recipe)))
-    assert data["task"] == task.to_dict() and data["task"]["name"] == task.name
-    assert from_data(ri.Recipe, data, "r") == recipe
-    old = from_data(ri.Recipe, {"task": {"steps": 2}}, "r")  # had no name
-    assert old.task == RetrievalTask(steps=2)
 
 
 def test_tasks_of_ones_own_are_known_by_name():
