@@ -6,15 +6,12 @@ from itertools import pairwise, product
 import pytest
 import torch
 
-from retrieval_interp.model import word_tokenizer
 from retrieval_interp.tasks import (
-    EquationsTask,
     IndirectObjectTask,
     InputError,
     PromptTask,
     TemplateTask,
 )
-from retrieval_interp.tasks.training_task import BEGIN
 from retrieval_interp.tasks.words.prompts import (
     EquationsPrompt,
     FunctionsPrompt,
@@ -111,20 +108,6 @@ def test_roles_of_a_template_are_at_the_last_token_of_their_words(kind, bpe):
             at = dict(zip(task.roles, made.roles))
             assert at["S1+1"] == at["S1"] + 1
     assert used > 10 and (several > 0 or kind == "words")
-
-
-def test_whole_words_are_the_equations_task():
-    """Two makers of the same text: words through a tokenizer, and token numbers at once."""
-    equations = EquationsTask(steps=2, curriculum=False)
-    tokenizer = word_tokenizer(equations.vocabulary, BEGIN)
-    batch = equations.sample(5)
-    for example, tokens in enumerate(batch.inputs.tolist()):
-        assert tokenizer(equations.text(batch, example))["input_ids"] == tokens
-    (question,), (tokens,) = PromptTask(EquationsPrompt(2, 4, "short"), tokenizer).usable(1)
-    assert len(tokens.prompt) == 1 + 3 * 9 and sorted(tokens.answers) == [0, 1, 2, 3]
-    words = [equations.vocabulary[token] for token in tokens.prompt]
-    at = [words[position] for position in tokens.roles]
-    assert at[0] == at[1] and at[2] == at[3] and at[4:] == [question.correct, "?"]
 
 
 def random_outputs(task, batch):
