@@ -9,23 +9,15 @@ from retrieval_interp.circuits import parse_circuit
 from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
 from retrieval_interp.commands.train import train_options
 from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.tasks import (
-    GRAPHS,
-    ConditionalRetrievalTask,
-    InputError,
-    RetrievalGraph,
-    RetrievalTask,
-    path_graph,
-    role_letters,
-)
+from retrieval_interp.tasks import path_graph, role_letters
 from retrieval_interp.tasks.graph import Node
 from tests.test_model import randomize
 
 ALL = [
-    ConditionalRetrievalTask(chains, graph=graph, dim=4, tables=tables)
+    ri.ConditionalRetrievalTask(chains, graph=graph, dim=4, tables=tables)
     for graph, chains in [
-        *((known, 4) for known in (*GRAPHS.values(), path_graph(3))),
-        (RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a; w <- z, x"), 2),
+        *((known, 4) for known in (*ri.GRAPHS.values(), path_graph(3))),
+        (ri.RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a; w <- z, x"), 2),
     ]
     for tables in ("full", "chains")
 ]
@@ -45,9 +37,9 @@ def ids(task):
     ],
 )
 def test_on_a_path_it_is_the_retrieval_task(options, tables):
-    linear = RetrievalTask(**options)
+    linear = ri.RetrievalTask(**options)
     options = {name: value for name, value in options.items() if name != "steps"}
-    task = ConditionalRetrievalTask(graph=path_graph(linear.steps), tables=tables, **options)
+    task = ri.ConditionalRetrievalTask(graph=path_graph(linear.steps), tables=tables, **options)
     for split in ("train", "test"):
         ours, theirs = (t.sample(7, seed=3, split=split, start=5) for t in (task, linear))
         for name in ("inputs", "targets", "roles"):
@@ -61,14 +53,14 @@ def test_on_a_path_it_is_the_retrieval_task(options, tables):
 
 
 def test_examples_of_the_retrieval_task_are_those_that_models_were_trained_on():
-    batch = RetrievalTask().sample(3, seed=1)
+    batch = ri.RetrievalTask().sample(3, seed=1)
     first = [-0.533797, 1.150265, -1.445313, -0.456705, 1.0, 0.0, 1.0, 0.0]
     torch.testing.assert_close(batch.inputs[2, 0], torch.tensor(first), atol=1e-5, rtol=0)
     assert batch.roles[2, 1].tolist() == [25, 22, 23, 12, 13, 4, 5]
 
 
 def test_the_papers_example_is_xyz_ay_ax_a():
-    task = ConditionalRetrievalTask(chains=1)
+    task = ri.ConditionalRetrievalTask(chains=1)
     batch = task.sample(2)
     assert task.position_labels(batch, 0) == ["x1", "y1", "z1", "a1", "y1", "a1", "x1", "a1?"]
     # One encoding a statement; s0 is the query, then come (a, x), (a, y) and (x, y, z).
@@ -138,12 +130,12 @@ def test_following_the_statements_finds_the_targets(task):
 
 
 @pytest.mark.parametrize("part", [0, 1])
-@pytest.mark.parametrize("name", sorted(GRAPHS))
+@pytest.mark.parametrize("name", sorted(ri.GRAPHS))
 def test_a_part_of_a_key_is_worth_nothing_where_tables_are_full(name, part):
     """Of what the whole key is looked up by, one part leaves a choice of four, or none."""
     joint = 2  # the third of the asked has the key of two
     for tables, left, loss in (("full", 4, 0.75), ("chains", 1, 0.0)):
-        task = ConditionalRetrievalTask(graph=GRAPHS[name], tables=tables)
+        task = ri.ConditionalRetrievalTask(graph=ri.GRAPHS[name], tables=tables)
         batch = task.sample(100, seed=2)
         outputs = torch.zeros(100, task.n_positions, task.d_out)
         read = outputs.unflatten(-1, (len(task.asked), task.dim))
@@ -178,7 +170,7 @@ def test_roles_hold_the_symbols_of_their_nodes_and_statements_share_an_encoding(
 
 
 def test_a_query_of_several_symbols_is_read_at_its_last():
-    task = ConditionalRetrievalTask(chains=3, graph=GRAPHS["functions"])
+    task = ri.ConditionalRetrievalTask(chains=3, graph=ri.GRAPHS["functions"])
     batch = task.sample(4)
     labels = task.position_labels(batch, 0)
     assert labels[-6:] == ["alias1", "letter1?", "alias2", "letter2?", "alias3", "letter3?"]
@@ -191,11 +183,11 @@ def test_a_query_of_several_symbols_is_read_at_its_last():
 
 
 def test_the_plateau_is_the_mean_of_the_candidates():
-    full = ConditionalRetrievalTask()
+    full = ri.ConditionalRetrievalTask()
     assert full.plateau == pytest.approx((3 / 4 + 3 / 4 + 15 / 16) / 3)
     assert replace(full, tables="chains").plateau == 0.75
     assert replace(full, curriculum=False).plateau == 15 / 16
-    relatives = replace(full, graph=GRAPHS["relatives"], tokens="unit")
+    relatives = replace(full, graph=ri.GRAPHS["relatives"], tokens="unit")
     assert relatives.plateau == pytest.approx((3 / 4 + 3 / 4 + 15 / 16 + 15 / 16) / 16)
     assert replace(full, chains=1).plateau == 1.0
 
@@ -207,16 +199,16 @@ def test_the_command_line_takes_the_task_of_the_preset():
     assert parsed("small", "--task.steps", "2").steps == 2
     task = parsed("conditional", "--task.graph", "a; x <- a", "--task.tables", "chains")
     assert (str(task.graph), task.tables, task.base) == ("a; x <- a", "chains", 10.0)
-    with pytest.raises(InputError, match="^graph: expected one of triple, functions, r"):
+    with pytest.raises(ri.InputError, match="^graph: expected one of triple, functions, r"):
         parsed("conditional", "--task.graph", "tripel")
-    with pytest.raises(InputError, match="Unrecognized options: --task.steps"):
+    with pytest.raises(ri.InputError, match="Unrecognized options: --task.steps"):
         parsed("conditional", "--task.steps", "3")
 
 
 @pytest.mark.parametrize("tables", ["full", "chains"])
 @torch.no_grad()
 def test_losses_of_circuits_equal_whole_runs(tables):
-    task = ConditionalRetrievalTask(chains=2, graph=GRAPHS["functions"], dim=2, tables=tables)
+    task = ri.ConditionalRetrievalTask(chains=2, graph=ri.GRAPHS["functions"], dim=2, tables=tables)
     model = randomize(build_model(ModelConfig(layers=2, heads=1, d_model=8), task)).eval()
     batch = task.sample(16, split="test")
     # Statements of no chain have no role: the general way. Without them the fast one is exact.
@@ -236,13 +228,13 @@ def names(graph, numbers):
 
 
 def test_a_graph_is_read_and_written_as_text():
-    graph = RetrievalGraph.parse(" a;x<-a ; y <- a; z <-x ,y")
+    graph = ri.RetrievalGraph.parse(" a;x<-a ; y <- a; z <-x ,y")
     assert graph.nodes == (Node("a"), Node("x", ("a",)), Node("y", ("a",)), Node("z", ("x", "y")))
     assert str(graph) == "a; x <- a; y <- a; z <- x, y"
-    for known in (*GRAPHS.values(), path_graph(30)):
-        assert RetrievalGraph.parse(str(known)) == known
-    assert RetrievalGraph.parse("triple") == GRAPHS["triple"] == graph
-    assert path_graph(2) == RetrievalGraph.parse("A; B <- A; C <- B")
+    for known in (*ri.GRAPHS.values(), path_graph(30)):
+        assert ri.RetrievalGraph.parse(str(known)) == known
+    assert ri.RetrievalGraph.parse("triple") == ri.GRAPHS["triple"] == graph
+    assert path_graph(2) == ri.RetrievalGraph.parse("A; B <- A; C <- B")
 
 
 def test_roles_of_a_path_are_those_of_equation_1():
@@ -252,7 +244,7 @@ def test_roles_of_a_path_are_those_of_equation_1():
 
 
 def test_roles_are_the_query_read_at_its_end_then_each_statement():
-    graph = GRAPHS["functions"]
+    graph = ri.GRAPHS["functions"]
     assert [graph.role_label(role) for role in range(len(graph.roles))] == [
         *("query letter", "query alias", "letter of letter->number", "number of letter->number"),
         *("alias of alias->function", "function of alias->function"),
@@ -277,5 +269,5 @@ def test_roles_are_the_query_read_at_its_end_then_each_statement():
     ],
 )
 def test_graphs_that_are_none_are_refused(text, error):
-    with pytest.raises(InputError, match=f"^graph: .*{error}"):
-        RetrievalGraph.parse(text)
+    with pytest.raises(ri.InputError, match=f"^graph: .*{error}"):
+        ri.RetrievalGraph.parse(text)

@@ -6,11 +6,10 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer, discover, parse_circuit, score_circuit
 from retrieval_interp.circuits.hooks import ablated
-from retrieval_interp.tasks import EquationsTask, InputError
 from tests.test_model import randomize, stock_transformer
 
 SMALL = ri.ModelConfig(layers=2, heads=2, d_model=16)
-TASK = EquationsTask(chains=3, steps=2)
+TASK = ri.EquationsTask(chains=3, steps=2)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def by_hand():
     Words are unit vectors in three blocks of the residual stream: the word itself, what stands
     before the `=` of its line, and the answer.
     """
-    task = EquationsTask(chains=3, steps=1, curriculum=False)
+    task = ri.EquationsTask(chains=3, steps=1, curriculum=False)
     n, length = task.d_in, task.n_positions
     width = 3 * n + length
     model = stock_transformer(
@@ -104,6 +103,6 @@ def test_a_model_whose_circuit_is_known_has_it_found():
 
 
 def test_another_vocabulary_is_refused():
-    four = EquationsTask(chains=4, steps=2)
-    with pytest.raises(InputError, match="expected a model with 15 inputs and 15 outputs"):
+    four = ri.EquationsTask(chains=4, steps=2)
+    with pytest.raises(ri.InputError, match="expected a model with 15 inputs and 15 outputs"):
         Scorer(ri.build_model(SMALL, TASK).eval(), four, four.sample(4))

@@ -7,29 +7,27 @@ from collections import Counter
 import jaxtyping
 import pytest
 
-from retrieval_interp.tasks import InputError
+import retrieval_interp as ri
 from retrieval_interp.tasks.sampling import SPLITS
 from retrieval_interp.tasks.words import names as lists
-from retrieval_interp.tasks.words.prompts import (
-    EquationsPrompt,
-    FunctionsPrompt,
-    KingdomsPrompt,
-    LinearPrompt,
-    LivesWithPrompt,
-    RelativesPrompt,
-)
+from retrieval_interp.tasks.words.prompts import LinearPrompt
 from tests import paper_prompts as paper
 
-KINDS = (EquationsPrompt, LivesWithPrompt, KingdomsPrompt, FunctionsPrompt, RelativesPrompt)
-FORMULATIONS = [kind() for kind in KINDS]
+FORMULATIONS = [
+    ri.EquationsPrompt(),
+    ri.LivesWithPrompt(),
+    ri.KingdomsPrompt(),
+    ri.FunctionsPrompt(),
+    ri.RelativesPrompt(),
+]
 OTHERS = [
-    EquationsPrompt(steps=12, chains=7),  # 84 letters
-    EquationsPrompt(steps=1, chains=1),
-    LivesWithPrompt(steps=9, chains=13),  # 117 people
-    KingdomsPrompt(chains=11),
-    FunctionsPrompt(chains=11),  # 33 letters, numbers of two digits
-    RelativesPrompt(chains=12),
-    RelativesPrompt(chains=1),
+    ri.EquationsPrompt(steps=12, chains=7),  # 84 letters
+    ri.EquationsPrompt(steps=1, chains=1),
+    ri.LivesWithPrompt(steps=9, chains=13),  # 117 people
+    ri.KingdomsPrompt(chains=11),
+    ri.FunctionsPrompt(chains=11),  # 33 letters, numbers of two digits
+    ri.RelativesPrompt(chains=12),
+    ri.RelativesPrompt(chains=1),
 ]
 each_formulation = pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
 
@@ -61,15 +59,16 @@ def test_questions_are_printed_as_in_the_paper():
     works = dict(zip(families, ("doctor", "engineer", "teacher", "lawyer")))
     equations = ["splga1", "qnkeb2", "roifc3", "tmjhd0"]
     tables = orders("3201 1320 1032 1023")
-    for question, printed in (
-        (EquationsPrompt().render(equations, orders("1023 1023 1203 1032 1230")), paper.EQUATIONS),
-        (LivesWithPrompt().render(lives, orders("0123 3210 1032 2301 3201")), paper.LIVES_WITH),
-        (KingdomsPrompt().render(kingdoms, orders("0123 1302 1203 3021 3021")), paper.KINGDOMS),
-        (FunctionsPrompt().render(tables, *orders("1023 0231"), (1, 0)), paper.FUNCTIONS),
-        (RelativesPrompt().render(dict(homes), families, rules, works, "Eve"), paper.RELATIVES),
-    ):
-        answers = ", ".join(question.acceptable)
-        assert (question.prompt, question.correct, answers) == printed
+    given = [
+        (equations, orders("1023 1023 1203 1032 1230")),
+        (lives, orders("0123 3210 1032 2301 3201")),
+        (kingdoms, orders("0123 1302 1203 3021 3021")),
+        (tables, *orders("1023 0231"), (1, 0)),
+        (dict(homes), families, rules, works, "Eve"),
+    ]
+    for formulation, arguments, printed in zip(FORMULATIONS, given, paper.PRINTED):
+        question = formulation.render(*arguments)
+        assert (question.prompt, question.correct, ", ".join(question.acceptable)) == printed
 
 
 @each_formulation
@@ -85,26 +84,24 @@ def test_questions_stay_the_same():
     assert hashlib.sha256(repr(questions).encode()).hexdigest().startswith("b2204bb359621230")
 
 
-def test_names_are_distinct_single_words_as_far_as_questions_go():
-    kinds = [kind for kind in vars(lists).values() if isinstance(kind, lists.Names)]
-    for kind in kinds:
+def test_names_are_distinct_single_words():
+    for kind in (lists.PEOPLE, lists.WOMEN, lists.MEN, lists.COUNTRIES):
         names = kind.take(10_000)
         assert len(set(names)) == 10_000 and all(name.isalpha() for name in names)
-    letters = lists.letters(10_000)
-    assert len(set(letters)) == 10_000 and letters[25:28] == ("z", "aa", "ab")
+    assert lists.letters(28)[25:] == ("z", "aa", "ab")
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: EquationsPrompt(steps=0), "equations: expected steps .* at least 1 "),
-        (lambda: KingdomsPrompt(chains=2.0), "kingdoms: expected chains .* found 2.0"),
-        (lambda: RelativesPrompt(13), "at most 12, found 13"),
-        (lambda: EquationsPrompt().sample(-1), "expected an index of at least 0, found -1"),
+        (lambda: ri.EquationsPrompt(steps=0), "equations: expected steps .* at least 1 "),
+        (lambda: ri.KingdomsPrompt(chains=2.0), "kingdoms: expected chains .* found 2.0"),
+        (lambda: ri.RelativesPrompt(13), "at most 12, found 13"),
+        (lambda: ri.EquationsPrompt().sample(-1), "expected an index of at least 0, found -1"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(make, text, without_type_checks):
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(ri.InputError, match=text):
         make()
 
 

@@ -7,27 +7,17 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Head, ablated, score_circuit
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Cut
 from retrieval_interp.circuits.scores.scorer import Scorer
-from retrieval_interp.model import ModelConfig, build_model, word_tokenizer
-from retrieval_interp.tasks import (
-    Batch,
-    ConditionalRetrievalTask,
-    EquationsTask,
-    KHopTask,
-    PromptTask,
-    RepeatedTokensTask,
-    RetrievalTask,
-)
-from retrieval_interp.tasks.words.prompts import EquationsPrompt
+from retrieval_interp.model import ModelConfig, build_model
 
 # Sums in float32 take another order: up to some 30 roundings of 6e-8 at losses of the order of 1.
 ROUNDING = 2e-6
 SIZES = ModelConfig(layers=2, heads=2, d_model=8)
 TASKS = {
-    "retrieval": RetrievalTask(chains=4, steps=2, dim=4),
-    "conditional": ConditionalRetrievalTask(chains=3, dim=2, tables="chains"),
-    "equations": EquationsTask(chains=3, steps=2),
-    "repeated": RepeatedTokensTask(length=4, alphabet=5),
-    "k-hop": KHopTask(hops=2, alphabet=4),
+    "retrieval": ri.RetrievalTask(chains=4, steps=2, dim=4),
+    "conditional": ri.ConditionalRetrievalTask(chains=3, dim=2, tables="chains"),
+    "equations": ri.EquationsTask(chains=3, steps=2),
+    "repeated": ri.RepeatedTokensTask(length=4, alphabet=5),
+    "k-hop": ri.KHopTask(hops=2, alphabet=4),
 }
 LIVING = ["L0.H1 uniform", "L1.H0 shared s0<-s2 s0<-s1", "L1.H1 one-hot s0<-s1"]
 
@@ -58,26 +48,20 @@ def test_names_of_chains_change_no_score(known):
     task, model = known
     batch = task.sample(8, seed=1)
     order = torch.tensor([*range(1, batch.roles.shape[1]), 0])
-    renamed = Batch(batch.inputs, batch.targets[:, order], batch.roles[:, order])
+    renamed = ri.Batch(batch.inputs, batch.targets[:, order], batch.roles[:, order])
     circuit = ri.parse_circuit(LIVING, task)
     scores = [losses(task, model, circuit, each) for each in (batch, renamed)]
     assert (scores[0][1:] - scores[0][0]).abs().max() > 1e-3  # replacing does something
     torch.testing.assert_close(*scores, atol=ROUNDING, rtol=ROUNDING)
-    wrong = Batch(batch.inputs, batch.targets, batch.roles[:, order])
+    wrong = ri.Batch(batch.inputs, batch.targets, batch.roles[:, order])
     assert not torch.allclose(losses(task, model, circuit, wrong), scores[0])
 
 
 @pytest.mark.parametrize("mechanism", [ORIGINAL, Cut()], ids=str)
-@pytest.mark.parametrize("name", [*sorted(TASKS), "prompt"])
+@pytest.mark.parametrize("name", sorted(TASKS))
 def test_heads_left_as_they_are_change_nothing(name, mechanism):
-    if name == "prompt":
-        like = EquationsTask(chains=3, steps=2)
-        prompt = EquationsPrompt(steps=2, chains=3, question="short")
-        task = PromptTask(prompt, word_tokenizer(like.vocabulary, "<s>"))
-        model = build_model(SIZES, like).eval()
-    else:
-        task = TASKS[name]
-        model = build_model(SIZES, task).eval()
+    task = TASKS[name]
+    model = build_model(SIZES, task).eval()
     batch = task.sample(8)
     heads = {Head(layer, head): mechanism for layer in range(2) for head in range(2)}
     circuit = Circuit(heads, len(task.role_names))

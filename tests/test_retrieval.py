@@ -5,14 +5,8 @@ import math
 import pytest
 import torch
 
-from retrieval_interp.tasks import (
-    InputError,
-    RetrievalTask,
-    parse_role,
-    path_letters,
-    role_letters,
-    symbol_letter,
-)
+import retrieval_interp as ri
+from retrieval_interp.tasks import parse_role, path_letters, role_letters, symbol_letter
 from retrieval_interp.tasks.sampling import normals, philox, random_words
 
 
@@ -42,7 +36,7 @@ def test_normals_have_the_moments_and_quantiles_of_a_standard_normal():
 def test_roles_are_read_by_name():
     assert [parse_role(f"s{role}", 7) for role in range(7)] == list(range(7))
     for name in ("s7", "s-1", "s01", "S0", "", "s", "x1", "s1 s2", None, 3):
-        with pytest.raises(InputError, match="expected a role from s0 to s6, found"):
+        with pytest.raises(ri.InputError, match="expected a role from s0 to s6, found"):
             parse_role(name, 7)
 
 
@@ -80,7 +74,7 @@ def reference_sequence(task, symbols, slots):
 @pytest.mark.parametrize("position", ["pair", "token"])
 @pytest.mark.parametrize("curriculum", [True, False])
 def test_layout_equals_a_loop_written_reference(position, curriculum):
-    task = RetrievalTask(3, 6, curriculum, position, base=100.0, steps=4)
+    task = ri.RetrievalTask(3, 6, curriculum, position, base=100.0, steps=4)
     generator = torch.Generator().manual_seed(0)
     symbols = torch.randn(5, 3, 5, 6, generator=generator)
     slots = torch.stack(
@@ -101,7 +95,7 @@ def test_layout_equals_a_loop_written_reference(position, curriculum):
 
 
 def test_shuffles_are_uniform_and_independent_between_steps():
-    batch = RetrievalTask(chains=3, steps=2, dim=2).sample(6000, seed=2)
+    batch = ri.RetrievalTask(chains=3, steps=2, dim=2).sample(6000, seed=2)
     orders = (batch.roles[:, :, 1].argsort() * torch.tensor([9, 3, 1])).sum(1)
     both = orders * 100 + (batch.roles[:, :, 3].argsort() * torch.tensor([9, 3, 1])).sum(1)
     counts = both.unique(return_counts=True)[1]
@@ -110,7 +104,9 @@ def test_shuffles_are_uniform_and_independent_between_steps():
     assert float(((counts - 6000 / 36) ** 2 / (6000 / 36)).sum()) < 66.6
 
 
-@pytest.mark.parametrize("task", [RetrievalTask(), RetrievalTask(dim=8, tokens="unit")], ids=str)
+@pytest.mark.parametrize(
+    "task", [ri.RetrievalTask(), ri.RetrievalTask(dim=8, tokens="unit")], ids=str
+)
 def test_losses_of_known_answers(task):
     batch = task.sample(2000, seed=1)
     answers = torch.zeros(2000, task.n_positions, task.d_out)

@@ -4,14 +4,8 @@ from typing import Any, Literal
 
 import pytest
 
-from retrieval_interp.tasks import (
-    GRAPHS,
-    ConditionalRetrievalTask,
-    InputError,
-    RetrievalGraph,
-    RetrievalTask,
-    TrainingTask,
-)
+import retrieval_interp as ri
+from retrieval_interp.tasks import TrainingTask
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
 
@@ -20,18 +14,18 @@ class Drawing:
     task: TrainingTask
     points: tuple[tuple[int, str], ...] = ()
     color: Literal["red", "blue"] = "red"
-    graph: RetrievalGraph = GRAPHS["triple"]
+    graph: ri.RetrievalGraph = ri.GRAPHS["triple"]
     note: str | None = None
     more: dict[str, Any] | None = None
 
 
 def test_what_is_written_is_read_back():
     points, more = ((1, "a"), (2, "b")), {"y": [1]}
-    full = Drawing(ConditionalRetrievalTask(), points, "blue", GRAPHS["functions"], "x", more)
-    for drawing in (Drawing(RetrievalTask(base=2.5)), full):
+    full = Drawing(ri.ConditionalRetrievalTask(), points, "blue", ri.GRAPHS["functions"], "x", more)
+    for drawing in (Drawing(ri.RetrievalTask(base=2.5)), full):
         text = json.dumps(to_data(drawing))
         assert from_json(Drawing, text, "drawing") == drawing
-    assert from_data(Drawing, {"task": {"base": 2}}, "d").task == RetrievalTask(base=2.0)
+    assert from_data(Drawing, {"task": {"base": 2}}, "d").task == ri.RetrievalTask(base=2.0)
 
 
 @pytest.mark.parametrize(
@@ -52,10 +46,10 @@ def test_what_is_written_is_read_back():
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line_that_says_where(data, text):
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(ri.InputError, match=text):
         from_data(Drawing, data, "d")
 
 
 def test_what_is_not_json_is_refused():
-    with pytest.raises(InputError, match="d: expected JSON, found"):
+    with pytest.raises(ri.InputError, match="d: expected JSON, found"):
         from_json(Drawing, "{", "d")

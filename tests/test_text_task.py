@@ -6,28 +6,16 @@ from itertools import pairwise, product
 import pytest
 import torch
 
-from retrieval_interp.tasks import (
-    IndirectObjectTask,
-    InputError,
-    PromptTask,
-    TemplateTask,
-)
-from retrieval_interp.tasks.words.prompts import (
-    EquationsPrompt,
-    FunctionsPrompt,
-    KingdomsPrompt,
-    LivesWithPrompt,
-    RelativesPrompt,
-)
+import retrieval_interp as ri
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
 from tests import tiny_tokenizers
 
 FORMULATIONS = [
-    EquationsPrompt(steps=3),
-    LivesWithPrompt(steps=2),
-    KingdomsPrompt(),
-    FunctionsPrompt(chains=3),
-    RelativesPrompt(chains=2),
+    ri.EquationsPrompt(steps=3),
+    ri.LivesWithPrompt(steps=2),
+    ri.KingdomsPrompt(),
+    ri.FunctionsPrompt(chains=3),
+    ri.RelativesPrompt(chains=2),
 ]
 TEXTS = [prompt.sample(i, seed=7).prompt for prompt in FORMULATIONS for i in range(30)]
 
@@ -69,20 +57,20 @@ def bpe():
 def giving(tokenizer, **changes):
     roles = ("END", "S2", "S1+1", "S1", "IO")
     arguments = {"templates": GIVING, "fillings": FILLINGS, "answer": "IO", "wrong": "S1"}
-    return TemplateTask(**{**arguments, "roles": roles, "tokenizer": tokenizer, **changes})
+    return ri.TemplateTask(**{**arguments, "roles": roles, "tokenizer": tokenizer, **changes})
 
 
 def tokens_of(task, question):
     """A question's tokens, or why it has none."""
     try:
         return task.tokens(question)
-    except InputError as error:
+    except ri.InputError as error:
         return str(error)
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
 def test_roles_are_at_the_last_token_of_their_symbols(rough, formulation):
-    task = PromptTask(formulation, byte_pairs() if formulation.name == "kingdoms" else rough)
+    task = ri.PromptTask(formulation, byte_pairs() if formulation.name == "kingdoms" else rough)
     questions, tokens = task.usable(10, seed=1)
     several = sum(map(tiny_tokenizers.check_tokens, [task] * 10, questions, tokens))
     assert several > 0 or formulation.name != "lives-with"
@@ -116,7 +104,7 @@ def random_outputs(task, batch):
 
 
 def test_padding_changes_nothing(rough):
-    task = PromptTask(LivesWithPrompt(steps=2), rough)
+    task = ri.PromptTask(ri.LivesWithPrompt(steps=2), rough)
     batch, (_, tokens) = task.sample(12), task.usable(12)
     assert len({len(made.prompt) for made in tokens}) > 1
     outputs = random_outputs(task, batch)
@@ -131,14 +119,14 @@ def test_padding_changes_nothing(rough):
 @pytest.mark.parametrize("kind", ["single digits", "llama", "words"])
 def test_what_all_answers_share_belongs_to_the_prompt(kind):
     """Such as the space before a digit; the scored tokens are those in which answers differ."""
-    prompt = EquationsPrompt(steps=3)
+    prompt = ri.EquationsPrompt(steps=3)
     texts = [*TEXTS, "0 1 2 3"]
     tokenizer = {
         "single digits": lambda: tiny_tokenizers.byte_pairs(texts, single_digits=True),
         "llama": lambda: tiny_tokenizers.like_llama(texts),
         "words": lambda: tiny_tokenizers.whole_words([*texts, prompt.sample(0).prompt]),
     }[kind]()
-    task = PromptTask(prompt, tokenizer)
+    task = ri.PromptTask(prompt, tokenizer)
     (question,), (tokens,) = task.usable(1)
     read = tokenizer.convert_ids_to_tokens(tokens.prompt)
     assert read[-1] == {"single digits": "Ġ", "llama": "▁", "words": "words."}[kind]
@@ -152,7 +140,7 @@ def test_what_all_answers_share_belongs_to_the_prompt(kind):
 
 
 def test_losses_accuracy_and_logit_differences():
-    task = PromptTask(LivesWithPrompt(steps=2), byte_pairs())
+    task = ri.PromptTask(ri.LivesWithPrompt(steps=2), byte_pairs())
     batch = task.sample(16)
     outputs = random_outputs(task, batch)
     losses, right, difference = [], [], []
@@ -183,14 +171,14 @@ def test_what_is_left_out_is_said(bpe):
 
 
 def test_answers_that_begin_alike_are_refused():
-    task = PromptTask(EquationsPrompt(1, 12, "short"), byte_pairs(300))
+    task = ri.PromptTask(ri.EquationsPrompt(1, 12, "short"), byte_pairs(300))
     text = "20 of 20 examples unusable .*the answers '1' and '10' begin with one token"
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(ri.InputError, match=text):
         task.sample(3)
 
 
 def test_all_other_words_are_wrong_by_default(bpe):
-    task = TemplateTask(["The capital of {country} is"], CAPITALS, "capital", tokenizer=bpe)
+    task = ri.TemplateTask(["The capital of {country} is"], CAPITALS, "capital", tokenizer=bpe)
     question = task.question(0)
     assert question.acceptable == ("Lima", "Paris", "Rome") and task.n_answers == 3
     assert {"country": question.prompt.split()[3], "capital": question.correct} in CAPITALS
@@ -232,7 +220,7 @@ def test_splits_share_no_prompt_where_there_are_many(bpe):
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_checks):
-    with pytest.raises(InputError, match=text) as refused:
+    with pytest.raises(ri.InputError, match=text) as refused:
         giving(**{"tokenizer": bpe, **changes})
     assert "\n" not in str(refused.value)
 
@@ -241,7 +229,7 @@ def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_
 def test_indirect_objects(kind):
     names = NAMES[:30]
     texts = [t.format(IO=a, S1=b, S2=b) for t in TEMPLATES for a, b in pairwise(names)]
-    task = IndirectObjectTask(kind(texts, 2000))
+    task = ri.IndirectObjectTask(kind(texts, 2000))
     assert set(names[1:-1]) <= set(task.names) < set(NAMES)
     batch = task.sample(64)
     end, s2, after, s1, io = batch.roles[:, 0].T

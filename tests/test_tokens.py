@@ -8,22 +8,20 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.tasks import EquationsTask, KHopTask, RepeatedTokensTask
 from retrieval_interp.tasks.structured import from_data
-from retrieval_interp.tasks.words.prompts import EquationsPrompt
 
 EQUATIONS = [
-    EquationsTask(),
-    EquationsTask(curriculum=False),
-    EquationsTask(3, 4),
-    EquationsTask(2, 1),
+    ri.EquationsTask(),
+    ri.EquationsTask(curriculum=False),
+    ri.EquationsTask(3, 4),
+    ri.EquationsTask(2, 1),
 ]
 MATCHING = [
-    RepeatedTokensTask(),
-    RepeatedTokensTask(length=5, alphabet=5, rotate=False),
-    KHopTask(),
-    KHopTask(hops=1, alphabet=3),
-    KHopTask(hops=4, alphabet=5, curriculum=False),
+    ri.RepeatedTokensTask(),
+    ri.RepeatedTokensTask(length=5, alphabet=5, rotate=False),
+    ri.KHopTask(),
+    ri.KHopTask(hops=1, alphabet=3),
+    ri.KHopTask(hops=4, alphabet=5, curriculum=False),
 ]
 each_task = pytest.mark.parametrize("task", [*EQUATIONS, *MATCHING], ids=str)
 
@@ -37,9 +35,9 @@ def solve_by_matching(task, tokens):
     size = task.candidates
     for place in range(1, len(tokens)):
         roles, earlier = [place], tokens.index(tokens[place])
-        if isinstance(task, RepeatedTokensTask) and earlier < task.length < place:
+        if isinstance(task, ri.RepeatedTokensTask) and earlier < task.length < place:
             roles += [earlier, earlier + 1]
-        elif isinstance(task, KHopTask) and place >= len(tokens) - size:
+        elif isinstance(task, ri.KHopTask) and place >= len(tokens) - size:
             for _ in range(task.hops):
                 following = find(tokens, roles[-1])
                 roles += [following - 1, following]
@@ -67,7 +65,7 @@ def solve_equations(task, tokens):
 
 def solve(task, tokens):
     """Of every chain: its roles, and of all that is asked the logits and which of them is right."""
-    solver = solve_equations if isinstance(task, EquationsTask) else solve_by_matching
+    solver = solve_equations if isinstance(task, ri.EquationsTask) else solve_by_matching
     return list(solver(task, tokens))
 
 
@@ -112,7 +110,7 @@ def test_losses_equal_a_loop(task):
 @pytest.mark.parametrize("task", MATCHING, ids=str)
 def test_sequences_are_as_documented(task):
     for tokens in task.sample(200, seed=1).inputs[:, 1:].tolist():
-        if isinstance(task, RepeatedTokensTask):
+        if isinstance(task, ri.RepeatedTokensTask):
             first, second = tokens[: task.length], tokens[task.length :]
             turn = first.index(second[0])
             assert second == first[turn:] + first[:turn] and len(set(first)) == task.length
@@ -126,7 +124,7 @@ def test_sequences_are_as_documented(task):
 @pytest.mark.parametrize("task", EQUATIONS, ids=str)
 def test_documents_are_those_of_the_prompt(task):
     """The text up to the first `?` equals what the formulation renders; more questions follow."""
-    prompt = EquationsPrompt(task.steps, task.chains, question="short")
+    prompt = ri.EquationsPrompt(task.steps, task.chains, question="short")
     batch = task.sample(20, seed=3)
     for example, roles in enumerate(batch.roles.tolist()):
         words = task.position_labels(batch, example)
