@@ -91,20 +91,6 @@ def test_names_are_distinct_single_words():
     assert lists.letters(28)[25:] == ("z", "aa", "ab")
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: ri.EquationsPrompt(steps=0), "equations: expected steps .* at least 1 "),
-        (lambda: ri.KingdomsPrompt(chains=2.0), "kingdoms: expected chains .* found 2.0"),
-        (lambda: ri.RelativesPrompt(13), "at most 12, found 13"),
-        (lambda: ri.EquationsPrompt().sample(-1), "expected an index of at least 0, found -1"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(make, text, without_type_checks):
-    with pytest.raises(ri.InputError, match=text):
-        make()
-
-
 # What leads to the answer, for an independent solver: regular expressions, in which <role+ending>
 # stands for a symbol. Those of a line are numbered from pair 1 on.
 NUMBER = r"What is the value of {}\? Say directly only the numeric value, without any other words\."
