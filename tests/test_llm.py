@@ -101,7 +101,6 @@ def test_a_model_that_is_right_is_asked_once(tmp_path):
     assert log.status == "success" and log.metadata == {"formulation": "lives-with"}
     assert metrics(log)["accuracy"] == 1 and attempts(log) == [1] * 5 and len(sent) == 5
     assert {config.temperature for _, config in sent} == {1.0}
-    assert ask(task, right, tmp_path, temperature=0.3)[1][0][1].temperature == 0.3
 
 
 def test_a_model_is_asked_afresh_until_an_acceptable_answer_comes(tmp_path, monkeypatch):

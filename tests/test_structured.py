@@ -42,7 +42,6 @@ def test_what_is_written_is_read_back():
         ({"task": {}, "color": "green"}, "d: color: expected 'red' or 'blue', found 'green'"),
         ({"task": {}, "graph": "a <- a"}, "d: graph: graph: expected"),
         ({"task": {}, "graph": 3}, "d: graph: expected text, found 3"),
-        ({"task": {}, "note": 1}, "d: note: expected text, found 1"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line_that_says_where(data, text):
