@@ -244,7 +244,6 @@ def test_roles_are_the_query_read_at_its_end_then_each_statement():
         ("a; x <- b", "found 'x <- b'"),
         ("a; 2 <- a", "found '2 <- a'"),
         ("a; x <- a; x <- a", "found 'x <- a'"),
-        ("a; x <- a, a", "found 'x <- a, a'"),
         ("x <- a; a", "keys of different earlier nodes, found 'x <- a'"),
         ("a; x <- a; y <- a", "all nodes but the last, the answer, .* found 'x <- a'"),
         ("a; x <- a; b", "found 'x <- a'"),

@@ -82,7 +82,6 @@ WRONG = [
     (changing("roles", lambda x: x[..., :2]), "expected the task's 3 roles"),
     (changing("roles", lambda x: x * 0 + 99), "0 to 12, or -1 where absent, found 99 to 99"),
     (like(role_names=("query", "key", "the value")), "found 'the value' for s2"),
-    (like(role_names=("query", "s0", "value")), "found 's0' for s1"),
     (like(role_labels=("one",)), "expected a label and a symbol for each of 3 roles"),
     (changing("attention_mask", lambda _: [[1] * 13] * 8), "attention_mask of shape [8, 13], True"),
 ]

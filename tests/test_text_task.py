@@ -203,7 +203,6 @@ def test_splits_share_no_prompt_where_there_are_many(bpe):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"templates": []}, "templates: expected a list of texts"),
         ({"templates": ["{IO} saw {S1}, who saw"]}, r"roles: expected one of .* found 'S2'"),
         ({"templates": ["{IO} and {S1}, {S2}, {IO} to"]}, "different marks"),
         ({"templates": ["{IO} and {S1} and {X}, {S2} to"]}, "templates: .* found 'X'"),
