@@ -101,9 +101,8 @@ def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
         ]
 
     def roles_of(chain: int) -> tuple[int, ...]:
-        *earlier, last = range(begins[0] + chain * len(graph.query), len(elements))[
-            : len(graph.query)
-        ]
+        query = begins[0] + chain * len(graph.query)
+        *earlier, last = range(query, query + len(graph.query))
         places = [last, *earlier]
         for node, begin in zip(graph.retrieved, begins[1:]):
             width = len(graph.keys[node]) + 1

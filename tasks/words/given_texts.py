@@ -185,11 +185,8 @@ class PairsTask(AnswerTask):
     def _tokens(self, pair: Pair) -> tuple[Tokens, list[int]]:
         """A prompt, without roles, and the tokens of its counterfactual."""
         words, n_right = [*pair.answers, *pair.wrong_answers], len(pair.answers)
-        made = [
-            answer_tokens(self.tokenizer, text, words or [""])
-            for text in (pair.clean, pair.corrupt)
-        ]
-        (clean, answers, _), (corrupt, _, _) = made
+        clean, answers, _ = answer_tokens(self.tokenizer, pair.clean, words or [""])
+        corrupt, _, _ = answer_tokens(self.tokenizer, pair.corrupt, words or [""])
         right, wrong = answers[:n_right], answers[n_right:]
         if not (right and wrong) or set(right) & set(wrong):
             both = f"{', '.join(pair.answers)} and {', '.join(pair.wrong_answers)}"
