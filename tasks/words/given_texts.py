@@ -33,6 +33,7 @@ from retrieval_interp.tasks.words.text_task import (
 
 T = TypeVar("T")
 _NOT_ASKED = -100  # as target
+_TAKEN = re.compile("token|END|s[0-9]+")  # names of other roles
 
 
 def given(items: Sequence[T], n: int, split: Split, start: int) -> Sequence[T]:
@@ -212,7 +213,7 @@ class PairsTask(AnswerTask):
         words = [self.tokenizer.decode([*text]) if len(text) == 1 else "" for text in texts]
         plain = [re.sub(r"\W", "_", word.strip()).strip("_") or "token" for word in words]
         own = [
-            f"{word}@{at}" if plain.count(word) > 1 or re.fullmatch("token|s[0-9]+", word) else word
+            word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{at}"
             for word, at in zip(plain, self._places)
         ]
         self.role_names = (*own[:-1], END)
