@@ -42,7 +42,7 @@ from retrieval_interp.circuits.scores.scorer import (
     no_progress,
 )
 from retrieval_interp.tasks import Batch, InputError, Task
-from retrieval_interp.tasks.words.next_token_task import NextTokenTask
+from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
 _OFFSETS = (1, 2, 3, 4)  # of `offset` rules
 _PATHS = 0.25  # mean attention of the paths that are tried where positions have roles

@@ -18,7 +18,7 @@ import torch
 from retrieval_interp.tasks.sampling import random_words
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.training_task import BEGIN, TokenTask, check_size
-from retrieval_interp.tasks.words.prompts.prompt import letters
+from retrieval_interp.tasks.words.names import letters
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 if (Path(__file__).parent / "tasks").is_file():  # a checkout without symbolic links
     __path__.append(str(Path(__file__).parent.parent))
 
-from retrieval_interp.tasks.lazy_names import lazy_names
+from retrieval_interp.tasks import lazy_names
 from retrieval_interp.views.page import register_displays
 
 __getattr__, __all__ = lazy_names(__name__, __file__)

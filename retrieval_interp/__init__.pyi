@@ -63,8 +63,8 @@ from retrieval_interp.tasks import RetrievalGraph as RetrievalGraph
 from retrieval_interp.tasks import RetrievalTask as RetrievalTask
 from retrieval_interp.tasks import Task as Task
 from retrieval_interp.tasks import TemplateTask as TemplateTask
-from retrieval_interp.tasks.words.pairs_task import Pair as Pair
-from retrieval_interp.tasks.words.pairs_task import PairsTask as PairsTask
+from retrieval_interp.tasks.words.given_texts import Pair as Pair
+from retrieval_interp.tasks.words.given_texts import PairsTask as PairsTask
 from retrieval_interp.tasks.words.prompts import EquationsPrompt as EquationsPrompt
 from retrieval_interp.tasks.words.prompts import FunctionsPrompt as FunctionsPrompt
 from retrieval_interp.tasks.words.prompts import KingdomsPrompt as KingdomsPrompt

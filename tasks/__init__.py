@@ -1,16 +1,34 @@
 """The tasks: generators of inputs, targets and roles, and the losses of answers.
 
 All are forms of the retrieval problem of https://arxiv.org/abs/2411.12118, section 3. Names are
-imported on first use; `__init__.pyi` lists them.
+imported on first use, so that commands start without torch; `__init__.pyi` lists them.
 """
 
+import ast
 import os
-
-from retrieval_interp.tasks.lazy_names import lazy_names
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 # OpenMP's threads spin while they wait, which slows every process that shares the cores. OpenMP
 # reads this once, when PyTorch is loaded, and every package here imports this one before PyTorch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
+    """The `__getattr__` and `__all__` of a package with names in `__init__.pyi` (PEP 562)."""
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    homes = {name.name: node.module or "" for node in imports for name in node.names}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name]), name)
+
+    return get, sorted(homes)
+
 
 __getattr__, __all__ = lazy_names(__name__, __file__)
 

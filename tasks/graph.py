@@ -48,32 +48,40 @@ class Role(NamedTuple):
 class RetrievalGraph:
     """A directed acyclic graph of retrieval steps, such as `RetrievalGraph.parse("a; x <- a")`.
 
-    Its nodes are sorted so that keys come first, otherwise in the order given. The last one with a
-    key is the answer, and everything else leads to it.
+    Nodes come after those of their keys. The last one is the answer, and all others lead to it.
     """
 
     nodes: tuple[Node, ...]
 
     def __post_init__(self) -> None:
-        nodes = _keys_first([Node(name, tuple(key)) for name, key in self.nodes])
-        object.__setattr__(self, "nodes", nodes)
-        used = {name for node in nodes for name in node.key}
-        unused = [node for node in nodes if node.name not in used]
-        if not used or len(unused) > 1:
+        known: set[str] = set()
+        for name, key in self.nodes:
+            if (
+                not re.fullmatch(r"[A-Za-z_]\w{0,19}", name, re.ASCII)
+                or name in known
+                or not known.issuperset(key)
+                or len(set(key)) < len(key)
+            ):
+                raise InputError(
+                    "graph: expected different names of at most 20 letters, digits and _, and keys "
+                    f"of different earlier nodes, found '{Node(name, key)!s:.60}'"
+                )
+            known.add(name)
+        used = {name for node in self.nodes for name in node.key}
+        unused = [str(node) for node in self.nodes[:-1] if node.name not in used]
+        if not used or unused or not self.nodes[-1].key:
             raise InputError(
-                "graph: expected one node, the answer, that is in no key of another, found "
-                f"'{'; '.join(map(str, unused)):.60}'; use the others or leave them out"
+                "graph: expected all nodes but the last, the answer, to be in a key of another, "
+                f"found '{'; '.join(unused):.60}'; use them or leave them out"
             )
 
     @classmethod
     def parse(cls, text: str) -> "RetrievalGraph":
-        """Read a graph as it is written (`a; x <- a`), or by name (`triple`, `path-3`)."""
-        text = _NAMED.get(text.strip(), text.strip())
-        if path := re.fullmatch(r"path-([0-9]{1,5})", text):
-            return path_graph(int(path[1]))
+        """Read a graph as it is written (`a; x <- a`), or by name (`triple`)."""
+        text = _NAMED.get(text.strip(), text)
         if "<-" not in text:
             raise InputError(
-                f"graph: expected one of {', '.join(_NAMED)}, path-<steps>, or nodes such as "
+                f"graph: expected one of {', '.join(_NAMED)}, or nodes such as "
                 f"'a; x <- a; y <- a; z <- x, y', found {text!r:.60}"
             )
         parts = [part.replace(" ", "").partition("<-") for part in text.split(";")]
@@ -118,36 +126,8 @@ class RetrievalGraph:
         return f"{self.nodes[node].name} of {','.join(value.key)}->{value.name}"
 
 
-def _keys_first(nodes: list[Node]) -> tuple[Node, ...]:
-    """Check each node, and sort them so that each follows its key."""
-    names = [node.name for node in nodes]
-    known = ", ".join(sorted(names))
-    for node in nodes:
-        if (
-            not re.fullmatch(r"[A-Za-z_]\w{0,19}", node.name, re.ASCII)
-            or names.count(node.name) > 1
-            or not set(node.key) <= set(names)
-            or len(set(node.key)) < len(node.key)
-        ):
-            raise InputError(
-                "graph: expected different names of at most 20 letters, digits and _, and keys of "
-                f"different nodes ({known:.60}), found '{node!s:.60}'"
-            )
-    ordered: dict[str, Node] = {}
-    while len(ordered) < len(nodes):
-        left = [node for node in nodes if node.name not in ordered]
-        ready = next((node for node in left if ordered.keys() >= set(node.key)), None)
-        if ready is None:
-            cycle = ", ".join(node.name for node in left)
-            raise InputError(f"graph: expected no cycle, found one among {cycle:.200}")
-        ordered[ready.name] = ready
-    return tuple(ordered.values())
-
-
 def path_graph(steps: int) -> RetrievalGraph:
     """The graph of the plain retrieval problem: A; B <- A; C <- B; and so on."""
-    if steps < 1:
-        raise InputError(f"graph: expected a path of at least 1 step, found {steps}")
     names = [symbol_letter(step) for step in range(steps + 1)]
     values = [Node(name, (key,)) for key, name in itertools.pairwise(names)]
     return RetrievalGraph((Node(names[0]), *values))

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.graph import GRAPHS, RetrievalGraph, path_graph
-from retrieval_interp.tasks.roles import role_name
 from retrieval_interp.tasks.sampling import Position, normals, random_words, rotary_encoding
 from retrieval_interp.tasks.structured import number
 from retrieval_interp.tasks.task import Batch, Outputs
-from retrieval_interp.tasks.training_task import TrainingTask, counted, curriculum_text
+from retrieval_interp.tasks.training_task import TrainingTask, check_size, counted
 
 Tables = Literal["full", "chains"]
+Tokens = Literal["gaussian", "unit"]
 _MANY = 10**12  # a cap on counts, which grow exponentially with nested keys
 
 
@@ -50,14 +50,13 @@ class Arrangement:
     roles: tuple[tuple[int, ...], ...]  # the element of every role, [chain][role]
 
 
-def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> tuple[int, ...]:
+def candidate_counts(graph: RetrievalGraph, chains: int, tables: Tables) -> list[int]:
     """The number of candidates of each node, capped at 10^12."""
     counts: list[int] = []
     for key in graph.keys:
-        # The product over an empty key would be 1.
-        count = math.prod(counts[p] for p in key) if key and tables == "full" else chains
-        counts.append(min(count, _MANY))
-    return tuple(counts)
+        full = math.prod(counts[parent] for parent in key)
+        counts.append(min(full, _MANY) if key and tables == "full" else chains)
+    return counts
 
 
 def sequence_length(graph: RetrievalGraph, chains: int, tables: Tables) -> int:
@@ -69,81 +68,78 @@ def sequence_length(graph: RetrievalGraph, chains: int, tables: Tables) -> int:
 
 def arrange(graph: RetrievalGraph, chains: int, tables: Tables) -> Arrangement:
     """Lay out the sequences of a graph, for a number of interleaved chains."""
-    counts = candidate_counts(graph, chains, tables)
-    keys: list[list[tuple[int, ...]]] = []  # [node][line]: the candidates in its key
+    lines: list[list[tuple[int, ...]]] = []  # [node][candidate]: the candidates in its key
     own: list[list[int]] = []  # [node][chain]: the chain's candidate
-    for key in graph.keys:
+    symbols: list[list[int]] = []  # [node][candidate]
+    n_nodes, counts = len(graph.nodes), candidate_counts(graph, chains, tables)
+    new = itertools.count(chains * n_nodes)
+    for node, key in enumerate(graph.keys):
         chosen = [tuple(own[parent][chain] for parent in key) for chain in range(chains)]
         every = itertools.product(*(range(counts[parent]) for parent in key))
-        keys.append(list(every) if key and tables == "full" else chosen)
-        place = {line: number for number, line in enumerate(keys[-1])}
+        lines.append(list(every) if key and tables == "full" else chosen)
+        place = {line: candidate for candidate, line in enumerate(lines[node])}
         own.append([place[line] for line in chosen] if key else list(range(chains)))
-
-    new = itertools.count(chains * len(graph.nodes))
-    symbols: list[list[int]] = []  # [node][candidate]
-    for node, count in enumerate(counts):
-        of_chains = {own[node][chain]: chain * len(graph.nodes) + node for chain in range(chains)}
-        symbols.append([of_chains[i] if i in of_chains else next(new) for i in range(count)])
+        of_chain = {own[node][chain]: chain * n_nodes + node for chain in range(chains)}
+        symbols.append([of_chain[i] if i in of_chain else next(new) for i in range(counts[node])])
 
     ends = itertools.accumulate((counts[node] for node in graph.retrieved), initial=0)
     spans = [range(first, end) for first, end in itertools.pairwise(ends)]
+    sections = [
+        ((*graph.keys[node], node), span.start, [(*line, i) for i, line in enumerate(lines[node])])
+        for node, span in reversed(list(zip(graph.retrieved, spans)))
+    ]
+    queries = [(chain,) * len(graph.query) for chain in range(chains)]
+    sections.append((graph.query, spans[-1].stop, queries))
     elements: list[Element] = []
-    places: list[list[list[int]]] = []  # [table][line]: its elements; queries first
+    begins: list[int] = []  # of every section
+    for members, first, rows in sections:
+        begins.insert(0, len(elements))
+        elements += [
+            Element(symbols[node][candidate], node, first + line, begins[0] + at, len(members))
+            for line, row in enumerate(rows)
+            for at, (node, candidate) in enumerate(zip(members, row))
+        ]
 
-    def add(members: tuple[int, ...], first_line: int, rows: list[tuple[int, ...]]) -> None:
-        start, width = len(elements), len(members)
-        for line, row in enumerate(rows, first_line):
-            for offset, (node, candidate) in enumerate(zip(members, row)):
-                symbol = symbols[node][candidate]
-                elements.append(Element(symbol, node, line, start + offset, width))
-        places.insert(0, [[start + width * i + j for j in range(width)] for i in range(len(rows))])
+    def roles_of(chain: int) -> tuple[int, ...]:
+        query = begins[0] + chain * len(graph.query)
+        *earlier, last = range(query, query + len(graph.query))
+        places = [last, *earlier]
+        for node, begin in zip(graph.retrieved, begins[1:]):
+            width = len(graph.keys[node]) + 1
+            begin += width * own[node][chain]
+            places += range(begin, begin + width)
+        return tuple(places)
 
-    for node, span in reversed(list(zip(graph.retrieved, spans))):
-        rows = [(*line, number) for number, line in enumerate(keys[node])]
-        add((*graph.keys[node], node), span.start, rows)
-    add(graph.query, spans[-1].stop, [(chain,) * len(graph.query) for chain in range(chains)])
-
-    def of_chain(chain: int) -> tuple[int, ...]:
-        *earlier, last = places[0][chain]
-        lines = [places[1 + i][own[node][chain]] for i, node in enumerate(graph.retrieved)]
-        return (last, *earlier, *itertools.chain(*lines))
-
-    roles = tuple(of_chain(chain) for chain in range(chains))
+    roles = tuple(roles_of(chain) for chain in range(chains))
     return Arrangement(sum(counts), tuple(spans), tuple(elements), roles)
 
 
-Tokens = Literal["gaussian", "unit"]
-MAX_NUMBERS = 100_000  # positions per sequence times dim
+@dataclass(frozen=True)
+class _Symbols:
+    chains: int = number(4, least=1)  # number of chains, N
+    dim: int = number(4, least=2)  # dimensions of a symbol, K; even, for cosine-sine pairs
+    curriculum: bool = True  # ask for everything retrieved (implicit curriculum) or the last only
+    position: Position = "pair"  # one encoding per pair (equation 1) or per token
+    base: float = 10_000.0  # of the rotary frequencies
+    # As drawn, as in the paper, or scaled to length 1, which makes matching exact.
+    tokens: Tokens = "gaussian"
 
 
-class VectorTask(TrainingTask):
+class VectorTask(_Symbols, TrainingTask):
     """Retrieval in vectors along a graph; the attributes are those of the subclasses."""
 
-    chains: int
     graph: RetrievalGraph
-    dim: int
-    curriculum: bool
-    position: Position
-    base: float
-    tokens: Tokens
-    tables: Tables
+    tables: Tables = "chains"
     plateau: float
     asked_nodes: tuple[int, ...]  # the nodes of the graph that a query asks for
 
     loss_name: ClassVar[str] = "MSE"
     answer_roles = (0,)
 
-    def check(self, n_positions: int) -> None:
+    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         if self.dim % 2 or not self.base > 1:
             found = f"{self.dim} and {self.base}"
             raise InputError(f"task: expected an even dim and a base above 1, found {found}")
-        if n_positions * self.dim > MAX_NUMBERS:
-            raise InputError(
-                f"task: expected at most {MAX_NUMBERS // self.dim} positions in {self.dim} "
-                f"dimensions, found {n_positions}; use a smaller task"
-            )
-
-    def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         graph: RetrievalGraph = facts["graph"]
         names = [node.name for node in graph.nodes]
         nodes = graph.retrieved if self.curriculum else graph.retrieved[-1:]
@@ -164,10 +160,6 @@ class VectorTask(TrainingTask):
             "steps_between": tuple((name_of[key], name_of[node]) for key, node in pairs),
             "loss_scale": scale,
             "plateau": plateau,
-            "loss_meaning": f"{self.loss_name} is the mean over all asked components: 0 is perfect,"
-            f" {plateau:.2g} the plateau before anything is learned, {scale:.2g} answering zeros; "
-            "+- is the standard error over examples",
-            "role_names": tuple(map(role_name, range(len(graph.roles)))),
             "role_labels": tuple(map(graph.role_label, range(len(graph.roles)))),
             "role_symbols": (f"{symbols[0]}?", *symbols[1:]),
             "position_note": f"{names[graph.retrieved[0]]}2 is the symbol "
@@ -181,15 +173,11 @@ class VectorTask(TrainingTask):
 
     def position_labels(self, batch: Batch, example: int) -> list[str]:
         """Name and chain of every symbol: `B2`, or `A2?` for a query."""
-        tokens = [tuple(token) for token in batch.inputs[example, :, : self.dim].tolist()]
-        chains = batch.roles[example].tolist()
-        owner = {tokens[place]: chain for chain, roles in enumerate(chains, 1) for place in roles}
-        labels = [
-            f"{self.graph.nodes[element.node].name}{owner.get(token, '')}"
-            for element, token in zip(self._arrangement.elements, tokens)
-        ]
-        for roles in chains:
-            labels[roles[0]] += "?"
+        nodes, elements = self.graph.nodes, self._arrangement.elements
+        labels = [nodes[element.node].name for element in elements]
+        for chain, roles in enumerate(batch.roles[example].tolist(), start=1):
+            for role, place in enumerate(roles):
+                labels[place] += f"{chain}" if role else f"{chain}?"
         return labels
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
@@ -215,7 +203,10 @@ class VectorTask(TrainingTask):
         positions = start + width * torch.cat([places, chain], dim=-1)[:, line]  # [batch element]
         tokens = symbols.new_empty(batch, self.n_positions, self.dim)
         tokens.scatter_(1, positions[:, :, None].expand(-1, -1, self.dim), symbols[:, symbol])
-        encoding = self._encoding(device).to(symbols.dtype)
+        counts = torch.arange(self.n_positions, device=device)
+        if self.position == "pair":
+            counts[1:] = (line[1:] != line[:-1]).cumsum(0)
+        encoding = rotary_encoding(self.n_positions, self.dim, self.base).to(symbols)[counts]
         own = symbols[:, : self.chains * len(self.graph.nodes)].unflatten(1, (self.chains, -1))
         return Batch(
             inputs=torch.cat([tokens, encoding.expand(batch, -1, -1)], dim=-1),
@@ -223,27 +214,10 @@ class VectorTask(TrainingTask):
             roles=positions[:, torch.tensor(self._arrangement.roles, device=device)],
         )
 
-    def _encoding(self, device: torch.device) -> Float[Tensor, "pos dim"]:
-        places = torch.arange(self.n_positions)
-        if self.position == "pair":
-            lines = torch.tensor([element.line for element in self._arrangement.elements])
-            places[1:] = (lines[1:] != lines[:-1]).cumsum(0)
-        return rotary_encoding(self.n_positions, self.dim, self.base)[places].to(device)
-
-    def predictions(self, outputs: Outputs) -> Float[Tensor, "..."]:
-        """The outputs at role s0 of every chain, of those at all positions or of these only."""
-        if outputs.shape[1] == self.chains:
-            return outputs
-        width = len(self.graph.query)
-        return outputs[:, -self.chains * width :][:, width - 1 :: width]
-
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch target"]:
         """Mean squared error of each example and asked symbol."""
-        error: Tensor = (self.predictions(outputs) - batch.targets).square()
-        return error.unflatten(-1, (self.n_targets, self.dim)).mean(dim=(1, 3))  # type: ignore[no-any-return]
-
-    def loss(self, outputs: Outputs, batch: Batch) -> Float[Tensor, ""]:
-        return (self.predictions(outputs) - batch.targets).square().mean()
+        error: Tensor = (self.answers(outputs, batch)[:, :, 0] - batch.targets).square()
+        return error.unflatten(-1, (len(self.asked), self.dim)).mean(dim=(1, 3))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -251,88 +225,49 @@ class RetrievalTask(VectorTask):
     """Chains of vectors, followed for `steps` induction steps each.
 
     A chain has the symbols x_0..x_D; pair d is (x_{d-1}, x_d). A sequence has T = N (2D + 1)
-    positions. Its loss is the mean squared error over queries, asked symbols and their components;
-    with Gaussian symbols an answer of zeros scores 1, and the mean of all candidates 1 - 1/N.
-
-    Attributes:
-        chains: number of chains, N.
-        steps: induction steps per chain, D.
-        dim: dimensions of a symbol, K; even, since encodings are cosine-sine pairs.
-        curriculum: ask for all of x_1..x_D (implicit curriculum) or for x_D only.
-        position: one encoding per `pair` (equation 1) or per `token`.
-        base: base of the rotary frequencies.
-        tokens: symbols as drawn (`gaussian`, as in the paper) or scaled to length 1 (`unit`), which
-            makes matching by inner product exact.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> task = ri.RetrievalTask(chains=4, steps=3, dim=4, base=100.0)
-        >>> batch = task.sample(8, seed=0, split="test")
-        >>> batch.inputs.shape, batch.targets.shape  # batch, position, 2K; batch, query, D * K
-        (torch.Size([8, 28, 8]), torch.Size([8, 4, 12]))
-        >>> task.role_labels[2], task.plateau
-        ('B of A->B', 0.75)
+    positions. With Gaussian symbols an answer of zeros scores 1, the mean of all candidates
+    1 - 1/N.
     """
 
-    chains: int = number(4, least=1)
-    steps: int = number(3, least=1)
-    dim: int = number(4, least=2)
-    curriculum: bool = True
-    position: Position = "pair"
-    base: float = 10_000.0
-    tokens: Tokens = "gaussian"
+    steps: int = number(3, least=1)  # induction steps per chain, D
 
     name: ClassVar[str] = "retrieval"
-    tables = "chains"
 
     def facts(self) -> dict[str, Any]:
         n_positions = self.chains * (2 * self.steps + 1)
-        self.check(n_positions)
+        check_size(n_positions, 2 * self.dim)
         first = 1 if self.curriculum else self.steps
         return {
             "n_positions": n_positions,
             "graph": path_graph(self.steps),
             "asked": tuple(f"x_{step}" for step in range(first, self.steps + 1)),
             "description": f"retrieval with {counted(self.chains, 'chain')} of "
-            f"{counted(self.steps, 'step')} in {self.dim} dimensions, "
-            f"{curriculum_text(self.curriculum)}",
+            f"{counted(self.steps, 'step')} in {self.dim} dimensions, {self.curriculum_text}",
         }
 
 
 @dataclass(frozen=True)
 class ConditionalRetrievalTask(VectorTask):
-    """Chains of vectors whose steps depend on one another as a graph.
+    """Chains of vectors whose steps depend on one another as a graph (section 3.1; F4 and F5).
 
-    Conditional retrieval (section 3.1; F4 and F5). On a path the examples equal those of
-    `RetrievalTask`. A query with several symbols takes several tokens. With `chains` tables any
-    part of a key finds its statement. With `full` tables, which have N^2 statements for a key of
-    two, one part matches N of them.
-
-    Attributes:
-        chains, dim, curriculum, position, base, tokens: as in `RetrievalTask`.
-        graph: what each step depends on, such as `GRAPHS["triple"]`, the paper's example.
-        tables: a statement for every combination of key values (`full`, as in the paper's prompts),
-            or only the chains' own statements (`chains`).
+    On a path the examples equal those of `RetrievalTask`. A query with several symbols takes
+    several tokens.
     """
 
-    chains: int = number(4, least=1)
-    graph: RetrievalGraph = GRAPHS["triple"]
-    dim: int = number(4, least=2)
-    curriculum: bool = True
-    position: Position = "pair"
-    base: float = 10_000.0
-    tokens: Tokens = "gaussian"
+    graph: RetrievalGraph = GRAPHS["triple"]  # what each step depends on
+    # A statement for every combination of key values (full, as in the paper's prompts), or only the
+    # chains' own.
     tables: Tables = "full"
 
     name: ClassVar[str] = "conditional"
 
     def facts(self) -> dict[str, Any]:
         n_positions = sequence_length(self.graph, self.chains, self.tables)
-        self.check(n_positions)
+        check_size(n_positions, 2 * self.dim)
         tables = "full tables" if self.tables == "full" else "the chains' own statements"
         return {
             "n_positions": n_positions,
             "graph": self.graph,
             "description": f"conditional retrieval with {counted(self.chains, 'chain')} of "
-            f"{self.graph} in {self.dim} dimensions, {tables}, {curriculum_text(self.curriculum)}",
+            f"{self.graph} in {self.dim} dimensions, {tables}, {self.curriculum_text}",
         }

@@ -1,21 +1,32 @@
-"""What examples in tensors are made of: random numbers and position codes.
+"""What examples are made of: splits, random numbers and position codes.
 
 Random numbers are a function of (key, counter), Philox4x32-10 (J. Salmon et al., "Parallel random
 numbers: as easy as 1, 2, 3", SC 2011). So example i of a seed is the same in any batch and device.
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from retrieval_interp.tasks.errors import InputError
+
+Split = Literal["train", "validation", "discovery", "test"]  # which never share an example
+SPLITS: tuple[Split, ...] = get_args(Split)
 Position = Literal["pair", "token"]
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+
+
+def check_draw(seed: int, split: str) -> None:
+    if not 0 <= seed < 2**64:
+        raise InputError(f"sample: expected a seed from 0 to 2^64 - 1, found {seed}")
+    if split not in SPLITS:
+        raise InputError(f"sample: expected a split of {sorted(SPLITS)}, found {split!r}")
 
 
 def philox(
@@ -40,10 +51,7 @@ def philox(
 def random_words(
     indices: Int[Tensor, " batch"], count: int, seed: int, stream: int
 ) -> Int[Tensor, "batch {count}"]:
-    """The first `count` 32-bit words of each indexed example.
-
-    Indices are below 2^63, the seed is below 2^64; each split of a seed has a stream of its own.
-    """
+    """The first `count` 32-bit words of each indexed example; every split has its own stream."""
     index = indices.to(torch.int64)[:, None]
     block = torch.arange(-(-count // 4), device=index.device)[None, :]
     streams = torch.full_like(index, stream)
@@ -53,10 +61,7 @@ def random_words(
 
 
 def normals(words: Int[Tensor, "batch even"]) -> Float[Tensor, "batch even"]:
-    """One standard normal number per word, by the Box-Muller transform.
-
-    Computed in float64, so that devices agree on the last float32 bit in all but rare cases.
-    """
+    """One standard normal number per word, by Box-Muller in float64, alike on all devices."""
     u1, u2 = ((words.double() + 0.5) / 2**32).unflatten(-1, (2, -1)).unbind(-2)
     radius, angle = torch.sqrt(-2 * torch.log(u1)), 2 * math.pi * u2
     return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1).float()

@@ -1,4 +1,4 @@
-"""Frozen dataclasses: their checks, and to and from JSON with cattrs.
+"""Frozen dataclasses: their checks, and to and from JSON.
 
 Types are strict: `"3"` is not an integer, and 1 is not a boolean. A class with a `parse` method,
 such as a retrieval graph, is stored as text. A field of a class with a `named` method, such as a
@@ -8,15 +8,14 @@ recipe's task, holds one of its subclasses and stores its `name`.
 import dataclasses
 import json
 import typing
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 from retrieval_interp.tasks.errors import InputError
 
-if TYPE_CHECKING:
-    from cattrs import Converter
-
+T = TypeVar("T")
 _TYPES = {int: "an integer", float: "a number", str: "text", bool: "true or false"}
+_TYPES |= {tuple: "a list", dict: "an object"}
 
 
 def number(default: int, least: int, most: int | None = None) -> Any:
@@ -42,26 +41,69 @@ def check_fields(value: Any, where: str) -> None:
 
 def to_data(value: Any) -> Any:
     """A dataclass as JSON data, nested ones included."""
-    return _converter().unstructure(value)
+    if hasattr(value, "parse"):
+        return str(value)
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        names = ["name", *names] if hasattr(value, "named") else names
+        return {name: to_data(getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {key: to_data(item) for key, item in value.items()}
+    return [to_data(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
-def from_data(cls: Any, data: Any, where: str) -> Any:
+def from_data(kind: Any, data: Any, where: str) -> Any:
     """Build what `to_data` wrote; keys with a default may be missing, `where` begins errors."""
-    from cattrs import BaseValidationError, transform_error
+    kinds, origin = typing.get_args(kind), typing.get_origin(kind)
+    if kind is Any or (data is None and type(None) in kinds):
+        return data
+    if type(None) in kinds:
+        return from_data(kinds[0], data, where)
+    if origin is tuple and isinstance(data, list):
+        each = kinds[:1] * len(data) if kinds[-1] is ... else kinds
+        if len(each) == len(data):
+            items = [from_data(each[i], item, f"{where}[{i}]") for i, item in enumerate(data)]
+            return tuple(items)
+    if origin is dict and isinstance(data, dict):
+        return {key: from_data(kinds[1], item, f"{where}: {key}") for key, item in data.items()}
+    is_text = hasattr(kind, "parse")
+    if not is_text and (hasattr(kind, "named") or dataclasses.is_dataclass(kind)):
+        return _read_object(kind, data, where)
+    right, expected = _fits(data, str if is_text else kind)
+    if not right:
+        raise InputError(f"{where}: expected {expected}, found {data!r:.60}")
+    if is_text:
+        return _built(where, kind.parse, data)
+    return float(data) if kind is float else data
 
-    if dataclasses.is_dataclass(cls) and not isinstance(data, dict):
-        raise InputError(f"{where}: expected an object, found {type(data).__name__}")
+
+def _read_object(kind: Any, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: expected an object, found {data!r:.60}")
+    if "named" in vars(kind):
+        kind = _built(where, kind.named, data.get("name"))
+        data = {key: item for key, item in data.items() if key != "name"}
+    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
+    names = [field.name for field in fields]
+    for key in data:
+        if key not in names:
+            raise InputError(f"{where}: expected the keys {', '.join(names)}, found {key!r:.60}")
+    for field in fields:
+        if field.name not in data and field.default is field.default_factory:
+            raise InputError(f"{where}: expected the key {field.name!r}, which is missing")
+    values = {key: from_data(hints[key], item, f"{where}: {key}") for key, item in data.items()}
+    return _built(where, kind, **values)
+
+
+def _built(where: str, make: Callable[..., T], *data: Any, **values: Any) -> T:
     try:
-        return _converter().structure(data, cls)
-    except (BaseValidationError, InputError) as error:
-        first = transform_error(error, path="", format_exception=_said)[0]
-        said, _, at = first.rpartition(" @ ")
-        at = at.rpartition(".")[0] if said.endswith("which is missing") else at
-        raise InputError(": ".join(filter(None, (where, at.lstrip("."), said)))) from None
+        return make(*data, **values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
-def from_json(cls: Any, text: str, where: str) -> Any:
-    return from_data(cls, read_json(text, where), where)
+def from_json(kind: Any, text: str, where: str) -> Any:
+    return from_data(kind, read_json(text, where), where)
 
 
 def read_json(text: str, where: str) -> Any:
@@ -71,75 +113,11 @@ def read_json(text: str, where: str) -> Any:
         raise InputError(f"{where}: expected JSON, found {error!s:.80}") from None
 
 
-@cache
-def _converter() -> "Converter":
-    from cattrs import Converter
-
-    converter = Converter(forbid_extra_keys=True, unstruct_collection_overrides={tuple: list})
-
-    def is_literal(hint: Any) -> bool:
-        return typing.get_origin(hint) is typing.Literal
-
-    def is_tuple(hint: Any) -> bool:
-        return typing.get_origin(hint) is tuple
-
-    def read_tuple(data: Any, hint: Any) -> tuple[Any, ...]:
-        kinds = typing.get_args(hint)
-        if not isinstance(data, list) or (kinds[-1] is not ... and len(data) != len(kinds)):
-            raise InputError(f"expected a list, found {data!r:.60}")
-        if kinds[-1] is ...:
-            return tuple(converter.structure(data, list[kinds[0]]))  # type: ignore[valid-type]
-        return tuple(map(converter.structure, data, kinds))
-
-    def is_text(hint: Any) -> bool:
-        return hasattr(hint, "parse")
-
-    def is_named(hint: Any) -> bool:
-        return "named" in getattr(hint, "__dict__", ())
-
-    def read_named(data: Any, base: Any) -> Any:
-        rest = dict(data)
-        return converter.structure(rest, base.named(rest.pop("name", None)))
-
-    def write_named(value: Any) -> dict[str, Any]:
-        return {"name": value.name, **converter.unstructure(value)}
-
-    for kind in _TYPES:
-        converter.register_structure_hook(kind, _strictly)
-    converter.register_structure_hook_func(is_literal, _strictly)
-    converter.register_structure_hook_func(is_tuple, read_tuple)
-    converter.register_structure_hook_func(is_text, lambda text, cls: cls.parse(text))
-    converter.register_unstructure_hook_func(is_text, str)
-    converter.register_structure_hook_func(is_named, read_named)
-    converter.register_unstructure_hook_func(is_named, write_named)
-    return converter
-
-
-def _strictly(value: Any, kind: Any) -> Any:
-    right, expected = _fits(value, kind)
-    if not right:
-        raise InputError(f"expected {expected}, found {value!r:.60}")
-    return float(value) if kind is float else value
-
-
 def _fits(value: Any, kind: Any) -> tuple[bool, str]:
     """Whether a value has exactly this type, and what to call the type."""
-    if options := typing.get_args(kind):  # of a Literal
+    if typing.get_origin(kind) is Literal:
+        options = typing.get_args(kind)
         return value in options, " or ".join(map(repr, options))
-    if kind is float:
-        return type(value) in (int, float), _TYPES[float]
-    return type(value) is kind, _TYPES.get(kind, f"a {kind.__name__}")
-
-
-def _said(error: BaseException, _: Any) -> str:
-    """The message for an exception from cattrs."""
-    from cattrs import ForbiddenExtraKeysError
-
-    if isinstance(error, ForbiddenExtraKeysError):
-        keys = ", ".join(field.name for field in dataclasses.fields(error.cl))
-        return f"expected the keys {keys}, found {min(error.extra_fields)!r:.60}"
-    if isinstance(error, KeyError):
-        return f"expected the key {error}, which is missing"
-    if isinstance(error, (TypeError, AttributeError)):  # 3 has no keys, for example
-        return f"expected an object ({error})"
-    return str(error)
+    kind = typing.get_origin(kind) or kind
+    right = type(value) is kind or (kind is float and type(value) is int)
+    return right, _TYPES.get(kind, f"a {kind.__name__}")

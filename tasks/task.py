@@ -6,14 +6,13 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.graph import RetrievalGraph
 from retrieval_interp.tasks.roles import join_labels
-from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.sampling import Split
 
 Device = str | torch.device
 Outputs = Float[Tensor, "batch pos d_out"]  # of a model
@@ -21,23 +20,14 @@ Outputs = Float[Tensor, "batch pos d_out"]  # of a model
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of a task.
+    """Examples of a task. The c-th query belongs to chain c."""
 
-    Attributes:
-        inputs: what the model reads: vectors [batch pos d_in], or token ids [batch pos].
-        targets: one vector or token id per query; the c-th query belongs to chain c.
-        roles: the position of every role of every chain, [batch chain role]; -1 where an example
-            lacks the role.
-        attention_mask: True (or 1) at real positions and False at padding, which is before or after
-            an example, [batch pos]; None where all are real.
-        counterfactual: what a model attends to on counterfactual prompts of the same length, for
-            heads that attend so (`circuits.counterfactual`); None where there are none.
-    """
-
-    inputs: Shaped[Tensor, "batch pos *d_in"]
-    targets: Shaped[Tensor, "batch query *d_out"]
-    roles: Int[Tensor, "batch chain role"]
+    inputs: Shaped[Tensor, "batch pos *d_in"]  # vectors, or token ids [batch pos]
+    targets: Shaped[Tensor, "batch query *d_out"]  # one vector or token id per query
+    roles: Int[Tensor, "batch chain role"]  # their positions; -1 where an example lacks one
+    # True (or 1) at real positions and False at padding; None where all are real.
     attention_mask: Bool[Tensor, "batch pos"] | Int[Tensor, "batch pos"] | None = None
+    # What a model attends to on counterfactual prompts (`circuits.counterfactual`), if needed.
     counterfactual: Float[Tensor, "batch layer head pos pos"] | None = None
 
     def __post_init__(self) -> None:
@@ -52,18 +42,13 @@ class Batch:
     def __len__(self) -> int:
         return self.inputs.shape[0]
 
-    def __getitem__(self, examples: slice) -> "Batch":
+    def __getitem__(self, examples: slice | list[int]) -> "Batch":
         return self._each(lambda tensor: tensor[examples])
 
     def parts(self, most: int) -> Iterator["Batch"]:
         """Split the batch into consecutive parts of at most `most` examples."""
         for start in range(0, len(self), most):
             yield self[start : start + most]
-
-    def take(self, examples: Sequence[int]) -> "Batch":
-        """The chosen examples, in the order given."""
-        chosen = list(examples)
-        return self._each(lambda tensor: tensor[chosen])
 
     def to(self, device: Device) -> "Batch":
         return self._each(lambda tensor: tensor.to(device))
@@ -81,39 +66,23 @@ class Task:
     """What a model is asked, with a role for every position that matters.
 
     Subclasses define `role_names`, `sample` and `example_losses`; everything else has a default.
-
-    Attributes:
-        role_names: what roles are called where paths are written, such as `("query", "key")`; the
-            last axis of a batch's roles has as many. s0, s1, ... always work as well.
-        role_labels: readable names of the roles; by default `role_names`.
-        role_symbols: short readable names, for axes; by default `role_names`.
-        vocabulary: the word of every token id, for axes; by default the model's tokenizer has them.
-        fixed: whether its examples are given ones, the same for every seed.
-        loss_name: what the loss is called in tables.
-        loss_meaning: what its numbers mean, in a sentence.
-        plateau: the loss of a model that has learned nothing, or None if unknown.
-        tolerance: the loss that a working circuit stays below, unless another is given; None for
-            the loss at which 95% of what the model has learned is kept.
-        answer_roles: the roles at which the loss reads the outputs, if it reads no others; scores
-            are then computed at these positions only (see `answers`).
-        answer_role: the role that holds the answer itself in the prompt, if there is one; a circuit
-            with paths to it is told what a model has to find, and its score says so.
-        position_note: how to read `position_labels`, in a sentence; empty where that is plain.
-        graph: what each symbol of a chain depends on, if known.
     """
 
-    loss_name: ClassVar[str] = "loss"
-    fixed: ClassVar[bool] = False
-    answer_roles: tuple[int, ...] = ()
-    answer_role: int | None = None
-    plateau: float | None = None
+    loss_name: ClassVar[str] = "loss"  # in tables
+    fixed: ClassVar[bool] = False  # examples are given ones, the same for every seed
+    answer_roles: tuple[int, ...] = ()  # where the loss reads the outputs, if nowhere else
+    answer_role: int | None = None  # the role that holds the answer itself in the prompt
+    plateau: float | None = None  # the loss of a model that has learned nothing, if known
+    # The loss that a working circuit stays below; None for that at which 95% of what the model has
+    # learned is kept.
     tolerance: float | None = None
-    vocabulary: Sequence[str] = ()
-    position_note: str = ""
-    graph: RetrievalGraph | None = None
+    vocabulary: Sequence[str] = ()  # words by token id; by default of the model's tokenizer
+    position_note: str = ""  # how to read `position_labels`, in a sentence
+    graph: RetrievalGraph | None = None  # what each symbol of a chain depends on, if known
 
     @cached_property
     def role_names(self) -> tuple[str, ...]:
+        """What roles are called where paths are written; s0, s1, ... always work as well."""
         raise NotImplementedError
 
     def sample(
@@ -127,40 +96,32 @@ class Task:
         raise NotImplementedError
 
     def answers(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain role d_out"]:
-        """The outputs at the answer roles.
+        """The outputs at the answer roles, of those at all positions or at these only.
 
-        Args:
-            outputs: at all positions, or at the answer roles only, in the order [chain role].
-            batch: gives the positions of the roles; the outputs of absent ones are zeros.
+        The latter are in the order [chain role]; the outputs of absent roles are zeros.
         """
         roles = batch.roles[:, :, list(self.answer_roles)]
         if outputs.shape[1] == batch.inputs.shape[1]:
             example = torch.arange(len(batch), device=roles.device)[:, None]
             outputs = outputs[example, roles.flatten(1).clamp(min=0)]
         outputs = outputs.masked_fill(roles.flatten(1)[..., None] < 0, 0.0)
-        return rearrange(
-            outputs, "batch (chain role) d_out -> batch chain role d_out", role=roles.shape[-1]
-        )
+        return outputs.unflatten(1, roles.shape[1:])  # type: ignore[no-any-return]
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Prompts of the same lengths that ask something else; their targets are not used.
 
-        By default every example is replaced by another one of the batch with the same positions of
-        its roles, and with other targets if there is one.
+        By default each is another example of the batch with the same positions of its roles.
         """
         draw = torch.Generator().manual_seed(seed)
         roles, targets = batch.roles.flatten(1), batch.targets.flatten(1)
         chosen = []
         for example in range(len(batch)):
-            alike = (roles == roles[example]).all(1)
-            alike &= (batch.inputs != batch.inputs[example]).flatten(1).any(1)
-            other = alike & (targets != targets[example]).any(1)
-            places = (other if bool(other.any()) else alike).nonzero()[:, 0]
+            alike = (roles == roles[example]).all(1) & (targets != targets[example]).any(1)
+            places = alike.nonzero()[:, 0]
             if not len(places):
                 raise InputError(
-                    "counterfactual: expected another example with its roles at the same positions,"
-                    f" found none for example {example} of {len(batch)}; use more examples, or "
-                    f"define {type(self).__name__}.counterfactual"
+                    "counterfactual: expected another example with its roles at the same positions "
+                    f"and other targets, found none for example {example} of {len(batch)}; use more"
                 )
             chosen.append(int(places[torch.randint(len(places), (1,), generator=draw)]))
         return replace(batch, inputs=batch.inputs[chosen])
@@ -212,15 +173,14 @@ def named_positions(
         for symbol, position in zip(task.role_symbols, roles):
             own = f"{symbol}.{chain}" if len(chains) > 1 else symbol
             roles_at.setdefault(position, []).append(own)
-    tokens = None if word is None or batch.tokens is None else batch.tokens[example].tolist()
-    mask = batch.attention_mask
     labels = []
     for place in range(batch.inputs.shape[1]):
         names = "/".join(roles_at.get(place, []))
-        if mask is not None and not mask[example, place]:
+        if batch.attention_mask is not None and not batch.attention_mask[example, place]:
             labels.append("pad")
-        elif tokens is None or word is None:
+        elif batch.tokens is None or word is None:
             labels.append(names or f"{place}")
         else:
-            labels.append(f"{word(tokens[place])} ({names})" if names else word(tokens[place]))
+            text = word(int(batch.tokens[example, place]))
+            labels.append(f"{text} ({names})" if names else text)
     return labels

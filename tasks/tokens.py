@@ -1,35 +1,32 @@
-"""Induction on random tokens, as in the literature: repeated sequences and k hops."""
+"""Tasks in tokens: repeated sequences, k hops, and equations in whole words (docs/tokens.md)."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Int
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
-from retrieval_interp.tasks.sampling import random_words
+from retrieval_interp.tasks.roles import chain_labels, chain_symbols
+from retrieval_interp.tasks.sampling import random_words, rotary_encoding
 from retrieval_interp.tasks.structured import number
-from retrieval_interp.tasks.task import Batch
-from retrieval_interp.tasks.training_task import (
-    BEGIN,
-    TokenTask,
-    check_size,
-    counted,
-    curriculum_text,
-)
-from retrieval_interp.tasks.words.prompts.names import letters
+from retrieval_interp.tasks.task import Batch, Outputs
+from retrieval_interp.tasks.training_task import BEGIN, TokenTask, check_size, counted
+from retrieval_interp.tasks.words.names import groups, letters
+
+WORDS = 3  # of a line of equations
+LINE_BASE, PLACE_BASE = 100.0, 10.0  # of the rotary frequencies of equations
 
 
 @dataclass(frozen=True)
 class RepeatedTokensTask(TokenTask):
-    """The next token of a random sequence that is repeated.
+    """The next token of a random sequence that is repeated (https://arxiv.org/abs/2209.11895).
 
-    From Olsson et al. 2022, "In-context learning and induction heads"
-    (https://arxiv.org/abs/2209.11895). The second copy begins with a random token of the first and
-    goes round at its end, so that no fixed distance leads to the answer. The first copy has no
-    token twice. A chain is an asked position of the second copy:
+    The second copy begins with a random token of the first and goes round at its end, so that no
+    fixed distance leads to the answer. The first copy has no token twice. A chain is an asked
+    position of the second copy:
 
         s0  a token A of the second copy, where the answer is read
         s1  A in the first copy
@@ -39,15 +36,6 @@ class RepeatedTokensTask(TokenTask):
         length: tokens per copy.
         alphabet: how many tokens there are besides the begin token; at least `length`.
         rotate: begin the second copy at a random place.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> task = ri.RepeatedTokensTask(length=3, alphabet=5)
-        >>> batch = task.sample(1)
-        >>> " ".join(task.position_labels(batch, 0))
-        '<s> a d c a d c'
-        >>> batch.roles[0].tolist(), [task.vocabulary[token] for token in batch.targets[0]]
-        ([[4, 1, 2], [5, 2, 3]], ['d', 'c'])
     """
 
     length: int = number(16, least=2)
@@ -70,7 +58,6 @@ class RepeatedTokensTask(TokenTask):
             "vocabulary": (*letters(self.alphabet), BEGIN),
             "candidates": self.alphabet,
             "asked": ("next token",),
-            "role_names": ("s0", "s1", "s2"),
             "role_labels": ("repeated A", "first A", "B after it"),
             "role_symbols": ("A?", "A", "B"),
             "description": f"{self.length} of {self.alphabet} tokens, repeated {place}",
@@ -100,15 +87,12 @@ class RepeatedTokensTask(TokenTask):
 
 @dataclass(frozen=True)
 class KHopTask(TokenTask):
-    """What followed a token the last time, and so on, k times, for k = 1 .. K.
+    """What followed a token the last time, and so on, k times (https://arxiv.org/abs/2402.09268).
 
-    From Sanford, Hsu and Telgarsky 2024, "Transformers, parallel computation, and logarithmic
-    depth", section 4 (https://arxiv.org/abs/2402.09268). A sequence is a begin token and hops+1
-    random orders of the alphabet, where no token comes twice in a row: the first two tokens of an
-    order change places instead. All hops are asked for at every position of the last order.
-
-    With p_0 the asked position and p_k = find(p_{k-1}), where find(i) = max {j <= i : X_{j-1} =
-    X_i}, the answers are x_k = X at p_k. Roles are those of the retrieval problem:
+    A sequence is a begin token and hops+1 random orders of the alphabet, where no token comes twice
+    in a row: the first two tokens of an order change places instead. All hops are asked for at
+    every position of the last order. With p_0 the asked position and p_k = find(p_{k-1}), where
+    find(i) = max {j <= i : X_{j-1} = X_i}, the answers are x_k = X at p_k. Roles are:
 
         s0        p_0, where the answers are read
         s_{2k-1}  the position before p_k: the latest earlier x_{k-1}
@@ -118,15 +102,6 @@ class KHopTask(TokenTask):
         hops: the largest k, K.
         alphabet: how many tokens there are besides the begin token.
         curriculum: ask for all of x_1 .. x_K (implicit curriculum), or for x_K only.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> task = ri.KHopTask(hops=2, alphabet=3)
-        >>> batch = task.sample(1)
-        >>> " ".join(task.position_labels(batch, 0))
-        '<s> a c b c a b c b a'
-        >>> batch.roles[0, 0].tolist(), [task.vocabulary[token] for token in batch.targets[0, 0]]
-        ([7, 4, 5, 1, 2], ['a', 'c'])
     """
 
     hops: int = number(3, least=1)
@@ -137,22 +112,18 @@ class KHopTask(TokenTask):
 
     def facts(self) -> dict[str, Any]:
         n_positions = 1 + (self.hops + 1) * self.alphabet
+        first = 1 if self.curriculum else self.hops
         check_size(n_positions, self.alphabet + 1)
         return {
             "n_positions": n_positions,
             "vocabulary": (*letters(self.alphabet), BEGIN),
             "candidates": self.alphabet,
-            "asked": tuple(f"x_{hop}" for hop in self.asked_hops),
-            "role_names": tuple(map(role_name, range(2 * self.hops + 1))),
+            "asked": tuple(f"x_{hop}" for hop in range(first, self.hops + 1)),
             "role_labels": chain_labels(self.hops),
             "role_symbols": chain_symbols(self.hops),
             "description": f"{counted(self.hops, 'hop')} among {self.alphabet} tokens, "
-            f"{curriculum_text(self.curriculum)}",
+            f"{self.curriculum_text}",
         }
-
-    @property
-    def asked_hops(self) -> range:
-        return range(1 if self.curriculum else self.hops, self.hops + 1)
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         size = self.alphabet
@@ -172,5 +143,91 @@ class KHopTask(TokenTask):
             roles += [earlier, here]
             answers.append(tokens.gather(1, here))
         begin = tokens.new_full((len(tokens), 1), size)
-        asked = torch.stack([answers[hop - 1] for hop in self.asked_hops], dim=-1)
+        asked = torch.stack(answers[-len(self.asked) :], dim=-1)
         return Batch(torch.cat([begin, tokens], dim=1), asked, 1 + torch.stack(roles, dim=-1))
+
+
+@dataclass(frozen=True)
+class EquationsTask(TokenTask):
+    """Equations in whole words, for models trained here (section 4, F1).
+
+    A document is the statements, such as `b = a`, with every chain's pair D first, and then one
+    question per chain, such as `c = ?`. Roles are those of the retrieval problem (appendix B), and
+    s_{2D+1} is the `?`.
+
+    Attributes:
+        chains: number of chains, N; they end in the numbers 0 .. N-1.
+        steps: equations per chain, D.
+        curriculum: ask for every x_k that a variable equals, each among the N candidates for its
+            step (implicit curriculum), or for the number only.
+    """
+
+    chains: int = number(4, least=2)
+    steps: int = number(3, least=1)
+    curriculum: bool = True
+
+    name: ClassVar[str] = "equations"
+
+    def facts(self) -> dict[str, Any]:
+        roles = 2 * self.steps + 1  # and the answer's
+        first = 0 if self.curriculum else self.steps
+        n_positions = 1 + WORDS * self.chains * (self.steps + 1)
+        check_size(n_positions, n_positions)
+        words = [*map(str, range(self.chains)), *letters(self.chains * self.steps), "=", "?", BEGIN]
+        return {
+            "n_positions": n_positions,
+            "vocabulary": tuple(words),
+            "d_out": len(words),
+            "candidates": self.chains,
+            "asked": tuple(f"x_{symbol}" for symbol in range(first, self.steps + 1)),
+            "answer_roles": (roles,),
+            "role_labels": (*chain_labels(self.steps), "answer"),
+            "role_symbols": (*chain_symbols(self.steps), "?"),
+            "description": f"equations with {counted(self.chains, 'chain')} of "
+            f"{counted(self.steps, 'step')}, {self.curriculum_text}",
+        }
+
+    def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
+        n_groups = 2 * self.steps + 1
+        words = random_words(indices, n_groups * self.chains, seed, stream)
+        orders = words.unflatten(-1, (n_groups, self.chains)).argsort(dim=-1, stable=True)
+        # Of each step: which of its N names the chains have, and the places of their statements.
+        names, places = orders[:, : self.steps + 1], orders[:, self.steps + 1 :]
+        chains, steps, device = self.chains, self.steps, names.device
+        tokens = names + chains * torch.arange(steps, -1, -1, device=device)[:, None]
+        # Tables of lines: the statements of pair 1, ..., of pair D, and the questions.
+        order = torch.arange(chains, device=device).expand(len(names), 1, -1)
+        start = 1 + WORDS * chains * torch.tensor([*range(steps - 1, -1, -1), steps], device=device)
+        begin = start[:, None] + WORDS * torch.cat([places, order], dim=1)
+        end = begin + WORDS - 1
+        equals, unknown, start_token = range(self.d_in - 3, self.d_in)
+        inputs = torch.full((len(names), self.n_positions), equals, device=device)
+        inputs[:, 0] = start_token
+        inputs.scatter_(1, begin.flatten(1), tokens[:, [*range(steps), 0]].flatten(1))
+        inputs.scatter_(1, end[:, :-1].flatten(1), tokens[:, 1:].flatten(1))
+        inputs.scatter_(1, end[:, -1], unknown)
+        pairs = torch.stack([begin, end], dim=2)[:, :-1].flatten(1, 2)  # [batch role chain]
+        roles = torch.cat([begin[:, -1:], pairs, end[:, -1:]], dim=1)
+        return Batch(inputs, names.transpose(1, 2), roles.transpose(1, 2).contiguous())
+
+    def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
+        """Sinusoids of the line in one half, and of the place in the line in the other."""
+        place = torch.arange(self.n_positions) - 1
+        lines = rotary_encoding(self.n_positions, 2 * (width // 4), LINE_BASE)
+        places = rotary_encoding(WORDS, (width - lines.shape[1]) & ~1, PLACE_BASE)
+        code = torch.cat([lines[place // WORDS], places[place % WORDS]], dim=1)
+        return F.pad(code, (0, width - code.shape[1]))
+
+    def text(self, batch: Batch, example: int) -> str:
+        """A document as text, one statement or question per line."""
+        words = self.position_labels(batch, example)[1:]
+        return "\n".join(" ".join(line) for line in groups(words, WORDS))
+
+    def logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain target name"]:
+        """Logits after every `?`, of the N names that each asked x_k may have."""
+        names = self.answers(outputs, batch)[:, :, 0, : self.chains * (self.steps + 1)]
+        by_step: Tensor = names.unflatten(-1, (-1, self.chains))
+        return by_step.flip(2)[:, :, -len(self.asked) :]
+
+    def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
+        return batch.targets[:, :, -len(self.asked) :]

@@ -2,11 +2,7 @@
 
 import itertools
 import math
-import pkgutil
-from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
-from importlib import import_module
 from typing import Any, ClassVar
 
 import torch
@@ -16,8 +12,8 @@ from torch import Tensor
 
 import retrieval_interp.tasks as tasks
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.sampling import rotary_encoding
-from retrieval_interp.tasks.split import SPLITS, Split, check_draw
+from retrieval_interp.tasks.roles import role_name
+from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw, rotary_encoding
 from retrieval_interp.tasks.structured import check_fields, to_data
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 
@@ -31,25 +27,17 @@ class TrainingTask(Task):
     """A task that models are built and trained for: a frozen dataclass whose fields are its sizes.
 
     Subclasses define `facts`, which gives the attributes below and those of `Task`, and `draw`.
-
-    Attributes:
-        name: the task's name in files.
-        n_positions: sequence length, T.
-        d_in: components of an input vector, or the size of the vocabulary.
-        d_out: components of an output vector.
-        asked: names of what is asked, one per column of `example_losses`.
-        loss_scale: the loss of an uninformative answer.
-        tolerance: 0.05 as in the paper (appendix E), times `loss_scale`.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # in files
     symbol_width: int | None = None  # components of an input vector that hold its symbol
-    n_positions: int
-    d_in: int
-    d_out: int
-    asked: tuple[str, ...]
-    loss_scale: float
-    tolerance: float
+    n_positions: int  # sequence length, T
+    d_in: int  # components of an input vector, or the size of the vocabulary
+    d_out: int  # components of an output vector
+    asked: tuple[str, ...]  # names of what is asked, one per column of `example_losses`
+    steps_between: tuple[tuple[str, str], ...]  # of these; the second is retrieved by the first
+    loss_scale: float  # the loss of an uninformative answer
+    tolerance: float  # 0.05 as in the paper (appendix E), times `loss_scale`
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -58,15 +46,13 @@ class TrainingTask(Task):
     @classmethod
     def named(cls, name: str | None) -> type["TrainingTask"]:
         """The class of a name in files, of this package or imported before; old files have none."""
-        name = "retrieval" if name is None else name
-        for module in pkgutil.walk_packages(tasks.__path__, f"{tasks.__name__}."):
-            if name in _KINDS:
-                break
-            import_module(module.name)
-        if name not in _KINDS:
+        for exported in dir(tasks):  # loaded by this, and then known
+            getattr(tasks, exported)
+        kind = _KINDS.get("retrieval" if name is None else name)
+        if kind is None:
             known = " or ".join(map(repr, sorted(_KINDS)))
             raise InputError(f"expected the name {known}, found {name!r:.60}")
-        return _KINDS[name]
+        return kind
 
     def __post_init__(self) -> None:
         check_fields(self, "task")
@@ -81,29 +67,26 @@ class TrainingTask(Task):
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         """The facts, and what follows from them."""
-        return {"tolerance": 0.05 * facts["loss_scale"], **facts}
+        own: dict[str, Any] = {
+            "tolerance": 0.05 * facts["loss_scale"],
+            "steps_between": tuple(itertools.pairwise(facts["asked"])),
+        }
+        if "role_labels" in facts:
+            own["role_names"] = tuple(map(role_name, range(len(facts["role_labels"]))))
+        return {**own, **facts}
+
+    @property
+    def curriculum_text(self) -> str:
+        return f"{'with' if getattr(self, 'curriculum', False) else 'without'} implicit curriculum"
 
     def draw(self, indices: Int[Tensor, " batch"], seed: int, stream: int) -> Batch:
         """Generate examples from the random words of a stream (`tasks.sampling`)."""
         raise NotImplementedError
 
-    @property
-    def n_targets(self) -> int:
-        """How many things are asked."""
-        return len(self.asked)
-
-    @cached_property
-    def steps_between(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of what is asked; the second is retrieved by way of the first."""
-        return tuple(itertools.pairwise(self.asked))
-
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """Draw the examples start .. start+n-1 of a seed, the same for any n and device.
-
-        The splits `train`, `validation`, `discovery` and `test` never share an example.
-        """
+        """Draw the examples start .. start+n-1 of a seed, the same for any n and device."""
         if n < 1:
             raise InputError(f"sample: expected n of at least 1, found {n}")
         return self.examples(torch.arange(start, start + n, device=device), seed, split)
@@ -111,21 +94,19 @@ class TrainingTask(Task):
     def examples(
         self, indices: Int[Tensor, " batch"], seed: int = 0, split: Split = "train"
     ) -> Batch:
-        """The indexed examples of a seed, on the device of `indices`.
-
-        A training set of n examples is the indices 0 .. n-1; nothing is stored.
-        """
+        """The indexed examples of a seed; a training set of n is the indices 0 .. n-1."""
         check_draw(seed, split)
         return self.draw(indices, seed, SPLITS.index(split))
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
-        """The questions about another chain: queries change places, by one chain."""
-        return chains_swapped(batch, (0,), self.symbol_width)
-
-    def rewired(self, batch: Batch, seed: int = 0) -> Batch:
-        """Another counterfactual: what follows in every pair is another chain's."""
-        roles = range(2, batch.roles.shape[-1], 2)
-        return chains_swapped(batch, roles, self.symbol_width)
+        """The questions about another chain: the symbols of the queries change places by one."""
+        queries, example = batch.roles[:, :, 0], torch.arange(len(batch))[:, None]
+        if queries.shape[1] < 2:
+            raise InputError("counterfactual: expected at least two chains, found one")
+        inputs = batch.inputs.clone() if batch.tokens is None else batch.inputs[..., None].clone()
+        others = inputs[example, queries.roll(-1, dims=1), : self.symbol_width]
+        inputs[example, queries, : self.symbol_width] = others
+        return replace(batch, inputs=inputs.view_as(batch.inputs))
 
     def partial_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:
         """The mean loss of each thing asked, in the order of `asked` (section 7.2)."""
@@ -136,25 +117,21 @@ class TrainingTask(Task):
         return self.partial_losses(outputs, batch).mean()
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, **to_data(self)}
+        data: dict[str, Any] = to_data(self)
+        return data
 
 
 class TokenTask(TrainingTask):
     """A training task whose models read token ids, with a cross entropy as loss.
 
     Every asked thing has the same number of candidates; the model's outputs after an answer role
-    are the logits of the candidates of the first thing asked, then of the second, and so on. The
-    plateau is the cross entropy, in nats, of guessing among the candidates.
-
-    Attributes:
-        vocabulary: every word by its token id; one of them is `BEGIN`.
-        candidates: how many answers there are to choose from.
+    are the logits of the candidates of the first thing asked, then of the second, and so on.
     """
 
     loss_name: ClassVar[str] = "cross entropy"
-    vocabulary: tuple[str, ...]
-    candidates: int
-    plateau: float
+    vocabulary: tuple[str, ...]  # every word by its token id; one of them is `BEGIN`
+    candidates: int  # how many answers there are to choose from
+    plateau: float  # cross entropy, in nats, of guessing among them
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         guessing = math.log(facts["candidates"])
@@ -179,7 +156,7 @@ class TokenTask(TrainingTask):
     def logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch chain target name"]:
         """Logits of the candidates for everything asked."""
         after = self.answers(outputs, batch)[:, :, 0]
-        return after.unflatten(-1, (self.n_targets, self.candidates))  # type: ignore[no-any-return]
+        return after.unflatten(-1, (len(self.asked), self.candidates))  # type: ignore[no-any-return]
 
     def right(self, batch: Batch) -> Int[Tensor, "batch chain target"]:
         """Which candidate is the answer to everything asked."""
@@ -204,26 +181,11 @@ class TokenTask(TrainingTask):
         return torch.mean(right - others, dim=1)
 
 
-def chains_swapped(batch: Batch, roles: Iterable[int], width: int | None = None) -> Batch:
-    """The batch in which what stands at some roles is the next chain's; vectors up to `width`."""
-    if batch.roles.shape[1] < 2:
-        raise InputError("counterfactual: expected at least two chains, found one")
-    inputs, example = batch.inputs.clone(), torch.arange(len(batch))[:, None]
-    for role in roles:
-        here = batch.roles[:, :, role]
-        there = here.roll(-1, dims=1)
-        if width is None:
-            inputs[example, here] = batch.inputs[example, there]
-        else:
-            inputs[example, here, :width] = batch.inputs[example, there, :width]
-    return replace(batch, inputs=inputs)
-
-
 def check_size(positions: int, words: int) -> None:
     """Check the length of sequences and the size of the vocabulary."""
     if positions > MAX_POSITIONS or words > MAX_WORDS:
         raise InputError(
-            f"task: expected at most {MAX_POSITIONS} tokens and {MAX_WORDS} words, found "
+            f"task: expected at most {MAX_POSITIONS} positions and {MAX_WORDS} words, found "
             f"{positions} and {words}; use a smaller task"
         )
 
@@ -231,7 +193,3 @@ def check_size(positions: int, words: int) -> None:
 def counted(number: int, noun: str) -> str:
     """`1 chain`, `2 chains`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def curriculum_text(curriculum: bool) -> str:
-    return f"{'with' if curriculum else 'without'} implicit curriculum"

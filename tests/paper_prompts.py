@@ -66,3 +66,5 @@ RELATIVES = printed(
     "Argentina, Brazil, Canada, Denmark, England, France, Germany, Hungary, Italy, Japan, "
     "Kenya, Laos, Mexico, Norway, Peru, Qatar",
 )
+
+PRINTED = [EQUATIONS, LIVES_WITH, KINGDOMS, FUNCTIONS, RELATIVES]

@@ -22,14 +22,14 @@ def test_keys_that_older_files_lack_take_their_defaults():
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (3, "r: expected an object, found int"),
+        (3, "r: expected an object, found 3"),
         ({"stepz": 3}, "found 'stepz'"),
         ({"steps": "3"}, "r: steps: expected an integer, found '3'"),
         ({"steps": True}, "r: steps: expected an integer, found True"),
         ({"steps": 3.5}, "r: steps: expected an integer, found 3.5"),
         ({"schedule": "linear"}, "r: schedule: expected .* found 'linear'"),
-        ({"task": {"position": "word"}}, "r: task.position: expected 'pair' or 'token'"),
-        ({"model": {"d_head": "x"}}, r"r: model.d_head: expected an integer, found 'x'"),
+        ({"task": {"position": "word"}}, "r: task: position: expected 'pair' or 'token'"),
+        ({"model": {"d_head": "x"}}, "r: model: d_head: expected an integer, found 'x'"),
         ({"learning_rate": float("nan")}, "learning_rate to be at least 0, found nan"),
         ({"cooldown": 0.0}, "cooldown to be a share above 0 and up to 1, found 0.0"),
         ({"steps": 0}, "steps to be at least 1, found 0"),

@@ -19,7 +19,7 @@ from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Bar, Scorer, constant_loss
 from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.words.next_token_task import NextTokenTask
+from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_verdict
 from retrieval_interp.views.score_text import score_table, verdict
 from tests.built_by_hand import END, Star, built, copies, finds_the_star, scores

@@ -1,9 +1,52 @@
+"""Random numbers, roles, and the retrieval task in vectors."""
+
 import math
 
 import pytest
 import torch
 
-from retrieval_interp.tasks import RetrievalTask
+import retrieval_interp as ri
+from retrieval_interp.tasks import parse_role, path_letters, role_letters, symbol_letter
+from retrieval_interp.tasks.sampling import normals, philox, random_words
+
+
+def words(counter, key):
+    state = tuple(torch.tensor(value) for value in counter)
+    return [f"{int(word):08x}" for word in philox(state, key)]
+
+
+def test_words_equal_the_published_known_answers():
+    # Random123's known-answer table for philox4x32 with 10 rounds.
+    ones = 0xFFFFFFFF
+    assert words((0, 0, 0, 0), (0, 0)) == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
+    assert words((ones,) * 4, (ones,) * 2) == ["408f276d", "41c83b0e", "a20bc7c6", "6d5451fd"]
+    pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
+    assert words(pi, (0xA4093822, 0x299F31D0)) == ["d16cfe09", "94fdcceb", "5001e420", "24126ea1"]
+
+
+def test_normals_have_the_moments_and_quantiles_of_a_standard_normal():
+    x = normals(random_words(torch.arange(50_000), 8, 3, 0)).double()
+    assert abs(x.mean()) < 0.01 and abs(x.std() - 1) < 0.01
+    assert abs((x**3).mean()) < 0.02 and abs((x**4).mean() - 3) < 0.05
+    assert abs((x.abs() < 1.959964).double().mean() - 0.95) < 0.002
+    correlations = torch.corrcoef(x.T) - torch.eye(8)
+    assert correlations.abs().max() < 0.03
+
+
+def test_roles_are_read_by_name():
+    assert [parse_role(f"s{role}", 7) for role in range(7)] == list(range(7))
+    for name in ("s7", "s-1", "s01", "S0", "", "s", "x1", "s1 s2", None, 3):
+        with pytest.raises(ri.InputError, match="expected a role from s0 to s6, found"):
+            parse_role(name, 7)
+
+
+def test_letters_follow_the_paper():
+    letters = ["query A", "A of A->B", "B of A->B", "B of B->C", "C of B->C"]
+    assert [role_letters(role) for role in range(5)] == letters
+    assert path_letters(2, 1) == "B <- A of A->B"
+    assert path_letters(0, 2) == "query A <- B of A->B"
+    assert path_letters(2, 3) == "B of A->B <- B of B->C"
+    assert [symbol_letter(step) for step in (25, 26)] == ["Z", "x26"]
 
 
 def reference_sequence(task, symbols, slots):
@@ -31,7 +74,7 @@ def reference_sequence(task, symbols, slots):
 @pytest.mark.parametrize("position", ["pair", "token"])
 @pytest.mark.parametrize("curriculum", [True, False])
 def test_layout_equals_a_loop_written_reference(position, curriculum):
-    task = RetrievalTask(3, 4, 6, curriculum, position, base=100.0)
+    task = ri.RetrievalTask(3, 6, curriculum, position, base=100.0, steps=4)
     generator = torch.Generator().manual_seed(0)
     symbols = torch.randn(5, 3, 5, 6, generator=generator)
     slots = torch.stack(
@@ -52,7 +95,7 @@ def test_layout_equals_a_loop_written_reference(position, curriculum):
 
 
 def test_shuffles_are_uniform_and_independent_between_steps():
-    batch = RetrievalTask(chains=3, steps=2, dim=2).sample(6000, seed=2)
+    batch = ri.RetrievalTask(chains=3, steps=2, dim=2).sample(6000, seed=2)
     orders = (batch.roles[:, :, 1].argsort() * torch.tensor([9, 3, 1])).sum(1)
     both = orders * 100 + (batch.roles[:, :, 3].argsort() * torch.tensor([9, 3, 1])).sum(1)
     counts = both.unique(return_counts=True)[1]
@@ -61,7 +104,9 @@ def test_shuffles_are_uniform_and_independent_between_steps():
     assert float(((counts - 6000 / 36) ** 2 / (6000 / 36)).sum()) < 66.6
 
 
-@pytest.mark.parametrize("task", [RetrievalTask(), RetrievalTask(dim=8, tokens="unit")], ids=str)
+@pytest.mark.parametrize(
+    "task", [ri.RetrievalTask(), ri.RetrievalTask(dim=8, tokens="unit")], ids=str
+)
 def test_losses_of_known_answers(task):
     batch = task.sample(2000, seed=1)
     answers = torch.zeros(2000, task.n_positions, task.d_out)

@@ -1,6 +1,5 @@
 """What holds for every task that models are trained on."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -9,30 +8,21 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.tasks import (
-    GRAPHS,
-    ConditionalRetrievalTask,
-    EquationsTask,
-    InputError,
-    KHopTask,
-    RepeatedTokensTask,
-    RetrievalTask,
-    TrainingTask,
-)
-from retrieval_interp.tasks.split import SPLITS
-from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.tasks import TrainingTask
+from retrieval_interp.tasks.sampling import SPLITS
+from retrieval_interp.tasks.structured import from_data
 
 TASKS = [
-    RetrievalTask(dim=2),
-    RetrievalTask(3, 4, 6, False, "token", 100.0, "unit"),
-    ConditionalRetrievalTask(chains=3, graph=GRAPHS["functions"], dim=2),
-    ConditionalRetrievalTask(chains=3, dim=2, tables="chains"),
-    EquationsTask(),
-    EquationsTask(3, 4, curriculum=False),
-    RepeatedTokensTask(),
-    RepeatedTokensTask(length=8, alphabet=9, rotate=False),
-    KHopTask(),
-    KHopTask(hops=4, alphabet=5, curriculum=False),
+    ri.RetrievalTask(dim=2),
+    ri.RetrievalTask(3, 6, False, "token", 100.0, "unit", steps=4),
+    ri.ConditionalRetrievalTask(chains=3, graph=ri.GRAPHS["functions"], dim=2),
+    ri.ConditionalRetrievalTask(chains=3, dim=2, tables="chains"),
+    ri.EquationsTask(),
+    ri.EquationsTask(3, 4, curriculum=False),
+    ri.RepeatedTokensTask(),
+    ri.RepeatedTokensTask(length=8, alphabet=9, rotate=False),
+    ri.KHopTask(),
+    ri.KHopTask(hops=4, alphabet=5, curriculum=False),
 ]
 each_task = pytest.mark.parametrize("task", TASKS, ids=str)
 
@@ -89,18 +79,8 @@ def test_a_model_with_its_task_survives_a_checkpoint(task, tmp_path):
         assert words == task.position_labels(batch, 0)
 
 
-@each_task
-def test_recipes_hold_any_task_by_name(task):
-    recipe = ri.Recipe(task=task)
-    data = json.loads(json.dumps(to_data(recipe)))
-    assert data["task"] == task.to_dict() and data["task"]["name"] == task.name
-    assert from_data(ri.Recipe, data, "r") == recipe
-    old = from_data(ri.Recipe, {"task": {"steps": 2}}, "r")  # had no name
-    assert old.task == RetrievalTask(steps=2)
-
-
 def test_tasks_of_ones_own_are_known_by_name():
-    class Double(RepeatedTokensTask):
+    class Double(ri.RepeatedTokensTask):
         name = "double"
         role_names = ("here", "first", "answer")  # in place of the inherited ones
 
@@ -113,24 +93,24 @@ def test_tasks_of_ones_own_are_known_by_name():
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: RetrievalTask(chains=0), "chains to be an integer of at least 1, found 0"),
-        (lambda: RetrievalTask(steps=True), "steps to be an integer"),
-        (lambda: RetrievalTask(dim=3), "an even dim"),
-        (lambda: RetrievalTask(base=float("nan")), "above 1, found 4 and nan"),
-        (lambda: RetrievalTask(position="word"), "'pair' or 'token', found 'word'"),
-        (lambda: RetrievalTask(steps=10**9), "use a smaller task"),
-        (lambda: ConditionalRetrievalTask(chains=100), "25000 positions .* found 30500"),
-        (lambda: ConditionalRetrievalTask(graph="triple"), "graph to be a RetrievalGraph"),
-        (lambda: EquationsTask(100, 100), "at most 8192 tokens .* found 30301"),
-        (lambda: RepeatedTokensTask(length=9, alphabet=8), "at least length = 9, found 8"),
-        (lambda: RepeatedTokensTask(alphabet=65536), "65536 words, found 33 and 65537"),
-        (lambda: RetrievalTask().sample(0), "expected n of at least 1, found 0"),
-        (lambda: RetrievalTask().sample(1, seed=-1), "expected a seed from 0"),
-        (lambda: RetrievalTask().sample(1, split="dev"), "expected a split of .* found 'dev'"),
+        (lambda: ri.RetrievalTask(chains=0), "chains to be an integer of at least 1, found 0"),
+        (lambda: ri.RetrievalTask(steps=True), "steps to be an integer"),
+        (lambda: ri.RetrievalTask(dim=3), "an even dim"),
+        (lambda: ri.RetrievalTask(base=float("nan")), "above 1, found 4 and nan"),
+        (lambda: ri.RetrievalTask(steps=10**9), "use a smaller task"),
+        (lambda: ri.ConditionalRetrievalTask(chains=100), "8192 positions .* found 30500"),
+        (lambda: ri.ConditionalRetrievalTask(graph="triple"), "graph to be a RetrievalGraph"),
+        (lambda: ri.RepeatedTokensTask(length=9, alphabet=8), "at least length = 9, found 8"),
+        (lambda: ri.RepeatedTokensTask(alphabet=65536), "65536 words, found 33 and 65537"),
+        (lambda: ri.RetrievalTask().sample(0), "expected n of at least 1, found 0"),
+        (lambda: ri.RetrievalTask().sample(1, split="dev"), "expected a split of .* found 'dev'"),
+        (lambda: ri.EquationsPrompt(steps=0), "equations: expected steps .* at least 1 "),
+        (lambda: ri.RelativesPrompt(13), "at most 12, found 13"),
+        (lambda: ri.EquationsPrompt().sample(-1), "expected an index of at least 0, found -1"),
         (lambda: from_data(TrainingTask, {"name": "x"}, "t"), "the name 'conditional' or .* 'x'"),
         (lambda: from_data(TrainingTask, {"hops": 1}, "t"), "the keys chains, .* found 'hops'"),
     ],
 )
 def test_bad_parameters_are_refused(make, text, without_type_checks):
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(ri.InputError, match=text):
         make()

@@ -1,7 +1,6 @@
 """Tasks in tokens: equations, repeated tokens and k hops, solved by loops over the tokens."""
 
 import itertools
-import math
 from importlib.resources import files
 
 import pytest
@@ -9,23 +8,20 @@ import torch
 import torch.nn.functional as F
 
 import retrieval_interp as ri
-from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.tasks import EquationsTask, KHopTask, RepeatedTokensTask
 from retrieval_interp.tasks.structured import from_data
-from retrieval_interp.tasks.words.prompts import EquationsPrompt
 
 EQUATIONS = [
-    EquationsTask(),
-    EquationsTask(curriculum=False),
-    EquationsTask(3, 4),
-    EquationsTask(2, 1),
+    ri.EquationsTask(),
+    ri.EquationsTask(curriculum=False),
+    ri.EquationsTask(3, 4),
+    ri.EquationsTask(2, 1),
 ]
 MATCHING = [
-    RepeatedTokensTask(),
-    RepeatedTokensTask(length=5, alphabet=5, rotate=False),
-    KHopTask(),
-    KHopTask(hops=1, alphabet=3),
-    KHopTask(hops=4, alphabet=5, curriculum=False),
+    ri.RepeatedTokensTask(),
+    ri.RepeatedTokensTask(length=5, alphabet=5, rotate=False),
+    ri.KHopTask(),
+    ri.KHopTask(hops=1, alphabet=3),
+    ri.KHopTask(hops=4, alphabet=5, curriculum=False),
 ]
 each_task = pytest.mark.parametrize("task", [*EQUATIONS, *MATCHING], ids=str)
 
@@ -39,9 +35,9 @@ def solve_by_matching(task, tokens):
     size = task.candidates
     for place in range(1, len(tokens)):
         roles, earlier = [place], tokens.index(tokens[place])
-        if isinstance(task, RepeatedTokensTask) and earlier < task.length < place:
+        if isinstance(task, ri.RepeatedTokensTask) and earlier < task.length < place:
             roles += [earlier, earlier + 1]
-        elif isinstance(task, KHopTask) and place >= len(tokens) - size:
+        elif isinstance(task, ri.KHopTask) and place >= len(tokens) - size:
             for _ in range(task.hops):
                 following = find(tokens, roles[-1])
                 roles += [following - 1, following]
@@ -69,7 +65,7 @@ def solve_equations(task, tokens):
 
 def solve(task, tokens):
     """Of every chain: its roles, and of all that is asked the logits and which of them is right."""
-    solver = solve_equations if isinstance(task, EquationsTask) else solve_by_matching
+    solver = solve_equations if isinstance(task, ri.EquationsTask) else solve_by_matching
     return list(solver(task, tokens))
 
 
@@ -113,27 +109,22 @@ def test_losses_equal_a_loop(task):
 
 @pytest.mark.parametrize("task", MATCHING, ids=str)
 def test_sequences_are_as_documented(task):
-    batch = task.sample(200, seed=1)
-    turns = set()
-    for tokens in batch.inputs[:, 1:].tolist():
-        if isinstance(task, RepeatedTokensTask):
+    for tokens in task.sample(200, seed=1).inputs[:, 1:].tolist():
+        if isinstance(task, ri.RepeatedTokensTask):
             first, second = tokens[: task.length], tokens[task.length :]
             turn = first.index(second[0])
             assert second == first[turn:] + first[:turn] and len(set(first)) == task.length
-            turns.add(turn)
+            assert task.rotate or turn == 0
         else:
             for start in range(0, len(tokens), task.alphabet):
                 assert sorted(tokens[start : start + task.alphabet]) == [*range(task.alphabet)]
             assert all(a != b for a, b in itertools.pairwise(tokens))
-    assert len(batch.inputs.unique()) == task.d_in
-    if isinstance(task, RepeatedTokensTask):
-        assert turns == (set(range(task.length)) if task.rotate else {0})
 
 
 @pytest.mark.parametrize("task", EQUATIONS, ids=str)
 def test_documents_are_those_of_the_prompt(task):
     """The text up to the first `?` equals what the formulation renders; more questions follow."""
-    prompt = EquationsPrompt(task.steps, task.chains, question="short")
+    prompt = ri.EquationsPrompt(task.steps, task.chains, question="short")
     batch = task.sample(20, seed=3)
     for example, roles in enumerate(batch.roles.tolist()):
         words = task.position_labels(batch, example)
@@ -146,39 +137,6 @@ def test_documents_are_those_of_the_prompt(task):
         rest = "".join(f"\n{chain[0]} = ?" for chain in chains[1:])
         assert task.text(batch, example) == question.prompt + rest
         assert int(question.correct) == batch.targets[example, 0, -1]
-
-
-def test_all_documents_are_equally_likely():
-    """Names of x_0, x_1 and the numbers, and two orders of print; that of questions is names'."""
-    task = EquationsTask(2, 2)
-    batch = task.sample(3200, seed=9)
-    texts = [task.text(batch, example) for example in range(3200)]
-    counts = [texts.count(text) for text in set(texts)]
-    assert len(counts) == 2**5
-    assert sum((count - 100) ** 2 / 100 for count in counts) < 31 + 4 * math.sqrt(62)  # chi-squared
-
-
-def test_names_of_roles():
-    chain = ("query A", "A of A->B", "B of A->B", "B of B->C", "C of B->C")
-    hops, equations = KHopTask(hops=2), EquationsTask(steps=2)
-    assert hops.role_labels == chain and hops.role_symbols == ("A?", "A", "B", "B", "C")
-    assert equations.role_labels == (*chain, "answer") and equations.role_symbols[-1] == "?"
-    assert hops.asked == ("x_1", "x_2") and equations.asked == ("x_0", *hops.asked)
-    assert hops.path_label(2, 1) == equations.path_label(2, 1) == "B <- A of A->B"
-    assert equations.path_label(5, 0) == "answer <- query A"
-    assert RepeatedTokensTask().path_label(2, 1) == "B after it <- first A"
-
-
-def test_paths_that_are_forbidden_in_some_examples_are_not_proposed():
-    """s1 and s4 of a k-hop chain can be one position, so that s4<-s1 has attention."""
-    task = KHopTask(hops=2, alphabet=4)
-    model = build_model(ModelConfig(layers=1, heads=1, d_model=8, mlp=False), task).eval()
-    batch = task.sample(64)
-    assert ri.mean_attention(model, batch)[0, 0, 4, 1] > 0.005
-    bench = ri.open(model, task, examples=64)
-    assert bench.intact_attention[0, 0, 4, 1] == 0 and bench.intact_attention[0, 0, 2, 1] > 0
-    bench.suppose("L0.H0 role-mean")
-    bench.discover()
 
 
 @pytest.mark.parametrize(
@@ -195,17 +153,6 @@ def test_shipped_models_are_their_presets_and_their_circuits_are_known(name):
     circuit = ri.Circuit.from_json(path.read_text(), len(task.role_names))
     score = ri.score_circuit(model, task, circuit, batch, controls=0)
     assert score.combined_loss < task.tolerance
-    lines = {
-        "repeated": ["L0.H0 uniform", "L1.H0 one-hot s0<-s2"],
-        "k-hop": [
-            "L0.H0 uniform",
-            "L1.H0 one-hot s4<-s6",
-            "L2.H0 one-hot s0<-s2 s2<-s4",
-            "L3.H0 one-hot s0<-s2",
-        ],
-    }
-    if name in lines:
-        assert circuit.mechanisms == ri.parse_circuit(lines[name], task).mechanisms
 
 
 def test_a_previous_token_head_enables_the_induction_head():

@@ -54,7 +54,7 @@ def check_tokens(task, question, made):
     tokenizer = task.tokenizer
     begin, several = len(task.begin), 0
     for symbol in question.occurrences:
-        if symbol.chain or symbol.role not in task.roles:
+        if symbol.role not in task.roles:
             continue
         at = made.roles[task.roles.index(symbol.role)]
         before, until = (len(tokenizer.decode(made.prompt[begin:end])) for end in (at, at + 1))

@@ -17,13 +17,8 @@ from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.task import Batch
-from retrieval_interp.tasks.words.pairs_task import (
-    Pair,
-    PairsTask,
-    continuation,
-    shared_tokens,
-)
-from retrieval_interp.tasks.words.text_task import token_ids
+from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
+from retrieval_interp.tasks.words.text_task import answer_tokens, token_ids
 
 _AT_ONCE = 64  # prompts of a proposal that are run at once
 _TRIED = 16  # of those that turn the answer, how many are tried by their attention
@@ -133,9 +128,8 @@ def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
     """
     tokenizer = _tokenizer(model)
     ids, device = token_ids(tokenizer, prompt), next(model.parameters()).device
-    begins = [continuation(tokenizer, prompt, word) for word in (answer, wrong)]
-    shared = shared_tokens(begins)
-    sides = [begin[len(shared)] for begin in begins]
+    whole, sides, _ = answer_tokens(tokenizer, prompt, (answer, wrong))
+    shared = whole[len(ids) :]  # a blank that both answers begin with, or nothing
     forms = {token: _form(tokenizer.decode([token])) for token in {*sides, *ids}}
     rows = [
         [*ids[:at], new, *ids[at + 1 :]]

@@ -1,10 +1,10 @@
-"""The five formulations as tasks for Inspect (paper, section 4 and appendix A).
+"""The five formulations as a task for Inspect (paper, section 4 and appendix A).
 
-    inspect eval retrieval_interp/equations --model openai/gpt-4o -T steps=1,2,5
+    inspect eval retrieval_interp/retrieval --model openai/gpt-4o -T steps=1,2,5
 
 As in the paper, a question is asked again until an acceptable answer comes, each time in a new
-conversation. So the cache is off, a temperature of 0 is refused, and `--seed` grows by 1 with each
-attempt. The paper states neither a temperature nor a maximum number of attempts.
+conversation and without a cache. The paper states neither a temperature nor a maximum number of
+attempts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,95 +14,62 @@ from inspect_ai import Task, task
 from inspect_ai._util.error import PrerequisiteError
 from inspect_ai.dataset import Sample
 from inspect_ai.model import GenerateConfig, get_model
-from inspect_ai.model._generate_config import active_generate_config
-from inspect_ai.scorer import Score, Scorer, Target, accuracy, grouped, scorer, stderr
+from inspect_ai.scorer import Score, Scorer, Target, accuracy, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.words import prompts
 
-_QUOTES = ('""', "''", "``", "“”", "‘’", "«»")
-Steps = int | Sequence[int | str]  # Inspect passes `1,2,5` as a list of strings
+_AROUND = " \t\n.\"'`“”‘’«»"  # an answer
+_KINDS: list[Any] = [prompts.EquationsPrompt, prompts.LivesWithPrompt, prompts.KingdomsPrompt]
+_KINDS += [prompts.FunctionsPrompt, prompts.RelativesPrompt]
+_FORMULATIONS = {kind.name: kind for kind in _KINDS}
 
 
 @task
-def equations(steps: Steps = 5, chains: int = 4, **how: int) -> Task:
-    """Which number is a variable set to, via a chain of other variables? (F1)
-
-    Args:
-        steps: equations per chain, D; several, as in `1,2,5`, for several D.
-        chains: chains per question; guessing is right once in so many questions.
-        how: `questions` for every D (500); `seed` (0); `attempts`, how often a question is asked at
-            most to get an acceptable answer (20).
-    """
-    return _benchmark(prompts.EquationsPrompt, chains, steps, **how)
-
-
-@task
-def lives_with(steps: Steps = 5, chains: int = 4, **how: int) -> Task:
-    """In which city does somebody live who lives with somebody who ...? (F2; see `equations`)"""
-    return _benchmark(prompts.LivesWithPrompt, chains, steps, **how)
-
-
-@task
-def kingdoms(chains: int = 4, **how: int) -> Task:
-    """Who has a disease caused by a substance in a food ...? (F3, D = 5; see `equations`)"""
-    return _benchmark(prompts.KingdomsPrompt, chains, **how)
-
-
-@task
-def functions(chains: int = 4, **how: int) -> Task:
-    """Which value does an alias of a function take at a variable? (F4; see `equations`)"""
-    return _benchmark(prompts.FunctionsPrompt, chains, **how)
-
-
-@task
-def relatives(chains: int = 4, **how: int) -> Task:
-    """In which country does somebody live who lives with a relative ...? (F5; see `equations`)"""
-    return _benchmark(prompts.RelativesPrompt, chains, **how)
-
-
-class TaskRefused(InputError, PrerequisiteError):
-    """Bad input that `inspect eval` shows as one line instead of a traceback."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.message = text.replace("[", r"\[")  # shown as rich markup
-
-
-def _benchmark(
-    kind: Any,
-    chains: int,
-    steps: Steps = (),
+def retrieval(
+    formulation: str = "equations",
+    steps: int | Sequence[int | str] = (),
+    chains: int = 4,
     questions: int = 500,
     seed: int = 0,
     attempts: int = 20,
 ) -> Task:
-    expect_temperature()
+    """Retrieval in words, as in the paper's section 4.
+
+    Args:
+        formulation: `equations`, `lives-with`, `kingdoms`, `functions` or `relatives`.
+        steps: statements per chain, D, of equations and lives-with (5); several, as in `1,2,5`,
+            for several D.
+        chains: chains per question; guessing is right once in so many questions.
+        questions: for every D.
+        seed: of the questions.
+        attempts: how often a question is asked at most to get an acceptable answer.
+    """
     each = list(steps) if isinstance(steps, Sequence) else [steps]
     try:
+        if formulation not in _FORMULATIONS:
+            known = ", ".join(_FORMULATIONS)
+            raise InputError(f"formulation: expected one of {known}, found {formulation!r:.40}")
+        kind = _FORMULATIONS[formulation]
         if len(set(each)) < len(each) or not all(str(n).isdecimal() for n in each):
             raise InputError(f"steps: expected different integers, found {each}")
+        if each and formulation not in ("equations", "lives-with"):
+            raise InputError(f"steps: expected none for {formulation}, found {each}")
         if min(questions, attempts) < 1:
             raise InputError(f"expected questions and attempts, found {questions} and {attempts}")
         made = [kind(steps=int(n), chains=chains) for n in each] or [kind(chains=chains)]
         # Each index for every D before the next one, so that --limit shortens all D alike.
         samples = [_sample(prompt, index, seed) for index in range(questions) for prompt in made]
-    except InputError as error:
-        raise TaskRefused(str(error)) from None
-    metrics = [accuracy(), stderr()]
-    if each:
-        metrics += [
-            grouped(metric, "steps", all=False, name_template=f"{label} D={{group_name}}")
-            for label, metric in (("accuracy", accuracy()), ("stderr", stderr()))
-        ]
+    except InputError as error:  # which `inspect eval` would show as a traceback
+        raise PrerequisiteError(str(error).replace("[", r"\[")) from None
     return Task(
+        name=formulation,  # of the log
         dataset=samples,
         solver=resample(attempts),
         scorer=exact_answer(),
-        metrics=metrics,
         config=GenerateConfig(temperature=1.0),
-        metadata={"formulation": kind.name, "chance": made[0].chance},
+        metadata={"formulation": formulation},
     )
 
 
@@ -114,9 +81,7 @@ def _sample(prompt: prompts.Prompt, index: int, seed: int) -> Sample:
         target=question.correct,
         id=f"D{steps}-{index + 1}" if steps else index + 1,
         metadata={
-            "formulation": prompt.name,
-            **({"steps": steps} if steps else {}),
-            "chains": prompt.chains,
+            "steps": steps,
             "chance": prompt.chance,
             "acceptable": list(question.acceptable),
         },
@@ -128,13 +93,10 @@ def resample(attempts: int = 20) -> Solver:
     """Ask until the output is an acceptable answer, and keep the number of `attempts`."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        expect_temperature()
         model, question = get_model(), list(state.messages)
-        seed = active_generate_config().seed
         for attempt in range(attempts):
             state.store.set("attempts", attempt + 1)
-            config = GenerateConfig(seed=None if seed is None else seed + attempt)
-            state.output = await model.generate(question, config=config, cache=False)
+            state.output = await model.generate(question, cache=False)
             if read_answer(state.output.completion, state.metadata["acceptable"]) is not None:
                 break
         state.messages.append(state.output.message)
@@ -143,28 +105,13 @@ def resample(attempts: int = 20) -> Solver:
     return solve
 
 
-def expect_temperature() -> None:
-    temperature = active_generate_config().temperature
-    if temperature is not None and temperature <= 0:
-        raise TaskRefused(
-            f"--temperature: expected a number above 0, found {temperature}; answers that are not "
-            "acceptable are sampled again, and at 0 they would always be the same"
-        )
-
-
 def read_answer(text: str, acceptable: Iterable[str]) -> str | None:
-    """The acceptable answer that an output is, without blanks, a full stop, quotation marks, case.
+    """The acceptable answer that an output is, without blanks, stops, quotation marks and case.
 
     A sentence around it is no answer.
     """
-    bare = _without_stop(text)
-    if len(bare) > 1 and bare[0] + bare[-1] in _QUOTES:
-        bare = _without_stop(bare[1:-1])
-    return next((answer for answer in acceptable if answer.casefold() == bare.casefold()), None)
-
-
-def _without_stop(text: str) -> str:
-    return text.strip().removesuffix(".").strip()
+    bare = text.strip(_AROUND).casefold()
+    return next((answer for answer in acceptable if answer.casefold() == bare), None)
 
 
 @scorer(metrics=[accuracy(), stderr()])

@@ -45,7 +45,7 @@ def attention_view(
     n_layers = model.cfg.n_layers
     chosen = _checked(examples, len(batch), "example")
     layers = _checked(range(n_layers) if layers is None else layers, n_layers, "layer")
-    some = batch.take(chosen)
+    some = batch[chosen]
     every = patterns_on(model, some, circuit)
     patterns = torch.cat([every[layer] for layer in layers], dim=1)
     heads = [str(Head(layer, head)) for layer in layers for head in range(model.cfg.n_heads)]

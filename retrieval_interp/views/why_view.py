@@ -81,7 +81,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
     """
     if not 0 <= example < len(found.batch):
         raise InputError(f"example: expected 0 to {len(found.batch) - 1}, found {example}")
-    some, other = found.batch.take([example]), found.other.take([example])
+    some, other = found.batch[[example]], found.other[[example]]
     labels = position_labels(model, found.task, some, 0)
     own = patterns_on(model, some)
     names = found.task.role_names

@@ -2,14 +2,14 @@
 
 An example is a template and a filling, both drawn uniformly, from random numbers that are seeded
 with the text "template seed split index". Where there are at least 256 examples, a hash of its
-prompt decides to which split each belongs. Where there are fewer, every split has all of them, in a
-random order of its own, over and over.
+prompt decides to which split each belongs; where there are fewer, the splits share them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import chain
 from string import Formatter
 from typing import Any
 
@@ -17,57 +17,34 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import SPLITS, Split, check_draw
+from retrieval_interp.tasks.sampling import SPLITS, Split, check_draw
 from retrieval_interp.tasks.task import Batch
 from retrieval_interp.tasks.training_task import counted
-from retrieval_interp.tasks.words.prompts.prompt import Draw, Question, write
+from retrieval_interp.tasks.words.question import Draw, Line, Question, write
 from retrieval_interp.tasks.words.text_task import END, TextTask, expect_offsets
 
 Filling = Mapping[str, str]  # a word for every mark
 _FEW = 256  # with fewer examples, the splits share them
+_DRAWS = 1000  # of words, to find a different one for every mark
 
 
 class TemplateTask(TextTask):
     """Sentences of your own with roles, for language models.
 
-    A role is at the last token of its word. Answers are tokenized together with the prompt; the
-    tokens that all of them share, such as a bare space, belong to the prompt, and the first one in
-    which they differ is scored, by its cross entropy among the acceptable answers, in nats.
-
     Args:
         templates: texts with marks in braces, up to where the answer comes, without a final blank.
         fillings: the words of every mark, `{"IO": names, "S1": names, "S2": "S1"}`, where a text
-            names the mark that has the same word, and different marks have different words; or a
-            list of complete fillings, `[{"country": "France", "capital": "Paris"}, ...]`. Names
-            that are no marks may be answers.
+            names the mark that has the same word; or a list of complete fillings,
+            `[{"country": "France", "capital": "Paris"}, ...]`.
         answer: the name in the fillings whose word is correct.
         wrong: the names whose words are the other acceptable answers; by default, all other words
             that `answer` may have.
         tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
         roles: which marks are roles, in this order, with `END` for the last token of the prompt,
             and `S1+1` for the token after the mark S1. By default END, then the marks of the first
-            template from last to first, then those that only others have. A role is absent where a
-            template lacks its mark.
-        answer_prefix: text between prompt and answer; for most tokenizers a space.
-        prepend_bos: whether to start with a beginning-of-sequence token; by default yes, if the
-            tokenizer has one.
+            template from last to first, then those that only others have.
         counterfactual: for some roles, the words that stand there in a counterfactual prompt, each
             one token behind a blank; by default it is another example of the same layout.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> capitals = [
-        ...     {"country": "France", "capital": "Paris"},
-        ...     {"country": "Italy", "capital": "Rome"},
-        ... ]
-        >>> tokenizer = ri.load_checkpoint("equations").model.tokenizer  # or a real one
-        >>> task = ri.TemplateTask(
-        ...     ["The capital of {country} is"], capitals, answer="capital", tokenizer=tokenizer
-        ... )
-        >>> task.role_names
-        ('END', 'country')
-        >>> task.question(0).prompt
-        'The capital of France is'
     """
 
     def __init__(
@@ -79,60 +56,45 @@ class TemplateTask(TextTask):
         *,
         tokenizer: Any,
         roles: Sequence[str] | None = None,
-        answer_prefix: str = " ",
-        prepend_bos: bool | None = None,
         counterfactual: Mapping[str, Sequence[str]] | None = None,
     ):
         _check_words("templates", templates)
-        self.templates = tuple(templates)
+        self.templates, self.answer = tuple(templates), answer
         self._marks = list(map(_marks, self.templates))
-        self.answer = answer
         self.wrong = (wrong,) if isinstance(wrong, str) else None if wrong is None else tuple(wrong)
-        lists = fillings if isinstance(fillings, Mapping) else {}
-        self._rows: Sequence[Filling] = () if isinstance(fillings, Mapping) else fillings
-        self._same = {name: other for name, other in lists.items() if isinstance(other, str)}
-        self._words = {n: tuple(dict.fromkeys(w)) for n, w in lists.items() if n not in self._same}
-        for name, words in self._words.items():
-            _check_words(f"fillings of {name}", words)
-        for row in self._rows:
-            _check_words("fillings", list(row.values()))
+        # A filling is one of each group, whose words differ; and then the words that are the same.
+        self._same: dict[str, str] = {}
+        self._groups = [list(fillings)] if not isinstance(fillings, Mapping) else []
+        for name, words in fillings.items() if isinstance(fillings, Mapping) else ():
+            if isinstance(words, str):
+                self._same[name] = words
+            else:
+                self._groups.append([{name: word} for word in dict.fromkeys(words)])
+        for group in self._groups:
+            _check_words("fillings", [word for filling in group for word in filling.values()])
         marks = dict.fromkeys([*reversed(self._marks[0]), *chain(*self._marks[1:])])
-        roles = (END, *marks) if roles is None else roles
-        self._check_names(marks, roles)
-        super().__init__(roles, tokenizer, answer_prefix, prepend_bos)
+        roles, others = (END, *marks) if roles is None else roles, counterfactual or {}
+        self._check_names(marks, roles, others)
+        super().__init__(roles, tokenizer)
         self.answer_role = self.roles.index(answer) if answer in self.roles else None
-        candidates = self._words.get(answer) or [row[answer] for row in self._rows]
-        self.candidates: tuple[str, ...] = tuple(dict.fromkeys(candidates))
+        known = [
+            filling[answer] for group in self._groups for filling in group if answer in filling
+        ]
+        self.candidates: tuple[str, ...] = tuple(dict.fromkeys(known))
         self.n_answers = len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
-        few = list(islice(self._all(), _FEW))
-        if not few or self.n_answers < 2:
-            raise InputError(
-                "fillings: expected enough words to fill every mark with another one, and at least "
-                f"two answers, found {self.n_answers}"
-            )
-        self._few = few if len(few) < _FEW else None
-        self._others = {
-            self._role(name): self._word_tokens(name, words)
-            for name, words in (counterfactual or {}).items()
-        }
-
-    def _role(self, name: str) -> int:
-        if name not in self.roles:
-            raise InputError(
-                f"counterfactual: expected a role of {', '.join(self.roles)}, found {name!r:.40}"
-            )
-        return self.roles.index(name)
-
-    def _word_tokens(self, name: str, words: Sequence[str]) -> Tensor:
-        texts = ["to", *(f"to {word}" for word in words)]
-        before, *made = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        found = [ids[-1] for ids in made if ids[:-1] == before]
-        if len(found) < 3:
-            raise InputError(
-                f"counterfactual: expected at least three words of one token for {name}, found "
-                f"{len(found)} of {len(words)}"
-            )
-        return torch.tensor(found)
+        if self.n_answers < 2:
+            raise InputError(f"fillings: expected at least two answers, found {self.n_answers}")
+        self._few = len(self.templates) * math.prod(map(len, self._groups)) < _FEW
+        self._draw(Draw("template"))  # refuses words that do not fit
+        self._others: dict[int, Tensor] = {}
+        for role, words in others.items():
+            found = list(one_token_words(tokenizer, words).values())
+            if len(found) < 3:
+                raise InputError(
+                    f"counterfactual: expected at least three words of one token for {role}, found "
+                    f"{len(found)} of {len(words)}"
+                )
+            self._others[self.roles.index(role)] = torch.tensor(found)
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """Prompts with other words at the roles given, or other examples of the same layout."""
@@ -147,15 +109,15 @@ class TemplateTask(TextTask):
                     inputs[example, place] = chosen.item()
         return replace(batch, inputs=inputs)
 
-    def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str]) -> None:
-        rows: list[set[str]] = [set(row) for row in self._rows] or [{*self._words, *self._same}]
-        filled = set.intersection(*rows)
+    def _check_names(self, marks: Mapping[str, Any], roles: Sequence[str], others: Any) -> None:
+        filled = set().union(*(set.intersection(*map(set, group)) for group in self._groups))
         for what, names, among in (
-            ("fillings", self._same.values(), self._words),
-            ("templates", marks, filled),
+            ("fillings", self._same.values(), filled),
+            ("templates", marks, filled | {*self._same}),
             ("roles", [role.removesuffix("+1") for role in roles], [*marks, END]),
             ("answer", [self.answer], filled),
-            ("wrong", self.wrong or (), filled),
+            ("wrong", self.wrong or (), filled | {*self._same}),
+            ("counterfactual", others, roles),
         ):
             for name in names:
                 if name not in among:
@@ -164,34 +126,18 @@ class TemplateTask(TextTask):
         if END not in roles or len(set(roles)) < len(roles):
             raise InputError(f"roles: expected different ones and {END}, found {list(roles)}")
 
-    def _all(self) -> Iterator[Question]:
-        """All examples, each once."""
-        for number in range(len(self.templates)):
-            for filling in self._rows or self._fill({}):
-                yield self._question(number, filling)
-
-    def _fill(self, chosen: Filling) -> Iterator[Filling]:
-        """All fillings that begin like this one."""
-        if len(chosen) == len(self._words):
-            yield chosen
-            return
-        name = list(self._words)[len(chosen)]
-        for word in self._words[name]:
-            if word not in chosen.values():
-                yield from self._fill({**chosen, name: word})
-
     def _draw(self, rng: Draw) -> Question:
         number = rng.pick(len(self.templates))
-        if self._rows:
-            return self._question(number, self._rows[rng.pick(len(self._rows))])
-        while True:
-            chosen = {name: words[rng.pick(len(words))] for name, words in self._words.items()}
-            if len(set(chosen.values())) == len(chosen):
-                return self._question(number, chosen)
+        for _ in range(_DRAWS):
+            chosen = [group[rng.pick(len(group))] for group in self._groups]
+            filling = {name: word for part in chosen for name, word in part.items()}
+            if len(set(filling.values())) == len(filling):
+                return self._question(number, filling)
+        raise InputError("fillings: expected enough words to fill every mark with another one")
 
     def _question(self, number: int, filling: Filling) -> Question:
         filling = {**filling, **{name: filling[other] for name, other in self._same.items()}}
-        line = (self.templates[number], 0, [filling[mark] for mark in self._marks[number]])
+        line = Line(self.templates[number], [filling[mark] for mark in self._marks[number]])
         others = self.candidates if self.wrong is None else [filling[name] for name in self.wrong]
         question = write([line], filling[self.answer], {filling[self.answer], *others})
         if len(question.acceptable) < self.n_answers:
@@ -201,13 +147,11 @@ class TemplateTask(TextTask):
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
         check_draw(seed, split)
-        if self._few is not None:
-            times, place = divmod(index, len(self._few))
-            return Draw(f"template {seed} {split} {times}").shuffled(self._few)[place]
         rng = Draw(f"template {seed} {split} {index}")
         while True:
             question = self._draw(rng)
-            if sha256(question.prompt.encode()).digest()[0] % len(SPLITS) == SPLITS.index(split):
+            number = sha256(question.prompt.encode()).digest()[0] % len(SPLITS)
+            if self._few or number == SPLITS.index(split):
                 return question
 
     @property
@@ -223,7 +167,6 @@ class TemplateTask(TextTask):
             "answer": self.answer,
             "wrong": list(self.candidates if self.wrong is None else self.wrong),
             "tokenizer": self.tokenizer_name,
-            "answer_prefix": self.answer_prefix,
         }
 
 
@@ -277,55 +220,30 @@ TEMPLATES = tuple(
 class IndirectObjectTask(TemplateTask):
     """To whom something is given, for language models.
 
-    | role | label | is at |
-    |---|---|---|
-    | s0 | END | the last token of the prompt, where the answer is predicted |
-    | s1 | S2 | the subject's name in the second clause |
-    | s2 | S1+1 | the token after the subject's first name |
-    | s3 | S1 | the subject's name in the first clause |
-    | s4 | IO | the indirect object's name, which is the answer |
-
-    Six sentences, each with the indirect object before the subject (ABB) and after it (BAB). Only
-    names that are one token behind a blank are used; those `left_out` are not.
-
-    Args:
-        tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
-        names: first names to choose from; by default 83 common English ones.
-        templates: with the marks {IO}, {S1} and {S2}.
-        prepend_bos: as in `TemplateTask`.
+    Six sentences, each with the indirect object IO before the subject S1 (ABB) and after it (BAB),
+    who is named again as S2, and 83 first names; only those of one token behind a blank are used.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        names: Sequence[str] = NAMES,
-        templates: Sequence[str] = TEMPLATES,
-        prepend_bos: bool | None = None,
-    ):
-        expect_offsets(tokenizer)
-        self.names = tuple(name for name in names if _is_one_token(name, tokenizer))
-        self.left_out = tuple(name for name in names if name not in self.names)
+    def __init__(self, tokenizer: Any):
+        self.names = tuple(one_token_words(tokenizer, NAMES))
         if len(self.names) < 2:
-            found = f"{len(self.names)} of {len(names)}"
+            found = f"{len(self.names)} of {len(NAMES)}"
             raise InputError(f"names: expected at least two that are one token, found {found}")
         super().__init__(
-            templates,
+            TEMPLATES,
             {"IO": self.names, "S1": self.names, "S2": "S1"},
             answer="IO",
             wrong="S1",
             tokenizer=tokenizer,
             roles=(END, "S2", "S1+1", "S1", "IO"),
-            prepend_bos=prepend_bos,
             counterfactual={"S2": self.names} if len(self.names) > 2 else None,  # a third name
         )
 
-    @property
-    def description(self) -> str:
-        names = f"{len(self.names)} names of one token ({len(self.left_out)} left out)"
-        what = f"indirect objects in the tokens of {self.tokenizer_name}"
-        return f"{what}: {names}, {len(self.templates)} templates"
 
-
-def _is_one_token(name: str, tokenizer: Any) -> bool:
-    alone, behind = tokenizer(["to", f"to {name}"], add_special_tokens=False)["input_ids"]
-    return bool(behind[-1] != tokenizer.unk_token_id and behind[:-1] == alone)
+def one_token_words(tokenizer: Any, words: Sequence[str]) -> dict[str, int]:
+    """The words that are one token behind a blank, with their token."""
+    expect_offsets(tokenizer)
+    texts = ["to", *(f"to {word}" for word in words)]
+    before, *read = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    last = {word: ids[-1] for word, ids in zip(words, read) if ids[:-1] == before}
+    return {word: token for word, token in last.items() if token != tokenizer.unk_token_id}

@@ -1,4 +1,4 @@
-"""Questions as text for a language model, through its own tokenizer.
+"""Text for a language model, through its own tokenizer, and the losses of its answers.
 
 A role is at the last token of its symbol. Answers are tokenized together with the prompt; tokens
 that all of them share belong to the prompt, and the next one is scored. Examples are unusable where
@@ -14,15 +14,16 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.split import Split
+from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
+from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
-from retrieval_interp.tasks.words.prompts.prompt import Question
+from retrieval_interp.tasks.words.prompts import LinearPrompt, Prompt
+from retrieval_interp.tasks.words.question import Question
 
 END = "END"
 _TRIED = 20  # examples to try before a tokenizer is refused
@@ -33,41 +34,73 @@ class Tokens(NamedTuple):
 
     prompt: list[int]  # with a beginning-of-sequence token, if there is one
     roles: list[int]  # the position of every role of the chain that is asked, or -1
-    answers: list[int]  # where acceptable answers differ; the correct one's first
+    answers: list[int]  # where acceptable answers differ; the right ones first
+    n_right: int = 1
 
 
-class Unusable(Exception):
-    """Why a question cannot be used with a tokenizer."""
+class AnswerTask(Task):
+    """Which answer follows a text: a cross entropy between right and wrong ones, in nats.
 
-
-class TextTask(Task):
-    """Questions in text, whose answers are scored by their first differing token.
-
-    Subclasses say where the questions come from (`question`) and how many acceptable answers they
-    have (`n_answers`). The arguments are those of `TemplateTask`.
+    Targets are the tokens in which the answers differ, [batch 1 side word]: those of the right ones
+    and those of the wrong ones, padded with -1.
     """
 
     loss_name = "cross entropy"
     role_names: tuple[str, ...] = ()  # set to the roles, as the labels and symbols are
     role_labels: tuple[str, ...] = ()
     role_symbols: tuple[str, ...] = ()
-    n_answers: int
 
-    def __init__(
-        self,
-        roles: Sequence[str],
-        tokenizer: Any,
-        answer_prefix: str = " ",
-        prepend_bos: bool | None = None,
-    ):
+    def __init__(self, tokenizer: Any):
         expect_offsets(tokenizer)
         bos = tokenizer.bos_token_id
-        if prepend_bos and bos is None:
-            raise InputError(
-                "task: expected a tokenizer with a beginning-of-sequence token for prepend_bos"
-            )
-        self.tokenizer, self.answer_prefix = tokenizer, answer_prefix
-        self.begin: list[int] = [] if bos is None or prepend_bos is False else [bos]
+        self.tokenizer = tokenizer
+        self.begin: list[int] = [] if bos is None else [bos]
+
+    def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
+        """Pad some questions to one batch."""
+        prompts = [torch.tensor(each.prompt) for each in tokens]
+        padding = self.tokenizer.pad_token_id or 0  # never seen
+        sides = [(each.answers[: each.n_right], each.answers[each.n_right :]) for each in tokens]
+        most = max(len(words) for both in sides for words in both)
+        targets = [[[*words, *[-1] * (most - len(words))] for words in both] for both in sides]
+        return Batch(
+            pad_sequence(prompts, batch_first=True, padding_value=padding),
+            torch.tensor(targets)[:, None],
+            torch.tensor([[each.roles] for each in tokens]),
+        ).to(device)
+
+    def position_labels(self, batch: Batch, example: int) -> list[str]:
+        return token_texts(self.tokenizer, batch, example)
+
+    def _sides(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch side word"]:
+        """Logits of the right and the wrong answers, NaN where there are no more."""
+        logits, targets = self.answers(outputs, batch)[:, 0, 0], batch.targets[:, 0]
+        found = logits[:, None].expand(-1, 2, -1).gather(-1, targets.clamp(min=0))
+        return found.masked_fill(targets < 0, torch.nan)
+
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
+        """Cross entropy between the right and the wrong answers, in nats."""
+        sides = self._sides(outputs, batch).nan_to_num(-torch.inf).logsumexp(-1)
+        return -sides.log_softmax(-1)[:, :1]
+
+    def logit_differences(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
+        """The mean logit of the right answers minus that of the wrong ones."""
+        right, wrong = self._sides(outputs, batch).nanmean(-1).unbind(1)
+        return right - wrong
+
+    def accuracy(self, outputs: Outputs, batch: Batch) -> float:
+        """How often a right answer has the highest logit of all."""
+        best = self._sides(outputs, batch).nan_to_num(-torch.inf).amax(-1)
+        return float((best[:, 0] > best[:, 1]).float().mean())
+
+
+class TextTask(AnswerTask):
+    """Questions in text; subclasses make them (`question`), each with `n_answers` answers."""
+
+    n_answers: int
+
+    def __init__(self, roles: Sequence[str], tokenizer: Any):
+        super().__init__(tokenizer)
         self.roles = self.role_names = self.role_labels = self.role_symbols = tuple(roles)
         self.answer_roles = (self.roles.index(END),)
 
@@ -87,7 +120,7 @@ class TextTask(Task):
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
     ) -> Batch:
-        """The usable examples start .. start+n-1 of a seed; targets as `Tokens.answers`."""
+        """The usable examples start .. start+n-1 of a seed."""
         return self.batch(self.usable(n, seed, split, start)[1], device)
 
     def usable(
@@ -98,110 +131,98 @@ class TextTask(Task):
             raise InputError(f"sample: expected n of at least 1, found {n}")
         found: list[tuple[Question, Tokens]] = []
         left_out: list[str] = []
-        index = 0
         while len(found) < start + n:
+            index = len(found) + len(left_out)
             question = self.question(index, seed, split)
             try:
                 found.append((question, self.tokens(question)))
-            except Unusable as error:
+            except InputError as error:
                 left_out.append(f"example {index}: {error}")
-            index += 1
             if len(left_out) >= _TRIED and len(left_out) > 9 * len(found):
                 raise InputError(
                     "task: expected a tokenizer with separate tokens for symbols, found "
-                    f"{len(left_out)} of {index} examples unusable ({left_out[0]})"
+                    f"{len(left_out)} of {index + 1} examples unusable ({left_out[0]})"
                 )
         if left_out:
             why = "; ".join([*left_out[:3], "..."][: len(left_out)])
-            warnings.warn(f"{len(left_out)} of {index} examples are left out: {why}", stacklevel=3)
+            warnings.warn(
+                f"{len(left_out)} of {index + 1} examples are left out: {why}", stacklevel=3
+            )
         return [question for question, _ in found[start:]], [made for _, made in found[start:]]
 
     def tokens(self, question: Question) -> Tokens:
-        """A question as tokens; raises `Unusable` if it has no place for roles or answers."""
+        """A question as tokens; refused if it has no place for roles or answers."""
         words = sorted(question.acceptable, key=lambda word: word != question.correct)
-        texts = [question.prompt + self.answer_prefix + word for word in words]
-        made = {"add_special_tokens": False, "return_offsets_mapping": True}
-        read = [self.tokenizer(text, **made) for text in texts]
-        numbers = [each["input_ids"] for each in read]
-        shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*numbers))))
-        # An answer that begins another one, or a single one, has no token that differs.
-        shared = min([shared, *(len(each) - 1 for each in numbers)])
-        offsets = read[0]["offset_mapping"]
-        if any(start < len(question.prompt) for start, _ in offsets[shared:]):
-            raise Unusable("the prompt's tokens change with an answer; use another answer_prefix")
-        first: dict[int, str] = {}
-        for word, each in zip(words, numbers):
-            other = first.setdefault(each[shared], word)
-            if other != word:
-                raise Unusable(f"the answers {other!r} and {word!r} begin with one token")
-        prompt = [*self.begin, *numbers[0][:shared]]
-        places = self._places(question, offsets[:shared])
-        return Tokens(prompt, self._positions(places, len(prompt)), list(first))
-
-    def _places(self, question: Question, offsets: Sequence[tuple[int, int]]) -> dict[str, int]:
-        """The last token of every symbol of the chain that is asked, by role."""
-        found: dict[str, int] = {}
-        last, begin = -1, 0
-        for symbol in question.occurrences:
-            tokens = enumerate(offsets)
-            own = [at for at, (start, end) in tokens if start < symbol.end and end > symbol.start]
-            if not own or own[0] <= last:
-                raise Unusable(
-                    f"expected tokens of their own for all symbols of "
-                    f"{question.prompt[begin : symbol.end]!r}; use other names or put text between"
-                )
-            last, begin = own[-1], symbol.start
-            if symbol.chain == 0:
-                found[symbol.role] = last + len(self.begin)
-        return found
-
-    def _positions(self, places: dict[str, int], length: int) -> list[int]:
-        """The position of every role, all different."""
-        places = {**places, END: length - 1}
+        texts = [f" {word}" for word in words]
+        read, answers, offsets = answer_tokens(self.tokenizer, question.prompt, texts)
+        for word, token in zip(words, answers):
+            if (other := words[answers.index(token)]) != word:
+                raise InputError(f"the answers {other!r} and {word!r} begin with one token")
+        prompt = [*self.begin, *read]
+        places = {**self._places(question, offsets), END: len(prompt) - 1}
         found = {
             role: places[name] + role.endswith("+1")
             for role in self.roles
             if (name := role.removesuffix("+1")) in places
         }
-        if len({*found.values(), length}) <= len(found):
-            raise Unusable(f"roles share a token ({found})")
-        return [found.get(role, -1) for role in self.roles]
+        if len({*found.values(), len(prompt)}) <= len(found):
+            raise InputError(f"roles share a token ({found})")
+        return Tokens(prompt, [found.get(role, -1) for role in self.roles], answers)
 
-    def batch(self, tokens: Sequence[Tokens], device: Device = "cpu") -> Batch:
-        """Pad some questions to one batch."""
-        rows = [torch.tensor(each.prompt) for each in tokens]
-        padding = self.tokenizer.pad_token_id or 0  # never seen
-        return Batch(
-            pad_sequence(rows, batch_first=True, padding_value=padding),
-            torch.tensor([[each.answers] for each in tokens]),
-            torch.tensor([[each.roles] for each in tokens]),
-        ).to(device)
+    def _places(self, question: Question, offsets: Sequence[tuple[int, int]]) -> dict[str, int]:
+        """The last token of every symbol of the chain that is asked, by role."""
+        found: dict[str, int] = {}
+        last, begin = -1, 0
+        for role, first, until in question.occurrences:
+            tokens = enumerate(offsets)
+            own = [at for at, (start, end) in tokens if start < until and end > first]
+            if not own or own[0] <= last:
+                raise InputError(
+                    f"expected tokens of their own for all symbols of "
+                    f"{question.prompt[begin:until]!r}; use other names or put text between"
+                )
+            last, begin = own[-1], first
+            if role:
+                found[role] = last + len(self.begin)
+        return found
 
-    def position_labels(self, batch: Batch, example: int) -> list[str]:
-        """The tokens."""
-        texts = [self.tokenizer.decode([token]) for token in batch.inputs[example].tolist()]
-        return [text.strip() or repr(text) for text in texts]
 
-    def _logits(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch answer"]:
-        """Logits of the acceptable answers, the correct one first."""
-        return self.answers(outputs, batch)[:, 0, 0].gather(-1, batch.targets[:, 0])
+class PromptTask(TextTask):
+    """The five formulations, such as `EquationsPrompt(steps=3)`, for language models (section 4).
 
-    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
-        """Cross entropy among the acceptable answers, in nats."""
-        return -F.log_softmax(self._logits(outputs, batch), dim=-1)[:, :1]
+    Where the steps of the chain that is asked form a line, roles are those of appendix B; otherwise
+    they count backwards from the question. The last one is the end of the prompt.
+    """
 
-    def logit_differences(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
-        """The correct answer's logit minus the mean of the other acceptable ones'."""
-        logits = self._logits(outputs, batch)
-        return logits[:, 0] - logits[:, 1:].mean(-1)
+    def __init__(self, prompt: Prompt, tokenizer: Any):
+        self.prompt, self.n_answers = prompt, round(1 / prompt.chance)
+        if isinstance(prompt, LinearPrompt):
+            roles = [role_name(number) for number in range(2 * prompt.steps + 1)]
+            labels, symbols = chain_labels(prompt.steps), chain_symbols(prompt.steps)
+        else:
+            roles = [symbol.role for symbol in prompt.sample(0).occurrences[::-1] if symbol.role]
+            labels, symbols = tuple(roles), tuple(role.partition("@")[0] for role in roles)
+        super().__init__([*roles, END], tokenizer)
+        self.role_names = tuple(map(role_name, range(len(self.roles))))
+        self.tolerance = 0.05 * (self.plateau or 1.0)  # as the paper's is of a symbol's variance
+        self.role_labels, self.role_symbols = (*labels, "end"), (*symbols, "end")
 
-    def accuracy(self, outputs: Outputs, batch: Batch) -> float:
-        """How often the correct answer has the highest logit of the acceptable ones."""
-        return float((self._logits(outputs, batch).argmax(-1) == 0).float().mean())
+    def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
+        return self.prompt.sample(index, seed, split)
+
+    @property
+    def description(self) -> str:
+        return f"{self.prompt} in the tokens of {self.tokenizer_name}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": "prompt",
+            "prompt": {"name": self.prompt.name, **vars(self.prompt)},
+            "tokenizer": self.tokenizer_name,
+        }
 
 
 def expect_offsets(tokenizer: Any) -> None:
-    """Raise InputError unless this is a tokenizer that gives offsets."""
     if not (callable(tokenizer) and getattr(tokenizer, "is_fast", False)):
         raise InputError(
             "task: expected a Hugging Face tokenizer that gives offsets (a fast one, such as "
@@ -209,14 +230,42 @@ def expect_offsets(tokenizer: Any) -> None:
         )
 
 
+def answer_tokens(
+    tokenizer: Any, prompt: str, answers: Sequence[str]
+) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+    """A prompt's tokens, the token that tells each answer apart, and places in the text.
+
+    Tokens that all answers begin with, such as a bare blank, belong to the prompt.
+    """
+    read = [_encoded(tokenizer, prompt + word, return_offsets_mapping=True) for word in answers]
+    numbers, offsets = [each["input_ids"] for each in read], read[0]["offset_mapping"]
+    shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*numbers))))
+    # An answer that begins another one, or a single one, has no token that differs.
+    shared = min([shared, *(len(each) - 1 for each in numbers)])
+    if any(start < len(prompt) for start, _ in offsets[shared:]):
+        raise InputError("the prompt's tokens change with an answer")
+    return numbers[0][:shared], [each[shared] for each in numbers], offsets[:shared]
+
+
 def token_ids(tokenizer: Any, text: str) -> list[int]:
     """The tokens of a text, at least one."""
+    ids: list[int] = _encoded(tokenizer, text)["input_ids"]
+    return ids
+
+
+def _encoded(tokenizer: Any, text: str, **how: bool) -> Any:
     try:
-        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        read = tokenizer(text, add_special_tokens=False, **how)
     except Exception as error:  # tokenizers raises nothing more specific
         raise InputError(
             f"text: expected words that the model's tokenizer knows, found {text!r:.40}"
         ) from error
-    if not ids:
+    if not read["input_ids"]:
         raise InputError(f"text: expected words, found {text!r:.40}")
-    return ids
+    return read
+
+
+def token_texts(tokenizer: Any, batch: Batch, example: int) -> list[str]:
+    """The tokens of an example, as text."""
+    texts = [tokenizer.decode([token]) for token in batch.inputs[example].tolist()]
+    return [text.strip() or repr(text) for text in texts]

@@ -1,57 +1,71 @@
-"""Formulations whose steps form a line: equations, lives-with, kingdoms (section 4; A.1 to A.3).
+"""The retrieval problem in words: five formulations for language models (paper, appendix A).
 
-A chain is x_0..x_D, from the symbol in the question to the answer. The statements of every chain's
-pair (x_{D-1}, x_D) come first, then those of pair D-1, ..., each step in an order of its own. Roles
-are the paper's (appendix B). Chain 0 is the one asked; the others have no s0.
+In equations, lives-with and kingdoms the steps form a line: a chain is x_0..x_D, from the symbol in
+the question to the answer. The statements of every chain's pair (x_{D-1}, x_D) come first, then
+those of pair D-1, ..., each step in an order of its own. Roles are the paper's (appendix B).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from retrieval_interp.tasks.structured import number
-from retrieval_interp.tasks.words.prompts import names
-from retrieval_interp.tasks.words.prompts.prompt import (
-    Draw,
-    Line,
-    Prompt,
-    Question,
-    asked_first,
-    write,
-)
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.sampling import Split, check_draw
+from retrieval_interp.tasks.structured import check_fields, number
+from retrieval_interp.tasks.words import names
+from retrieval_interp.tasks.words.question import Draw, Line, Question, write
 
-MOST = 1000  # steps, and chains
+_MOST = 1000  # steps, and chains
+
+
+class Prompt:
+    """A formulation of the retrieval problem in words (paper, section 4): a frozen dataclass."""
+
+    name: ClassVar[str]  # in the paper
+    chains: int  # interleaved in a prompt
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name)
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of picking one of the acceptable answers at random."""
+        return 1 / self.chains
+
+    def sample(self, index: int, seed: int = 0, split: Split = "train") -> Question:
+        """One question of a seed and split, with a generator of its own."""
+        if index < 0:
+            raise InputError(f"sample: expected an index of at least 0, found {index}")
+        check_draw(seed, split)
+        return self.draw(Draw(f"{self.name} {seed} {split} {index}"))
+
+    def draw(self, rng: Draw) -> Question:
+        raise NotImplementedError
 
 
 class LinearPrompt(Prompt):
     """A formulation whose chains are lines; subclasses provide names and sentences."""
 
-    steps: int
+    steps: int  # statements per chain, D
     ask: ClassVar[str]  # the question, with the mark {s0}
 
     def symbols(self) -> Sequence[Sequence[str]]:
         """The names available for each of x_0, x_1, ..., x_D, one per chain."""
         raise NotImplementedError
 
-    def statement(self, step: int, first: str, second: str) -> tuple[str, str, str]:
-        """The sentence of a pair, with marks {0} and {1}, and its words as they are written."""
+    def statement(self, step: int, first: str, second: str) -> tuple[str, Sequence[str]]:
+        """The sentence of a pair, with marks {first} and {second}, and its words in this order."""
         raise NotImplementedError
 
     def render(self, chains: Sequence[Sequence[str]], orders: Sequence[Sequence[int]]) -> Question:
-        """Write given chains.
-
-        Args:
-            chains: x_0..x_D of every chain, all distinct; chain 0 is asked.
-            orders: orders[d-1] lists the chains in the order of their statements of pair d.
-        """
+        """Write x_0..x_D of every chain; orders[d-1] has the chains as their pairs d follow."""
         lines: list[Line] = []
         for step in range(self.steps, 0, -1):
-            roles = [f"{{s{2 * step - 1}}}", f"{{s{2 * step}}}"]
+            roles = {"first": f"{{s{2 * step - 1}}}", "second": f"{{s{2 * step}}}"}
             for chain in orders[step - 1]:
-                text, *words = self.statement(step, *chains[chain][step - 1 : step + 1])
-                in_print = words if text.startswith("{0}") else words[::-1]
-                lines.append((text.format(*roles), chain, in_print))
-        lines.append((self.ask, 0, chains[0][:1]))
+                text, words = self.statement(step, *chains[chain][step - 1 : step + 1])
+                lines.append(Line(text.format(**roles), words, chain == 0))
+        lines.append(Line(self.ask, chains[0][:1]))
         return write(lines, chains[0][-1], [chain[-1] for chain in chains])
 
     def draw(self, rng: Draw) -> Question:
@@ -64,15 +78,12 @@ class LinearPrompt(Prompt):
 class EquationsPrompt(LinearPrompt):
     """Equations (F1): which number a variable holds that was set to a variable that was set to ...
 
-    Attributes:
-        steps: equations per chain, D.
-        chains: number of chains; they end in the numbers 0 .. chains-1.
-        question: `printed`, in whole sentences as in appendix A.1, or `short`, `c = ?`, as in
-            section 4.
+    The question is `printed`, in whole sentences as in appendix A.1, or `short`, `c = ?`, as in
+    section 4.
     """
 
-    steps: int = number(5, least=1, most=MOST)
-    chains: int = number(4, least=1, most=MOST)
+    steps: int = number(5, least=1, most=_MOST)
+    chains: int = number(4, least=1, most=_MOST)
     question: Literal["printed", "short"] = "printed"
 
     name: ClassVar[str] = "equations"
@@ -81,8 +92,8 @@ class EquationsPrompt(LinearPrompt):
         by_step = names.groups(names.letters(self.steps * self.chains), self.chains)
         return [*reversed(by_step), [str(number) for number in range(self.chains)]]
 
-    def statement(self, step: int, first: str, second: str) -> tuple[str, str, str]:
-        return "{0} = {1}", first, second
+    def statement(self, step: int, first: str, second: str) -> tuple[str, Sequence[str]]:
+        return "{first} = {second}", (first, second)
 
     @property
     def ask(self) -> str:  # type: ignore[override]
@@ -92,15 +103,10 @@ class EquationsPrompt(LinearPrompt):
 
 @dataclass(frozen=True)
 class LivesWithPrompt(LinearPrompt):
-    """Lives-with (F2): in which city somebody lives who lives with somebody who lives with ...
+    """Lives-with (F2): in which city somebody lives who lives with somebody who lives with ..."""
 
-    Attributes:
-        steps: statements per chain, D.
-        chains: number of chains, each of which ends in a different city.
-    """
-
-    steps: int = number(5, least=1, most=MOST)
-    chains: int = number(4, least=1, most=MOST)
+    steps: int = number(5, least=1, most=_MOST)
+    chains: int = number(4, least=1, most=_MOST)
 
     name: ClassVar[str] = "lives-with"
     ask = "Where does {s0} live? Say directly only the name of the city, without any other words."
@@ -109,11 +115,12 @@ class LivesWithPrompt(LinearPrompt):
         by_step = names.groups(names.PEOPLE.take(self.steps * self.chains), self.chains)
         return [*reversed(by_step), names.CITIES.take(self.chains)]
 
-    def statement(self, step: int, first: str, second: str) -> tuple[str, str, str]:
-        return f"{{0}} lives {'in' if step == self.steps else 'with'} {{1}}", first, second
+    def statement(self, step: int, first: str, second: str) -> tuple[str, Sequence[str]]:
+        word = "in" if step == self.steps else "with"
+        return f"{{first}} lives {word} {{second}}", (first, second)
 
 
-_SENTENCES = (  # of pair 1 .. 5: the verb, and the endings of a thing and of its people
+_VERBS = (  # of pair 1 .. 5, and the endings of a thing and of its people
     ("causes", "", ""),
     ("contains", "", ""),
     ("eat", "ism", "ists"),
@@ -124,13 +131,9 @@ _SENTENCES = (  # of pair 1 .. 5: the verb, and the endings of a thing and of it
 
 @dataclass(frozen=True)
 class KingdomsPrompt(LinearPrompt):
-    """Kingdoms (F3): who has a disease that a substance causes that a food contains that ...
+    """Kingdoms (F3): who has a disease that a substance causes that a food contains that ..."""
 
-    Attributes:
-        chains: number of chains, each of which leads to a different person.
-    """
-
-    chains: int = number(4, least=1, most=MOST)
+    chains: int = number(4, least=1, most=_MOST)
 
     name: ClassVar[str] = "kingdoms"
     steps = 5
@@ -139,10 +142,10 @@ class KingdomsPrompt(LinearPrompt):
     def symbols(self) -> Sequence[Sequence[str]]:
         return [kind.take(self.chains) for kind in names.OF_KINGDOMS]
 
-    def statement(self, step: int, first: str, second: str) -> tuple[str, str, str]:
-        verb, ending, plural = _SENTENCES[step - 1]
+    def statement(self, step: int, first: str, second: str) -> tuple[str, Sequence[str]]:
+        verb, ending, plural = _VERBS[step - 1]
         subject = second.removesuffix(ending) + plural
-        return f"{{1}} {verb} {{0}}.", first, subject[:1].upper() + subject[1:]
+        return f"{{second}} {verb} {{first}}.", (subject[:1].upper() + subject[1:], first)
 
 
 _VALUE = "{function@table}({argument@table}) = {value@table}"
@@ -158,11 +161,8 @@ _VALUE_OF = (
 class FunctionsPrompt(Prompt):
     """Functions (F4): which value an alias of a function takes at a variable.
 
-    "f(2) = 3. g = f. a = 2. g(a) = ?" With n chains there are n functions on 0 .. n-1, each a
-    permutation, n aliases for them and n variables for their arguments, named by 3n letters.
-
-    Attributes:
-        chains: number of functions, aliases, variables and values.
+    "f(2) = 3. g = f. a = 2. g(a) = ?" There are `chains` functions, permutations of 0 .. chains-1,
+    and as many aliases for them and variables for their arguments.
     """
 
     chains: int = number(4, least=1, most=100)
@@ -176,26 +176,23 @@ class FunctionsPrompt(Prompt):
         variables: Sequence[int],
         asked: tuple[int, int],
     ) -> Question:
-        """Write given tables.
+        """Write the values of every function, the functions of the aliases, and so on, by number.
 
-        Args:
-            tables: the values of each function at 0 .. chains-1, a permutation of these.
-            aliases: the number of the function that each alias stands for, a permutation.
-            variables: the argument that each variable holds, a permutation.
-            asked: the numbers of the alias and the variable in the question.
+        Asked are the numbers of an alias and a variable.
         """
         n = self.chains
         f_names, alias_names, variable_names = names.groups(names.letters(3 * n), n)
         function, argument = aliases[asked[0]], variables[asked[1]]
-        f_chain, k_chain = asked_first(range(n), function), asked_first(range(n), argument)
-        lines: list[Line] = [
-            (_VALUE, f_chain[f] * n + k_chain[k], (f_names[f], str(k), str(value)))
+        lines = [
+            Line(_VALUE, (f_names[f], str(k), str(value)), (f, k) == (function, argument))
             for f, table in enumerate(tables)
             for k, value in enumerate(table)
         ]
-        lines += [(_ALIAS, f_chain[f], (x, f_names[f])) for x, f in zip(alias_names, aliases)]
-        lines += [(_VARIABLE, k_chain[k], (x, str(k))) for x, k in zip(variable_names, variables)]
-        lines.append((_VALUE_OF, 0, (alias_names[asked[0]], variable_names[asked[1]])))
+        for x, f in zip(alias_names, aliases):
+            lines.append(Line(_ALIAS, (x, f_names[f]), f == function))
+        for x, k in zip(variable_names, variables):
+            lines.append(Line(_VARIABLE, (x, str(k)), k == argument))
+        lines.append(Line(_VALUE_OF, (alias_names[asked[0]], variable_names[asked[1]])))
         return write(lines, str(tables[function][argument]), map(str, range(n)))
 
     def draw(self, rng: Draw) -> Question:
@@ -216,11 +213,8 @@ _LIVES = "Where does {person@question} live? Say directly only the name, without
 class RelativesPrompt(Prompt):
     """Relatives (F5): in which country somebody lives whose profession says with which relative.
 
-    "Engineers live with their mothers. ... Where does Alex live?" With n chains there are n people,
-    n professions, n relations and n * n relatives, each of whom lives in a different country.
-
-    Attributes:
-        chains: number of people, professions and relations, at most 12.
+    "Engineers live with their mothers. ... Where does Alex live?" There are `chains` people,
+    professions and relations, and chains^2 relatives, each of whom lives in a different country.
     """
 
     chains: int = number(4, least=1, most=len(names.RELATIONS))
@@ -244,33 +238,22 @@ class RelativesPrompt(Prompt):
         works: Mapping[str, str],
         asked: str,
     ) -> Question:
-        """Write a given world; each mapping is printed in its own order.
-
-        Args:
-            homes: the country of every relative.
-            families: every person's relatives, in the order of `relations`.
-            rules: the relation that every profession lives with, in the singular.
-            works: the profession of every person.
-            asked: the person in the question.
-        """
+        """Write where relatives live, the relatives and rules of professions, and who is what."""
         kind = rules[works[asked]]
-        person_chain, kind_chain = asked_first(families, asked), asked_first(self.relations, kind)
-        kin = {
-            relative: (person, kind, person_chain[person] * self.chains + kind_chain[kind])
-            for person, family in families.items()
-            for kind, relative in zip(self.relations, family)
-        }
-        lines: list[Line] = [(_HOME, kin[name][2], (name, home)) for name, home in homes.items()]
-        for relative, (person, relation, chain) in kin.items():
-            lines.append((_FAMILY, chain, (f"{person}s", relation, relative)))
+        host = families[asked][self.relations.index(kind)]
+        lines = [Line(_HOME, (name, home), name == host) for name, home in homes.items()]
+        for person, family in families.items():
+            for relation, relative in zip(self.relations, family):
+                family_words = (f"{person}s", relation, relative)
+                lines.append(Line(_FAMILY, family_words, relative == host))
         for work, relation in rules.items():
-            lines.append((_RULE, kind_chain[relation], (f"{work.capitalize()}s", f"{relation}s")))
+            words = (f"{work.capitalize()}s", f"{relation}s")
+            lines.append(Line(_RULE, words, relation == kind))
         for person, work in works.items():
             article = "an" if work[0] in "aeiou" else "a"
-            lines.append((_WORK % article, person_chain[person], (person, work)))
-        lines.append((_LIVES, 0, (asked,)))
-        correct = homes[families[asked][self.relations.index(kind)]]
-        return write(lines, correct, homes.values())
+            lines.append(Line(_WORK % article, (person, work), person == asked))
+        lines.append(Line(_LIVES, (asked,)))
+        return write(lines, homes[host], homes.values())
 
     def draw(self, rng: Draw) -> Question:
         n, relations = self.chains, self.relations

@@ -1,0 +1,248 @@
+"""Tasks of given texts: the next token at every place, and pairs of prompts.
+
+A pair is a prompt and a counterfactual of the same length with another answer. The file format is
+auto-circuit's: `{"prompts": [{"clean": ..., "corrupt": ..., "answers": [...], "wrong_answers":
+[...]}]}`.
+"""
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.sampling import Split
+from retrieval_interp.tasks.structured import from_data
+from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
+from retrieval_interp.tasks.words.text_task import (
+    END,
+    AnswerTask,
+    Tokens,
+    answer_tokens,
+    token_ids,
+    token_texts,
+)
+
+T = TypeVar("T")
+_NOT_ASKED = -100  # as target
+_TAKEN = re.compile("token|END|s[0-9]+")  # names of other roles
+
+
+def given(items: Sequence[T], n: int, split: Split, start: int) -> Sequence[T]:
+    """Items start .. start+n-1 of a split: every second one is in `test`, a single one in all."""
+    chosen = items if len(items) == 1 else items[(split == "test") :: 2]
+    if not 1 <= n <= len(chosen) - start:
+        raise InputError(
+            f"sample: expected 1 to {len(chosen) - start} examples of this half, found {n}; give "
+            "more of them"
+        )
+    return chosen[start : start + n]
+
+
+class NextTokenTask(Task):
+    """The next token of given sequences of token ids, at every place.
+
+    The one role is the last token before padding. The tokenizer names the tokens in views.
+    """
+
+    loss_name = "cross entropy"
+    loss_meaning = (
+        "cross entropy of the next token in nats; +- is the standard error over sequences"
+    )
+    fixed = True
+    role_names = ("s0",)
+    role_labels = role_symbols = ("end",)
+
+    def __init__(self, sequences: Sequence[Sequence[int]], tokenizer: Any = None):
+        shortest = min(map(len, sequences), default=0)
+        if shortest < 2:
+            raise InputError(f"text: expected sequences of at least two tokens, found {shortest}")
+        self.sequences, self.tokenizer = [list(each) for each in sequences], tokenizer
+
+    @classmethod
+    def from_text(
+        cls, text: str | Sequence[str], tokenizer: Any, length: int = 128, prepend_bos: bool = True
+    ) -> "NextTokenTask":
+        """Cut each text into windows of at most `length` tokens that differ by one at most."""
+        texts = [text] if isinstance(text, str) else list(text)
+        bos = tokenizer.bos_token_id if prepend_bos else None
+        begin = [] if bos is None else [int(bos)]
+        windows: list[list[int]] = []
+        for each in texts:
+            ids = token_ids(tokenizer, each)
+            count = -(-len(ids) // (length - len(begin)))
+            ends = [len(ids) * number // count for number in range(count + 1)]
+            windows += [[*begin, *ids[start:end]] for start, end in pairwise(ends)]
+        return cls(windows, tokenizer)
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def description(self) -> str:
+        tokens = sum(map(len, self.sequences))
+        return f"the next token of {tokens} tokens in {len(self)} sequences"
+
+    def sample(
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
+    ) -> Batch:
+        """Sequences start .. start+n-1, padded on the right; every second one is in `test`."""
+        return self._batch(given(self.sequences, n, split, start), device)
+
+    def whole(self, device: Device = "cpu") -> Batch:
+        """All sequences: tokens, the next tokens (-100 where there is none), and roles."""
+        return self._batch(self.sequences, device)
+
+    def _batch(self, sequences: Sequence[Sequence[int]], device: Device) -> Batch:
+        rows = [torch.tensor(sequence) for sequence in sequences]
+        after = [torch.cat([row[1:], torch.tensor([_NOT_ASKED])]) for row in rows]
+        tokens = pad_sequence(rows, batch_first=True)
+        targets = pad_sequence(after, batch_first=True, padding_value=_NOT_ASKED)
+        ends = torch.tensor([len(sequence) - 1 for sequence in sequences])
+        return Batch(tokens, targets, ends[:, None, None]).to(device)
+
+    def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
+        """Cross entropy of the next token in nats, the mean over each sequence."""
+        targets: Int[Tensor, "batch pos"] = batch.targets
+        # Flat, since a sum over an axis that is not the last loses digits in a large vocabulary.
+        losses = F.cross_entropy(
+            outputs.flatten(0, 1), targets.flatten(), ignore_index=_NOT_ASKED, reduction="none"
+        ).view(targets.shape)
+        return losses.sum(1, keepdim=True) / (targets != _NOT_ASKED).sum(1, keepdim=True)
+
+    def position_labels(self, batch: Batch, example: int) -> list[str]:
+        if self.tokenizer is None:
+            return [f"{token}" for token in batch.inputs[example].tolist()]
+        return token_texts(self.tokenizer, batch, example)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A prompt and its counterfactual, as text."""
+
+    clean: str
+    corrupt: str
+    answers: tuple[str, ...]
+    wrong_answers: tuple[str, ...]
+
+
+class PairsTask(AnswerTask):
+    """Which of two answers follows, for given prompts with a counterfactual each.
+
+    Tokens that all answers of a pair begin with, such as a bare blank, are added to its prompts.
+    Roles are all tokens, counted from the end if prompts differ in length. Every second pair is in
+    the `test` split; a single one is in every split.
+
+    Args:
+        pairs: the prompts, and the answers with the blank before them. Those that cannot be used
+            with the tokenizer are left out, with a warning.
+        tokenizer: a Hugging Face tokenizer that gives offsets (a fast one).
+    """
+
+    loss_meaning = "cross entropy between the answers and the wrong ones, in nats"
+    fixed = True
+
+    def __init__(self, pairs: Sequence[Pair], tokenizer: Any):
+        super().__init__(tokenizer)
+        if not pairs:
+            raise InputError("pairs: expected at least one pair of prompts, found none")
+        self.pairs = tuple(pairs)
+        self._read = self._usable()
+        lengths = {len(clean.prompt) for clean, _ in self._read}
+        first = -min(lengths) if len(lengths) > 1 else 0
+        self._places = [*range(first, first + min(lengths) - 1), -1]
+        self._name_roles()
+        self.answer_roles = (len(self._places) - 1,)
+
+    @classmethod
+    def from_dict(cls, data: Any, tokenizer: Any) -> "PairsTask":
+        """Read the format of auto-circuit."""
+        prompts = data.get("prompts") if isinstance(data, dict) else None
+        return cls(from_data(tuple[Pair, ...], prompts, "pairs: prompts"), tokenizer)
+
+    def _usable(self) -> list[tuple[Tokens, list[int]]]:
+        """The tokens of all pairs that can be used, of which there is at least one."""
+        made, errors = [], list[InputError]()
+        for pair in self.pairs:
+            try:
+                made.append(self._tokens(pair))
+            except InputError as error:
+                errors.append(error)
+        if not made:
+            raise errors[0]
+        if errors:
+            left_out = f"{len(errors)} of {len(self.pairs)} pairs are left out"
+            warnings.warn(f"{left_out}, the first because of {errors[0]}", stacklevel=3)
+        return made
+
+    def _tokens(self, pair: Pair) -> tuple[Tokens, list[int]]:
+        """A prompt, without roles, and the tokens of its counterfactual."""
+        words, n_right = [*pair.answers, *pair.wrong_answers], len(pair.answers)
+        clean, answers, _ = answer_tokens(self.tokenizer, pair.clean, words or [""])
+        corrupt, _, _ = answer_tokens(self.tokenizer, pair.corrupt, words or [""])
+        right, wrong = answers[:n_right], answers[n_right:]
+        if not (right and wrong) or set(right) & set(wrong):
+            both = f"{', '.join(pair.answers)} and {', '.join(pair.wrong_answers)}"
+            raise InputError(
+                "answers: expected right and wrong ones that begin with different tokens, found "
+                f"{both!r:.80}"
+            )
+        if len(clean) != len(corrupt):
+            text = self.tokenizer.convert_ids_to_tokens
+            apart = next((n for n, two in enumerate(zip(clean, corrupt)) if len(set(two)) > 1), 0)
+            raise InputError(
+                f"counterfactual: expected as many tokens as the prompt's {len(clean)}, found "
+                f"{len(corrupt)}; they part at token {apart}, {text(clean[apart])!r} and "
+                f"{text(corrupt[apart])!r}"
+            )
+        if clean == corrupt:
+            raise InputError("counterfactual: expected another prompt, found the same tokens")
+        return Tokens([*self.begin, *clean], [], answers, n_right), [*self.begin, *corrupt]
+
+    def _name_roles(self) -> None:
+        """Roles are called by the word that stands there in all prompts."""
+        texts = [{clean.prompt[at] for clean, _ in self._read} for at in self._places]
+        words = [self.tokenizer.decode([*text]) if len(text) == 1 else "" for text in texts]
+        plain = [re.sub(r"\W", "_", word.strip()).strip("_") or "token" for word in words]
+        own = [
+            word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{at}"
+            for word, at in zip(plain, self._places)
+        ]
+        self.role_names = (*own[:-1], END)
+        self.role_labels = self.role_symbols = tuple(
+            name if not word else repr(word) if words.count(word) == 1 else f"{word!r} {name}"
+            for word, name in zip(words, self.role_names)
+        )
+
+    @property
+    def description(self) -> str:
+        first = f"{self.pairs[0].clean!r:.100}"
+        return first if len(self.pairs) == 1 else f"{len(self.pairs)} pairs of prompts: {first}"
+
+    def __len__(self) -> int:
+        return len(self._read)
+
+    def sample(
+        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
+    ) -> Batch:
+        """The prompts start .. start+n-1 of a split; the same for every seed."""
+        rows = [clean for clean, _ in given(self._read, n, split, start)]
+        places = [[range(len(row.prompt))[at] for at in self._places] for row in rows]
+        return self.batch([row._replace(roles=at) for row, at in zip(rows, places)], device)
+
+    def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
+        """The second prompt of each pair."""
+        others = {tuple(clean.prompt): other for clean, other in self._read}
+        rows = [
+            others[tuple(prompt[: end + 1])] + prompt[end + 1 :]
+            for prompt, end in zip(batch.inputs.tolist(), batch.roles[:, 0, -1].tolist())
+        ]
+        return replace(batch, inputs=torch.tensor(rows, device=batch.inputs.device))

@@ -1,0 +1,251 @@
+"""Questions in the tokens of a language model: formulations, templates, indirect objects."""
+
+import math
+from itertools import pairwise, product
+
+import pytest
+import torch
+
+import retrieval_interp as ri
+from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
+from tests import tiny_tokenizers
+
+FORMULATIONS = [
+    ri.EquationsPrompt(steps=3),
+    ri.LivesWithPrompt(steps=2),
+    ri.KingdomsPrompt(),
+    ri.FunctionsPrompt(chains=3),
+    ri.RelativesPrompt(chains=2),
+]
+TEXTS = [prompt.sample(i, seed=7).prompt for prompt in FORMULATIONS for i in range(30)]
+
+PEOPLE = ["Anna", "Bob", "Clara", "Dan", "Eve", "Frank", "Greta", "Hugo", "Ida", "Jakob"]
+PLACES = ["shop", "park", "school", "harbour"]
+GIVING = [
+    "When {S1} and {IO} met at the {place}, {S2} gave a book to",
+    "At the {place} {IO} saw {S1} , {S2} spoke to",
+]
+FILLINGS = {"IO": PEOPLE, "S1": PEOPLE, "S2": "S1", "place": PLACES}
+GIVINGS = [
+    template.format(S1=a, IO=b, S2=a, place=p) + f" {b}"
+    for template in GIVING
+    for a, b in product(PEOPLE, repeat=2)
+    for p in PLACES
+]
+CAPITALS = [
+    {"country": "France", "capital": "Paris"},
+    {"country": "Italy", "capital": "Rome"},
+    {"country": "Peru", "capital": "Lima"},
+]
+
+
+def byte_pairs(vocab_size=550):
+    return tiny_tokenizers.byte_pairs(TEXTS, vocab_size)
+
+
+@pytest.fixture(scope="module")
+def rough():
+    """With few merges, so that names are several tokens."""
+    return byte_pairs(450)
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return tiny_tokenizers.byte_pairs(GIVINGS, 300)
+
+
+def giving(tokenizer, **changes):
+    roles = ("END", "S2", "S1+1", "S1", "IO")
+    arguments = {"templates": GIVING, "fillings": FILLINGS, "answer": "IO", "wrong": "S1"}
+    return ri.TemplateTask(**{**arguments, "roles": roles, "tokenizer": tokenizer, **changes})
+
+
+def tokens_of(task, question):
+    """A question's tokens, or why it has none."""
+    try:
+        return task.tokens(question)
+    except ri.InputError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
+def test_roles_are_at_the_last_token_of_their_symbols(rough, formulation):
+    task = ri.PromptTask(formulation, byte_pairs() if formulation.name == "kingdoms" else rough)
+    questions, tokens = task.usable(10, seed=1)
+    several = sum(map(tiny_tokenizers.check_tokens, [task] * 10, questions, tokens))
+    assert several > 0 or formulation.name != "lives-with"
+    assert {made.prompt[0] for made in tokens} == {task.tokenizer.bos_token_id}
+    assert task.sample(10, seed=1).roles.tolist() == [[made.roles] for made in tokens]
+
+
+@pytest.mark.parametrize("kind", ["bytes", "llama", "words"])
+def test_roles_of_a_template_are_at_the_last_token_of_their_words(kind, bpe):
+    tokenizer = {
+        "bytes": lambda: bpe,
+        "llama": lambda: tiny_tokenizers.like_llama(GIVINGS, 75),
+        "words": lambda: tiny_tokenizers.whole_words(GIVINGS),
+    }[kind]()
+    task = giving(tokenizer)
+    several, used = 0, 0
+    for index in range(60):
+        question = task.question(index, seed=3)
+        made = tokens_of(task, question)
+        if not isinstance(made, str):  # else two names begin alike
+            used += 1
+            several += tiny_tokenizers.check_tokens(task, question, made)
+            at = dict(zip(task.roles, made.roles))
+            assert at["S1+1"] == at["S1"] + 1
+    assert used > 10 and (several > 0 or kind == "words")
+
+
+def random_outputs(task, batch):
+    size = (*batch.inputs.shape, len(task.tokenizer))
+    return torch.randn(size, generator=torch.Generator().manual_seed(0))
+
+
+def test_padding_changes_nothing(rough):
+    task = ri.PromptTask(ri.LivesWithPrompt(steps=2), rough)
+    batch, (_, tokens) = task.sample(12), task.usable(12)
+    assert len({len(made.prompt) for made in tokens}) > 1
+    outputs = random_outputs(task, batch)
+    losses = task.example_losses(outputs, batch)
+    for example, made in enumerate(tokens):
+        length, alone = len(made.prompt), task.batch([made])
+        assert alone.inputs[0].tolist() == batch.inputs[example, :length].tolist() == made.prompt
+        loss = task.example_losses(outputs[example : example + 1, :length], alone)
+        torch.testing.assert_close(loss[0], losses[example])
+
+
+@pytest.mark.parametrize("kind", ["single digits", "llama", "words"])
+def test_what_all_answers_share_belongs_to_the_prompt(kind):
+    """Such as the space before a digit; the scored tokens are those in which answers differ."""
+    prompt = ri.EquationsPrompt(steps=3)
+    texts = [*TEXTS, "0 1 2 3"]
+    tokenizer = {
+        "single digits": lambda: tiny_tokenizers.byte_pairs(texts, single_digits=True),
+        "llama": lambda: tiny_tokenizers.like_llama(texts),
+        "words": lambda: tiny_tokenizers.whole_words([*texts, prompt.sample(0).prompt]),
+    }[kind]()
+    task = ri.PromptTask(prompt, tokenizer)
+    (question,), (tokens,) = task.usable(1)
+    read = tokenizer.convert_ids_to_tokens(tokens.prompt)
+    assert read[-1] == {"single digits": "Ġ", "llama": "▁", "words": "words."}[kind]
+    assert tokens.roles[-1] == len(read) - 1
+    answers = tokenizer.convert_ids_to_tokens(tokens.answers)
+    assert sorted(answers) == ["0", "1", "2", "3"] and answers[0] == question.correct
+    for number in tokens.answers:  # just what the tokenizer makes of prompt and answer
+        whole = f"{question.prompt} {tokenizer.decode([number])}"
+        whole = tokenizer(whole, add_special_tokens=False)["input_ids"]
+        assert whole == [*tokens.prompt[1:], number]
+
+
+def test_losses_accuracy_and_logit_differences():
+    task = ri.PromptTask(ri.LivesWithPrompt(steps=2), byte_pairs())
+    batch = task.sample(16)
+    outputs = random_outputs(task, batch)
+    losses, right, difference = [], [], []
+    for example in range(16):
+        logits = outputs[example, batch.roles[example, 0, -1]]
+        (correct, *_), wrong = batch.targets[example, 0].tolist()
+        scores = [float(logits[token]) for token in (correct, *wrong)]
+        losses.append([math.log(sum(map(math.exp, scores))) - scores[0]])
+        right.append(scores[0] == max(scores))
+        difference.append(scores[0] - sum(scores[1:]) / 3)
+    torch.testing.assert_close(task.example_losses(outputs, batch), torch.tensor(losses))
+    torch.testing.assert_close(task.logit_differences(outputs, batch), torch.tensor(difference))
+    assert task.accuracy(outputs, batch) == pytest.approx(sum(right) / 16)
+    flat = task.example_losses(torch.zeros_like(outputs), batch)
+    assert float(flat.mean()) == pytest.approx(task.plateau) == pytest.approx(math.log(4))
+
+
+def test_what_is_left_out_is_said(bpe):
+    names = {"IO": ["Jan", "Tom"], "S1": ["Jan", "Tom", "Jana"], "S2": "S1", "place": PLACES}
+    task = giving(bpe, fillings=names)
+    made = [tokens_of(task, task.question(index)) for index in range(40)]
+    usable = [index for index, each in enumerate(made) if not isinstance(each, str)][:8]
+    with pytest.warns(UserWarning, match=r"\d of \d+ examples are left out: example \d+: ") as said:
+        questions, tokens = task.usable(8)
+    assert questions == [task.question(index) for index in usable]
+    assert tokens == [made[index] for index in usable]
+    assert f"{usable[-1] - 7} of {usable[-1] + 1} examples" in str(said[0].message)
+
+
+def test_answers_that_begin_alike_are_refused():
+    task = ri.PromptTask(ri.EquationsPrompt(1, 12, "short"), byte_pairs(300))
+    text = "20 of 20 examples unusable .*the answers '1' and '10' begin with one token"
+    with pytest.raises(ri.InputError, match=text):
+        task.sample(3)
+
+
+def test_all_other_words_are_wrong_by_default(bpe):
+    task = ri.TemplateTask(["The capital of {country} is"], CAPITALS, "capital", tokenizer=bpe)
+    question = task.question(0)
+    assert question.acceptable == ("Lima", "Paris", "Rome") and task.n_answers == 3
+    assert {"country": question.prompt.split()[3], "capital": question.correct} in CAPITALS
+    assert task.to_dict()["wrong"] == ["Paris", "Rome", "Lima"]
+    assert task.to_dict()["roles"] == ["END", "country"]
+    for split in ("train", "test"):  # few, so that every split has all
+        assert len({task.question(index, 5, split).prompt for index in range(30)}) == 3
+
+
+def test_splits_share_no_prompt_where_there_are_many(bpe):
+    task = giving(bpe)  # 2 templates, 90 pairs, 4 places
+    seen = {
+        split: {task.question(i, seed, split).prompt for i in range(150) for seed in range(2)}
+        for split in ("train", "validation", "discovery", "test")
+    }
+    assert sum(map(len, seen.values())) == len(set().union(*seen.values()))
+    assert all(len(prompts) > 60 for prompts in seen.values())
+    again = giving(bpe).question(7, 1, "test")
+    assert again == task.question(7, 1, "test") != task.question(7, 0, "test")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"templates": ["{IO} saw {S1}, who saw"]}, r"roles: expected one of .* found 'S2'"),
+        ({"templates": ["{IO} and {S1}, {S2}, {IO} to"]}, "different marks"),
+        ({"templates": ["{IO} and {S1} and {X}, {S2} to"]}, "templates: .* found 'X'"),
+        ({"templates": ["{IO} and {S1}, {S2} to "]}, "without a blank at the end"),
+        ({"fillings": {**FILLINGS, "IO": []}}, "fillings: expected a list of texts"),
+        ({"fillings": {**FILLINGS, "S2": "S9"}}, "fillings: expected one of .* found 'S9'"),
+        ({"fillings": {**FILLINGS, "IO": ["Bob"], "S1": ["Bob"]}}, "expected enough words"),
+        ({"answer": "OI"}, "answer: expected one of IO, S1, place, found 'OI'"),
+        ({"wrong": "IO"}, "expected different words for IO, IO"),
+        ({"roles": ("S1", "IO")}, "roles: expected different ones and END"),
+        ({"tokenizer": None}, "expected a Hugging Face tokenizer that gives offsets"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(bpe, changes, text, without_type_checks):
+    with pytest.raises(ri.InputError, match=text) as refused:
+        giving(**{"tokenizer": bpe, **changes})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [tiny_tokenizers.byte_pairs, tiny_tokenizers.like_llama])
+def test_indirect_objects(kind):
+    names = NAMES[:30]
+    texts = [t.format(IO=a, S1=b, S2=b) for t in TEMPLATES for a, b in pairwise(names)]
+    task = ri.IndirectObjectTask(kind(texts, 2000))
+    assert set(names[1:-1]) <= set(task.names) < set(NAMES)
+    batch = task.sample(64)
+    end, s2, after, s1, io = batch.roles[:, 0].T
+    assert (after == s1 + 1).all() and (s2 > after).all() and (end > s2).all()
+    assert 16 < int((io < s1).sum()) < 48  # ABB and BAB
+    words = [batch.inputs[torch.arange(64), at] for at in (io, s1, s2)]
+    assert torch.equal(words[1], words[2])
+    assert torch.equal(torch.stack(words[:2], dim=-1), batch.targets[:, 0, :, 0])
+
+
+def test_a_template_may_lack_a_role(bpe):
+    with_place, without = GIVING[1], "When {S1} and {IO} met, {S2} gave a book to"
+    task = giving(bpe, templates=[with_place, without], roles=("END", "S1", "place", "place+1"))
+    questions, tokens = task.usable(40)
+    batch = task.batch(tokens)
+    lacking = torch.tensor([question.prompt.startswith("When") for question in questions])
+    assert 5 < int(lacking.sum()) < 35
+    assert (batch.roles[lacking][:, 0, 2:] == -1).all()
+    assert (batch.roles[~lacking][:, 0, 2] + 1 == batch.roles[~lacking][:, 0, 3]).all()
+    assert (batch.roles[:, :, :2] >= 0).all()
+    by_default = giving(bpe, templates=[without, with_place], roles=None)
+    assert by_default.role_names == ("END", "S2", "IO", "S1", "place")
