@@ -160,6 +160,9 @@ class VectorTask(_Symbols, TrainingTask):
             "steps_between": tuple((name_of[key], name_of[node]) for key, node in pairs),
             "loss_scale": scale,
             "plateau": plateau,
+            "loss_meaning": f"{self.loss_name} is the mean over all asked components: 0 is perfect,"
+            f" {plateau:.2g} the plateau before anything is learned, {scale:.2g} answering zeros; "
+            "+- is the standard error over examples",
             "role_labels": tuple(map(graph.role_label, range(len(graph.roles)))),
             "role_symbols": (f"{symbols[0]}?", *symbols[1:]),
             "position_note": f"{names[graph.retrieved[0]]}2 is the symbol "

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -100,12 +101,21 @@ class TrainingTask(Task):
 
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """The questions about another chain: the symbols of the queries change places by one."""
-        queries, example = batch.roles[:, :, 0], torch.arange(len(batch))[:, None]
-        if queries.shape[1] < 2:
+        return self._chains_swapped(batch, [0])
+
+    def rewired(self, batch: Batch, seed: int = 0) -> Batch:
+        """Another counterfactual: what follows in every pair is another chain's."""
+        return self._chains_swapped(batch, range(2, batch.roles.shape[-1], 2))
+
+    def _chains_swapped(self, batch: Batch, roles: Iterable[int]) -> Batch:
+        if batch.roles.shape[1] < 2:
             raise InputError("counterfactual: expected at least two chains, found one")
         inputs = batch.inputs.clone() if batch.tokens is None else batch.inputs[..., None].clone()
-        others = inputs[example, queries.roll(-1, dims=1), : self.symbol_width]
-        inputs[example, queries, : self.symbol_width] = others
+        example, own = torch.arange(len(batch))[:, None], inputs.clone()
+        for role in roles:
+            here = batch.roles[:, :, role]
+            others = own[example, here.roll(-1, dims=1), : self.symbol_width]
+            inputs[example, here, : self.symbol_width] = others
         return replace(batch, inputs=inputs.view_as(batch.inputs))
 
     def partial_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " target"]:

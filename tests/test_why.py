@@ -407,13 +407,14 @@ def test_the_command_explains(run_command_in_process, tmp_path):
 )
 def test_the_question_is_about_another_chain(task):
     batch = task.sample(4)
-    asked = task.counterfactual(batch)
-    changed = asked.inputs != batch.inputs
-    places = changed.any(-1) if batch.tokens is None else changed
-    for example in range(4):
-        allowed = set(batch.roles[example, :, 0].tolist())
-        assert set(places[example].nonzero()[:, 0].tolist()) <= allowed
-    assert bool(places.any(1).all()) and torch.equal(asked.roles, batch.roles)
+    asked, rewired = task.counterfactual(batch), task.rewired(batch)
+    for other, roles in ((asked, [0]), (rewired, list(range(2, batch.roles.shape[-1], 2)))):
+        changed = other.inputs != batch.inputs
+        places = changed.any(-1) if batch.tokens is None else changed
+        for example in range(4):
+            allowed = set(batch.roles[example][:, roles].flatten().tolist())
+            assert set(places[example].nonzero()[:, 0].tolist()) <= allowed
+        assert bool(places.any(1).all()) and torch.equal(other.roles, batch.roles)
     width = task.symbol_width
     here, there = batch.roles[0, 0, 0], batch.roles[0, 1, 0]
     put, own = (x.inputs[0, at].view(-1)[:width] for x, at in ((asked, here), (batch, there)))
