@@ -1,8 +1,4 @@
-"""Building the models to train: GPT-2 blocks over continuous vectors or tokens (section 7.1).
-
-A task on tokens gets a tokenizer of its words and a learned positional embedding, initialized with
-sinusoids (`TokenTask.position_encoding`).
-"""
+"""Building the models to train: GPT-2 blocks over continuous vectors or tokens (section 7.1)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,12 +23,13 @@ def build_model(
 ) -> "Transformer":
     """A freshly initialized model for a task; the same seed gives the same weights on any device.
 
-    The caller's random state is left unchanged. It needs TransformerLens 3.
+    For a task on tokens it has a tokenizer of the task's words, and a learned positional embedding
+    that starts as sinusoids. It needs TransformerLens 3.
 
     Args:
         config: sizes of the model.
         task: determines the sizes of inputs and outputs.
-        seed: of the weights.
+        seed: of the weights; the caller's random state is left unchanged.
         device: where to put the model.
         init: `gpt2`, TransformerLens's (normal weights of standard deviation 0.8 / sqrt(d_model)),
             or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
@@ -92,9 +89,7 @@ def tokenizer_of(task: TrainingTask) -> Any:
 def word_tokenizer(words: Sequence[str], begin: str) -> Any:
     """A Hugging Face tokenizer of whole words separated by whitespace; nothing is downloaded.
 
-    Args:
-        words: in the order of their token ids.
-        begin: the word put before every text, also used for padding and as the end.
+    `words` are in the order of their ids; `begin` is put before every text, and pads and ends it.
     """
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_CLOCK = 9  # characters after the text, for the time
 
 
 def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
@@ -29,10 +28,10 @@ def search_line(search: Iterable[Any], what: str = "searching") -> Iterator[Any]
     """Pass on where a search is, and show it."""
     from tqdm.auto import tqdm
 
-    form = "{desc} [{elapsed}]"
+    form = "{desc} [{elapsed}]"  # of 9 characters, the time
     with tqdm(desc=what, bar_format=form, leave=False, disable=_hidden(), miniters=1) as line:
         for state in search:
-            room = shutil.get_terminal_size().columns - _CLOCK if _hidden() is None else None
+            room = shutil.get_terminal_size().columns - 9 if _hidden() is None else None
             line.set_description_str(str(state)[:room], refresh=False)
             line.update()
             yield state

@@ -1,4 +1,4 @@
-"""Freed memory, which training keeps for its next step."""
+"""Training by a recipe, compiled, resumed exactly where a run folder holds a state."""
 
 import ctypes
 import math
@@ -12,7 +12,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from einops import rearrange
@@ -22,25 +22,20 @@ from torch import Tensor, nn
 from retrieval_interp.circuits.models.either import check_trainable
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import build_model
-from retrieval_interp.storage.run_folder import RunFolder, read_metrics
+from retrieval_interp.storage.checkpoint import RunFolder, read_metrics
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 
 if TYPE_CHECKING:
     from retrieval_interp.circuits.models.transformer import Transformer
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory for later tensors; otherwise each step gets it page by page.
-
-    It changes the whole process; without glibc (macOS, musl) nothing changes.
-    """
+    """Let glibc keep freed memory of this process; otherwise each step gets it page by page."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(MMAP_THRESHOLD, 2**30)
-        mallopt(TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 def choose_device(name: str) -> torch.device:
@@ -56,12 +51,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
-    """The model compiled for inputs of one shape, or, with a warning, the model itself on failure.
+    """The model compiled for inputs like these, or, with a warning, the model itself on failure.
 
     Earlier compilations of this process are dropped: torch counts all models of a class together
     and runs the ninth (of other depths or sizes) uncompiled.
-
-    The model's gradients are set to zero. `inputs` are like those to come.
     """
     # einops registers a type on first use, which in compiled code would trigger a recompilation.
     rearrange(nn.Parameter(torch.zeros(1)), "one -> one")
@@ -83,38 +76,13 @@ FINAL_STEPS = 100
 OnStep = Callable[[int, dict[str, Any] | None], None]
 
 
-@runtime_checkable
-class Callback(Protocol):
-    """Sees the model where a run begins, every `log_every` steps and at the last step.
-
-    It must change neither the model nor any random state; an InputError from it ends the run.
-    """
-
-    def check(self, folder: Path, recipe: Recipe) -> None:
-        """Refuse a run folder before anything in it is changed."""
-
-    def start(self, folder: Path | None, recipe: Recipe, step: int, model: nn.Module) -> None:
-        """Begin after `step` steps; later log lines are gone. Without a folder, write nothing."""
-
-    def measure(self, step: int, model: nn.Module) -> None:
-        """Look at the model after a step."""
-
-
 @dataclass(frozen=True)
 class Trained:
-    """The result of a run.
+    """The result of a run."""
 
-    Attributes:
-        model: in evaluation mode.
-        recipe: how it was made.
-        record: the training record, as stored in checkpoints.
-        metrics: one row per log step: step, train_loss, validation_loss, partial_losses,
-            learning_rate, seconds.
-    """
-
-    model: "Transformer"
-    recipe: Recipe
-    record: dict[str, Any]
+    model: "Transformer"  # in evaluation mode
+    record: dict[str, Any]  # the training record, as stored in checkpoints
+    # A row per log step: step, train_loss, validation_loss, partial_losses, learning_rate, seconds.
     metrics: list[dict[str, Any]]
 
 
@@ -137,12 +105,10 @@ def train_model(
     device: str = "auto",
     compile: bool = True,
     on_step: OnStep = lambda step, row: None,
-    watch: Callback | None = None,
 ) -> Trained:
     """Train a model by a recipe, or resume the run in `out`.
 
-    With the mean squared error of `RetrievalTask`, a model that has learned nothing stays at the
-    plateau 1 - 1/N. It needs TransformerLens 3.
+    It needs TransformerLens 3.
 
     Args:
         recipe: task, model and optimization.
@@ -150,25 +116,12 @@ def train_model(
         device: `auto`, `cpu` or `cuda`.
         compile: use `torch.compile`; if that fails, a warning says why and the run is eager.
         on_step: called after each step with the number of steps done and its metrics row, if any.
-        watch: looks at the model every `log_every` steps; does not change the training.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> recipe = ri.Recipe(
-        ...     task=ri.RetrievalTask(chains=2, steps=1),
-        ...     model=ri.ModelConfig(layers=1, d_model=32),
-        ...     steps=20,
-        ... )
-        >>> trained = ri.train_model(recipe, device="cpu", compile=False)  # a few seconds
-        >>> first, last = trained.metrics[0], trained.metrics[-1]
-        >>> last["step"], last["validation_loss"] < first["validation_loss"]
-        (20, True)
     """
     check_trainable()
     where = choose_device(device)
     folder = RunFolder(Path(out), recipe) if out is not None else None
     with closing(folder) if folder else nullcontext():
-        return _train(recipe, folder, where, compile, on_step, watch)
+        return _train(recipe, folder, where, compile, on_step)
 
 
 def _train(
@@ -177,18 +130,13 @@ def _train(
     device: torch.device,
     compile: bool,
     on_step: OnStep,
-    watch: Callback | None,
 ) -> Trained:
     task, last = recipe.task, recipe.steps
-    if watch and folder:
-        watch.check(folder.path, recipe)
     model = build_model(recipe.model, task, recipe.seed, device, recipe.init)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, weight_decay=recipe.weight_decay, fused=True)
     start, seconds = folder.restore(model, optimizer) if folder else (0, 0.0)
     metrics = read_metrics(folder.path) if folder else []
-    if watch:
-        watch.start(folder.path if folder else None, recipe, start, model)
 
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -223,8 +171,7 @@ def _train(
 
         done, row = step + 1, None
         seconds = time.perf_counter() - clock
-        logged = done % recipe.log_every == 0
-        if logged or done > last - FINAL_STEPS:
+        if done % recipe.log_every == 0 or done > last - FINAL_STEPS:
             with torch.no_grad():
                 partial = task.partial_losses(model(validation.inputs), validation).tolist()
             train_loss, validation_loss = float(total) / (done - since), statistics.fmean(partial)
@@ -247,12 +194,10 @@ def _train(
             metrics.append(row)
             if folder:
                 folder.log(row)
-        if watch and (logged or done == last):
-            watch.measure(done, model)
         if folder and (done % recipe.checkpoint_every == 0 or done == last):
             folder.save(done, seconds, model, optimizer, record | _result(metrics, done))
         on_step(done, row)
-    return Trained(model.eval(), recipe, record | _result(metrics, last), metrics)
+    return Trained(model.eval(), record | _result(metrics, last), metrics)
 
 
 def _result(metrics: list[dict[str, Any]], step: int) -> dict[str, Any]:

@@ -33,10 +33,8 @@ def test_the_drawing_shows_shared_pieces_and_what_each_role_holds(capsys):
     assert "The query can hold C after 2 layers" in flow_text(2, causal=False)
 
 
-def test_the_page_shows_the_layer_after_which_each_piece_arrives(tmp_path, capsys):
-    page, before = tmp_path / "flow.html", pio.templates.default
-    run("--draw", 3, "--no-mask", "--html", page)
-    assert "without a mask" in page.read_text(encoding="utf-8")
+def test_the_figure_shows_the_layer_after_which_each_piece_arrives():
+    before = pio.templates.default
     (heat,) = flow_figure(3, causal=True).data
     assert pio.templates.default == before
     states = simulate(3, 3, causal=True)
@@ -52,8 +50,6 @@ def test_the_page_shows_the_layer_after_which_each_piece_arrives(tmp_path, capsy
     [
         (["--steps", 3, 513], "--steps: .* 1 to 512, found 513"),
         (["--draw", 27], "--draw: .* 1 to 25, found 27"),
-        (["--html", "a.html"], "--html: .*add --draw 5"),
-        (["--no-mask"], "--no-mask: .*add --draw 5"),
     ],
 )
 def test_bad_input_is_refused(tmp_path, monkeypatch, argv, message):

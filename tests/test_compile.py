@@ -150,17 +150,6 @@ def test_idle_heads_are_named_and_nobody_misses_them():
     assert not any(parameter.any() for parameter in compiled.model.blocks[3].attn.parameters())
 
 
-def test_halved_heads_carry_half_each():
-    task = unit_task(2)
-    first, second, third = doubling_heads(task)
-    compiled = compile_circuit([first, *split(second, [1]), *split(third, [1])], task)
-    halves = ["L1.H0 s0<-s2", "L1.H1 s0<-s2", "L2.H0 s0<-s4", "L2.H1 s0<-s4"]
-    assert texts(compiled.carrying) == halves
-    for path in compiled.carrying:
-        one_half = losses(compiled, batch_of(task), compiled.circuit.without(path))
-        assert float(one_half.max()) == pytest.approx(VARIANCE / 4, rel=1e-3)
-
-
 def test_distractors_attend_for_certain_and_cost_their_small_norm():
     task = unit_task(2)
     heads = [*doubling_heads(task), distractor(1, 1, offset=2, scale=0.04)]

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_interp.emergence.series import (
+from retrieval_interp.emergence.crossing import (
     Crossing,
     first_above,
     first_below,
     half_of_final,
     in_order,
-    interpolated_pairs,
 )
-from retrieval_interp.tasks import GRAPHS, ConditionalRetrievalTask, RetrievalTask
+from retrieval_interp.tasks import RetrievalTask
 
 
 def by_bisection(steps, values, threshold):
@@ -84,20 +83,3 @@ def chain(*steps):
 )
 def test_the_papers_order_of_losses(steps, held):
     assert in_order(*chain(*steps)) is held
-
-
-def test_pairs_between_the_same_measured_steps_are_ordered_by_interpolation_alone():
-    places = {"x_1": (110.0, 100, 150), "x_2": (140.0, 100, 150), "x_3": (160.0, 150, 200)}
-    losses = {**{name: Crossing(*place) for name, place in places.items()}, "x_4": None}
-    pairs = RetrievalTask(steps=4).steps_between
-    assert interpolated_pairs(losses, pairs) == [("x_1", "x_2")]
-
-
-def test_the_order_of_losses_in_a_graph():
-    triple = ConditionalRetrievalTask(graph=GRAPHS["triple"]).steps_between
-
-    def at(**steps):
-        return in_order({name: Crossing(step, 0, 1000) for name, step in steps.items()}, triple)
-
-    assert at(x=200.0, y=100.0, z=300.0) is True
-    assert at(x=300.0, y=100.0, z=200.0) is False

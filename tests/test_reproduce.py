@@ -211,7 +211,7 @@ def series_of(come=(), fell=FELL):
         paths = {
             str(path): PathAtStep(float(at(step, come[path])), losses) for path in circuit.paths()
         }
-        return Snapshot(step, 2, 0, losses, losses, paths)
+        return Snapshot(step, losses, losses, paths)
 
     rows = tuple(map(row, steps))
     losses = tuple(map(Losses.measured, rows))

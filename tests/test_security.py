@@ -8,14 +8,12 @@ import pickle
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 import retrieval_interp as ri
-from retrieval_interp.emergence.report import render_emergence
 from retrieval_interp.model import build_model
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
@@ -113,13 +111,6 @@ def bench_pages(text, folder):
     yield "circuit", circuit_html(bench.circuit)
 
 
-def emergence_page(text, folder):
-    named = replace(run(), run=text, circuit_from=text, notes=(text,))
-    page = render_emergence(named, text, 4, 0)
-    # Plotly's own script is left out: it is large, and no part of it comes from a file.
-    yield "emergence", re.sub(r"<script>/\*\*.*?</script>", "", page, flags=re.S)
-
-
 def log_page(text, folder):
     from retrieval_interp.commands.llm import accuracy_figure, read_results
 
@@ -157,9 +148,7 @@ class Page(HTMLParser):
         (self.scripts if self.inside == "script" else self.texts).append(data)
 
 
-@pytest.mark.parametrize(
-    "make", [bench_pages, emergence_page, pytest.param(log_page, marks=needs_inspect)]
-)
+@pytest.mark.parametrize("make", [bench_pages, pytest.param(log_page, marks=needs_inspect)])
 def test_names_do_not_become_markup(make, tmp_path):
     pages = {}
     for text in (MILD, HOSTILE):
@@ -237,11 +226,11 @@ def test_no_command_asks_the_network(tmp_path):
     circuit = tmp_path / "circuit.json"
     circuit.write_text(run().circuit.to_json())
     common = ("--circuit", circuit, "--examples", 8, "--report")
-    train = "--out new --steps 2 --batch 2 --examples 4 --no-compile --threads 1 --device cpu"
+    train = "--out new --steps 2 --batch 2 --examples 4 --no-compile --device cpu"
     lines = [
         ["ablate", "--ckpt", checkpoint, *common, "a.html"],
         ["bound", "--steps", 1],
-        ["emergence", "--run", folder, *common, "e.html"],
+        ["emergence", "--run", folder, *common[:-1]],
         ["reproduce", "--only", "C3"],
         ["train", *train.split(), "--validation-examples", 2],
     ]
@@ -249,5 +238,5 @@ def test_no_command_asks_the_network(tmp_path):
         (tmp_path / "log.json").write_text(json.dumps(log_data()[0]))
         lines.append(["llm", "plot", "log.json", "--out", "l.html"])
     assert asked_by([["retrieval_interp", *line] for line in lines], tmp_path) == []
-    assert {path.name for path in tmp_path.glob("*.html")} >= {"a.html", "e.html"}
+    assert {path.name for path in tmp_path.glob("*.html")} >= {"a.html"}
     assert (tmp_path / "new/checkpoints/step-000002.safetensors").exists()

@@ -44,7 +44,6 @@ COMMANDS = {
     "train": ["train", "--out", "run", *TINY],
     "emergence": ["emergence", "--run", "run", "--circuit", SMALL, "--examples", 4],
     "sweep": ["sweep", "--out", "sweep"],
-    "summary": ["sweep", "--out", "sweep", "--summary"],
     "reproduce": ["reproduce", "--only", "C2", "C3", "C4", "C5"],
     "llm": ["llm", "plot", "log.json"],
 }

@@ -29,20 +29,8 @@ def spins(code, **variables):
     return found[1]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import retrieval_interp as ri; ri.RetrievalTask",
-        "from retrieval_interp.commands.train import main; import torch",
-        "import retrieval_interp, subprocess, sys\n"
-        "subprocess.run([sys.executable, '-c', 'import torch'])",
-    ],
-)
-def test_threads_sleep_while_they_wait(code):
-    assert spins(code) == "0"
-
-
-def test_what_the_user_has_set_stays():
+def test_threads_sleep_while_they_wait_unless_the_user_has_set_something_else():
     code = "import retrieval_interp as ri; ri.RetrievalTask"
+    assert spins(code) == "0"
     assert spins(code, GOMP_SPINCOUNT="5") == "5"
     assert spins(code, OMP_WAIT_POLICY="ACTIVE") == spins("import torch", OMP_WAIT_POLICY="ACTIVE")

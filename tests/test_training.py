@@ -1,9 +1,6 @@
 import json
-import platform
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -12,9 +9,8 @@ import torch
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
-from retrieval_interp.storage.run_folder import last_step
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.training import choose_device, step_indices, train_model
+from retrieval_interp.training import step_indices, train_model
 
 TINY = Recipe(
     task=RetrievalTask(chains=2, steps=1, dim=2),
@@ -123,32 +119,6 @@ def test_a_stopped_run_goes_on_to_the_same_weights_and_metrics(tmp_path):
     assert [row["step"] for row in trained.metrics] == list(range(1, 61))
     again = train_model(TINY, tmp_path / "parts", compile=False)
     assert same(dict(again.model.named_parameters()), dict(trained.model.named_parameters()))
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
-    recipe = replace(TINY, steps=4000, log_every=10, checkpoint_every=50)
-    script = f"""
-import torch; torch.set_num_threads(1)
-from dataclasses import replace
-from retrieval_interp.training import train_model
-from tests.test_training import TINY
-recipe = replace(TINY, steps=4000, log_every=10, checkpoint_every=50)
-train_model(recipe, {str(tmp_path / "run")!r}, compile=False)
-"""
-    for pause in (0.3, 1.1):
-        process = subprocess.Popen([sys.executable, "-c", script])
-        kept = last_step(tmp_path / "run")
-        while last_step(tmp_path / "run") == kept and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(pause)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL, "the run was over before it was killed"
-    finished = train_model(recipe, tmp_path / "run", compile=False)
-    undisturbed = train_model(recipe, compile=False)
-    assert same(dict(finished.model.named_parameters()), dict(undisturbed.model.named_parameters()))
-    assert not list((tmp_path / "run").rglob(".writing-*"))
-    assert [row["step"] for row in finished.metrics] == [row["step"] for row in undisturbed.metrics]
 
 
 def test_checkpoints_hold_the_weights_of_their_step_and_the_record(tmp_path):
@@ -261,54 +231,3 @@ def test_a_run_killed_before_its_first_file_can_start_again(tmp_path):
 def test_a_diverging_run_stops_with_a_word():
     with pytest.raises(InputError, match="expected finite losses, found .* lower the learning"):
         train_model(replace(TINY, learning_rate=1e30, warmup=0), compile=False)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="it is there")
-def test_a_device_that_is_not_there_is_refused():
-    with pytest.raises(InputError, match="found none; use cpu"):
-        choose_device("cuda")
-
-
-class Recorder:
-    """A callback of a few lines: training asks for no more."""
-
-    def __init__(self):
-        self.seen = []
-
-    def check(self, folder, recipe):
-        self.seen.append(("check", folder))
-
-    def start(self, folder, recipe, step, model):
-        self.seen.append(("start", folder, step))
-
-    def measure(self, step, model):
-        self.seen.append(step)
-
-
-def test_a_callback_sees_the_model_at_every_log_step(tmp_path):
-    recorder = Recorder()
-    train_model(TINY, tmp_path, compile=False, watch=recorder)
-    assert recorder.seen == [("check", tmp_path), ("start", tmp_path, 0), *range(5, 61, 5)]
-    alone = Recorder()
-    train_model(replace(TINY, steps=7), compile=False, watch=alone)
-    assert alone.seen == [("start", None, 0), 5, 7]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
-def test_large_tensors_come_to_get_the_same_memory_again():
-    script = """
-import resource, torch
-from retrieval_interp.training import keep_freed_memory
-keep_freed_memory()
-def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(100):
-    torch.ones(12 * 2**20)  # 48 MiB
-before = faults()
-for _ in range(10):
-    torch.ones(12 * 2**20)
-print(faults() - before)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert int(done.stdout) < 48 * 2**20 // 4096  # ten times as many otherwise

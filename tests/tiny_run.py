@@ -7,8 +7,7 @@ from typing import Any
 
 from retrieval_interp.circuits import parse_circuit, parse_head_path
 from retrieval_interp.config import Recipe
-from retrieval_interp.emergence.measure import Probe
-from retrieval_interp.emergence.series import Losses, Series
+from retrieval_interp.emergence.series import Losses, Series, measure
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import RetrievalTask
 
@@ -22,11 +21,11 @@ def run() -> Series:
     model = build_model(SIZES, TASK).eval()
     parsed = parse_circuit(["L0.H0 uniform", "L1.H0 one-hot s0<-s2"], TASK)
     circuit = replace(parsed, enabling=(parse_head_path("L0.H0 s2<-s1", 3),))
-    probe = Probe(TASK, circuit, examples=4)
-    snapshots = tuple(probe.measure(model, step) for step in (10, 20))
+    batch = TASK.sample(4)
+    snapshots = tuple(measure(model, TASK, batch, circuit, step) for step in (10, 20))
     losses = tuple(map(Losses.measured, snapshots))
     recipe = Recipe(TASK, SIZES, steps=20, batch=4, examples=16, log_every=10, checkpoint_every=10)
-    return Series("run", recipe, circuit, "made up", 0.05, snapshots, losses, ("a note",))
+    return Series("run", recipe, circuit, "made up", 0.05, snapshots, losses)
 
 
 def log_data() -> list[Any]:

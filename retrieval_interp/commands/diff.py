@@ -27,7 +27,7 @@ class DiffOptions:
 def main(argv: Sequence[str], prog: str = "retrieval-interp diff") -> None:
     options = parse_options(DiffOptions, argv, prog)
     with saying("loading PyTorch"):
-        old, new = _read(options.old), _read(options.new)
+        old, new = (_read(path) for path in (options.old, options.new))
     before, after = flatten(old.task), flatten(new.task)
     changed = [
         f"task: {key}: {before.get(key)} -> {after.get(key)}"
@@ -38,8 +38,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp diff") -> None:
 
 
 def _read(path: Path) -> "ri.Circuit":
-    text = read_text(path, "a circuit")
     try:
-        return ri.Circuit.from_json(text)
+        return ri.Circuit.from_json(read_text(path, "a circuit"))
     except ri.InputError as error:
         raise ri.InputError(f"{path}: {error}") from None

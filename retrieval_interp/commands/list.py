@@ -1,11 +1,12 @@
 """Lists what there is to choose from: `retrieval-interp list [checkpoints|presets|grids|tasks]`."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import tyro
+from safetensors import safe_open
 
 from retrieval_interp.commands.command import parse_options
 from retrieval_interp.storage.files import shipped_checkpoints
@@ -26,56 +27,42 @@ class ListOptions:
 def main(argv: Sequence[str], prog: str = "retrieval-interp list") -> None:
     kind = parse_options(ListOptions, argv, prog).kind
     texts = [
-        "\n".join(text_table(header, list(rows()), width=terminal_width()))
-        for name, (header, rows) in TABLES.items()
+        "\n".join(text_table(header, rows, width=terminal_width()))
+        for name, (header, *rows) in _tables().items()
         if kind in ("all", name)
     ]
     print("\n\n".join(texts))
 
 
-def _checkpoints() -> Iterator[list[str]]:
-    from safetensors import safe_open
+def _tables() -> dict[str, list[list[str]]]:
+    from retrieval_interp import tasks
+    from retrieval_interp.config import PRESETS
+    from retrieval_interp.sweep.grid import GRIDS, SCALES
 
+    tables = {
+        "checkpoints": [["checkpoint", "task", "layers x heads", "loss"]],
+        "presets": [["preset", "task", "layers x heads", "steps x examples"]],
+        "grids": [["grid or scale", "what sweep --grid and --scale run"]],
+        "tasks": [["task", "what is asked"]],
+    }
     for name, path in shipped_checkpoints().items():
         with safe_open(path, framework="numpy") as file:
             record = json.loads(file.metadata()["retrieval_interp"])
-        sizes = f"{record['model']['layers']} x {record['model']['heads']}"
-        yield [name, _named(record["task"]), sizes, f"{record['training']['validation_loss']:.4f}"]
-
-
-def _presets() -> Iterator[list[str]]:
-    from retrieval_interp.config import PRESETS
-
+        loss = f"{record['training']['validation_loss']:.4f}"
+        tables["checkpoints"].append([name, *_named(record["task"], record["model"]), loss])
     for name, recipe in PRESETS.items():
-        sizes = f"{recipe.model.layers} x {recipe.model.heads}"
-        yield [name, _named(recipe.task.to_dict()), sizes, f"{recipe.steps} x {recipe.batch}"]
-
-
-def _named(task: dict[str, Any]) -> str:
-    """A task with its parameter that says most."""
-    size = next(name for name in ("steps", "hops", "length", "graph", "pairs") if name in task)
-    return f"{task['name']}, {size} {task[size]}"
-
-
-def _grids() -> Iterator[list[str]]:
-    from retrieval_interp.sweep.scales import GRIDS, SCALES
-
-    yield from ([name, about] for name, about in GRIDS.items())
-    yield from ([name, scale.about] for name, scale in SCALES.items())
-
-
-def _tasks() -> Iterator[list[str]]:
-    from retrieval_interp import tasks
-
+        known = _named(recipe.task.to_dict(), vars(recipe.model))
+        tables["presets"].append([name, *known, f"{recipe.steps} x {recipe.batch}"])
+    abouts = GRIDS | {name: scale.about for name, scale in SCALES.items()}
+    tables["grids"] += map(list, abouts.items())
     bases = ("Task", "TrainingTask", "TokenTask", "VectorTask")
     for name in dir(tasks):
         if name.endswith("Task") and name not in bases:
-            yield [name, getattr(tasks, name).__doc__.splitlines()[0]]
+            tables["tasks"].append([name, getattr(tasks, name).__doc__.splitlines()[0]])
+    return tables
 
 
-TABLES = {
-    "checkpoints": (["checkpoint", "task", "layers x heads", "loss"], _checkpoints),
-    "presets": (["preset", "task", "layers x heads", "steps x examples"], _presets),
-    "grids": (["grid or scale", "what sweep --grid and --scale run"], _grids),
-    "tasks": (["task", "what is asked"], _tasks),
-}
+def _named(task: dict[str, Any], model: dict[str, Any]) -> tuple[str, str]:
+    """A task with its parameter that says most, and the sizes of a model."""
+    size = next(name for name in ("steps", "hops", "length", "graph", "pairs") if name in task)
+    return f"{task['name']}, {size} {task[size]}", f"{model['layers']} x {model['heads']}"

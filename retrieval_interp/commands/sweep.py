@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from retrieval_interp.commands.command import parse_options, say, saying
 from retrieval_interp.tasks.errors import InputError
 
 if TYPE_CHECKING:
-    from retrieval_interp.sweep.folder import SweepFolder
     from retrieval_interp.sweep.grid import Grid
+
+GPU_SHARE = 0.25  # of a process
 
 
 @dataclass(frozen=True)
@@ -24,17 +26,11 @@ class SweepOptions:
     Attributes:
         out: folder of the sweep.
         grid: section7-ic or section7-nonic; required for a new folder.
-        scale: full (the paper's), gpu-hour, paper-sizes, laptop, laptop-5 or smoke; full
-            for a new folder.
-        workers: processes at once; by default 1 on CPUs, as many as --gpus-per-cell allows on GPUs,
-            and as many as there is room for on a cluster.
-        threads: CPU threads per process; by default the cores divided by the workers, 1 on a
-            cluster.
+        scale: full (the paper's), laptop, laptop-5 or smoke; full for a new folder.
+        workers: processes at once; by default 1 on CPUs, 4 on a GPU.
+        threads: CPU threads per process; by default the cores divided by the workers.
         address: run on a Ray cluster: host:port of its head node, or auto.
         device: auto, cpu or cuda.
-        gpus_per_cell: share of a GPU per process; here all share one, a cluster has several.
-        keep_checkpoints: keep the last checkpoint of every cell (230 MB per grid at full scale).
-        summary: run nothing; summarize the finished cells and write summary.json.
     """
 
     out: Path
@@ -44,9 +40,6 @@ class SweepOptions:
     threads: int | None = None
     address: str | None = None
     device: str = "auto"
-    gpus_per_cell: float = 0.25
-    keep_checkpoints: bool = True
-    summary: bool = False
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
@@ -55,99 +48,85 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp sweep") -> None:
         found = getattr(options, name)
         if found is not None and not 1 <= found <= 256:
             raise InputError(f"--{name}: expected 1 to 256, found {found}")
-    if not 0 < options.gpus_per_cell <= 1:
-        found = options.gpus_per_cell
-        raise InputError(f"--gpus-per-cell: expected above 0 and at most 1, found {found}")
 
     with saying("loading PyTorch"):
-        from retrieval_interp.storage.files import write_json
-        from retrieval_interp.sweep.findings import summarize, summary_text
-        from retrieval_interp.sweep.folder import SweepFolder
+        from retrieval_interp.storage.files import check_same
+        from retrieval_interp.sweep.cells import read_grid
+        from retrieval_interp.sweep.findings import summary_text
+        from retrieval_interp.sweep.grid import make_grid
         from retrieval_interp.views.tables import terminal_width
 
-        grid = _choose_grid(options)
-    folder = SweepFolder(options.out, grid)
-    failed = not options.summary and _sweep(folder, options)
+        grid = read_grid(options.out) or make_grid(options.grid or "", options.scale or "full")
+    held = {"grid": grid.grid, "scale": grid.scale}
+    wanted = {name: getattr(options, name) or value for name, value in held.items()}
+    check_same(wanted, held, options.out, "sweep")
     made_by = shlex.join(["--grid", grid.grid, "--scale", grid.scale, "--out", str(options.out)])
-    summary = summarize(grid, folder.results(), folder.failures(), f"{prog} {made_by}")
-    write_json(options.out / "summary.json", summary)
+    summary = _sweep(grid, options, f"{prog} {made_by}")
     print(summary_text(summary, terminal_width()), flush=True)
-    if failed:
+    if summary["failed"]:
         sys.exit(1)
 
 
-def _choose_grid(options: SweepOptions) -> "Grid":
-    """The grid that the folder holds, which must match the options, else the one asked for."""
-    from retrieval_interp.storage.files import check_same
-    from retrieval_interp.sweep.folder import read_grid
-    from retrieval_interp.sweep.grid import GRIDS, make_grid
-    from retrieval_interp.tasks.structured import to_data
-
-    found = read_grid(options.out)
-    if found is None and options.summary:
-        raise InputError(f"{options.out}: expected a sweep's folder, found no grid.json in it")
-    if found is None and options.grid is None:
-        raise InputError(f"--grid: expected one of: {', '.join(GRIDS)}, found none")
-    if found is None:
-        return make_grid(str(options.grid), options.scale or "full")
-    if options.grid or options.scale:
-        wanted = make_grid(options.grid or found.grid, options.scale or found.scale)
-        check_same(to_data(wanted), to_data(found), options.out, "sweep")
-    return found
-
-
-def _sweep(folder: "SweepFolder", options: SweepOptions) -> bool:
-    """Run the cells that are left, with a bar and a line for each. Returns whether one failed."""
+def _sweep(grid: "Grid", options: SweepOptions, command: str) -> dict[str, Any]:
+    """Run the cells that are left, with a bar and a line for each; returns the summary."""
     from tqdm.auto import tqdm
 
     from retrieval_interp.circuits.models.either import check_trainable
-    from retrieval_interp.sweep.cells import run_jobs
+    from retrieval_interp.storage.files import write_json
+    from retrieval_interp.sweep import cells
+    from retrieval_interp.sweep.findings import summarize
 
     check_trainable()
-    grid, cells, failed = folder.grid, len(folder.grid.cells), False
+    out, failed = options.out, dict[str, str]()
+
+    def write_summary() -> dict[str, Any]:
+        summary = summarize(grid, cells.read_results(out, grid), failed, command)
+        write_json(out / "summary.json", summary)
+        return summary
+
     with ExitStack() as stack:
         run, workers, threads = _place(options, stack)
-        stack.enter_context(folder)
-        jobs = folder.jobs(options.device, threads, options.keep_checkpoints)
-        finished = cells - len(jobs)
+        stack.callback(cells.lock_sweep(out, grid).release)
+        jobs = cells.jobs_left(out, grid, options.device, threads)
+        total, finished = len(grid.cells), len(grid.cells) - len(jobs)
         before = f", {finished} of them finished before" if finished else ""
-        what = f"{grid.grid} at scale {grid.scale}, {cells} cells of {grid.recipe.steps} steps"
-        say(f"{folder.path}: {what}{before}")
-        bar = tqdm(total=cells, initial=finished, unit="cell", disable=None, dynamic_ncols=True)
+        what = f"{grid.grid} at scale {grid.scale}, {total} cells of {grid.recipe.steps} steps"
+        say(f"{out}: {what}{before}")
+        bar = tqdm(total=total, initial=finished, unit="cell", disable=None, dynamic_ncols=True)
         try:
-            with bar, closing(run_jobs(jobs, run, workers or len(jobs) or 1)) as ended:
+            with bar, closing(cells.run_jobs(jobs, run, workers or len(jobs) or 1)) as ended:
                 for job, future in ended:
                     if error := future.exception():
-                        failed, said = True, f"failed: {folder.write_error(job, error)}"
+                        failed[job.name] = "".join(traceback.format_exception(error))
+                        said = f"failed: {' '.join(str(error).split())[:500]}"
                     else:
                         finished += 1
-                        folder.write_result(job, result := future.result())
-                        loss = result["validation_loss"]
-                        said = f"validation {grid.recipe.task.loss_name} {loss:.4f}"
+                        said = f"validation {grid.recipe.task.loss_name} {future.result():.4f}"
+                    write_summary()
                     with bar.external_write_mode():
-                        say(f"{job.name}: {said}; {finished} of {cells} cells finished")
+                        say(f"{job.name}: {said}; {finished} of {total} cells finished")
                     bar.update()
+            return write_summary()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"interrupted with {finished} of {cells} cells finished; the same command goes on"
+                f"interrupted with {finished} of {total} cells finished; the same command goes on"
             ) from None
-    return failed
 
 
 def _place(options: SweepOptions, stack: ExitStack) -> tuple[Callable[[Any], Any], int, int]:
-    """What runs a cell, how many at once (0: all), and the threads of each."""
+    """What runs a cell, how many at once (0: all), and the threads of each, 1 on a cluster."""
     if options.address is not None:
-        from retrieval_interp.sweep.ray_cluster import connect, on_nodes
+        from retrieval_interp.sweep.cells import connect, on_nodes
 
         ray, threads = connect(options.address), options.threads or 1
         stack.callback(ray.shutdown)
         on_gpu = options.device != "cpu" and ray.cluster_resources().get("GPU")
-        run = on_nodes(ray, options.out, threads, options.gpus_per_cell if on_gpu else 0)
+        run = on_nodes(ray, options.out, threads, GPU_SHARE if on_gpu else 0)
         return run, options.workers or 0, threads
     from retrieval_interp.sweep.cells import in_process, run_cell
     from retrieval_interp.training import choose_device
 
     on_gpu = choose_device(options.device).type == "cuda"
-    workers = options.workers or (int(1 / options.gpus_per_cell) if on_gpu else 1)
+    workers = options.workers or (int(1 / GPU_SHARE) if on_gpu else 1)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return in_process(run_cell), workers, options.threads or max(1, (cores or 1) // workers)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import tyro
 from tqdm.auto import tqdm
 
@@ -26,9 +25,6 @@ class TrainOptions:
         out: run folder; default runs/<preset>.
         device: auto, cpu or cuda.
         compile: use torch.compile.
-        threads: CPU threads; default all.
-        watch: a circuit file. Its paths are measured at every log step and written to watch.jsonl
-            in the run folder, for emergence to read.
     """
 
     recipe: Annotated[Recipe, tyro.conf.arg(name="")]
@@ -36,21 +32,16 @@ class TrainOptions:
     out: Path | None = None
     device: str = "auto"
     compile: bool = True
-    threads: int | None = None
-    watch: Path | None = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
     options = train_options(argv, prog)
     recipe, out = options.recipe, options.out or Path("runs") / options.preset
     with saying("loading TransformerLens"):
-        from retrieval_interp.storage.run_folder import last_step
+        from retrieval_interp.storage.checkpoint import last_step
         from retrieval_interp.training import keep_freed_memory
 
-        watch = _watch(options)
     keep_freed_memory()
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     start = last_step(out)
     bar = tqdm(initial=start, total=recipe.steps, unit="step", disable=None, dynamic_ncols=True)
 
@@ -66,23 +57,18 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
             bar.set_postfix_str(f"loss {row['validation_loss']:.4f} {asked}", False)
 
     try:
-        trained = ri.train_model(recipe, out, options.device, options.compile, show, watch)
+        trained = ri.train_model(recipe, out, options.device, options.compile, show)
     except KeyboardInterrupt:
         again = f"the same command goes on from step {last_step(out)}"
         raise KeyboardInterrupt(f"interrupted at step {bar.n}; {again}") from None
     finally:
         bar.close()
     record = trained.record
-    losses = zip(recipe.task.asked, record["partial_losses"])
-    partial = " ".join(f"{name} {loss:.4f}" for name, loss in losses)
     say(
         f"{out}: {record['step']} steps in {record['seconds'] / 60:.1f} min, validation "
-        f"{recipe.task.loss_name} {record['validation_loss']:.4f} (mean of the last 100 steps; "
-        f"{partial})"
+        f"{recipe.task.loss_name} {record['validation_loss']:.4f} (mean of the last 100 steps)"
     )
     say(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")
-    if watch is not None:
-        say(f"when its paths came: python -m retrieval_interp emergence --run {out}")
 
 
 def train_options(argv: Sequence[str], prog: str) -> TrainOptions:
@@ -93,17 +79,4 @@ def train_options(argv: Sequence[str], prog: str) -> TrainOptions:
             preset = value if option == "--preset" else option.partition("=")[2]
     if preset not in PRESETS:
         raise ri.InputError(f"preset {preset!r}: expected one of: {', '.join(PRESETS)}")
-    options = parse_options(TrainOptions, argv, prog, TrainOptions(PRESETS[preset], preset))
-    if options.threads is not None and not 1 <= options.threads <= 1024:
-        raise ri.InputError(f"--threads: expected 1 to 1024, found {options.threads}")
-    return options
-
-
-def _watch(options: TrainOptions) -> "ri.Watch | None":
-    from retrieval_interp.storage.checkpoint import read_circuit
-
-    if options.watch is None:
-        return None
-    task, model = options.recipe.task, options.recipe.model
-    trained_on = "this run is trained on"
-    return ri.Watch(read_circuit(options.watch, task, model.layers, model.heads, trained_on))
+    return parse_options(TrainOptions, argv, prog, TrainOptions(PRESETS[preset], preset))

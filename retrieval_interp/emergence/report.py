@@ -1,53 +1,111 @@
-"""An emergence series as a table, as JSON, and as an HTML page with figures and their script."""
+"""A series as figures (paper, figures 6 and 7, appendix D), as a table and as JSON.
+
+Curves are Plotly figures; a path has the same colour and dashes in all of them. The circuit is SVG.
+"""
 
 import json
-from typing import Any
+from itertools import cycle
+from statistics import fmean
 
-from plotly.offline import get_plotlyjs
+import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
 
-from retrieval_interp.emergence import curves
-from retrieval_interp.emergence.series import (
-    THRESHOLD,
-    Series,
-    in_order,
-    interpolated_pairs,
-    loss_emergence,
-    path_emergence,
-)
+from retrieval_interp.circuits.draw.svg import draw_circuit
+from retrieval_interp.emergence.crossing import THRESHOLD, in_order
+from retrieval_interp.emergence.series import Series, loss_emergence, path_emergence
 from retrieval_interp.storage.files import provenance
-from retrieval_interp.tasks.structured import to_data
-from retrieval_interp.views.page import render, unescaped
 from retrieval_interp.views.score_text import describe_config
 from retrieval_interp.views.tables import text_table, wrapped
 
-HEADER = ["path", "means", "attention", f"above {THRESHOLD:g}", "half of it"]
-HEADER += ["necessity", "half of it", "first"]
+_COLORS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#8a9099")
+_DASHES = ("solid", "dash", "dot", "dashdot")
+_STYLES = [{"color": color, "dash": dash} for dash in _DASHES for color in _COLORS]
+_EARLY_TO_LATE = ["#4c78a8", "#54a24b", "#f2b701", "#e45756"]  # on white and on black
+_GREY = "#8a9099"
+_DOTTED = {"color": _GREY, "width": 1, "dash": "dot"}
+
 LEGEND = (
     "Attention is a path's mean attention. Necessity is the share of what the model has learned so "
     "far that is lost if the path is cut in the model (1: all of it, back to the plateau). Each is "
     "given at the last step, with the step at which it is first above 0.5 or above half of its "
     "final value, interpolated between measured steps (never: also where cutting the path costs no "
-    "more than the tolerance at the end). First: attention or necessity, whichever reaches half "
-    "first; unresolved if both do between the same two measured steps. ~ marks paths that only "
-    "enable."
+    "more than the tolerance at the end). ~ marks paths that only enable."
 )
-_FIGURES = {
-    "Attention of each path (the paper's appendix D)": (
-        curves.attention_figure,
-        "Mean attention over training. Diamonds: first step above 0.5, interpolated between "
-        "measured steps; open where the first measured step is already past it.",
-    ),
-    "Losses (figure 6)": (
-        curves.loss_figure,
-        "Validation loss and the partial loss of each asked symbol; a triangle and a dotted line "
-        "where a path's attention goes above 0.5.",
-    ),
-    "The circuit, by when its paths appear (figure 7)": (
-        curves.crossing_figure,
-        "Colour and number: the first step with attention above 0.5, from early (blue) to late "
-        "(red); grey: never. Wider arrows cost more when cut at the end; dashed ones only enable.",
-    ),
-}
+
+
+def attention_figure(series: Series) -> go.Figure:
+    """Mean attention of every path over training (appendix D)."""
+    figure = go.Figure()
+    for row, line in zip(path_emergence(series), cycle(_STYLES)):
+        values = series.attention(row.path)
+        figure.add_scatter(x=series.steps, y=values, mode="lines+markers", name=row.name, line=line)
+    figure.add_hline(y=THRESHOLD, line=_DOTTED)
+    figure.update_yaxes(title="mean attention", range=[-0.02, 1.03])
+    return _styled(figure, 480)
+
+
+def loss_figure(series: Series) -> go.Figure:
+    """Losses over training, and when each path's attention goes above 0.5 (figure 6).
+
+    Above, training and validation loss; below, the partial loss of each asked symbol, with a
+    triangle for each path on top.
+    """
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    task, below = series.recipe.task, {"row": 2, "col": 1}
+    steps = [at.step for at in series.losses]
+    partial = list(zip(*(at.partial_losses for at in series.losses)))
+    for name, values, color in (
+        ("training", [at.train_loss for at in series.losses], _GREY),
+        ("validation", [at.validation_loss for at in series.losses], "#f58518"),
+    ):
+        figure.add_scatter(x=steps, y=values, name=name, line={"color": color}, row=1, col=1)
+    for symbol, losses, style in zip(task.asked, partial, cycle(_STYLES)):
+        figure.add_scatter(x=steps, y=losses, name=f"partial, {symbol}", line=style, **below)
+    top = 1.05 * max(map(max, partial))
+    for row, style in zip(path_emergence(series), cycle(_STYLES)):
+        if row.above is not None:
+            marker = {"symbol": "triangle-down", "color": style["color"], "size": 10}
+            mark = {"x": [row.above.step], "y": [top], "mode": "markers", "marker": marker}
+            figure.add_scatter(name=f"{row.name} {row.above}", **mark, **below)
+            figure.add_vline(x=row.above.step, line={**_DOTTED, "color": style["color"]})
+    figure.add_hline(y=THRESHOLD * task.loss_scale, line=_DOTTED, **below)
+    figure.update_yaxes(title=task.loss_name, rangemode="tozero")
+    return _styled(figure, 620, row=2)
+
+
+def crossing_figure(series: Series) -> str:
+    """The circuit as SVG, each path coloured by when its attention goes above 0.5 (figure 7).
+
+    Grey paths never do. The wider an arrow, the higher the loss when it is cut in the model at the
+    last step.
+    """
+    rows, last = path_emergence(series), series.snapshots[-1]
+    steps = {row.path: row.above.step for row in rows if row.above is not None}
+    first = min(steps.values(), default=0.0)
+    span = max(1.0, max(steps.values(), default=0.0) - first)
+    shares = [(step - first) / span for step in steps.values()]
+    colors = dict(zip(steps, sample_colorscale(_EARLY_TO_LATE, shares)))
+    return draw_circuit(
+        series.circuit,
+        series.recipe.model.layers,
+        losses={path: fmean(last.paths[str(path)].live_losses) for path in series.paths},
+        task=series.recipe.task,
+        intact=fmean(last.partial_losses),
+        uninformed=series.plateau,
+        when="cut in the model",
+        colors={path: colors.get(path, _GREY) for path in series.paths},
+        notes={row.path: str(row.above or "never") for row in rows},
+    )
+
+
+def _styled(figure: go.Figure, height: int, row: int | None = None) -> go.Figure:
+    figure.update_xaxes(title="training step", row=row)
+    legend = {"orientation": "h", "yanchor": "top", "y": -0.16, "font": {"size": 11}}
+    margin = {"l": 50, "r": 15, "t": 20, "b": 40}
+    return figure.update_layout(
+        template="plotly_white", height=height, margin=margin, legend=legend
+    )
 
 
 def emergence_table(series: Series, width: int | None = None) -> str:
@@ -55,19 +113,16 @@ def emergence_table(series: Series, width: int | None = None) -> str:
 
     By default the table is as wide as it needs to be, and prose has 100 characters per line.
     """
-    table = text_table(HEADER, _rows(series), width=width)
-    prose = f"{LEGEND}\n\n{_losses_text(series)}"
-    return "\n".join([*table, "", *wrapped(prose, width or 100)])
-
-
-def _rows(series: Series) -> list[list[str]]:
+    header = ["path", "means", "attention", "above 0.5", "half of it", "necessity", "half of it"]
     label = series.recipe.task.path_label
-    return [
+    rows = [
         [row.name, label(*row.path.path), f"{row.attention:.2f}"]
         + [str(at or "never") for at in (row.above, row.attention_half)]
-        + [f"{row.necessity:.2f}", str(row.necessity_half or "never"), row.leads or ""]
+        + [f"{row.necessity:.2f}", str(row.necessity_half or "never")]
         for row in path_emergence(series)
     ]
+    prose = f"{LEGEND}\n\n{_losses_text(series)}"
+    return "\n".join([*text_table(header, rows, width=width), "", *wrapped(prose, width or 100)])
 
 
 def _losses_text(series: Series) -> str:
@@ -76,73 +131,27 @@ def _losses_text(series: Series) -> str:
     fell = ", ".join(f"{symbol} {crossing or 'never'}" for symbol, crossing in losses.items())
     held = in_order(losses, task.steps_between)
     order = "" if held is None else f"; {'' if held else 'not '}in the order of the steps"
-    if close := interpolated_pairs(losses, task.steps_between):
-        named = ", ".join(map(" and ".join, close))
-        order += f" (by interpolation alone: {named} cross between the same two measured steps)"
-    measured = "" if any(row.logged for row in series.losses) else " (measured, not logged)"
-    below = THRESHOLD * task.loss_scale
-    return f"Partial losses{measured} first below {below:g}: {fell}{order}."
+    return f"Partial losses first below {THRESHOLD * task.loss_scale:g}: {fell}{order}."
+
+
+def summary(series: Series) -> list[str]:
+    """What was measured, in sentences; one of them says if the circuit does not hold."""
+    recipe, steps, last = series.recipe, series.steps, series.snapshots[-1]
+    lines = [
+        f"{series.run}: {describe_config(recipe.model, recipe.task)}",
+        f"circuit {series.circuit_from}, {len(series.paths)} paths",
+        f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}",
+    ]
+    if (combined := fmean(last.combined_losses)) > series.tolerance:
+        lines.append(
+            f"note: the circuit does not hold: with all of it in place the {recipe.task.loss_name} "
+            f"at step {last.step} is {combined:.4f}, not below {series.tolerance:g} (intact: "
+            f"{fmean(last.partial_losses):.4f})"
+        )
+    return lines
 
 
 def emergence_json(series: Series, command: str, examples: int, seed: int) -> str:
-    """A series and what follows from it, as JSON text with one line per measured step.
-
-    `command` is what was typed; `examples` and their `seed` are those of the checkpoints.
-    `read_series` reads the text back.
-    """
-    losses, task = loss_emergence(series), series.recipe.task
-    data: dict[str, Any] = {
-        **provenance(command),
-        "examples": examples,
-        "seed": seed,
-        "attention_threshold": THRESHOLD,
-        "loss_threshold": THRESHOLD * task.loss_scale,
-        "paths": [row.to_dict() for row in path_emergence(series)],
-        "partial_losses": to_data(losses),
-        "in_order": in_order(losses, task.steps_between),
-        **series.to_dict(),
-    }
-    parts = []
-    for key, value in data.items():
-        text = json.dumps(value)
-        if key in ("paths", "snapshots", "losses"):
-            text = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
-        parts.append(f'  "{key}": {text}')
-    return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def render_emergence(series: Series, command: str, examples: int, seed: int) -> str:
-    """The report as one HTML page of about 5 MB, nearly all of it Plotly's script."""
-    figures = []
-    for heading, (draw, caption) in _FIGURES.items():
-        html = draw(series)
-        if not isinstance(html, str):
-            config = {"responsive": True, "displayModeBar": False}
-            html = html.to_html(full_html=False, include_plotlyjs=False, config=config)
-        figures.append({"heading": heading, "html": unescaped(html), "caption": caption})
-    recipe, steps, made = series.recipe, series.steps, provenance(command)
-    record = {
-        "command": command,
-        "date": made["date"],
-        "examples": f"{examples} of the test split, seed {seed}",
-        "measured": f"{len(steps)} steps, {steps[0]} to {steps[-1]}",
-        "circuit": f"{series.circuit_from}; {json.dumps(series.circuit.to_dict()['heads'])}",
-        "tolerance": f"{series.tolerance:g}",
-        "versions": ", ".join(f"{name} {text}" for name, text in made["versions"].items()),
-        "recipe": json.dumps(to_data(recipe)),
-    }
-    page = render(
-        "emergence.html",
-        title=f"Emergence of attention paths in {series.run}",
-        description=describe_config(recipe.model, recipe.task),
-        sentences=[_losses_text(series)],
-        notes=series.notes,
-        plotly=unescaped(get_plotlyjs()),
-        figures=figures,
-        header=HEADER,
-        rows=_rows(series),
-        classes=["nowrap", "nowrap", *["number"] * 5, "nowrap"],
-        legend=LEGEND,
-        record=list(record.items()),
-    )
-    return str(page)
+    """A series as JSON text with one line per measured step; `read_series` reads it back."""
+    data = {**provenance(command), "examples": examples, "seed": seed, **series.to_dict()}
+    return json.dumps(data).replace('{"step": ', '\n{"step": ') + "\n"

@@ -1,22 +1,39 @@
-"""The paths of a circuit along a training run, as data (paper, section 9 and appendix D).
+"""The paths of a circuit along a training run (paper, section 9 and appendix D).
 
-What a path is worth at a step is the rise of the loss when it is cut in the intact model.
+1. `follow_run` measures a circuit's paths in every checkpoint of a run: their mean attention, and
+   the losses when each one is cut in the intact model.
+2. `path_emergence` and `loss_emergence` say when curves cross a threshold, interpolated between the
+   measured steps.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
-from retrieval_interp.circuits import Circuit, HeadPath
+import torch
+
+from retrieval_interp.circuits import Circuit, HeadPath, Scorer, discover, mean_attention
+from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
 from retrieval_interp.config import PRESETS, Recipe
+from retrieval_interp.emergence.crossing import (
+    THRESHOLD,
+    Crossing,
+    first_above,
+    first_below,
+    half_of_final,
+)
+from retrieval_interp.storage.checkpoint import (
+    checkpoint_files,
+    load_checkpoint,
+    read_metrics,
+    read_recipe,
+)
 from retrieval_interp.storage.files import read_part, read_text
-from retrieval_interp.tasks import InputError
-from retrieval_interp.tasks.structured import from_data, read_json, to_data
+from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks.structured import read_json, to_data
 
-_DIGITS = 7  # decimal places in files
+LEAST_ATTENTION = 0.05  # a path that ends below this has no attention
 
 
 @dataclass(frozen=True)
@@ -32,17 +49,9 @@ class Snapshot:
     """A circuit's paths in the model of one step."""
 
     step: int
-    examples: int  # of the test split
-    seed: int  # of the examples
     partial_losses: tuple[float, ...]  # of each asked symbol in the intact model
     combined_losses: tuple[float, ...]  # the same with the whole circuit in place
     paths: dict[str, PathAtStep]  # by their text, in the order of `paths_of`
-    source: Literal["checkpoint", "watch"] = "checkpoint"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data with 7 decimal places; `read_snapshot` reads it back."""
-        data: dict[str, Any] = _rounded(to_data(self))
-        return data
 
 
 @dataclass(frozen=True)
@@ -53,12 +62,11 @@ class Losses:
     validation_loss: float
     partial_losses: tuple[float, ...]  # of each asked symbol
     train_loss: float | None  # mean since the previous log line; None where not logged
-    logged: bool  # by the run, not measured on the snapshot's examples
 
     @classmethod
     def measured(cls, at: Snapshot) -> "Losses":
         """Those of the intact model on a snapshot's examples."""
-        return cls(at.step, fmean(at.partial_losses), at.partial_losses, None, False)
+        return cls(at.step, fmean(at.partial_losses), at.partial_losses, None)
 
 
 @dataclass(frozen=True)
@@ -71,8 +79,7 @@ class Series:
     circuit_from: str  # where it comes from, in words
     tolerance: float  # a path is necessary if cutting it at the last step costs more than this loss
     snapshots: tuple[Snapshot, ...]  # by rising step, at least one
-    losses: tuple[Losses, ...]  # by rising step, of every logged step and of the snapshots
-    notes: tuple[str, ...] = ()  # what was skipped, one sentence each
+    losses: tuple[Losses, ...]  # by rising step, of every logged step
 
     @property
     def paths(self) -> tuple[HeadPath, ...]:
@@ -107,28 +114,23 @@ class Series:
                 min(cut, top) - min(loss, top)
                 for cut, loss in zip(at.paths[str(path)].live_losses, at.partial_losses)
             )
-            / self._learned(at)
+            / self.learned(at)
             for at in self.snapshots
         ]
 
-    @property
-    def least_necessity(self) -> float:
-        """The necessity that costs the tolerance at the last step."""
-        return self.tolerance / self._learned(self.snapshots[-1])
-
-    def _learned(self, at: Snapshot) -> float:
+    def learned(self, at: Snapshot) -> float:
+        """How far the losses of a step are below the plateau, at least the tolerance."""
         learned = fmean(max(self.plateau - loss, 0.0) for loss in at.partial_losses)
         return max(learned, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON data; `series_from_dict` reads it back."""
+        """As JSON data; `read_series` reads it back."""
         return {
             **vars(self),
             "recipe": to_data(self.recipe),
             "circuit": self.circuit.to_dict(),
-            "snapshots": [snapshot.to_dict() for snapshot in self.snapshots],
+            "snapshots": [to_data(snapshot) for snapshot in self.snapshots],
             "losses": [to_data(row) for row in self.losses],
-            "notes": list(self.notes),
         }
 
 
@@ -136,22 +138,16 @@ def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
     """The paths to follow, at least one: carrying ones, then those that only enable."""
     paths = (*circuit.paths(), *circuit.enabling)
     if not paths:
-        raise InputError("circuit: expected at least one path to follow, found none")
+        raise InputError(
+            "circuit: expected at least one path to follow, found none; train on until the task is "
+            "learned, or say which paths to follow"
+        )
     return paths
-
-
-def _rounded(value: Any) -> Any:
-    """JSON data with rounded numbers, without keys that are None."""
-    if isinstance(value, dict):
-        return {key: _rounded(part) for key, part in value.items() if part is not None}
-    if isinstance(value, list):
-        return list(map(_rounded, value))
-    return round(value, _DIGITS) if isinstance(value, float) else value
 
 
 @dataclass(frozen=True)
 class _File:
-    """The keys of a series file that are read; the others follow from them."""
+    """The keys of a series file that are read."""
 
     run: str
     recipe: Recipe
@@ -159,107 +155,89 @@ class _File:
     circuit_from: str
     tolerance: float
     snapshots: tuple[Any, ...]
-    losses: tuple[Losses, ...]
-    notes: tuple[str, ...] = ()
+    losses: tuple[Any, ...]
 
 
 def read_series(path: Path | str) -> Series:
     """Read the file that `emergence --json` wrote."""
+    where = str(path)
     text = read_text(Path(path), "a series, as emergence --json writes it")
-    return series_from_dict(read_json(text, str(path)), str(path))
-
-
-def series_from_dict(data: Any, where: str = "series") -> Series:
-    """Read what `Series.to_dict` gave; other keys are ignored."""
-    file = read_part(_File, data, where)
+    file = read_part(_File, read_json(text, where), where)
     circuit = Circuit.from_dict(file.circuit, len(file.recipe.task.role_names))
-    snapshots = tuple(read_snapshot(row, circuit, where) for row in file.snapshots)
-    if not (snapshots and file.losses):
-        raise InputError(f"{where}: expected snapshots and losses, found none")
-    return Series(**{**vars(file), "circuit": circuit, "snapshots": snapshots})
+    snapshots = tuple(read_part(Snapshot, row, where) for row in file.snapshots)
+    losses = tuple(read_part(Losses, row, where) for row in file.losses)
+    names = set(map(str, paths_of(circuit)))
+    if not (snapshots and losses and all(at.paths.keys() == names for at in snapshots)):
+        raise InputError(
+            f"{where}: expected snapshots of the circuit's {len(names)} paths and losses, found "
+            "others or none"
+        )
+    read = {"circuit": circuit, "snapshots": snapshots, "losses": losses}
+    return Series(**{**vars(file), **read})
 
 
-def read_snapshot(data: Any, circuit: Circuit, where: str) -> Snapshot:
-    """Read what `Snapshot.to_dict` gave for a circuit; `where` names the data in errors."""
-    snapshot: Snapshot = from_data(Snapshot, data, where)
-    names = list(map(str, paths_of(circuit)))
-    if list(snapshot.paths) != names:
-        found = list(snapshot.paths)
-        raise InputError(f"{where}: expected the circuit's {len(names)} paths, found {found!s:.60}")
-    return snapshot
+@torch.no_grad()
+def measure(model: Any, task: Task, batch: Batch, circuit: Circuit, step: int) -> Snapshot:
+    """The attention of every path in one model, and the losses without it (section 9.1)."""
+    scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
+    intact = _by_symbol(scorer.base_losses)
+    measured = {
+        str(path): PathAtStep(round(float(attention[path.head][path.path]), 7), _by_symbol(losses))
+        for path, losses in cut_losses(scorer, paths_of(circuit))
+    }
+    scorer.rebase(circuit)
+    return Snapshot(step, intact, _by_symbol(scorer.base_losses), measured)
 
 
-THRESHOLD = 0.5  # of attention, and of losses in units of a symbol's variance (1 in the paper)
-LEAST_ATTENTION = 0.05  # a path that ends below this has no attention
+def _by_symbol(losses: torch.Tensor) -> tuple[float, ...]:
+    return tuple(round(loss, 7) for loss in losses.mean(dim=0).tolist())
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """Where a curve first passes a threshold.
+def follow_run(
+    run: Path | str,
+    circuit: Circuit | None = None,
+    examples: int = 32,
+    seed: int = 0,
+    tolerance: float | None = None,
+    device: str | torch.device = "cpu",
+    progress: Progress = no_progress,
+    circuit_from: str = "as given",
+) -> Series:
+    """Measure the paths of a circuit at every checkpoint of a run (section 9.2, appendix D).
 
-    Attributes:
-        step: the training step, interpolated; the first measured one if already past there.
-        after: the last measured step before the crossing, None if there is none.
-        by: the first measured step past the threshold.
+    Args:
+        run: a run folder.
+        circuit: whose paths to follow; by default `discover` finds one in the last checkpoint.
+        examples: how many sequences of the test split (paper: 32).
+        seed: of these sequences.
+        tolerance: the loss that a discovered circuit stays below; a path is necessary if cutting
+            it at the last step costs more. By default the task's.
+        device: where the models run.
+        progress: wraps an iterable to show a bar, as `(items, text)`.
+        circuit_from: where a given circuit comes from, in words.
     """
-
-    step: float
-    after: int | None
-    by: int
-
-    def __str__(self) -> str:
-        return f"<= {self.by}" if self.after is None else f"{self.step:.0f}"
-
-
-def first_above(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
-    """The first of rising steps at which a curve exceeds a threshold; None if no value does."""
-    place = next((i for i, value in enumerate(values) if value > threshold), None)
-    if place is None:
-        return None
-    if place == 0:
-        return Crossing(float(steps[0]), None, steps[0])
-    before, after = steps[place - 1], steps[place]
-    low, high = values[place - 1], values[place]
-    share = min(1.0, (threshold - low) / (high - low))
-    return Crossing(before + share * (after - before), before, after)
-
-
-def first_below(steps: Sequence[int], values: Sequence[float], threshold: float) -> Crossing | None:
-    """The same for going below a threshold."""
-    return first_above(steps, [-value for value in values], -threshold)
-
-
-def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -> Crossing | None:
-    """The same for half of the last value, or None if that is not above `least`."""
-    return first_above(steps, values, values[-1] / 2) if values[-1] > least else None
-
-
-def in_order(
-    crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
-) -> bool | None:
-    """Whether of each pair of curves the first crosses before the second; never counts as last.
-
-    Returns:
-        False if a pair crosses in the opposite order. None if that cannot be decided: fewer than
-        two cross, or both of a pair at the same step. True otherwise.
-    """
-    steps = {name: inf if at is None else at.step for name, at in crossings.items()}
-    found = [(steps[first], steps[second]) for first, second in pairs]
-    if any(second < first for first, second in found):
-        return False
-    passed = [(first, second) for first, second in found if second < inf]
-    return True if passed and all(first < second for first, second in passed) else None
-
-
-def interpolated_pairs(
-    crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
-) -> list[tuple[str, str]]:
-    """The pairs of curves that cross between the same two measured steps."""
-    return [
-        (first, second)
-        for first, second in pairs
-        if (one := crossings[first]) and (other := crossings[second]) and one.by == other.by
-    ]
+    run = Path(run)
+    recipe, files = read_recipe(run), checkpoint_files(run)
+    if not files:
+        raise InputError(
+            f"{run}: expected a run folder with checkpoints/step-*.safetensors, found none; train "
+            "until the first checkpoint"
+        )
+    task, tolerance = recipe.task, recipe.task.tolerance if tolerance is None else tolerance
+    if circuit is None:
+        last = load_checkpoint(files[max(files)], device).model
+        circuit = discover(last, task, tolerance, seed=seed, progress=progress)
+        circuit_from = f"found in {files[max(files)]}, seed {seed}, tolerance {tolerance:g}"
+    paths_of(circuit)
+    circuit.check_fits(recipe.model.layers, recipe.model.heads)
+    batch = task.sample(examples, seed, device, split="test")
+    snapshots = tuple(
+        measure(load_checkpoint(files[step], device).model, task, batch, circuit, step)
+        for step in progress(list(files), "checkpoints")
+    )
+    logged = [read_part(Losses, row, f"{run}/metrics.jsonl") for row in read_metrics(run)]
+    losses = tuple(logged or map(Losses.measured, snapshots))
+    return Series(str(run), recipe, circuit, circuit_from, tolerance, snapshots, losses)
 
 
 @dataclass(frozen=True)
@@ -279,38 +257,11 @@ class PathEmergence:
         """The path, with ~ if it only enables."""
         return f"{self.path}{'' if self.carries else ' ~'}"
 
-    @property
-    def leads(self) -> Literal["attention", "necessity", "unresolved"] | None:
-        """Which of attention and necessity reaches half of its last value at an earlier measured
-        step; `unresolved` if both do between the same two; None if one never does.
-        """
-        attention, necessity = self.attention_half, self.necessity_half
-        if not (attention and necessity):
-            return None
-        if attention.by == necessity.by:
-            return "unresolved"
-        return "attention" if attention.by < necessity.by else "necessity"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON data."""
-        dest, src = self.path.path.ends()
-        return {
-            **self.path.head._asdict(),
-            "dest": dest,
-            "src": src,
-            "carries": self.carries,
-            "attention": self.attention,
-            "attention_above_half": to_data(self.above),
-            "attention_half_of_final": to_data(self.attention_half),
-            "necessity": self.necessity,
-            "necessity_half_of_final": to_data(self.necessity_half),
-            "leads": self.leads,
-        }
-
 
 def path_emergence(series: Series) -> list[PathEmergence]:
     """When each path of a series appears, in the circuit's order."""
     rows, steps = list[PathEmergence](), series.steps
+    least_necessity = series.tolerance / series.learned(series.snapshots[-1])
     for path in series.paths:
         attention, necessity = series.attention(path), series.necessity(path)
         rows.append(
@@ -320,7 +271,7 @@ def path_emergence(series: Series) -> list[PathEmergence]:
                 first_above(steps, attention, THRESHOLD),
                 half_of_final(steps, attention, LEAST_ATTENTION),
                 necessity[-1],
-                half_of_final(steps, necessity, series.least_necessity),
+                half_of_final(steps, necessity, least_necessity),
                 path not in series.circuit.enabling,
             )
         )

