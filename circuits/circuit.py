@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Literal
 
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism, along
@@ -79,6 +80,10 @@ class Circuit:
         """The one-hot and shared paths, those that enable, and those of which one suffices."""
         return itertools.chain(self.paths(), self.enabling, *self.redundant)
 
+    def heads(self) -> list[Head]:
+        """Every head that it names."""
+        return [*self.mechanisms, *(path.head for path in self.every_path())]
+
     def replace(self, head: tuple[int, int], mechanism: Mechanism) -> "Circuit":
         """A copy with another mechanism for one head."""
         mechanisms = {**self.mechanisms, Head(*head): mechanism}
@@ -97,7 +102,7 @@ class Circuit:
 
     def check_fits(self, n_layers: int, n_heads: int) -> None:
         """Check that the model has every head that the circuit names."""
-        for head in [*self.mechanisms, *(path.head for path in self.every_path())]:
+        for head in self.heads():
             if not (0 <= head.layer < n_layers and 0 <= head.head < n_heads):
                 raise InputError(
                     f"circuit: expected heads from L0.H0 to L{n_layers - 1}.H{n_heads - 1}, which "
@@ -146,10 +151,9 @@ class Circuit:
         """
         file: _File = from_data(_File, data, "circuit")
         check_role_names(file.role_names, "circuit")
-        if roles is None:
-            roles = file.role_names or _roles_named(file)
+        names, roles = file.role_names, roles or file.role_names or _roles_named(file)
+        own = () if isinstance(roles, int) else tuple(roles)
         n_roles = roles if isinstance(roles, int) else len(roles)
-        own, names = () if isinstance(roles, int) else tuple(roles), file.role_names
         moved = [name for at, name in enumerate(names) if name in own and own.index(name) != at]
         if moved or len(names) not in (0, n_roles):
             raise InputError(
@@ -157,15 +161,10 @@ class Circuit:
                 f"{', '.join(names)}"
             )
         written: Roles = names or roles
-        circuit = cls(
-            _read_heads(file, written),
-            n_roles,
-            file.task,
-            _read_paths(file.enabling, written, "enabling"),
-            tuple(_read_paths(paths, written, "redundant") for paths in file.redundant),
-            own or names,
-            file.unfinished,
-        )
+        enabling = _read_paths(file.enabling, written, "enabling")
+        redundant = tuple(_read_paths(paths, written, "redundant") for paths in file.redundant)
+        heads = _read_heads(file, written)
+        circuit = cls(heads, n_roles, file.task, enabling, redundant, own or names, file.unfinished)
         _check_sets(circuit)
         return circuit
 
@@ -261,15 +260,14 @@ def _roles_named(file: _File) -> int:
 
 
 def suppose(circuit: Circuit, line: str) -> Circuit:
-    """Add one line, in one of the forms above, to a circuit."""
+    """Add one line to a circuit: a mechanism for a head, or paths to those that it has."""
     words = line.split()
     written = {kind: cls for kind, cls in MECHANISMS.items() if not cls.is_measured}
-    aliases = {word: long for cls in written.values() for word, long in cls.aliases.items()}
-    words[1:2] = [part for word in words[1:2] for part in aliases.get(word, word).split()]
+    words[1:2] = ["offset", "1"] if words[1:2] == ["previous"] else words[1:2]
     if len(words) < 2 or not (words[1] in written or "<-" in words[1]):
         raise InputError(
             "expected a line such as L1.H0 s0<-s2, L0.H0 one-hot s2<-s1 s4<-s3 or L1.H0 uniform "
-            f"(mechanisms: {', '.join((*written, *aliases))}), found {line!r:.80}"
+            f"(mechanisms: {', '.join(written)}, previous), found {line!r:.80}"
         )
     head = Head.parse(words[0])
     if words[1] in written:
@@ -280,11 +278,7 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
 
 
 def parse_circuit(lines: str | Iterable[str], task: Task) -> Circuit:
-    """Read a circuit from lines, one per head.
-
-    Args:
-        lines: in the forms above, as one text or one by one; heads not named are left as they are.
-        task: the task that the circuit belongs to.
+    """Read a circuit of a task from one text or several lines; other heads are left as they are.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -294,38 +288,14 @@ def parse_circuit(lines: str | Iterable[str], task: Task) -> Circuit:
         L1.H0 uniform
         L2.H0 shared s0<-s1 s0<-s2
     """
-    circuit = Circuit.empty(task)
-    named: set[Head] = set()
     if isinstance(lines, str):
         lines = filter(str.strip, lines.splitlines())
-    for line in lines:
-        circuit = suppose(circuit, line)
-        head = Head.parse(line.split()[0])
-        if head in named:
-            raise InputError(f"expected every head once, found {head} twice")
-        named.add(head)
-    return circuit
+    return reduce(suppose, lines, Circuit.empty(task))
 
 
 def parse_head_path(text: str, n_roles: int | Task) -> HeadPath:
-    """Read `L1.H0 s0<-s2`.
-
-    Args:
-        text: a head and a path.
-        n_roles: how many roles there are, or the task, whose names for them are then read, too.
-    """
+    """Read `L1.H0 s0<-s2`, with so many roles, or those of a task by its names as well."""
     return HeadPath.parse(text, n_roles if isinstance(n_roles, int) else n_roles.role_names)
-
-
-def circuit_text(circuit: Circuit, n_layers: int) -> str:
-    """The circuit with one line per layer, the last layer on top; `~` marks enabling paths."""
-    lines, names = [], circuit.role_names
-    for layer in reversed(range(n_layers)):
-        parts = [(head, mechanism.text(names)) for head, mechanism in circuit.mechanisms.items()]
-        parts += [(path.head, f"~{path.path.text(names)}") for path in circuit.enabling]
-        heads = [f"H{head.head} {text}" for head, text in parts if head.layer == layer]
-        lines.append(f"L{layer:<3} {'; '.join(heads) or 'original'}")
-    return "\n".join(lines)
 
 
 def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
@@ -333,8 +303,6 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
     heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
     names = new.role_names or old.role_names
     lines = []
-    if len({old.role_names, new.role_names, ()}) == 3:
-        lines.append(f"role_names: {', '.join(old.role_names)} -> {', '.join(new.role_names)}")
     for head in heads:
         before, after = old[head].text(names), new[head].text(names)
         if old[head] != new[head]:

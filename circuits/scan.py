@@ -2,8 +2,7 @@
 
 import itertools
 import math
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Literal
@@ -13,15 +12,15 @@ import torch
 from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge, attribution
-from retrieval_interp.circuits.discovery.options import SearchOptions
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import (
+    FIRST,
     IDENTITY,
     TOKEN_RULES,
     UNIFORM,
     Mechanism,
-    position_rules,
+    Offset,
 )
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import draw_batch
@@ -65,15 +64,14 @@ class Description:
 def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
     """Describe every head's attention on a batch.
 
-    Rules are uniform, identity, `first`, `previous`, `offset 2` to `4`; `last`, `next`, `offset -2`
-    to `-4` where the model looks both ways; `same` and `after-same` where the batch has tokens; and
-    where it has several roles, the head's paths with at least a quarter of a role's attention. In a
-    causal model only positions up to the last role of an example count: after it there is padding,
-    or nothing that is asked.
+    Rules are uniform, identity, `first`, `previous`, `offset 2` to `4`; `same` and `after-same`
+    where the batch has tokens; and where it has several roles, the head's paths with at least a
+    quarter of a role's attention. In a causal model only positions up to the last role of an
+    example count: after it there is padding, or nothing that is asked.
     """
-    rules = [IDENTITY, UNIFORM, *position_rules(is_causal(model), _OFFSETS)]
-    rules += TOKEN_RULES if batch.tokens is not None else ()
-    candidates = {head: list(rules) for head in heads_of(model)}
+    by_token = TOKEN_RULES if batch.tokens is not None else ()
+    rules = [IDENTITY, UNIFORM, FIRST, *map(Offset, _OFFSETS), *by_token]
+    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in heads_of(model)}
     attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
     if batch.roles.shape[-1] > 1:
         for head, own in candidates.items():
@@ -89,8 +87,6 @@ def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
 
 _FEW = 512  # tokens of text for estimates, which hold all activations, and for single heads
 _PATIENCE = 8  # heads in a row that cannot be added end the search
-_CONTROLS = 4  # controls that are taken, at most, as they do better
-_REDRAWS = 20  # a control may equal the circuit that it is drawn for
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,6 @@ class Scan:
     circuit: Circuit  # the joint circuit; empty if the model knows nothing here
     joint_loss: float
     joint_se: float  # of what it costs, example by example
-    random_loss: float  # a control, the same mechanisms in other heads; NaN where there is none
     tried: frozenset[Head]  # the heads that the search for the joint circuit came to
     finished: bool  # False if the time was over before the search ended
 
@@ -182,37 +177,32 @@ def scan(
             is taken. Single heads are replaced in the first half.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
-    _check(model, by, alone, tolerance, time)
+    if not hasattr(model, "hook_dict"):
+        hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
+        raise InputError(f"scan: expected {hooked}, found {type(model).__name__}")
     start, limit = monotonic(), math.inf if time is None else time
     task = text if isinstance(text, Task) else next_token_task(model, text, length, prepend_bos)
     one, other = _halves(model, task, examples, seed)
     described = describe_heads(model, one)
     means = {head: found.mean for head, found in described.items()}
-    mechanisms = means if by == "mean" else {head: f.rule for head, f in described.items()}
-    before = monotonic()
-    judge = Judge(model, task, other, SearchOptions(tolerance=tolerance))
-    reserve = monotonic() - before  # it ran the model twice, as one more trial and a control do
+    mechanisms = {"mean": means, "rule": {head: f.rule for head, f in described.items()}}[by]
+    judge = Judge(model, task, other, tolerance)
     effects = _estimates(judge, _first(task, one), judge.empty, mechanisms)
-    estimating = monotonic() - before - reserve
-    deadline, joint = start + limit - reserve, _Joint(judge)
-    few = Scorer(model, task, _first(task, other))
-    losses: dict[Head, float] = {}
+    few, losses = Scorer(model, task, _first(task, other)), dict[Head, float]()
     order = sorted(described, key=lambda head: -abs(effects.get(head, 0.0)))
     for head in progress(order[:alone], "replacing each head"):
         if monotonic() < start + limit / 2:
             losses[head] = few.loss(judge.empty.replace(head, mechanisms[head]))
-    alone_intact, finished, control = mean_loss(few.base_losses), True, math.nan
+    alone_intact, finished, joint = mean_loss(few.base_losses), True, _Joint(judge)
     if judge.learned:
         costs = effects | {head: loss - alone_intact for head, loss in losses.items()}
         trials = progress(joint.replace(mechanisms, costs), f"replacing heads by their {by}")
-        finished = all(monotonic() < deadline for _ in trials)
+        finished = all(monotonic() < start + limit for _ in trials)
         left = {head: means[head] for head in joint.tried - joint.circuit.mechanisms.keys()}
-        more = by == "rule" and finished and bool(left)
-        if more and (finished := monotonic() + estimating < deadline):
+        if by == "rule" and finished and left:
             costs = _estimates(judge, _first(task, one), joint.circuit, left)
             trials = progress(joint.replace(left, costs), "replacing others by their mean")
-            finished = all(monotonic() < deadline for _ in trials)
-        control = joint.compare(described, seed)
+            finished = all(monotonic() < start + limit for _ in trials)
     each, own = judge.losses(joint.circuit), judge.losses(judge.empty)
     rows = [
         HeadScan(
@@ -226,24 +216,9 @@ def scan(
     ]
     return Scan(
         task, other, rows, float(own.mean()), alone_intact, *judge.uninformed, judge.bar.loss,
-        joint.circuit, float(each.mean()), standard_error(each - own), control,
-        frozenset(joint.tried), finished,
+        joint.circuit, float(each.mean()), standard_error(each - own), frozenset(joint.tried),
+        finished,
     )  # fmt: skip
-
-
-def _check(
-    model: Any, by: str, alone: int | None, tolerance: float | None, time: float | None
-) -> None:
-    hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
-    for name, value, fits, expected in (
-        ("scan", type(model).__name__, hasattr(model, "hook_dict"), hooked),
-        ("by", by, by in ("rule", "mean"), "'rule' or 'mean'"),
-        ("alone", alone, alone is None or alone >= 0, "0 heads or more"),
-        ("tolerance", tolerance, tolerance is None or 0 < tolerance < math.inf, "above 0"),
-        ("time", time, time is None or time > 0, "more than 0 seconds"),
-    ):
-        if not fits:
-            raise InputError(f"{name}: expected {expected}, found {value!s:.40}")
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
@@ -309,33 +284,6 @@ class _Joint:
             todo = todo[held + 1 :]
         self.tried.update(mechanisms)
 
-    def compare(self, heads: Iterable[Head], seed: int) -> float:
-        """The loss of the same mechanisms in other heads; while it is lower, these are taken.
-
-        NaN where no other circuit is drawn.
-        """
-        worse, draw = math.nan, random.Random(seed)
-        for _ in range(_CONTROLS):
-            drawn = (_shuffled(self.circuit, heads, draw) for _ in range(_REDRAWS))
-            other = next((each for each in drawn if each != self.circuit), None)
-            if other is None:
-                break
-            own, loss = map(self.judge.exact_loss, (self.circuit, other))
-            if loss >= own:
-                return loss
-            worse, self.circuit = own, other
-        return worse
-
-
-def _shuffled(circuit: Circuit, heads: Iterable[Head], draw: random.Random) -> Circuit:
-    """The same mechanisms in as many other heads, as far as there are others."""
-    own, others = sorted(circuit.mechanisms), sorted(set(heads) - circuit.mechanisms.keys())
-    count = min(len(own), len(others))
-    chosen = [*draw.sample(others, count), *draw.sample(own, len(own) - count)]
-    mechanisms = list(circuit.mechanisms.values())
-    draw.shuffle(mechanisms)
-    return replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
-
 
 def next_token_task(
     model: Any, text: Any, length: int = 128, prepend_bos: bool | None = None
@@ -351,15 +299,16 @@ def next_token_task(
             f"{found if is_causal(model) else 'sight of later tokens'}; give its task instead"
         )
     tokenizer = getattr(model, "tokenizer", None)
-    items = [text] if isinstance(text, str) else _listed(text)
+    items: Any = (
+        [text] if isinstance(text, str) else text.tolist() if hasattr(text, "tolist") else text
+    )
     if items and all(isinstance(item, str) for item in items):
         if tokenizer is None:
             raise InputError("text: expected token ids or a model with a tokenizer, found none")
         if prepend_bos is None:
             prepend_bos = bool(getattr(model.cfg, "default_prepend_bos", True))
         return NextTokenTask.from_text(items, tokenizer, length, prepend_bos)
-    nested = items and isinstance(items[0], Iterable)
-    sequences = [_listed(item) for item in (items if nested else [items])]
+    sequences = items if items and isinstance(items[0], Sequence) else [items]
     for token in itertools.chain(*sequences):
         if type(token) is not int or not 0 <= token < d_vocab:
             raise InputError(
@@ -369,10 +318,3 @@ def next_token_task(
     if longest > n_ctx:
         raise InputError(f"text: expected sequences of at most {n_ctx} tokens, found {longest}")
     return NextTokenTask(sequences, tokenizer)
-
-
-def _listed(items: Any) -> list[Any]:
-    items = items.tolist() if hasattr(items, "tolist") else items
-    if isinstance(items, Mapping | str) or not isinstance(items, Iterable):
-        raise InputError(f"text: expected text, token ids, or a task, found {items!r:.40}")
-    return list(items)

@@ -193,8 +193,7 @@ class Workbench:
         return self.scorer.loss(self._with_lines(lines))
 
     def __repr__(self) -> str:
-        circuit = circuit_text(self.circuit, self.model.cfg.n_layers)
-        return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{circuit}"
+        return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{self.circuit}"
 
     def _repr_html_(self) -> str:
         lines = [f"{self.name}: {describe(self.model, self.task)}", self._state()]

@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.options import SearchOptions
 from retrieval_interp.circuits.discovery.steps import Doing, named
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.paths import Head, HeadPath
@@ -24,6 +23,7 @@ from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads
 from retrieval_interp.tasks import Task
 
 Item = TypeVar("Item")
+_WEAKEST = 0.05  # paths with less mean attention are not cut
 
 
 def needed_paths(
@@ -46,13 +46,7 @@ def needed_paths(
     sets overlap, those whose heads matter more are returned. Role paths that seem to matter most
     come first. Paths with less than 0.05 of mean attention are never cut.
 
-    Args:
-        model: a hooked model that reads the task's batches; left unchanged.
-        task: draws the examples, from its `discovery` split, and gives the loss.
-        tolerance: the loss that must not be exceeded; by default as in `discover`.
-        examples: number of examples that decide.
-        seed: of these examples.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+    Arguments are those of `discover`.
 
     Returns:
         The sets, each sorted; none for a model that has not learned the task or that is not two
@@ -60,7 +54,7 @@ def needed_paths(
     """
     device = next(model.parameters()).device
     batch = draw_batch(task, examples, seed, device, "discovery")
-    judge = Judge(model, task, batch, SearchOptions(tolerance=tolerance))
+    judge = Judge(model, task, batch, tolerance)
     if not judge.learned:
         return []
     attention, every = mean_attention(model, batch).cpu(), heads_of(model)
@@ -79,9 +73,9 @@ def needed_sets(
     """`needed_paths` of some heads, on the examples of a judge; they are added to `found`."""
     if not judge.keeps(judge.empty):
         return True  # no cut can be blamed
-    near, empty, least = judge.around(judge.empty), judge.empty, judge.options.weakest_cut
+    near, empty = judge.around(judge.empty), judge.empty
     paths = allowed_paths(judge.batch, is_causal(judge.model))
-    present = [HeadPath(h, path) for path in paths for h in heads if attention[h][path] >= least]
+    present = [HeadPath(h, path) for path in paths for h in heads if attention[h][path] >= _WEAKEST]
     trials = [empty.cut(path) for path in present]
     effects = yield from named("ordering paths", near.effects(empty, trials))
     by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]

@@ -8,7 +8,7 @@ replacements in place.
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -16,20 +16,17 @@ from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge, OutOfTime
-from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.discovery.redundancy import needed_sets
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
-from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps, greedy
+from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps
 from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.paths import HeadPath
+from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
 
-# Steps 2 to 6: yields what is done, and returns the best circuit that holds, or the empty one.
-STRATEGIES: dict[str, Callable[[Judge, Space], Doing[Circuit]]] = {"greedy": greedy}
 _CANCELLED = (
     "the search was cancelled; a simpler circuit may exist, and what the intact model needs was "
     "not looked for"
@@ -38,6 +35,43 @@ _CANCELLED = (
 
 class SearchStopped(UserWarning):
     """A search ended before it was complete."""
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search for a circuit.
+
+    Attributes:
+        tolerance: the loss that the circuit has to stay below; by default the task's (0.05 in the
+            paper), or else the loss at which 95% of what the model has learned is kept. No circuit
+            is found that is worse than knowing nothing.
+        examples: number of examples that decide.
+        seed: of these examples.
+        restarts: number of starting circuits, at least 1. With more than 4, the search also starts
+            from the best circuit without each of its useful heads.
+        shared: whether several sources may share a role's attention; otherwise paths are one-hot
+            only, as in the paper.
+        time: seconds that it may take, by default until there is a local optimum. After two thirds
+            of it the best circuit so far is taken; the rest is for what the intact model needs.
+        heads: heads that may be replaced, by default all; the others stay as they are.
+    """
+
+    tolerance: float | None = None
+    examples: int = 512
+    seed: int = 0
+    restarts: int = 4
+    shared: bool = True
+    time: float | None = None
+    heads: Sequence[Head] | None = None
+
+    def __post_init__(self) -> None:
+        if self.restarts < 1:
+            raise InputError(f"restarts: expected at least 1, found {self.restarts}")
+        if self.time is not None and not self.time > 0:
+            raise InputError(f"time: expected more than 0 seconds, found {self.time:g}")
+
+
+DEFAULTS = SearchOptions()
 
 
 @dataclass(frozen=True)
@@ -69,16 +103,12 @@ def discover(
     """Search for the simplest circuit that keeps the loss below the tolerance.
 
     With loss(C) the mean loss with circuit C in place and se(C) its standard error, it minimizes
-
-        cost(C) = Σ over heads h of cost(C[h])
-
-    over the circuits that hold:
+    the sum of the costs of all heads (`Mechanism.cost`) over the circuits that hold:
 
         loss(C) + 2 se(C) < tolerance
 
-    (costs are those of `Mechanism.cost`). Where no tolerance is stated, se(C) is the standard error
-    of loss(C) - intact, example by example. The search is greedy, from several starts, so a cheaper
-    circuit may exist.
+    Where no tolerance is stated, se(C) is the standard error of loss(C) - intact, example by
+    example. The search is greedy, from several starts, so a cheaper circuit may exist.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
@@ -88,14 +118,12 @@ def discover(
         options: how to search.
         progress: wraps the search, as `(search, text)`, and passes its `SearchState`s on. If it
             ends before the search does, the best circuit so far is taken, as after Ctrl-C.
-        choices: fields of `SearchOptions` in place of those of `options`, such as `restarts=1`,
-            `time=60.0`, `shared=False`, `seed=1` or `heads=[...]`.
+        choices: fields of `SearchOptions` in place of those of `options`, such as `restarts=1`.
 
     Returns:
         A circuit that names every replaced head; empty for a model that has not learned the task,
-        and where no head can be replaced. It is a proposal: score it on other examples with
-        `score_circuit`. If the search was cut short, its `unfinished` says why and what is missing,
-        and so does a `SearchStopped` warning.
+        and where no head can be replaced. If the search was cut short, its `unfinished` says why
+        and what is missing, and so does a `SearchStopped` warning.
 
     Raises:
         KeyboardInterrupt: the search was cancelled before any circuit held.
@@ -125,9 +153,6 @@ class Search:
         start, device = monotonic(), next(model.parameters()).device
         limit = math.inf if options.time is None else options.time
         self._deadlines = start + limit * 2 / 3, start + limit
-        if options.strategy not in STRATEGIES:
-            expected = " or ".join(STRATEGIES)
-            raise InputError(f"strategy: expected {expected}, found {options.strategy!r:.40}")
         batch = draw_batch(task, options.examples, options.seed, device, "discovery")
         every = heads_of(model)
         heads = [head for head in every if options.heads is None or head in options.heads]
@@ -136,10 +161,11 @@ class Search:
             expected = f"one or more of {every[0]} to {every[-1]}"
             raise InputError(f"heads: expected {expected}, found {wrong or 'none'}")
         # 1. Candidates.
-        self.judge = Judge(model, task, batch, options)
+        self.judge = Judge(model, task, batch, options.tolerance)
         attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
-        rules = rule_candidates(model, batch, heads, options)
-        self.space = Space(self.judge.empty, attention, heads, rules, options)
+        rules = rule_candidates(model, batch, heads)
+        self.space = Space(self.judge.empty, attention, heads, rules, options.shared)
+        self.steps, self._restarts = Steps(self.judge, self.space), options.restarts
         self.best, self._ranked = self.judge.empty, 0
         self._numbers: tuple[int, float] | tuple[()] = ()
         self._found: Circuit | None = None
@@ -151,8 +177,7 @@ class Search:
             self._found, self.missing = self.judge.empty, []
             return
         # 2. to 6. Starts, simplifying, rearranging, from several starts, two changes at once.
-        strategy = STRATEGIES[self.judge.options.strategy](self.judge, self.space)
-        found = yield from self._until(self._deadlines[0], strategy)
+        found = yield from self._until(self._deadlines[0], self.steps.search(self._restarts))
         late = "the search was stopped by its time limit; a simpler circuit may exist"
         before = [late] if found is None else []
         self._found = self.best if found is None else found
@@ -198,7 +223,10 @@ class Search:
         held = self.judge.holding[self._ranked :]
         if held:
             self._ranked += len(held)
-            self.best = min([self.best, *held], key=Steps(self.judge, self.space).rank)
+            self.best = min([self.best, *held], key=self.steps.rank)
             if self.best.mechanisms:
-                self._numbers = self.space.cost(self.best), self.judge.exact_loss(self.best)
+                self._numbers = (
+                    self.space.cost(self.best),
+                    float(self.judge.losses(self.best).mean()),
+                )
         return SearchState(doing, self.judge.scored, self.best, *self._numbers)

@@ -44,7 +44,7 @@ def draw_circuit(
     Args:
         circuit: what to draw; heads without paths are written next to their layer.
         n_layers: layers of the model; by default as many as the circuit needs.
-        order: roles from left to right; by default their order in the examples, or a chain's.
+        order: roles from left to right; by default as in the examples, or else from last to first.
         losses: the loss without each path.
         task: names the roles, the loss and heads of a common kind.
         enables: which later heads are known to need each path.
@@ -58,7 +58,7 @@ def draw_circuit(
     if batch is None and task is not None:
         batch = task.sample(8)
     if order is None:
-        order = layout.chain_order(circuit.n_roles) if batch is None else layout.role_order(batch)
+        order = range(circuit.n_roles)[::-1] if batch is None else layout.role_order(batch)
     names = [role_name(role, circuit.role_names) for role in range(circuit.n_roles)]
     words, symbols = role_words(circuit, task)
     below = [

@@ -66,7 +66,7 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
     """All numbers as JSON data; mean patterns are left out."""
     keys = (
         "intact_loss alone_intact_loss uninformed_loss uninformed tolerance joint_loss kept "
-        "joint_se random_loss finished rank_correlation"
+        "joint_se finished rank_correlation"
     )
     names = scan.circuit.role_names
     heads = [

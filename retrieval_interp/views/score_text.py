@@ -89,7 +89,7 @@ def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row
 
 def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) -> Row:
     names = score.circuit.role_names
-    data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses shares one_suffices")
+    data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
     if row.one_suffices:
         said = "any one suffices"
     elif row.needed is None or None in row.suffice:
