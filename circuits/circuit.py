@@ -31,7 +31,7 @@ class Circuit:
         enabling: paths that the circuit can do without, since its attention is fixed, but that the
             intact model needs to find where to attend (`circuits.scores.enabling`).
         redundant: sets of two or more paths, the same role path in several heads, of which the
-            intact model needs any one (`circuits.discovery.redundancy`).
+            intact model needs any one (`circuits.discovery.search`).
         role_names: what the task calls its roles, for text and files; s0, s1, ... if empty.
         unfinished: why the search that found it ended early and what is missing; empty if it was
             complete. Circuits that differ in this alone are equal.
@@ -242,9 +242,6 @@ def _read_paths(texts: Sequence[str], roles: Roles, key: str) -> tuple[HeadPath,
 
 
 def _check_sets(circuit: Circuit) -> None:
-    paths = [*circuit.paths(), *circuit.enabling]
-    if twice := [path for path in circuit.enabling if paths.count(path) > 1]:
-        raise InputError(f"circuit: enabling: expected every path once, found {twice[0]} twice")
     for same in circuit.redundant:
         if len(set(same)) < max(2, len(same)) or len({path.path for path in same}) > 1:
             raise InputError(
@@ -263,11 +260,10 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
     """Add one line to a circuit: a mechanism for a head, or paths to those that it has."""
     words = line.split()
     written = {kind: cls for kind, cls in MECHANISMS.items() if not cls.is_measured}
-    words[1:2] = ["offset", "1"] if words[1:2] == ["previous"] else words[1:2]
     if len(words) < 2 or not (words[1] in written or "<-" in words[1]):
         raise InputError(
             "expected a line such as L1.H0 s0<-s2, L0.H0 one-hot s2<-s1 s4<-s3 or L1.H0 uniform "
-            f"(mechanisms: {', '.join(written)}, previous), found {line!r:.80}"
+            f"(mechanisms: {', '.join(written)}), found {line!r:.80}"
         )
     head = Head.parse(words[0])
     if words[1] in written:

@@ -5,7 +5,6 @@ here; text, files, costs and pictures find it by its `kind`.
 """
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -118,14 +117,9 @@ class Mechanism:
         """How far it is from simple, in a task with so many roles; see `discover`."""
         return self.costs[0] + self.costs[1] * n_roles
 
-    @property
-    def label(self) -> str:
-        """Its name without paths."""
-        return self.kind
-
     def text(self, names: Sequence[str] = ()) -> str:
         """The mechanism with a task's names for its roles."""
-        return " ".join([self.label, *(path.text(names) for path in self.paths)])
+        return " ".join([self.kind, *(path.text(names) for path in self.paths)])
 
     def __str__(self) -> str:
         return self.text()
@@ -137,19 +131,16 @@ class Mechanism:
     def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """What a circuit file says of it; `from_dict` reads it."""
         paths = [list(path.ends(names)) for path in self.paths]
-        values = {name: getattr(self, name) for name in self.parameters}
-        values = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+        values = {name: list(getattr(self, name)) for name in self.parameters}
         return {"mechanism": self.kind, "paths": paths, **values}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> "Mechanism":
         types = {"paths": tuple[tuple[str, str], ...], **cls.parameters}
-        for key in data:
-            if key not in types:
-                raise InputError(f"expected the keys {', '.join(types)}, found {key!r:.60}")
-        for key in cls.parameters:
-            if key not in data:
-                raise InputError(f"expected the key {key!r} for a {cls.kind} head")
+        if unknown := data.keys() - types.keys():
+            raise InputError(f"expected the keys {', '.join(types)}, found {min(unknown)!r:.60}")
+        if missing := cls.parameters.keys() - data.keys():
+            raise InputError(f"expected the key {min(missing)!r} for a {cls.kind} head")
         values = {key: from_data(types[key], value, key) for key, value in data.items()}
         paths = [RolePath.join(dest, src, roles) for dest, src in values.pop("paths", ())]
         return cls._made(paths, **values)
@@ -351,38 +342,6 @@ class _Rule(Mechanism):
 
 
 @dataclass(frozen=True)
-class Offset(_Rule):
-    """The position `offset` places back."""
-
-    kind = "offset"
-    parameters: ClassVar[Mapping[str, Any]] = {"offset": int}
-    color = "#54a24b"
-    offset: int
-
-    def __post_init__(self) -> None:
-        if not 0 < self.offset < 2**31:
-            raise InputError(f"expected an offset of 1 to 2^31 - 1, found {self.offset}")
-
-    @property
-    def label(self) -> str:
-        return "previous" if self.offset == 1 else f"offset {self.offset}"
-
-    @classmethod
-    def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
-        if len(words) != 1 or not re.fullmatch("[1-9][0-9]{0,5}", words[0]):
-            raise InputError(
-                "expected `previous` on its own, or an offset such as `offset 2`, found "
-                f"{' '.join(words)!r:.60}"
-            )
-        return cls(int(words[0]))
-
-    def _rows(self, where: Where) -> Pattern:
-        sources = torch.arange(where.n_positions, device=where.roles.device) - self.offset
-        rows = torch.nn.functional.one_hot(sources.clamp(min=0), where.n_positions)
-        return rows.float()[None]
-
-
-@dataclass(frozen=True)
 class First(_Rule):
     """The first position, where heads of language models rest (an attention sink)."""
 
@@ -390,9 +349,24 @@ class First(_Rule):
     color = "#4c78a8"
 
     def _rows(self, where: Where) -> Pattern:
-        pattern = torch.zeros(1, where.n_positions, where.n_positions, device=where.roles.device)
-        pattern[:, :, 0] = 1
-        return pattern
+        return _at(torch.zeros(where.n_positions), where)
+
+
+@dataclass(frozen=True)
+class Previous(_Rule):
+    """The position before."""
+
+    kind = "previous"
+    color = "#54a24b"
+
+    def _rows(self, where: Where) -> Pattern:
+        return _at(torch.arange(where.n_positions) - 1, where)
+
+
+def _at(sources: Tensor, where: Where) -> Pattern:
+    """All attention of each position at one source."""
+    places = sources.long().clamp(min=0).to(where.roles.device)
+    return torch.nn.functional.one_hot(places, where.n_positions).float()[None]
 
 
 @dataclass(frozen=True)
@@ -503,10 +477,10 @@ ORIGINAL = Original()
 UNIFORM = Uniform()
 IDENTITY = Identity()
 FIRST = First()
-PREVIOUS = Offset(1)
+PREVIOUS = Previous()
 SAME = Same()
 AFTER_SAME = AfterSame()
-TOKEN_RULES = (SAME, AFTER_SAME)
+RULES = (FIRST, PREVIOUS, SAME, AFTER_SAME)
 
 
 def along(paths: Iterable[RolePath]) -> Shared:

@@ -9,32 +9,22 @@ from typing import Any, Literal
 
 import torch
 
-from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.judge import Judge, attribution
+from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.mechanisms import (
-    FIRST,
-    IDENTITY,
-    TOKEN_RULES,
-    UNIFORM,
-    Mechanism,
-    Offset,
-)
+from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import (
     head_means,
     mean_attention,
-    mean_loss,
     pattern_shares,
     standard_error,
 )
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import (
     Progress,
-    Scorer,
     has_learned,
     heads_of,
     kept_share,
@@ -43,34 +33,36 @@ from retrieval_interp.circuits.scores.scorer import (
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
-_OFFSETS = (1, 2, 3, 4)  # of `offset` rules
 _PATHS = 0.25  # mean attention of the paths that are tried where positions have roles
 _BETTER = 0.02  # so much more attention a less simple rule has to explain
+_PATIENCE = 8  # heads in a row that cannot be added end the search
 
 
 @dataclass(frozen=True)
-class Description:
-    """A head's attention in short.
+class HeadScan:
+    """One head's attention in short, and what it costs to replace it.
 
     What a pattern and a rule share is Σ min(pattern, rule) over sources, as a mean over positions.
     """
 
+    head: Head
     rule: Mechanism  # shares most; of rules that share nearly as much, the simplest
     share: float  # from 0 to 1
     mean: Mechanism  # the mean pattern, by position or by role, whichever shares more
     mean_share: float
+    loss: float = math.nan  # with the rule in its place, if it was tried
+    replaced: Mechanism | None = None  # what takes its place in the joint circuit
 
 
-def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
+def describe_heads(model: Any, batch: Batch) -> dict[Head, HeadScan]:
     """Describe every head's attention on a batch.
 
-    Rules are uniform, identity, `first`, `previous`, `offset 2` to `4`; `same` and `after-same`
-    where the batch has tokens; and where it has several roles, the head's paths with at least a
-    quarter of a role's attention. In a causal model only positions up to the last role of an
-    example count: after it there is padding, or nothing that is asked.
+    Rules are identity, uniform, `first`, `previous`; `same` and `after-same` where the batch has
+    tokens; and where it has several roles, the head's paths with at least a quarter of a role's
+    attention. In a causal model only positions up to the last role of an example count: after it
+    there is padding, or nothing that is asked.
     """
-    by_token = TOKEN_RULES if batch.tokens is not None else ()
-    rules = [IDENTITY, UNIFORM, FIRST, *map(Offset, _OFFSETS), *by_token]
+    rules = [IDENTITY, UNIFORM, *(RULES if batch.tokens is not None else RULES[:2])]
     candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in heads_of(model)}
     attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
     if batch.roles.shape[-1] > 1:
@@ -81,22 +73,8 @@ def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
     found = {}
     for head, shares in pattern_shares(model, batch, candidates).items():
         place = next(at for at, share in enumerate(shares) if share >= max(shares) - _BETTER)
-        found[head] = Description(candidates[head][place], shares[place], *means[head])
+        found[head] = HeadScan(head, candidates[head][place], shares[place], *means[head])
     return found
-
-
-_FEW = 512  # tokens of text for estimates, which hold all activations, and for single heads
-_PATIENCE = 8  # heads in a row that cannot be added end the search
-
-
-@dataclass(frozen=True)
-class HeadScan(Description):
-    """One head."""
-
-    head: Head
-    estimate: float  # of the change of the loss when the rule takes its place; NaN if there is none
-    loss: float  # exact, then, to be compared with `Scan.alone_intact_loss`; NaN if not asked for
-    replaced: Mechanism | None  # what takes its place in the joint circuit
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,7 +85,6 @@ class Scan:
     batch: Batch  # on which losses were measured
     heads: list[HeadScan]  # by layer
     intact_loss: float
-    alone_intact_loss: float  # the same on the examples on which single heads were replaced
     uninformed_loss: float  # of knowing nothing (`circuits.scores.scorer`)
     uninformed: str  # what knows nothing
     tolerance: float  # the loss that the joint circuit has to stay below
@@ -127,12 +104,6 @@ class Scan:
         """The share of what the model knows that the joint circuit keeps."""
         return kept_share(self.joint_loss, self.intact_loss, self.uninformed_loss)
 
-    @property
-    def rank_correlation(self) -> float:
-        """Spearman's, of estimates and exact changes; NaN for fewer than two."""
-        both = [row for row in self.heads if not math.isnan(row.loss + row.estimate)]
-        return rank_correlation([row.estimate for row in both], [row.loss for row in both])
-
 
 def scan(
     model: Any,
@@ -144,7 +115,6 @@ def scan(
     prepend_bos: bool | None = None,
     tolerance: float | None = None,
     by: Literal["rule", "mean"] = "rule",
-    alone: int | None = None,
     time: float | None = None,
     progress: Progress = no_progress,
 ) -> Scan:
@@ -171,8 +141,6 @@ def scan(
         tolerance: the loss that the joint circuit stays below.
         by: what takes a head's place: its rule (and in the joint circuit its mean pattern, where
             the rule will not do), or always its mean pattern.
-        alone: number of heads, those with the largest estimates, that are replaced one at a time;
-            by default all.
         time: seconds that it may take, by default any; when they are over, the joint circuit so far
             is taken. Single heads are replaced in the first half.
         progress: wraps an iterable to show a bar, as `(items, text)`.
@@ -187,35 +155,26 @@ def scan(
     means = {head: found.mean for head, found in described.items()}
     mechanisms = {"mean": means, "rule": {head: f.rule for head, f in described.items()}}[by]
     judge = Judge(model, task, other, tolerance)
-    effects = _estimates(judge, _first(task, one), judge.empty, mechanisms)
-    few, losses = Scorer(model, task, _first(task, other)), dict[Head, float]()
-    order = sorted(described, key=lambda head: -abs(effects.get(head, 0.0)))
-    for head in progress(order[:alone], "replacing each head"):
+    losses = dict[Head, float]()
+    for head in progress(list(described), "replacing each head"):
         if monotonic() < start + limit / 2:
-            losses[head] = few.loss(judge.empty.replace(head, mechanisms[head]))
-    alone_intact, finished, joint = mean_loss(few.base_losses), True, _Joint(judge)
+            alone = judge.empty.replace(head, mechanisms[head])
+            losses[head] = float(judge.losses(alone).mean())
+    finished, joint = True, _Joint(judge)
     if judge.learned:
-        costs = effects | {head: loss - alone_intact for head, loss in losses.items()}
-        trials = progress(joint.replace(mechanisms, costs), f"replacing heads by their {by}")
+        trials = progress(joint.replace(mechanisms, losses), f"replacing heads by their {by}")
         finished = all(monotonic() < start + limit for _ in trials)
         left = {head: means[head] for head in joint.tried - joint.circuit.mechanisms.keys()}
         if by == "rule" and finished and left:
-            costs = _estimates(judge, _first(task, one), joint.circuit, left)
-            trials = progress(joint.replace(left, costs), "replacing others by their mean")
+            trials = progress(joint.replace(left, losses), "replacing others by their mean")
             finished = all(monotonic() < start + limit for _ in trials)
     each, own = judge.losses(joint.circuit), judge.losses(judge.empty)
     rows = [
-        HeadScan(
-            **vars(found),
-            head=head,
-            estimate=effects.get(head, math.nan),
-            loss=losses.get(head, math.nan),
-            replaced=joint.circuit.mechanisms.get(head),
-        )
+        replace(found, loss=losses.get(head, math.nan), replaced=joint.circuit.mechanisms.get(head))
         for head, found in described.items()
     ]
     return Scan(
-        task, other, rows, float(own.mean()), alone_intact, *judge.uninformed, judge.bar.loss,
+        task, other, rows, float(own.mean()), *judge.uninformed, judge.bar.loss,
         joint.circuit, float(each.mean()), standard_error(each - own), frozenset(joint.tried),
         finished,
     )  # fmt: skip
@@ -233,23 +192,6 @@ def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Ba
     other = task.sample(half, device=device, split="test")
     # A mean pattern is known up to the longest sequence that it was measured on.
     return (one, other) if one.inputs.shape[1] >= other.inputs.shape[1] else (other, one)
-
-
-def _first(task: Task, batch: Batch) -> Batch:
-    """Few sequences of text, or all examples of a task."""
-    count = max(1, _FEW // batch.inputs.shape[1]) if isinstance(task, NextTokenTask) else len(batch)
-    return batch[:count]
-
-
-def _estimates(
-    judge: Judge, batch: Batch, circuit: Circuit, mechanisms: dict[Head, Mechanism]
-) -> dict[Head, float]:
-    """What replacing each head as well does to the loss; nothing where it has no gradient."""
-    gradients = attribution(judge.model, judge.task, batch, circuit)
-    if gradients is None:
-        return {}
-    trials = [circuit.replace(head, mechanism) for head, mechanism in mechanisms.items()]
-    return dict(zip(mechanisms, gradients.effects(trials)))
 
 
 class _Joint:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_head_path
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
-    ORIGINAL,
     UNIFORM,
     OneHot,
     Shared,
@@ -50,11 +49,6 @@ def test_json_has_the_documented_keys_and_a_line_a_head():
     assert sum('"mechanism"' in line for line in CIRCUIT.to_json().splitlines()) == 3
 
 
-def test_heads_not_named_are_original_and_original_ones_are_dropped():
-    assert CIRCUIT[5, 0] == ORIGINAL
-    assert Head(0, 0) not in CIRCUIT.replace((0, 0), ORIGINAL).mechanisms
-
-
 def test_a_path_is_left_out_of_its_own_head_only():
     path = HeadPath(Head(2, 1), RolePath(0, 2))
     assert path in set(CIRCUIT.paths())
@@ -82,7 +76,10 @@ def row(**changes):
         ({"heads": [], "extra": 1}, "expected the keys .* found 'extra'"),
         ({"heads": [], "rest": "nothing"}, "rest: expected 'zero'.* found 'nothing'"),
         ({"heads": [], "enabling": [3]}, r"enabling\[0\]: expected text, found 3"),
-        ({"heads": [row()], "enabling": ["L0.H0 s0<-s2"]}, "every path once, found L0.H0 s0<-s2"),
+        ({"heads": [], "redundant": ["L0.H0 s2<-s1"]}, "redundant"),
+        ({"heads": [], "redundant": [["L0.H0 s2<-s1"]]}, "redundant: .* two or more heads"),
+        ({"heads": [], "redundant": [["L0.H0 s2<-s1"] * 2]}, "redundant: .* two or more heads"),
+        ({"heads": [], "redundant": [["L0.H0 s2<-s1", "L0.H1 s4<-s3"]]}, "the same path"),
         ({"heads": [], "enabling": ["L0 s2"]}, "enabling: expected a head such as L1.H0"),
         ({"heads": [row(mechanism="role-mean")]}, "expected the key 'weights' for a role-mean"),
         (
@@ -124,6 +121,3 @@ def test_a_circuit_reads_well_and_is_drawn():
     ]
     assert circuit_html(CIRCUIT).count("marker-end") == 3  # one of them enables
     assert "every head as it is" in circuit_html(Circuit({}, 7)) + repr(Circuit({}, 7))
-
-
-# In notebooks

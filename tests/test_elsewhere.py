@@ -12,8 +12,8 @@ import torch.nn.functional as F
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.redundancy import needed_paths
-from retrieval_interp.circuits.mechanisms import NEXT, PREVIOUS, UNIFORM, Where
+from retrieval_interp.circuits.discovery.search import needed_paths
+from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM, Where
 from retrieval_interp.circuits.runs.means import head_means, mean_attention, role_mean
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
@@ -55,8 +55,8 @@ def test_knowing_nothing_is_the_better_of_uniform_heads_and_a_constant():
     assert score.uninformed_loss == pytest.approx(entropy, abs=0.02)
     assert score.uninformed == "the best constant output"
     assert not score.sufficient and score.kept < 0
-    for text in (str(score), score_table(score, task)):
-        assert f"{score.uninformed_loss:.4f}" in text and "the best constant output" in text
+    text = score_table(score, task)
+    assert f"{score.uninformed_loss:.4f}" in text and "the best constant output" in text
     allowed = 0.05 * (score.uninformed_loss - score.baseline_loss)
     assert score.tolerance == pytest.approx(score.baseline_loss + allowed)
     found = scan(model, task, examples=64)
@@ -150,7 +150,7 @@ def test_what_is_needed_in_few_examples_is_found(seed):
     model = built(7, [(looks, writes)], bias=bias)
     judge = Judge(model, task, task.sample(512, seed, split="discovery"))
     cut = judge.empty.cut(PATH)
-    assert judge.loss(judge.empty) < judge.bar.loss < 0.1 < judge.exact_loss(cut)
+    assert judge.loss(judge.empty) < judge.bar.loss < 0.1 < judge.losses(cut).mean()
     assert needed_paths(model, task, seed=seed) == [(PATH,)]
     rare = (first.roles[:, 0, 2] >= 0).sum()
     assert rare < 12
@@ -235,19 +235,13 @@ def test_a_role_that_gathers_from_several_chains_has_their_attention_together():
     assert score.sufficient and circuit.mechanisms
 
 
-# Rules that look ahead, and heads that work in one row
+# Heads that work in one row
 
 
 class Follows(Star):
-    """Each of five letters answers with the one after it, the last with itself; or before it.
-
-    Only the middle has a role, and nothing says where its neighbours are.
-    """
+    """The middle of five letters answers with the one before it; only the middle has a role."""
 
     role_names, answer_role, asked = ("middle",), None, 2
-
-    def __init__(self, step):
-        self.step = step
 
     def sample(self, n, seed=0, device="cpu", split="train", start=0):
         rows = [
@@ -255,26 +249,16 @@ class Follows(Star):
             for at in range(start, start + n)
         ]
         tokens = torch.tensor(rows)
-        return ri.Batch(tokens, tokens[:, 2 + self.step, None], torch.full((n, 1, 1), 2)).to(device)
+        return ri.Batch(tokens, tokens[:, 1, None], torch.full((n, 1, 1), 2)).to(device)
 
 
-def neighbours(step, rows):
-    """A model that looks both ways, in which these positions attend to one `step` further."""
+@pytest.mark.parametrize("rows", [range(5), [2]])
+def test_a_head_that_works_in_one_row_gets_its_rule(rows):
     looks = torch.zeros(9, 9)
     for dest in range(5):
-        src = min(max(dest + step, 0), 4) if dest in rows else dest
-        looks[4 + dest, 4 + src] = 30.0
-    return built(5, [(looks, torch.eye(4) * 9)], d_vocab=4, attention_dir="bidirectional")
-
-
-@pytest.mark.parametrize(("step", "rule"), [(1, NEXT), (-1, PREVIOUS)])
-def test_heads_that_look_ahead_or_work_in_one_row_get_their_rule(step, rule):
-    whole = ri.discover(neighbours(step, range(5)), Follows(step), examples=64)
-    assert whole.mechanisms == {Head(0, 0): rule}
-    one_row = ri.discover(neighbours(step, [2]), Follows(step), examples=64)
-    assert one_row.mechanisms == {Head(0, 0): rule}
-    found = scan(neighbours(step, range(5)), Follows(step), examples=64)
-    assert found.heads[0].rule == rule and found.heads[0].share == pytest.approx(1.0)
+        looks[4 + dest, 4 + max(dest - 1, 0) if dest in rows else 4 + dest] = 30.0
+    model = built(5, [(looks, torch.eye(4) * 9)], d_vocab=4, attention_dir="bidirectional")
+    assert ri.discover(model, Follows(), examples=64).mechanisms == {Head(0, 0): PREVIOUS}
 
 
 # Circuits that are told the answer
@@ -289,7 +273,7 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so_everywhere():
     score = bench.score(0).data
     gain = score.baseline_loss - score.combined_loss
     assert score.better and score.sufficient and gain > 0.02
-    for text in (str(score), verdict(score, task), bench.score(0).html):
+    for text in (verdict(score, task), bench.score(0).html):
         words = " ".join(unescape(re.sub("<[^>]*>", "", text)).split())
         assert f"better than the intact model, by {gain:.4g}" in words
         assert "told where the answer stands: its path L0.H0 END" in words

@@ -17,7 +17,6 @@ from retrieval_interp.circuits.mechanisms import (
     PREVIOUS,
     SAME,
     UNIFORM,
-    Offset,
     Where,
 )
 from retrieval_interp.circuits.scan import describe_heads, scan
@@ -50,7 +49,7 @@ def test_heads_that_follow_rules_are_described_by_them(hooked, text):
         found = describe_heads(hooked, batch)
     assert {head: each.rule for head, each in found.items()} == rules
     assert [each.share for each in found.values()] == pytest.approx([1.0] * 4)
-    others = dict.fromkeys(rules, IDENTITY) | {Head(1, 1): UNIFORM, Head(0, 1): Offset(3)}
+    others = dict.fromkeys(rules, IDENTITY) | {Head(1, 1): UNIFORM}
     with ablated(hooked, Circuit(others, 1), batch):
         found = describe_heads(hooked, batch)
     assert {head: each.rule for head, each in found.items()} == others
@@ -133,8 +132,8 @@ def test_a_bridge_gets_the_table_of_the_same_weights_hooked(hooked):
     ours, theirs = (scan(model, task, examples=16) for model in (hooked, bridge_of(hooked)))
     for mine, other in zip(ours.heads, theirs.heads):
         assert (mine.head, str(mine.rule)) == (other.head, str(other.rule))
-        assert [mine.share, mine.mean_share, mine.estimate, mine.loss] == pytest.approx(
-            [other.share, other.mean_share, other.estimate, other.loss], abs=1e-4
+        assert [mine.share, mine.mean_share, mine.loss] == pytest.approx(
+            [other.share, other.mean_share, other.loss], abs=1e-4
         )
 
 
@@ -181,14 +180,7 @@ def test_text_is_cut_into_windows_of_the_models_tokens(hooked):
         ("some words", {}, "a tokenizer"),
         ([5], {}, "at least two tokens"),
         ([1, 99], {}, "token ids from 0 to 12, found 99"),
-        ([[1, 2], 3], {}, "found 3"),
-        ([[True, False]], {}, "found True"),
-        (None, {}, "found None"),
         (torch.zeros(2, 14, dtype=torch.long), {}, "at most 13 tokens.* found 14"),
-        (SEQUENCES, {"by": "means"}, "by: "),
-        (SEQUENCES, {"alone": -1}, "alone: "),
-        (SEQUENCES, {"tolerance": math.nan}, "tolerance: "),
-        (SEQUENCES, {"time": 0.0}, "time: "),
         (SEQUENCES, {"length": 2}, "length: "),
     ],
 )
@@ -218,21 +210,21 @@ def test_the_longest_sequences_are_those_on_which_means_are_measured(hooked, by)
     assert len(alone.batch) == 1
 
 
-def test_a_scan_in_bounded_time_and_without_losses_alone(monkeypatch):
+def test_a_scan_in_bounded_time(monkeypatch):
     equations = ri.load_checkpoint("equations")
 
     def scanned(time):
-        """It takes four looks at the clock before heads are replaced, and ticks at each."""
+        """The clock ticks at each look."""
         clock = iter(range(100))
         monkeypatch.setattr("retrieval_interp.circuits.scan.monotonic", clock.__next__)
-        return scan(equations.model, equations.task, examples=16, alone=4, time=time)
+        return scan(equations.model, equations.task, examples=16, time=time)
 
     found = scanned(0.5)
     assert not found.finished and not found.circuit.mechanisms and not found.tried
-    assert all(math.isnan(row.loss) for row in found.heads) and math.isnan(found.random_loss)
-    found = scanned(11.5)
+    assert all(math.isnan(row.loss) for row in found.heads)
+    found = scanned(8.5)
     assert not found.finished and 0 < len(found.tried) < 6
-    assert sum(not math.isnan(row.loss) for row in found.heads) == 2  # in the first half
+    assert sum(not math.isnan(row.loss) for row in found.heads) == 4  # in the first half
     assert all(len(line) <= 80 for line in scan_text(found, width=80).splitlines())
     assert json.loads(json.dumps(scan_to_dict(found)))["heads"][0]["rule"]
 

@@ -46,7 +46,6 @@ class Judge:
         self.known: dict[Circuit, bool] = {}
         self.holding: list[Circuit] = []  # those that are known to hold, as they were found
         self._losses: dict[Circuit, list[Float[Tensor, " batch"]]] = {}
-        self._estimable = True
         self.empty = self.parts[0].empty_circuit
         intact = self._losses_of(self.empty, len(self.parts))
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
@@ -97,9 +96,8 @@ class Judge:
         """What each trial does to the loss: estimated if they are many, else on few examples."""
         found: list[float] = []
         fast = self.parts[0].runs.compute_changes_only
-        if len(trials) > (_FEW_FAST if fast else _FEW) and self._estimable:
+        if len(trials) > (_FEW_FAST if fast else _FEW):
             gradients = attribution(self.model, self.task, self.batch[:_ESTIMATED], circuit)
-            self._estimable = gradients is not None
             if gradients is not None:
                 for start in range(0, len(trials), _AT_ONCE):
                     yield ""

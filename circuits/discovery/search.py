@@ -2,39 +2,36 @@
 
 Its seven steps are in docs/guide/discovery.md: 1. list candidates (`space`); 2. to 6. starts,
 simplify, rearrange, start again, two changes at once (`steps`, which decide by a `judge`); 7. what
-the intact model needs (`redundancy`). Unlike the paper, a head is judged with all other
-replacements in place.
+the intact model needs, also where any of several heads would do. Unlike the paper, a head is judged
+with all other replacements in place.
 """
 
 import math
-import warnings
-from collections.abc import Generator, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge, OutOfTime
-from retrieval_interp.circuits.discovery.redundancy import needed_sets
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
-from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps
+from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps, named
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import mean_attention
-from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
+from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
+from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
 
+Item = TypeVar("Item")
+_WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
 _CANCELLED = (
     "the search was cancelled; a simpler circuit may exist, and what the intact model needs was "
     "not looked for"
 )
-
-
-class SearchStopped(UserWarning):
-    """A search ended before it was complete."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,7 @@ class SearchOptions:
             is found that is worse than knowing nothing.
         examples: number of examples that decide.
         seed: of these examples.
-        restarts: number of starting circuits, at least 1. With more than 4, the search also starts
-            from the best circuit without each of its useful heads.
+        restarts: number of starting circuits, at least 1; there are at most 7.
         shared: whether several sources may share a role's attention; otherwise paths are one-hot
             only, as in the paper.
         time: seconds that it may take, by default until there is a local optimum. After two thirds
@@ -123,7 +119,7 @@ def discover(
     Returns:
         A circuit that names every replaced head; empty for a model that has not learned the task,
         and where no head can be replaced. If the search was cut short, its `unfinished` says why
-        and what is missing, and so does a `SearchStopped` warning.
+        and what is missing.
 
     Raises:
         KeyboardInterrupt: the search was cancelled before any circuit held.
@@ -137,8 +133,6 @@ def discover(
     found = search.circuit
     if search.missing == [_CANCELLED] and not found.mechanisms:
         raise KeyboardInterrupt("cancelled before any circuit held")
-    for missing in search.missing:
-        warnings.warn(missing, SearchStopped, stacklevel=2)
     return found
 
 
@@ -152,54 +146,74 @@ class Search:
     def __init__(self, model: Any, task: Task, options: SearchOptions = DEFAULTS):
         start, device = monotonic(), next(model.parameters()).device
         limit = math.inf if options.time is None else options.time
-        self._deadlines = start + limit * 2 / 3, start + limit
+        self._deadlines, self._restarts = (start + limit * 2 / 3, start + limit), options.restarts
         batch = draw_batch(task, options.examples, options.seed, device, "discovery")
         every = heads_of(model)
-        heads = [head for head in every if options.heads is None or head in options.heads]
-        wrong = ", ".join(str(head) for head in options.heads or () if head not in every)
-        if wrong or not heads:
+        heads = every if options.heads is None else sorted(set(options.heads))
+        if not heads or not set(heads) <= set(every):
             expected = f"one or more of {every[0]} to {every[-1]}"
-            raise InputError(f"heads: expected {expected}, found {wrong or 'none'}")
-        # 1. Candidates.
+            found = ", ".join(str(head) for head in heads if head not in every) or "none"
+            raise InputError(f"heads: expected {expected}, found {found}")
         self.judge = Judge(model, task, batch, options.tolerance)
         attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
         rules = rule_candidates(model, batch, heads)
         self.space = Space(self.judge.empty, attention, heads, rules, options.shared)
-        self.steps, self._restarts = Steps(self.judge, self.space), options.restarts
+        self.steps = Steps(self.judge, self.space)
         self.best, self._ranked = self.judge.empty, 0
         self._numbers: tuple[int, float] | tuple[()] = ()
         self._found: Circuit | None = None
-        self._needed: list[tuple[HeadPath, ...]] = []
+        self.needed: list[tuple[HeadPath, ...]] = []  # sets of paths, any one of which is needed
         self.missing = [_CANCELLED]
 
     def __iter__(self) -> Iterator[SearchState]:
         if not self.judge.learned:
             self._found, self.missing = self.judge.empty, []
             return
-        # 2. to 6. Starts, simplifying, rearranging, from several starts, two changes at once.
         found = yield from self._until(self._deadlines[0], self.steps.search(self._restarts))
         late = "the search was stopped by its time limit; a simpler circuit may exist"
         before = [late] if found is None else []
         self._found = self.best if found is None else found
-        # 7. What the intact model needs.
         unknown = "before all paths were cut; the intact model may need more"
         self.missing = [*before, f"cancelled {unknown}"]
-        space = self.space
-        needed = needed_sets(self.judge, space.attention, space.heads, self._needed)
-        done = yield from self._until(self._deadlines[1], needed)
+        done = yield from self._until(self._deadlines[1], self.cut_paths())
         self.missing = before if done else [*before, f"stopped by its time limit {unknown}"]
 
     @property
     def circuit(self) -> Circuit:
         """What was found so far, with the paths that the intact model needs and it does not."""
         circuit = self.best if self._found is None else self._found
-        single = {paths[0] for paths in self._needed if len(paths) == 1}
+        single = {paths[0] for paths in self.needed if len(paths) == 1}
         return replace(
             circuit,
             enabling=tuple(sorted(single - set(circuit.paths()))),
-            redundant=tuple(sorted(paths for paths in self._needed if len(paths) > 1)),
+            redundant=tuple(sorted(paths for paths in self.needed if len(paths) > 1)),
             unfinished="; ".join(self.missing),
         )
+
+    def cut_paths(self) -> Doing[bool]:
+        """What the intact model needs (`needed_paths`), which is added to `needed`.
+
+        Where two heads do the same, cutting either one changes nothing. So a role path is cut in
+        all heads at once, and where the model minds, the smallest sets of heads are looked for.
+        """
+        empty, attention, heads = self.judge.empty, self.space.attention, self.space.heads
+        if not self.judge.keeps(empty):
+            return True  # no cut can be blamed
+        near = self.judge.around(empty)
+        paths = allowed_paths(near.batch, is_causal(near.model))
+        present = [HeadPath(h, p) for p in paths for h in heads if attention[h][p] >= _WEAKEST]
+        trials = [empty.cut(path) for path in present]
+        effects = yield from named("ordering paths", near.effects(empty, trials))
+        by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
+        each = list(dict.fromkeys(path.path for path in by_effect))
+        for number, same in enumerate(each):
+            yield f"cutting paths, {number + 1} of {len(each)}"
+            heads_of_it = [path for path in by_effect if path.path == same]
+            for needed in minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost))):
+                others = all_but_one(needed) if len(needed) > 1 else []
+                if all(near.keeps(empty.cut(*left)) for left in others):
+                    self.needed.append(tuple(sorted(needed)))
+        return True
 
     def _until(
         self, deadline: float, doing: Doing[Result]
@@ -230,3 +244,63 @@ class Search:
                     float(self.judge.losses(self.best).mean()),
                 )
         return SearchState(doing, self.judge.scored, self.best, *self._numbers)
+
+
+def needed_paths(
+    model: Any,
+    task: Task,
+    tolerance: float | None = None,
+    examples: int = 512,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> list[tuple[HeadPath, ...]]:
+    """Find the paths that a model needs, by themselves or as one of several heads.
+
+    With loss(S) the loss of the intact model with the paths S cut live, each set S that is
+    returned has one role path, in one or more heads, and
+
+        loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
+
+    each by two standard errors (`circuits.scores.scorer.Bar`). So of a set of several paths any
+    one suffices; where that is not clear, no set is returned. Sets are disjoint; where smallest
+    sets overlap, those whose heads matter more are returned. Role paths that seem to matter most
+    come first. Paths with less than 0.05 of mean attention are never cut.
+
+    Arguments are those of `discover`.
+
+    Returns:
+        The sets, each sorted; none for a model that has not learned the task or that is not two
+        standard errors below the tolerance by itself.
+    """
+    options = SearchOptions(tolerance=tolerance, examples=examples, seed=seed)
+    search = Search(model, task, options)
+    if search.judge.learned:
+        for _ in progress(search.cut_paths(), "cutting paths"):
+            pass
+    return search.needed
+
+
+def minimal_sets(
+    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
+) -> list[tuple[Item, ...]]:
+    """Disjoint sets that break something, but no longer if any one item is left out.
+
+    All items outside these sets, together, break nothing. Items that come first are tried first.
+
+    >>> minimal_sets("abcde", lambda lost: "b" in lost or {"a", "d"} <= set(lost))
+    [('b',), ('a', 'd')]
+    """
+    found: list[tuple[Item, ...]] = []
+    rest = list(items)
+    while rest and ((one := breaks(rest[:1])) or breaks(rest)):
+        sizes = range(1, 1 if one else len(rest))
+        chosen = rest[: 1 + bisect_left(sizes, True, key=lambda size: breaks(rest[:size]))]
+        before: list[Item] = []
+        while before != chosen:
+            before = chosen
+            for item in reversed(before):
+                fewer = [other for other in chosen if other != item]
+                chosen = fewer if fewer and breaks(fewer) else chosen
+        found.append(tuple(chosen))
+        rest = [item for item in rest if item not in chosen]
+    return found

@@ -9,11 +9,9 @@ from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import (
-    FIRST,
     IDENTITY,
     ORIGINAL,
-    PREVIOUS,
-    TOKEN_RULES,
+    RULES,
     UNIFORM,
     Mechanism,
     Shared,
@@ -60,12 +58,11 @@ def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, l
     """
     if batch.tokens is None:
         return {head: [] for head in heads}
-    rules = (FIRST, PREVIOUS, *TOKEN_RULES)
-    means, tried = position_means(model, batch), dict.fromkeys(heads, rules)
+    means, tried = position_means(model, batch), dict.fromkeys(heads, RULES)
     shares, of_roles = pattern_shares(model, batch, tried), role_shares(model, batch, tried)
     found: dict[Head, list[Mechanism]] = {}
     for head in heads:
-        rated = zip(rules, shares[head], of_roles[head])
+        rated = zip(RULES, shares[head], of_roles[head])
         own = [
             rule
             for rule, share, by_role in rated
@@ -94,6 +91,10 @@ def compatible(changes: Sequence[Change]) -> bool:
     replaced = [change.head for change in changes if change.mechanism is not None]
     heads = [change.head for change in changes]
     return all(heads.count(head) == 1 for head in replaced)
+
+
+def _is_vague(mechanism: Mechanism) -> bool:
+    return mechanism.keeps_own or mechanism.is_measured
 
 
 class Space:
@@ -137,19 +138,15 @@ class Space:
 
     def vague(self, circuit: Circuit) -> list[Head]:
         """Heads whose attention is their own, or measured."""
-        return [h for h in self.heads if circuit[h].keeps_own or circuit[h].is_measured]
+        return [head for head in self.heads if _is_vague(circuit[head])]
 
     def richer(self, circuit: Circuit) -> list[Change]:
         """The vague mechanisms of each head that cost more than what it has, the simplest first."""
         return [
             Change(head, richer)
             for head in self.heads
-            for richer in (
-                self.means[head],
-                *(rule for rule in self.rules[head] if rule.is_measured),
-                ORIGINAL,
-            )
-            if self._cost(richer) > self._cost(circuit[head])
+            for richer in self.candidates[head]
+            if _is_vague(richer) and self._cost(richer) > self._cost(circuit[head])
         ]
 
     def cheaper(self, circuit: Circuit, heads: Sequence[Head] | None = None) -> list[Change]:
@@ -187,8 +184,8 @@ class Space:
             {head: propose(self.attention[head], *least) for head in self.heads}
             for least in self._least
         ]
-        circuits = [self._with(self.empty, each) for each in [*mechanisms, self.means]]
-        return [c for place, c in enumerate(circuits) if c not in circuits[:place]]
+        circuits = [replace(self.empty, mechanisms=each) for each in [*mechanisms, self.means]]
+        return list(dict.fromkeys(circuits))
 
     def changed(self, circuit: Circuit, *changes: Change) -> Circuit:
         """The circuit after some changes, one after the other.
@@ -205,20 +202,3 @@ class Space:
                 mechanism = along((*kept, more))
             circuit = circuit.replace(head, mechanism or old)
         return circuit
-
-    def all_idle(self, circuit: Circuit, mechanism: Mechanism) -> Circuit:
-        """The circuit with all its idle heads uniform, or all identity."""
-        idle = [head for head in self.heads if circuit[head] in (UNIFORM, IDENTITY)]
-        return self._with(circuit, dict.fromkeys(idle, mechanism))
-
-    def without(self, circuit: Circuit, lost: Head) -> Circuit:
-        """The circuit without one head, the weak paths of the others added."""
-        weak = {
-            head: propose(self.attention[head], mechanism.kind, _WEAK)
-            for head, mechanism in circuit.mechanisms.items()
-            if mechanism.follows_paths
-        }
-        return self._with(circuit, {**weak, lost: IDENTITY})
-
-    def _with(self, circuit: Circuit, mechanisms: Mapping[Head, Mechanism]) -> Circuit:
-        return replace(circuit, mechanisms={**circuit.mechanisms, **mechanisms})

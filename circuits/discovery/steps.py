@@ -5,7 +5,8 @@ changes to try first is estimated; every decision is made by an exact loss.
 """
 
 import itertools
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 from retrieval_interp.circuits.circuit import Circuit
@@ -22,6 +23,7 @@ _PROMISING = 8  # trials with the best estimates, compared by exact losses
 _COMBINED = 24  # additions, and other changes, that are combined by threes
 _REARRANGED = 48  # of these combinations, how many are tried
 _PAIRED = 64  # cheaper changes that are tried two at once
+_effect = itemgetter(0)
 
 
 def named(name: str, doing: Doing[Result]) -> Doing[Result]:
@@ -39,54 +41,40 @@ class Steps:
     """Steps from one circuit to a better one, and the greedy search that takes them."""
 
     def __init__(self, judge: Judge, space: Space):
-        self.judge, self.space, self.best = judge, space, space.empty
+        self.judge, self.space = judge, space
 
     def search(self, restarts: int) -> Doing[Circuit]:
         """Steps 2 to 6 of a search (docs/guide/discovery.md); what is found is a local optimum."""
-        tried, starts = set[Circuit](), self._starts()
         yield "starting"
-        for number in range(restarts):
-            start = next((start for start in starts if start not in {self.best, *tried}), None)
-            if start is None:
-                break
-            tried.add(start)
-            found = yield from named(f"start {number + 1} of {restarts}", self.from_start(start))
+        best = self.space.empty
+        starts = sorted(self.space.whole_circuits(), key=self.promise)[:restarts]
+        for number, start in enumerate(starts):
+            name = f"start {number + 1} of {len(starts)}"
+            found = yield from named(name, self.from_start(start))
             if self.judge.holds(found):
-                self.best = min(self.best, found, key=self.rank)
-        if self.best == self.space.empty:  # no start held: replace heads one by one
-            self.best = yield from named("from the intact model", self.refine(self.best))
-        while self.judge.holds(self.best):
-            better = yield from named("at the end", self.one_less(self.best))
+                best = min(best, found, key=self.rank)
+        if best == self.space.empty:  # no start held: replace heads one by one
+            best = yield from named("from the intact model", self.refine(best))
+        while self.judge.holds(best):
+            better = yield from named("at the end", self.one_less(best))
             if better is None:
                 break
-            self.best = yield from named("at the end", self.refine(better))
-        return self.best
-
-    def _starts(self) -> Iterator[Circuit]:
-        """Two whole circuits, variations of the best circuit so far, then other whole circuits."""
-        whole = sorted(self.space.whole_circuits(), key=self.promise)
-        yield from whole[:2]
-        for mechanism in (UNIFORM, IDENTITY):
-            yield self.space.all_idle(self.best, mechanism)
-        for lost in self.space.useful(self.best):
-            yield self.space.without(self.best, lost)
-        yield from whole[2:]
+            best = yield from named("at the end", self.refine(better))
+        return best
 
     def from_start(self, circuit: Circuit) -> Doing[Circuit]:
         """Make heads richer, the one that gains most first, until it holds; then refine it."""
-        for step in itertools.count():
-            if self.judge.holds(circuit):
-                break
+        step = 0
+        while not self.judge.holds(circuit):
             changes = self.space.richer(circuit)
             trials = [self.space.changed(circuit, change) for change in changes]
             if step >= _SINGLY:
-                most = 2 ** (step - _SINGLY + 1)
-                many = yield from self._first(changes, circuit, most)
+                many = yield from self._first(changes, circuit, 2 ** (step - _SINGLY + 1))
                 trials = [self.space.changed(circuit, *many)]
             better = yield from named("richer heads", self._best(circuit, trials))
             if better is None:
                 break
-            circuit = better
+            circuit, step = better, step + 1
         return (yield from self.refine(circuit))
 
     def refine(self, circuit: Circuit) -> Doing[Circuit]:
@@ -179,8 +167,7 @@ class Steps:
                     trials[trial] = None
         effects = yield from self.judge.effects(circuit, list(trials))
         near = self.judge.around(circuit)
-        in_order = sorted(zip(effects, trials), key=lambda pair: pair[0])
-        for _, trial in in_order[:_REARRANGED]:
+        for _, trial in sorted(zip(effects, trials), key=_effect)[:_REARRANGED]:
             yield ""
             if near.holds(trial):
                 return trial
@@ -269,16 +256,14 @@ class Steps:
     def _best(self, circuit: Circuit, trials: Sequence[Circuit]) -> Doing[Circuit | None]:
         """The trial with the lowest loss, of those that promise most; None if it is no lower."""
         effects = yield from self.judge.effects(circuit, trials)
-        near = self.judge.around(circuit)
-        in_order = sorted(range(len(trials)), key=effects.__getitem__)
-        promising = [trials[place] for place in in_order[:_PROMISING]]
-        best = min(promising, key=near.loss, default=circuit)
+        near, in_order = self.judge.around(circuit), sorted(zip(effects, trials), key=_effect)
+        best = min((trial for _, trial in in_order[:_PROMISING]), key=near.loss, default=circuit)
         return best if near.loss(best) < near.loss(circuit) else None
 
     def rank(self, circuit: Circuit) -> tuple[bool, tuple[int, int], float]:
         """Sort key, lower is better: holds, then cost and heads, then loss."""
-        holds = self.judge.holds(circuit)
-        return not holds, self.space.simplicity(circuit), float(self.judge.losses(circuit).mean())
+        loss = float(self.judge.losses(circuit).mean())
+        return not self.judge.holds(circuit), self.space.simplicity(circuit), loss
 
     def promise(self, circuit: Circuit) -> tuple[bool, float, tuple[int, int]]:
         """Sort key of starts: those that hold, cheapest first, then the others by loss."""

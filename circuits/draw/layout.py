@@ -91,7 +91,7 @@ def row_labels(
 def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
     """What replaces the heads of a layer, by head and without their paths."""
     return {
-        head.head: mechanism.label
+        head.head: mechanism.kind
         for head, mechanism in circuit.mechanisms.items()
         if head.layer == layer
     }
@@ -109,7 +109,7 @@ def _head_lines(
     sides = [f"({side}) {', '.join(map(str, sorted(needed[side])))}" for side in sorted(needed)]
     kind = head_kind(paths, batch) if batch is not None else ""
     if mechanism.paths:
-        role = mechanism.label
+        role = mechanism.kind
     elif any(path in circuit.enabling for path in paths):
         role = "" if sides else "only enables"
     else:

@@ -70,7 +70,7 @@ def enabled_by(
         cuts: what to cut in the intact model, one after the other: a path, or several at once.
         later: the paths to examine; those up to the layer of the (first) path cut are skipped.
         least_drop: the smallest loss of mean attention that counts.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
+        progress: as in `ablations`.
 
     Returns:
         For each cut, the paths that lose attention, the largest loss first.
@@ -85,7 +85,12 @@ def enabled_by(
         with _seeing(model, layers) as intact:
             runs = HookRuns(model, part)
             base = runs.base(empty)
-        _check_sides(model, part, intact, later)
+        pattern, mixed, *_ = _all_sides(model, part, intact, intact, later)[0]
+        if not torch.allclose(mixed, pattern, atol=1e-3):
+            raise InputError(
+                "enabling: expected heads to attend only by their queries and keys, found another "
+                "pattern; this model's queries and keys cannot be separated"
+            )
         for cut in progress(cuts, "finding enabled paths"):
             with _seeing(model, [layer for layer in layers if layer > _layer(cut)]) as changed:
                 if changed:
@@ -126,25 +131,11 @@ def _seeing(model: Any, layers: list[int]) -> Iterator[Seen]:
         yield seen
 
 
-def _check_sides(model: Any, batch: Batch, seen: Seen, later: Sequence[HeadPath]) -> None:
-    for path in later:
-        (layer, head), role_path = path
-        if layer in seen:
-            patterns = seen[layer]["pattern"][:, head], _mixed(model, batch, path.head, seen, seen)
-            own, mixed = (attention_along(each, role_path, batch.roles)[0] for each in patterns)
-            if not torch.allclose(mixed, own, atol=1e-3):
-                raise InputError(
-                    f"enabling: expected layer {layer} to attend only by its queries and keys, "
-                    "found another pattern; this model's queries and keys cannot be separated"
-                )
-
-
 def _all_sides(
     model: Any, batch: Batch, intact: Seen, changed: Seen, later: Sequence[HeadPath]
 ) -> tuple[Float[Tensor, "side path"], Float[Tensor, " path"]]:
-    """Mean attention of paths with neither, the keys, the queries, and both from the changed run.
-
-    Also how many chains each is the mean of.
+    """Mean attention of paths with neither, the keys, the queries, and both from the changed run;
+    and how many chains each is the mean of.
     """
     sides, counts = torch.zeros(4, len(later)), torch.zeros(len(later))
     patterns = {

@@ -7,7 +7,6 @@
 """
 
 import itertools
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -92,9 +91,9 @@ class RedundantScore:
         return bool(self.needed) and all(self.suffice)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CircuitScore:
-    """The scores of a circuit on one set of examples; printed, its losses."""
+    """The scores of a circuit on one set of examples (`ri.score_table` prints them)."""
 
     circuit: Circuit
     examples: int
@@ -149,17 +148,6 @@ class CircuitScore:
         """Paths that can be removed, one at a time, with a loss below the limit."""
         return tuple(row.path for row in self.paths if row.ablated_loss < self.limit)
 
-    def __str__(self) -> str:
-        heads = f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads replaced"
-        kept = f", {self.kept:.1%} of what was learned" if math.isfinite(self.kept) else ""
-        lines = [
-            f"{self.loss_name} {self.baseline_loss:.4f} +- {self.baseline_se:.4f} intact, "
-            f"{self.uninformed_loss:.4f} knowing nothing ({self.uninformed})",
-            f"{self.combined_loss:.4f} +- {self.combined_se:.4f} with {heads}{kept}",
-            f"{'sufficient' if self.sufficient else 'not sufficient'}: limit {self.limit:.4g}",
-        ]
-        return "\n".join([*lines, *self.notes])
-
 
 def score_circuit(
     model: Any,
@@ -193,7 +181,7 @@ def score_circuit(
         model: a hooked model that reads the batch.
         task: gives the loss.
         circuit: what to score.
-        batch: the examples, which should not be those used to choose the circuit.
+        batch: the examples, other ones than those used to choose the circuit.
         tolerance: the loss below which a circuit counts as working; by default the task's, or else
             the loss at which 95% of what the model has learned is kept.
         controls: number of random circuits to compare with.

@@ -129,10 +129,9 @@ def all_but_one(paths: tuple[HeadPath, ...]) -> list[tuple[HeadPath, ...]]:
 def cut_losses(
     scorer: Scorer, cuts: Sequence[SomeCut], progress: Progress = no_progress
 ) -> Iterator[tuple[SomeCut, Float[Tensor, "batch target"]]]:
-    """Cut each path, or set of paths, in the intact model: its losses with later attention redone.
+    """Cut each path, or set of paths, in the intact model: what it carries, or enables.
 
-    The attention along a path is set to zero, its row is not rescaled, and all later attention is
-    recomputed. So they show what a path carries, or enables.
+    Its attention is set to zero, its row is not rescaled, and all later attention is recomputed.
     """
     empty = scorer.empty_circuit
     for cut in progress(cuts, "cutting paths"):
@@ -142,10 +141,7 @@ def cut_losses(
 def removed_losses(
     scorer: Scorer, circuit: Circuit, progress: Progress = no_progress
 ) -> Iterator[tuple[HeadPath, Float[Tensor, "batch target"]]]:
-    """Remove each path from a circuit: the losses with all the rest of the circuit in place.
-
-    All attention is fixed, so they show what a path carries.
-    """
+    """Remove each path from a circuit, in which all attention is fixed: what the path carries."""
     scorer.rebase(circuit)
     for path in progress(list(circuit.paths()), "removing paths"):
         yield path, scorer.losses(circuit.without(path))
@@ -200,14 +196,11 @@ def constant_loss(task: Task, batch: Batch, d_out: int) -> float:
     guess = mean_loss(_constant_losses(task, batch, zeros))
     one, other = batch.parts(-(-len(batch) // 2)) if len(batch) > 1 else (batch, batch)
     try:
-        fits = [
-            _constant_losses(task, measured, _fitted(task, fitted, zeros)).mean(dim=1)
-            for fitted, measured in ((one, other), (other, one))
-        ]
+        fits = [_fitted(task, fitted, zeros) for fitted in (other, one)]
     except RuntimeError:  # there is nothing to differentiate
         return guess
-    fit = float(torch.cat(fits).mean())
-    return fit if fit < guess else guess
+    losses = [_constant_losses(task, part, fit) for part, fit in zip((one, other), fits)]
+    return min(guess, float(torch.cat(losses).mean(dim=1).mean()))
 
 
 def _fitted(task: Task, batch: Batch, start: Float[Tensor, " d_out"]) -> Float[Tensor, " d_out"]:

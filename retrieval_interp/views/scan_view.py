@@ -19,12 +19,11 @@ from retrieval_interp.views.tables import text_table, wrapped
 
 MOST_ROWS = 30
 MOST_POSITIONS = 48  # of patterns; longer ones make the page large
-HEADER = ("head", "rule", "share", "mean", "estimate", "loss alone", "change", "together")
+HEADER = ("head", "rule", "share", "mean", "loss alone", "change", "together")
 NOTE = (
     "share: how much of the head's attention the rule has; mean: how much its mean pattern has. "
-    "loss alone, change: when the rule takes the head's place (or its mean, if asked for); "
-    "estimate: the same from gradients. together: what replaces it in "
-    "the joint circuit; a dash means that it was not replaced."
+    "loss alone, change: when the rule takes the head's place (or its mean, if asked for). "
+    "together: what replaces it in the joint circuit; a dash means that it was not replaced."
 )
 
 
@@ -128,7 +127,7 @@ def scan_verdict(scan: Scan) -> str:
 def scan_text(scan: Scan, width: int | None = None) -> str:
     """The table of heads, those that cost most alone first, and the verdict."""
     cells = scan_cells(scan)
-    lines = text_table(HEADER, cells[:MOST_ROWS], right=range(2, 7), width=width)
+    lines = text_table(HEADER, cells[:MOST_ROWS], right=range(2, 6), width=width)
     if len(cells) > MOST_ROWS:
         lines.append(f"... and {len(cells) - MOST_ROWS} heads that cost less")
     for text in (NOTE, scan_verdict(scan)):
