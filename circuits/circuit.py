@@ -30,11 +30,9 @@ class Circuit:
         task: the task it belongs to, as `task.to_dict()` gives it.
         enabling: paths that the circuit can do without, since its attention is fixed, but that the
             intact model needs to find where to attend (`circuits.scores.enabling`).
-        redundant: sets of two or more paths, the same role path in several heads, of which the
-            intact model needs any one (`circuits.discovery.search`).
+        redundant: sets of paths, the same in several heads, of which the intact model needs one.
         role_names: what the task calls its roles, for text and files; s0, s1, ... if empty.
-        unfinished: why the search that found it ended early and what is missing; empty if it was
-            complete. Circuits that differ in this alone are equal.
+        unfinished: why the search that found it ended early and what is missing, if it did.
     """
 
     mechanisms: Mapping[Head, Mechanism]
@@ -161,12 +159,13 @@ class Circuit:
                 f"{', '.join(names)}"
             )
         written: Roles = names or roles
-        enabling = _read_paths(file.enabling, written, "enabling")
-        redundant = tuple(_read_paths(paths, written, "redundant") for paths in file.redundant)
+        enabling, *redundant = (
+            tuple(HeadPath.parse(text, written) for text in texts)
+            for texts in (file.enabling, *file.redundant)
+        )
         heads = _read_heads(file, written)
-        circuit = cls(heads, n_roles, file.task, enabling, redundant, own or names, file.unfinished)
-        _check_sets(circuit)
-        return circuit
+        sets, names = tuple(redundant), own or names
+        return cls(heads, n_roles, file.task, enabling, sets, names, file.unfinished)
 
     def to_json(self, record: Mapping[str, Any] | None = None) -> str:
         """The circuit as JSON with one line per head, so that a text diff compares circuits.
@@ -232,22 +231,6 @@ def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
         except InputError as error:
             raise InputError(f"circuit: {head}: {error}") from None
     return mechanisms
-
-
-def _read_paths(texts: Sequence[str], roles: Roles, key: str) -> tuple[HeadPath, ...]:
-    try:
-        return tuple(HeadPath.parse(text, roles) for text in texts)
-    except InputError as error:
-        raise InputError(f"circuit: {key}: {error}") from None
-
-
-def _check_sets(circuit: Circuit) -> None:
-    for same in circuit.redundant:
-        if len(set(same)) < max(2, len(same)) or len({path.path for path in same}) > 1:
-            raise InputError(
-                "circuit: redundant: expected the same path of two or more heads, found "
-                f"{', '.join(map(str, same)) or 'none'}"
-            )
 
 
 def _roles_named(file: _File) -> int:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.circuits.attention import (
     allowed_positions,
@@ -405,9 +406,8 @@ class AfterSame(Same):
 class Mean(_Rule):
     """Mean attention by position, measured; what of a head's attention does not depend on content.
 
-    Shorter sequences than those that were measured use its first rows. In longer ones, later
-    positions use the mean by offset of the second half of its rows, and of their attention to the
-    first position, the sink; this needs a pattern that looks back only.
+    Shorter sequences use its first rows. In longer ones, later positions use the mean by offset of
+    the second half of its rows, and of their attention to the first position, the sink.
 
     Attributes:
         weights: mean attention [dest src], rounded as in files.
@@ -434,13 +434,9 @@ class Mean(_Rule):
 
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> Mechanism:
-        rows = values["mean"]
-        weights = torch.zeros(len(rows), len(rows))
-        for dest, row in enumerate(rows):
-            if len(row) > len(rows):
-                raise InputError(f"mean: expected at most {len(rows)} sources in a row")
-            weights[dest, : len(row)] = torch.tensor(row)
-        return super()._made(paths, weights=weights)
+        rows = [torch.tensor(row) for row in values["mean"]]
+        square = pad_sequence([*rows, torch.zeros(len(rows))], batch_first=True)[:-1]
+        return super()._made(paths, weights=square)
 
     @property
     def mean(self) -> list[list[float]]:

@@ -1,6 +1,5 @@
 """Which rule describes a head's attention best, and its mean pattern."""
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head
-from retrieval_interp.circuits.runs.fits import draw_batch
+from retrieval_interp.circuits.runs.fits import check_model_fits, draw_batch
 from retrieval_interp.circuits.runs.means import (
     head_means,
     mean_attention,
@@ -112,7 +111,6 @@ def scan(
     length: int = 128,
     examples: int = 128,
     seed: int = 0,
-    prepend_bos: bool | None = None,
     tolerance: float | None = None,
     by: Literal["rule", "mean"] = "rule",
     time: float | None = None,
@@ -120,15 +118,9 @@ def scan(
 ) -> Scan:
     """Say what every head attends to, and which heads rules can replace together.
 
-    With loss(C) the mean loss with circuit C in place, the joint circuit has to keep 95% of what
-    the model knows, unless the task or the caller states a tolerance:
-
-        (uninformed - loss(C)) / (uninformed - intact) > 0.95
-
-    by two standard errors (`circuits.scores.tolerance.Bar`).
-
-    Heads are described on one half of the examples, and losses measured on the other half. (A
-    single sequence serves as both.) The joint circuit is found greedily: there may be larger ones.
+    The joint circuit has to keep 95% of what the model knows, by two standard errors, unless the
+    task or the caller states a tolerance. It is found greedily: there may be larger ones. Heads are
+    described on one half of the examples, and losses measured on the other half.
 
     Args:
         model: a hooked model; left unchanged.
@@ -136,8 +128,6 @@ def scan(
         length: most tokens of a window that text is cut into.
         examples: number of examples drawn from a task, for each half.
         seed: of these examples.
-        prepend_bos: whether windows of text start with a beginning-of-sequence token; by default as
-            the model was trained, if its tokenizer has one.
         tolerance: the loss that the joint circuit stays below.
         by: what takes a head's place: its rule (and in the joint circuit its mean pattern, where
             the rule will not do), or always its mean pattern.
@@ -149,8 +139,9 @@ def scan(
         hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
         raise InputError(f"scan: expected {hooked}, found {type(model).__name__}")
     start, limit = monotonic(), math.inf if time is None else time
-    task = text if isinstance(text, Task) else next_token_task(model, text, length, prepend_bos)
+    task = text if isinstance(text, Task) else next_token_task(model, text, length)
     one, other = _halves(model, task, examples, seed)
+    check_model_fits(model, one, task)
     described = describe_heads(model, one)
     means = {head: found.mean for head, found in described.items()}
     mechanisms = {"mean": means, "rule": {head: f.rule for head, f in described.items()}}[by]
@@ -227,11 +218,9 @@ class _Joint:
         self.tried.update(mechanisms)
 
 
-def next_token_task(
-    model: Any, text: Any, length: int = 128, prepend_bos: bool | None = None
-) -> NextTokenTask:
+def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
     """Text or token ids as a task, in the tokens of a model."""
-    length, d_vocab, n_ctx = min(length, model.cfg.n_ctx), model.cfg.d_vocab, model.cfg.n_ctx
+    length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
     if length < 3:
         raise InputError(f"length: expected windows of at least 3 tokens, found {length}")
     if not is_causal(model) or model.cfg.d_vocab_out != d_vocab:
@@ -247,16 +236,7 @@ def next_token_task(
     if items and all(isinstance(item, str) for item in items):
         if tokenizer is None:
             raise InputError("text: expected token ids or a model with a tokenizer, found none")
-        if prepend_bos is None:
-            prepend_bos = bool(getattr(model.cfg, "default_prepend_bos", True))
+        prepend_bos = bool(getattr(model.cfg, "default_prepend_bos", True))
         return NextTokenTask.from_text(items, tokenizer, length, prepend_bos)
     sequences = items if items and isinstance(items[0], Sequence) else [items]
-    for token in itertools.chain(*sequences):
-        if type(token) is not int or not 0 <= token < d_vocab:
-            raise InputError(
-                f"text: expected token ids from 0 to {d_vocab - 1}, found {token!r:.40}"
-            )
-    longest = max(map(len, sequences))
-    if longest > n_ctx:
-        raise InputError(f"text: expected sequences of at most {n_ctx} tokens, found {longest}")
     return NextTokenTask(sequences, tokenizer)

@@ -7,6 +7,7 @@ first.
 
 import math
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution import Attribution, attribute
+from retrieval_interp.circuits.attribution import attribute
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.scorer import Bar, Scorer, has_learned, uninformed_loss
@@ -94,11 +95,10 @@ class Judge:
         self, circuit: Circuit, trials: Sequence[Circuit]
     ) -> Generator[str, None, list[float]]:
         """What each trial does to the loss: estimated if they are many, else on few examples."""
-        found: list[float] = []
-        fast = self.parts[0].runs.compute_changes_only
+        fast, found = self.parts[0].runs.compute_changes_only, list[float]()
         if len(trials) > (_FEW_FAST if fast else _FEW):
-            gradients = attribution(self.model, self.task, self.batch[:_ESTIMATED], circuit)
-            if gradients is not None:
+            with suppress(InputError):  # the loss has no gradient, or none that is finite
+                gradients = attribute(self.model, self.task, self.batch[:_ESTIMATED], circuit)
                 for start in range(0, len(trials), _AT_ONCE):
                     yield ""
                     found += gradients.effects(trials[start : start + _AT_ONCE])
@@ -126,11 +126,3 @@ class Judge:
         """Whether the first examples leave it open that the circuit holds."""
         looks = (self._losses_of(circuit, parts) for parts in range(1, len(self.parts)))
         return all(self.bar.above(losses, -4.0) <= 0 for losses in looks)
-
-
-def attribution(model: Any, task: Task, batch: Batch, circuit: Circuit) -> Attribution | None:
-    """Gradients to estimate effects by; None if the loss has none, or none that is finite."""
-    try:
-        return attribute(model, task, batch, circuit)
-    except InputError:
-        return None

@@ -158,9 +158,7 @@ class Search:
         attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
         rules = rule_candidates(model, batch, heads)
         self.space = Space(self.judge.empty, attention, heads, rules, options.shared)
-        self.steps = Steps(self.judge, self.space)
-        self.best, self._ranked = self.judge.empty, 0
-        self._numbers: tuple[int, float] | tuple[()] = ()
+        self.steps, self.best, self._ranked = Steps(self.judge, self.space), self.judge.empty, 0
         self._found: Circuit | None = None
         self.needed: list[tuple[HeadPath, ...]] = []  # sets of paths, any one of which is needed
         self.missing = [_CANCELLED]
@@ -234,16 +232,14 @@ class Search:
         return None
 
     def _state(self, doing: str) -> SearchState:
-        held = self.judge.holding[self._ranked :]
-        if held:
+        if held := self.judge.holding[self._ranked :]:
             self._ranked += len(held)
             self.best = min([self.best, *held], key=self.steps.rank)
-            if self.best.mechanisms:
-                self._numbers = (
-                    self.space.cost(self.best),
-                    float(self.judge.losses(self.best).mean()),
-                )
-        return SearchState(doing, self.judge.scored, self.best, *self._numbers)
+        state = SearchState(doing, self.judge.scored, self.best)
+        if not self.best.mechanisms:
+            return state
+        loss = float(self.judge.losses(self.best).mean())
+        return replace(state, cost=self.space.cost(self.best), loss=loss)
 
 
 def needed_paths(
@@ -272,8 +268,7 @@ def needed_paths(
         The sets, each sorted; none for a model that has not learned the task or that is not two
         standard errors below the tolerance by itself.
     """
-    options = SearchOptions(tolerance=tolerance, examples=examples, seed=seed)
-    search = Search(model, task, options)
+    search = Search(model, task, SearchOptions(tolerance=tolerance, examples=examples, seed=seed))
     if search.judge.learned:
         for _ in progress(search.cut_paths(), "cutting paths"):
             pass

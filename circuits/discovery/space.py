@@ -35,12 +35,9 @@ _RULE_IN_ROLE = 0.5  # ... unless it has as much of the attention of a single ro
 
 
 def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> Shared:
-    """A mechanism along a head's strongest paths; one-hot if no role has several sources.
+    """A mechanism along a head's paths with at least so much mean attention.
 
-    Args:
-        attention: mean attention, [dest src].
-        kind: `one-hot` keeps a role's strongest source, `shared` all of them.
-        threshold: in (0, 1); weaker paths are left out.
+    Of a role's sources `one-hot` keeps the strongest, `shared` all.
     """
     paths = []
     for dest, row in enumerate(attention.tolist()):
@@ -63,11 +60,7 @@ def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, l
     found: dict[Head, list[Mechanism]] = {}
     for head in heads:
         rated = zip(RULES, shares[head], of_roles[head])
-        own = [
-            rule
-            for rule, share, by_role in rated
-            if share >= _RULE_SHARE or float(by_role.max()) >= _RULE_IN_ROLE
-        ]
+        own = [r for r, share, by in rated if share >= _RULE_SHARE or by.max() >= _RULE_IN_ROLE]
         found[head] = [*own, means[head]]
     return found
 
@@ -118,8 +111,7 @@ class Space:
         """Mechanisms of a head, cheapest first; identity before uniform, which runs slower."""
         paths = [propose(self.attention[head], *least) for least in self._least]
         found = [IDENTITY, UNIFORM, *self.rules[head], *paths, self.means[head], ORIGINAL]
-        allowed = [m for m in found if self.shared or m.kind != "shared"]
-        return sorted(dict.fromkeys(allowed), key=self._cost)
+        return sorted(dict.fromkeys(found), key=self._cost)
 
     def _cost(self, mechanism: Mechanism) -> int:
         return mechanism.cost(self.empty.n_roles)

@@ -4,7 +4,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise, product
-from statistics import fmean
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
@@ -37,9 +36,8 @@ def draw_circuit(
 ) -> str:
     """A circuit as an `<svg>` element: roles across, layers upwards, an arrow for each path.
 
-    Arrows are dashed where a path only enables, and joined by a band where any one of them
-    suffices. They are 1.5 to 6 pixels wide, by the share of what the model has learned that is lost
-    without the path, (loss - intact) / (uninformed - intact).
+    Arrows are dashed where a path only enables. They are 1.5 to 6 pixels wide, by the share of what
+    the model has learned that is lost without the path, (loss - intact) / (uninformed - intact).
 
     Args:
         circuit: what to draw; heads without paths are written next to their layer.
@@ -94,7 +92,7 @@ def draw_circuit(
     for paths, lines, (bottom, top) in zip(in_row, labels, pairwise(floors)):
         _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
         curves = _curves(paths, xs, bottom, top)
-        texts = _add_bands(svg, circuit, curves)
+        texts = []
         for path, curve in curves.items():
             dest, src = path.path
             about, note, share = [f"{words[dest]} from {words[src]}"], "", 0.0
@@ -190,22 +188,6 @@ def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: 
         style = {"fill_opacity": 0.65} if faint or label.faint else {}
         style |= {"font_size": 11} if label.faint else {}
         _add(svg, "text", label.text, x=26, y=y, fill="currentColor", **style)
-
-
-def _add_bands(
-    svg: ET.Element, circuit: Circuit, curves: Mapping[HeadPath, _Curve]
-) -> list[tuple[ET.Element, str, _Curve]]:
-    """A band behind arrows of which any one suffices; returns what is to be written there."""
-    texts = []
-    for paths in circuit.redundant:
-        if band := [curves[path] for path in paths if path in curves]:
-            group, first, last = _add(svg, "g"), band[0], band[-1]
-            _add(group, "title", one_suffices(paths, circuit.role_names))
-            middle = _Curve(*map(fmean, zip(first, last)))
-            style = {"stroke": "currentColor", "stroke_opacity": 0.14, "fill": "none"}
-            _add(group, "path", d=middle, stroke_width=last.start - first.start + 10, **style)
-            texts.append((group, f"1 of {len(paths)}", last))
-    return texts
 
 
 def _add_arrow(

@@ -17,8 +17,6 @@ from retrieval_interp.circuits.scores.scorer import (
 )
 from retrieval_interp.tasks import Batch, Task
 
-_SHOWN = 5  # heads, and paths, that are printed
-
 
 @dataclass(frozen=True)
 class LiveScore:
@@ -29,9 +27,9 @@ class LiveScore:
     live_loss: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ablations:
-    """The loss of every head and path hypothesis; printed, those that cost most."""
+    """The loss of every head and path hypothesis."""
 
     baseline_loss: float  # of the intact model
     heads: dict[tuple[Head, Mechanism], float]  # with one head replaced by a mechanism
@@ -52,28 +50,16 @@ class Ablations:
         """The paths, those that cost most when cut first."""
         return sorted(self.paths, key=lambda row: -row.live_loss)
 
-    def __str__(self) -> str:
-        costs = sorted(self.head_costs.items(), key=lambda pair: -pair[1])
-        heads = ", ".join(f"{head} {cost:+.4f}" for head, cost in costs[:_SHOWN])
-        paths = ", ".join(
-            f"{row.path.text(self.role_names)} {row.live_loss - self.baseline_loss:+.4f}"
-            for row in self.by_cost[:_SHOWN]
-        )
-        loss = f"intact loss {self.baseline_loss:.4f}"
-        return f"{loss}\nheads replaced: {heads}\npaths cut in the model: {paths}"
-
 
 def ablations(
     model: Any, task: Task, batch: Batch, least: float = 0.0, progress: Progress = no_progress
 ) -> Ablations:
     """Replace every head, and cut every path, one at a time.
 
-        heads[h, m] = loss({h: m})    for m uniform and identity: head h replaced, all others intact
-        live_loss   = loss(cut p)     p's attention set to 0 in the intact model, everything after
-                                      it recomputed
+        heads[h, m] = loss({h: m})    for m uniform and identity, all other heads intact
+        live_loss   = loss(cut p)     of the intact model
 
-    Each equals the loss of a whole run with hooks, but only what a hypothesis can change is
-    computed (`circuits.runs.runs`).
+    Only what a hypothesis can change is computed (`circuits.runs.runs`).
 
     Args:
         model: a hooked model that reads the batch.

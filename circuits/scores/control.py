@@ -42,10 +42,7 @@ def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
 def allowed_attention(
     attention: Float[Tensor, "layer head dest src"], batch: Batch, causal: bool
 ) -> Float[Tensor, "layer head dest src"]:
-    """Mean attention by role, with zeros for paths that are not in `allowed_paths`.
-
-    Such a path has attention where both roles share a position in some examples.
-    """
+    """Mean attention by role, with zeros for paths that are not in `allowed_paths`."""
     allowed = torch.zeros_like(attention[0, 0])
     for path in allowed_paths(batch, causal):
         allowed[path] = 1
@@ -90,8 +87,7 @@ def random_control(
 ) -> list[float]:
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 
-    They are measured on the first 32 examples, and on all where four standard errors less would be
-    as good as the given circuit. There are none of a circuit without paths.
+    Those that are clearly worse are measured on 32 examples. There are none without paths.
     """
     if not count or not any(circuit.paths()):
         return []

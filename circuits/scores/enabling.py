@@ -56,7 +56,7 @@ def enabled_by(
     least_drop: float = 0.1,
     progress: Progress = no_progress,
 ) -> dict[Cut, tuple[Enabled, ...]]:
-    """Find the later paths that each path enables.
+    """Find the later paths that each path enables, those that lose most attention first.
 
     Write Ā_q(Q, K) for the mean attention of path q with its head's queries from run Q and keys
     from run K, where a run is the intact model (0) or the model with path p cut live (p). Then
@@ -71,9 +71,6 @@ def enabled_by(
         later: the paths to examine; those up to the layer of the (first) path cut are skipped.
         least_drop: the smallest loss of mean attention that counts.
         progress: as in `ablations`.
-
-    Returns:
-        For each cut, the paths that lose attention, the largest loss first.
     """
     means: dict[Cut, list[tuple[Tensor, Tensor]]] = {cut: [] for cut in cuts}
     first = min(map(_layer, cuts), default=0)

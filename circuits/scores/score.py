@@ -166,11 +166,8 @@ def score_circuit(
         baseline            loss(∅), of the intact model
         only head h         loss({h: C[h]})
         combined            loss(C)
-        path p removed      loss(C without p): all attention is fixed; what p carries
-        path p cut live     loss(cut p): p's attention is set to 0 in the intact model, its row is
-                            not rescaled, all later attention is recomputed; what p carries or
-                            enables
-        standard error      s / √n, with s the sample standard deviation of the n examples' losses
+        path p removed      loss(C without p): what p carries
+        path p cut live     loss(cut p) of the intact model: what p carries or enables
         kept                (uninformed - combined) / (uninformed - baseline)
         sufficient          combined < tolerance, and < uninformed
         minimal             sufficient, but no C without p would be, for any path p
