@@ -142,11 +142,7 @@ class Circuit:
 
     @classmethod
     def from_dict(cls, data: Any, roles: Roles | None = None) -> "Circuit":
-        """Read a circuit for a task with these roles: their number, or `task.role_names`.
-
-        Paths are read with the names that the file gives its roles, or else with the task's.
-        Without a task there are as many roles as the file names.
-        """
+        """Read a circuit for a task with these roles, or else with as many as the file names."""
         file: _File = from_data(_File, data, "circuit")
         check_role_names(file.role_names, "circuit")
         names, roles = file.role_names, roles or file.role_names or _roles_named(file)
@@ -168,11 +164,7 @@ class Circuit:
         return cls(heads, n_roles, file.task, enabling, sets, names, file.unfinished)
 
     def to_json(self, record: Mapping[str, Any] | None = None) -> str:
-        """The circuit as JSON with one line per head, so that a text diff compares circuits.
-
-        Args:
-            record: how it was found (command, versions, date); ignored when reading.
-        """
+        """The circuit as JSON with one line per head; `record` says how it was found."""
         data = {**self.to_dict(), **({"record": dict(record)} if record else {})}
         rows = ",\n".join("    " + json.dumps(row) for row in data["heads"])
         lines = [

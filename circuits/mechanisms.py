@@ -14,15 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.circuits.attention import (
-    allowed_positions,
-    check_paths,
-    cut_paths,
-    first_real,
-    path_sources,
-    rows_of,
-    shifted,
-)
+from retrieval_interp.circuits import attention
 from retrieval_interp.circuits.paths import RolePath
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.roles import Roles
@@ -36,27 +28,19 @@ _DIGITS = 5  # of a mean pattern's weights that are kept
 
 @dataclass(frozen=True)
 class Where:
-    """The positions for which a pattern is built.
+    """The positions for which a pattern is built."""
 
-    Attributes:
-        roles: position of every role of every chain; -1 where it is absent.
-        n_positions: sequence length.
-        causal: whether positions attend only to themselves and earlier ones.
-        tokens: what stands at each position; None where inputs are vectors.
-        real: False at padding, which no rule and no uniform row attends to; None without padding.
-    """
-
-    roles: Int[Tensor, "batch chain role"]
-    n_positions: int
-    causal: bool = True
-    tokens: Int[Tensor, "batch pos"] | None = None
-    real: Bool[Tensor, "batch pos"] | None = None
+    roles: Int[Tensor, "batch chain role"]  # position of every role of every chain; -1 if absent
+    n_positions: int  # sequence length
+    causal: bool = True  # whether positions attend only to themselves and earlier ones
+    tokens: Int[Tensor, "batch pos"] | None = None  # None where inputs are vectors
+    real: Bool[Tensor, "batch pos"] | None = None  # False at padding, to which no rule attends
     _checked: set[RolePath] = field(default_factory=set, compare=False, repr=False)
 
     def check(self, paths: Iterable[RolePath], where: str = "", names: Sequence[str] = ()) -> None:
         """Check that paths fit these positions, each once; errors start with `where`."""
         new = [path for path in paths if path not in self._checked]
-        check_paths(new, self.roles, self.causal, where, names)
+        attention.check_paths(new, self.roles, self.causal, where, names)
         self._checked.update(new)
 
     @classmethod
@@ -66,26 +50,16 @@ class Where:
 
 
 class Mechanism:
-    """What one head is supposed to do. Each kind is a frozen dataclass below.
+    """What one head is supposed to do. Each kind is a frozen dataclass below."""
 
-    Attributes:
-        kind: the word for it in text and files.
-        parameters: what files say of it besides its paths, and of which type.
-        keeps_own: whether the pattern is made of the head's own attention (`changed`).
-        follows_paths: whether it attends along its paths and nowhere else, in equal parts.
-        is_measured: whether it is measured on a model, so that nobody writes it as text.
-        costs: how far it is from simple: in itself, and for each role of the task.
-        paths: the paths that it names, sorted.
-    """
-
-    kind: ClassVar[str]
-    parameters: ClassVar[Mapping[str, Any]] = {}
-    keeps_own: ClassVar[bool] = False
-    follows_paths: ClassVar[bool] = False
-    is_measured: ClassVar[bool] = False
-    costs: ClassVar[tuple[int, int]] = (0, 10)
-    color: ClassVar[str] = "#9aa0a6"
-    paths: tuple[RolePath, ...] = ()
+    kind: ClassVar[str]  # the word for it in text and files
+    parameters: ClassVar[Mapping[str, Any]] = {}  # what files say besides paths, and of which type
+    keeps_own: ClassVar[bool] = False  # its pattern is made of the head's own attention (`changed`)
+    follows_paths: ClassVar[bool] = False  # it attends along its paths alone, in equal parts
+    is_measured: ClassVar[bool] = False  # on a model, so that nobody writes it as text
+    costs: ClassVar[tuple[int, int]] = (0, 10)  # in itself, and for each role of the task
+    color: ClassVar[str] = "#9aa0a6"  # in scans
+    paths: tuple[RolePath, ...] = ()  # sorted
 
     def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):
@@ -112,7 +86,7 @@ class Mechanism:
 
         `other` is its attention on a counterfactual prompt, if the batch has one.
         """
-        return cut_paths(own, self.paths, roles)
+        return attention.cut_paths(own, self.paths, roles)
 
     def cost(self, n_roles: int) -> int:
         """How far it is from simple, in a task with so many roles; see `discover`."""
@@ -208,7 +182,9 @@ class Uniform(Mechanism):
 
     def pattern(self, where: Where) -> Pattern:
         device = where.roles.device
-        allowed = allowed_positions(where.n_positions, where.causal, device, where.real).float()
+        allowed = attention.allowed_positions(
+            where.n_positions, where.causal, device, where.real
+        ).float()
         return allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 
@@ -244,10 +220,10 @@ class _ByRole(WithPaths):
         pattern = torch.zeros(len(roles), size, size, device=roles.device)
         parts = torch.zeros(len(roles), size, device=roles.device)
         for dest in {path.dest for path in self.paths}:
-            at, found = rows_of(dest, roles), []
+            at, found = attention.rows_of(dest, roles), []
             for place, path in enumerate(self.paths):
                 if path.dest == dest:
-                    sources = path_sources(path, roles, size).float()
+                    sources = attention.path_sources(path, roles, size).float()
                     count = sources.sum(-1, keepdim=True)
                     share = sources / count.clamp(min=1)
                     share = self.weights[place] * share if self.weights else share
@@ -332,10 +308,10 @@ class _Rule(Mechanism):
         real, tokens = where.real, where.tokens
         if real is None:
             return self._rows(where)
-        starts = first_real(real)  # positions count from the first real one
-        tokens = None if tokens is None else shifted(tokens, -starts, (1,))
+        starts = attention.first_real(real)  # positions count from the first real one
+        tokens = None if tokens is None else attention.shifted(tokens, -starts, (1,))
         pattern = self._rows(replace(where, tokens=tokens, real=None))
-        pattern = shifted(pattern.expand(len(real), -1, -1), starts, (1, 2))
+        pattern = attention.shifted(pattern.expand(len(real), -1, -1), starts, (1, 2))
         return pattern * (real[:, :, None] & real[:, None, :])
 
     def _rows(self, where: Where) -> Pattern:

@@ -129,10 +129,9 @@ def scan(
         examples: number of examples drawn from a task, for each half.
         seed: of these examples.
         tolerance: the loss that the joint circuit stays below.
-        by: what takes a head's place: its rule (and in the joint circuit its mean pattern, where
+        by: what takes a head's place: its rule (or, in the joint circuit, its mean pattern where
             the rule will not do), or always its mean pattern.
-        time: seconds that it may take, by default any; when they are over, the joint circuit so far
-            is taken. Single heads are replaced in the first half.
+        time: seconds after which the joint circuit so far is taken; half of them for single heads.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
     if not hasattr(model, "hook_dict"):
@@ -221,8 +220,6 @@ class _Joint:
 def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
     """Text or token ids as a task, in the tokens of a model."""
     length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
-    if length < 3:
-        raise InputError(f"length: expected windows of at least 3 tokens, found {length}")
     if not is_causal(model) or model.cfg.d_vocab_out != d_vocab:
         found = f"{d_vocab} tokens and {model.cfg.d_vocab_out} outputs"
         raise InputError(

@@ -181,7 +181,6 @@ def test_text_is_cut_into_windows_of_the_models_tokens(hooked):
         ([5], {}, "at least two tokens"),
         ([1, 99], {}, "token ids .* from 0 to 12, .* found 1 to 99"),
         (torch.zeros(2, 14, dtype=torch.long), {}, "at most 13 tokens.* found 14"),
-        (SEQUENCES, {"length": 2}, "length: "),
     ],
 )
 def test_what_cannot_be_scanned_is_refused(hooked, given, options, message, without_type_checks):

@@ -1,8 +1,6 @@
 """Whether circuits hold the loss, decided by exact losses; and what to try first, estimated.
 
-The examples are looked at in parts, and a circuit that is far off after some of them is not run on
-the rest. That it is not far off is decided on all, as rare large losses may be missing among the
-first.
+A circuit that is far off after some examples is not run on the rest.
 """
 
 import math

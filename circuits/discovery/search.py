@@ -40,8 +40,7 @@ class SearchOptions:
 
     Attributes:
         tolerance: the loss that the circuit has to stay below; by default the task's (0.05 in the
-            paper), or else the loss at which 95% of what the model has learned is kept. No circuit
-            is found that is worse than knowing nothing.
+            paper), or else the loss at which 95% of what the model has learned is kept.
         examples: number of examples that decide.
         seed: of these examples.
         restarts: number of starting circuits, at least 1; there are at most 7.
@@ -139,8 +138,7 @@ def discover(
 class Search:
     """A search, which goes on while it is iterated over and can be left at any time.
 
-    Then `circuit` is what was found, and `missing` says what is missing and why. `best` is the best
-    circuit so far that is known to hold.
+    `best` is the best circuit so far that is known to hold; `missing` says what was not done.
     """
 
     def __init__(self, model: Any, task: Task, options: SearchOptions = DEFAULTS):
@@ -257,16 +255,13 @@ def needed_paths(
 
         loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
 
-    each by two standard errors (`circuits.scores.scorer.Bar`). So of a set of several paths any
-    one suffices; where that is not clear, no set is returned. Sets are disjoint; where smallest
-    sets overlap, those whose heads matter more are returned. Role paths that seem to matter most
-    come first. Paths with less than 0.05 of mean attention are never cut.
-
-    Arguments are those of `discover`.
+    each by two standard errors. So of a set of several paths any one suffices; where that is not
+    clear, no set is returned. Sets are disjoint, and those that seem to matter most come first.
+    Paths with less than 0.05 of mean attention are never cut.
 
     Returns:
         The sets, each sorted; none for a model that has not learned the task or that is not two
-        standard errors below the tolerance by itself.
+        standard errors below the tolerance by itself. Arguments are those of `discover`.
     """
     search = Search(model, task, SearchOptions(tolerance=tolerance, examples=examples, seed=seed))
     if search.judge.learned:

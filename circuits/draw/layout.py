@@ -33,11 +33,10 @@ def role_words(circuit: Circuit, task: Task | None) -> tuple[Sequence[str], Sequ
 
 
 def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
-    """What a head with these paths is commonly called, or nothing.
+    """What a head is commonly called whose paths do the same on every chain, or nothing.
 
-    On every chain of the batch, all of its paths lead to the position before (`previous-token
-    head`), to an earlier position with the same token (`duplicate-token head`), or to the one
-    after such a position (`induction head`). The last two need tokens.
+    They lead to the position before (`previous-token head`), to an earlier position with the same
+    token (`duplicate-token head`), or to the one after such a position (`induction head`).
     """
     kinds = {path_kind(path.path, batch) for path in paths}
     return kinds.pop() if len(kinds) == 1 else ""

@@ -8,13 +8,7 @@ from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import mean_attention, mean_loss
 from retrieval_interp.circuits.scores.control import allowed_paths
-from retrieval_interp.circuits.scores.scorer import (
-    Progress,
-    Scorer,
-    cut_losses,
-    heads_of,
-    no_progress,
-)
+from retrieval_interp.circuits.scores.scorer import Progress, Scorer, cut_losses, no_progress
 from retrieval_interp.tasks import Batch, Task
 
 
@@ -69,14 +63,16 @@ def ablations(
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
-    empty, every = scorer.empty_circuit, heads_of(model)
-    replaced = [(head, mechanism) for head in every for mechanism in (UNIFORM, IDENTITY)]
+    empty = scorer.empty_circuit
+    replaced = [(head, mechanism) for head in scorer.heads for mechanism in (UNIFORM, IDENTITY)]
     heads = {
         choice: scorer.loss(empty.replace(*choice))
         for choice in progress(replaced, "replacing heads")
     }
     allowed = allowed_paths(batch, is_causal(model))
-    cuts = [HeadPath(h, path) for h in every for path in allowed if attention[h][path] >= least]
+    cuts = [
+        HeadPath(h, path) for h in scorer.heads for path in allowed if attention[h][path] >= least
+    ]
     paths = [
         LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
         for path, losses in cut_losses(scorer, cuts, progress)

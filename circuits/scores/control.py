@@ -14,13 +14,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.scores.scorer import (
-    Measured,
-    Progress,
-    Scorer,
-    heads_of,
-    no_progress,
-)
+from retrieval_interp.circuits.scores.scorer import Measured, Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
 
 _QUICK = 32  # examples that tell most random circuits from the given one
@@ -91,13 +85,13 @@ def random_control(
     """
     if not count or not any(circuit.paths()):
         return []
-    heads, draw, losses = heads_of(scorer.model), random.Random(seed), []
+    draw, losses = random.Random(seed), []
     paths = allowed_paths(scorer.batch, is_causal(scorer.model))
     quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])
     goal = scorer.loss(circuit)
     for _ in progress(range(count), "random circuits"):
         for _ in range(1 + _REDRAWS):
-            other = random_circuit(circuit, heads, paths, draw)
+            other = random_circuit(circuit, scorer.heads, paths, draw)
             if other.mechanisms != circuit.mechanisms:
                 break
         loss, error = Measured.of(quick.losses(other))

@@ -1,9 +1,7 @@
-"""Carrying and enabling: what a path is worth in the intact model, and which later paths need it.
+"""Which later paths lose attention when a path is cut in the intact model (*enabling*).
 
-With all patterns fixed, a path matters only by what it *carries* to the output. The head that joins
-a pair, without which no later head finds its target, then looks idle (the paper's exception in
-appendix E). So each path is also *cut live* (`circuits.scores.scorer.cut_losses`), and `enabled_by`
-finds the later paths that lose attention then.
+With all patterns fixed, a path matters only by what it *carries* to the output. A head that joins
+pairs, without which no later head finds its target, looks idle (the exception in appendix E).
 """
 
 from collections.abc import Iterator, Sequence
@@ -93,22 +91,20 @@ def enabled_by(
                 if changed:
                     runs.outputs(empty.cut(*paths_of(cut)), base)
             means[cut].append(_all_sides(model, part, intact, changed, later))
-    return {cut: _losers(weighted_mean(means[cut]), cut, later, least_drop) for cut in cuts}
+    found = {}
+    for cut, parts in means.items():
+        sides = weighted_mean(parts).T.tolist()
+        rows = [
+            Enabled(path, before, after, by_query, by_key)
+            for path, (before, by_key, by_query, after) in zip(later, sides)
+            if path.head.layer > _layer(cut) and before - after >= least_drop
+        ]
+        found[cut] = tuple(sorted(rows, key=lambda row: row.when_cut - row.attention))
+    return found
 
 
 def _layer(cut: Cut) -> int:
     return min(path.head.layer for path in paths_of(cut))
-
-
-def _losers(
-    sides: Float[Tensor, "side later"], cut: Cut, later: Sequence[HeadPath], least_drop: float
-) -> tuple[Enabled, ...]:
-    found = [
-        Enabled(path, before, after, by_query, by_key)
-        for path, (before, by_key, by_query, after) in zip(later, sides.T.tolist())
-        if path.head.layer > _layer(cut) and before - after >= least_drop
-    ]
-    return tuple(sorted(found, key=lambda row: row.when_cut - row.attention))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from retrieval_interp.circuits.hooks import has_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import mean_attention, standard_error
+from retrieval_interp.circuits.scores.ablations import LiveScore
 from retrieval_interp.circuits.scores.control import random_control
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.scores.scorer import (
@@ -27,7 +28,6 @@ from retrieval_interp.circuits.scores.scorer import (
     Scorer,
     all_but_one,
     cut_losses,
-    heads_of,
     kept_share,
     no_progress,
     removed_losses,
@@ -49,12 +49,9 @@ class HeadScore:
 
 
 @dataclass(frozen=True)
-class LivePathScore:
+class LivePathScore(LiveScore):
     """A path cut in the intact model, with later attention recomputed."""
 
-    path: HeadPath
-    attention: float  # its mean in the intact model
-    live_loss: float  # when it is cut
     live_se: float
     enables: tuple[Enabled, ...]  # later paths that lose attention then, on the first 128 examples
     needed: bool | None  # live_loss above the limit by two standard errors; None if not clear
@@ -189,7 +186,7 @@ def score_circuit(
     uninformed = uninformed_loss(model, task, batch, scorer.each)
     bar = Bar(task, own, uninformed.loss, tolerance)
     heads = []
-    for head in progress(heads_of(model), "replacing heads"):
+    for head in progress(scorer.heads, "replacing heads"):
         losses = scorer.losses(empty.replace(head, circuit[head]))
         heads.append(HeadScore(head, circuit[head], *Measured.of(losses)))
     cut, redundant, unshown = _cut(scorer, circuit, bar, progress)

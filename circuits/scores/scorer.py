@@ -12,12 +12,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import UNIFORM, Where
 from retrieval_interp.circuits.paths import Head, HeadPath
-from retrieval_interp.circuits.runs.fits import (
-    check_answers,
-    check_batch_fits,
-    check_losses,
-    check_model_fits,
-)
+from retrieval_interp.circuits.runs import fits
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.runs.runs import make_runs
 from retrieval_interp.tasks import Batch, InputError, Task
@@ -55,14 +50,15 @@ class Scorer:
     """Losses of one model on one batch under many circuits."""
 
     def __init__(self, model: Any, task: Task, batch: Batch):
-        check_model_fits(model, batch, task)
-        check_batch_fits(batch, task)
+        fits.check_model_fits(model, batch, task)
+        fits.check_batch_fits(batch, task)
         self.model, self.task, self.batch = model, task, batch
+        self.heads = heads_of(model)
         self.runs = make_runs(model, batch, task)
         self.where = Where.of(batch, is_causal(model))
         self.kept = self.runs.base(self.empty_circuit)
         outputs = self.runs.outputs(self.base, self.kept)
-        check_answers(task, batch, outputs)
+        fits.check_answers(task, batch, outputs)
         self.base_losses = self._losses(outputs)
         if not bool(torch.isfinite(self.base_losses).all()):
             raise InputError(
@@ -112,7 +108,7 @@ class Scorer:
         # Otherwise half-precision losses would be averaged in half precision.
         outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
         losses = self.task.example_losses(outputs, self.batch)
-        check_losses(losses, self.batch)
+        fits.check_losses(losses, self.batch)
         return losses
 
 
@@ -187,10 +183,9 @@ def uninformed_loss(
 
 @torch.enable_grad()
 def constant_loss(task: Task, batch: Batch, d_out: int) -> float:
-    """The loss of the best output that is the same at every position of every example.
+    """The loss of the best output that is the same everywhere, or of zeros, a guess.
 
-    It is fitted on each half of the examples and measured on the other one, so that few examples
-    do not make it look better than it is. Zeros, a guess among all classes, are tried as well.
+    It is fitted on each half of the examples and measured on the other one.
     """
     zeros = torch.zeros(d_out, device=batch.inputs.device)
     guess = mean_loss(_constant_losses(task, batch, zeros))
@@ -249,11 +244,10 @@ def has_learned(task: Task, intact: float, uninformed: float) -> bool:
 
 
 class Bar:
-    """A loss that others are compared with, two standard errors over examples apart.
+    """The tolerance, or the loss of knowing nothing if it is lower; others are compared with it.
 
-    Where the tolerance is set by the intact model on the same examples (no one has stated it), the
-    error is that of the excess over the intact model, example by example. `loss` is the tolerance,
-    or that of a model that knows nothing if it is lower.
+    Where no one has stated a tolerance, the intact model sets it on the same examples, and the
+    error is that of the excess over the intact model, example by example.
     """
 
     def __init__(
