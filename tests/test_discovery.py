@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
+from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions, discover
-from retrieval_interp.circuits.discovery.space import Change, propose
+from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.discovery.steps import Steps
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
@@ -20,7 +20,7 @@ from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
-from tests.terminal import COLUMNS, lines_of, set_size, terminal
+from tests.terminal import COLUMNS, set_size
 from tests.test_scoring import naive_mse
 
 
@@ -86,26 +86,6 @@ def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
     once = list(simpler(circuit))
     twice = list(itertools.chain.from_iterable(map(simpler, once)))
     assert len(twice) > 50 and not any(map(holds, [*once, *twice]))
-
-
-@pytest.mark.slow
-def test_a_single_path_too_many_is_noticed_at_the_end(small, whole):
-    """Also where no two changes together hold."""
-    search, _ = whole
-    steps, found = Steps(search.judge, search.space), search.circuit
-    circuit = Circuit(found.mechanisms, found.n_roles, found.task)
-    spare = search.space.changed(circuit, Change(Head(2, 0), more=RolePath(6, 6)))
-
-    def result(doing):
-        while True:
-            try:
-                next(doing)
-            except StopIteration as end:
-                return end.value
-
-    assert result(steps.one_or_two_less(circuit)) is None
-    less = result(steps.one_or_two_less(spare))
-    assert search.space.simplicity(less) == search.space.simplicity(circuit)
 
 
 class Silent(Task):
@@ -291,18 +271,6 @@ def test_an_unfinished_circuit_says_so_in_files_and_text(small):
     assert "unfinished" not in plain.to_json() and "unfinished" not in repr(plain)
     assert repr(marked).splitlines()[-1] == "unfinished: the search was cancelled"
     assert marked.replace(Head(3, 0), plain[Head(2, 0)]).unfinished == ""
-
-
-def test_the_line_of_a_search_fits_the_terminal(whole):
-    from retrieval_interp.progress import search_line
-
-    with pytest.MonkeyPatch.context() as patch, terminal(80) as (file, text):
-        patch.setattr(sys, "stderr", file)
-        patch.setenv("COLUMNS", "80")
-        patch.setattr("tqdm.std.time", itertools.count().__next__)  # a second passes at each look
-        assert list(search_line(whole[1][-300:])) == whole[1][-300:]
-    shown = lines_of(text[0])
-    assert max(map(len, shown)) < 80 and any("best cost" in line for line in shown)
 
 
 @pytest.mark.slow

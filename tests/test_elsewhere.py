@@ -13,8 +13,7 @@ import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.search import needed_paths
-from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM, Where
-from retrieval_interp.circuits.runs.means import head_means, mean_attention, role_mean
+from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Bar, Scorer, constant_loss
@@ -121,24 +120,6 @@ def test_nothing_is_returned_that_is_worse_than_the_tolerance():
     assert "The search has ended: the intact model itself is not below" in said
 
 
-def test_a_search_that_can_replace_nothing_says_that_it_ended():
-    """A head that finds the star by its own keys; the only role says nothing of where it is."""
-
-    class Alone(Star):
-        role_names = ("END",)
-        answer_role = None
-
-        def sample(self, *arguments, **options):
-            batch = super().sample(*arguments, **options)
-            return ri.Batch(batch.inputs, batch.targets, batch.roles[:, :, :1])
-
-    bench = ri.open(built(7, [finds_the_star(12.0, 20.0)]), Alone(), examples=64)
-    said = repr(bench.discover())
-    assert "The search has ended: no head can be replaced at a loss below" in said
-    assert "nothing supposed" not in said and not bench.circuit.mechanisms
-    assert "No circuit: no head can be replaced" in verdict(bench.score().data, bench.task)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_needed_in_few_examples_is_found(seed):
     """One example in twenty has a star; in all others the bias gives the answer."""
@@ -184,55 +165,6 @@ def test_of_several_heads_any_one_suffices_only_if_that_is_clear():
     assert "not any one suffices (one left: L0.H0 0.0" in score_table(score, task)
     needed = needed_paths(unlike, task, weak * 0.5, examples=64)
     assert all(len(paths) < 3 for paths in needed)
-
-
-# Means, where chains share a position
-
-
-class Gathered(Star):
-    """Is there an x among four letters? Each chain has one letter, and all of them END."""
-
-    role_names, answer_role, asked = ("END", "letter"), None, 4
-    plateau = math.log(2)
-
-    def sample(self, n, seed=0, device="cpu", split="train", start=0):
-        rows = []
-        for at in range(start, start + n):
-            rng = Random(f"{seed} {split} {at}")
-            rows.append([int(rng.random() < 0.15) for _ in range(4)])
-        letters = torch.tensor(rows)
-        tokens = torch.cat([letters, torch.full((n, 1), 2)], 1)
-        roles = torch.tensor([[4, place] for place in range(4)]).expand(n, -1, -1).clone()
-        return ri.Batch(tokens, letters.amax(1, keepdim=True), roles).to(device)
-
-
-def gatherer():
-    """END attends to all letters alike, and hardly to itself."""
-    looks = scores(5, (2, 2, -9.0), d_vocab=3)
-    writes = torch.tensor([[0.0, 0.0], [-40.0, 40.0], [0.0, 0.0]])
-    return built(5, [(looks, writes)], d_vocab=3, d_out=2, bias=torch.tensor([3.0, -3.0]))
-
-
-def test_a_role_that_gathers_from_several_chains_has_their_attention_together():
-    model, task = gatherer(), Gathered()
-    batch = task.sample(64, split="test")
-    attention = mean_attention(model, batch)
-    assert attention[0, 0, 0, 1] == pytest.approx(1.0, abs=1e-3)  # 0.25 to each of four letters
-    mean = role_mean(attention[0, 0])
-    patterns = []
-    model.run_with_hooks(
-        batch.inputs, fwd_hooks=[("blocks.0.attn.hook_pattern", lambda p, hook: patterns.append(p))]
-    )
-    own = patterns[0][:, 0]
-    built_mean = mean.pattern(Where(batch.roles, 5))[:, 4]
-    torch.testing.assert_close(built_mean, own.mean(0)[4].expand(64, -1), atol=5e-3, rtol=0)
-    (mechanism, share), *_ = head_means(model, batch, attention).values()
-    assert share > 0.99, mechanism
-    found = scan(model, task, examples=64, by="mean")
-    assert found.heads[0].loss == pytest.approx(found.intact_loss, abs=1e-3)
-    circuit = ri.discover(model, task, examples=128)
-    score = score_circuit(model, task, circuit, task.sample(512, split="test"), controls=0)
-    assert score.sufficient and circuit.mechanisms
 
 
 # Heads that work in one row

@@ -13,7 +13,7 @@ from retrieval_interp.circuits.draw.layout import head_kind, role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Mean, OneHot, Shared
 from retrieval_interp.circuits.scores.enabling import Enabled
-from retrieval_interp.tasks import EquationsTask, RetrievalTask
+from retrieval_interp.tasks import RetrievalTask
 
 ENABLING = HeadPath(Head(0, 0), RolePath(2, 1))
 CIRCUIT = Circuit(
@@ -82,18 +82,6 @@ def test_an_arrow_is_as_wide_as_its_path_is_worth_of_what_was_learned():
     assert widths == pytest.approx([1.5, 1.5, 3.75, 6.0], abs=0.06)
 
 
-@pytest.mark.parametrize(
-    ("task", "name"), [(EquationsTask(), "cross entropy"), (None, "loss"), (RetrievalTask(), "MSE")]
-)
-def test_a_loss_says_what_it_is(task, name):
-    circuit = Circuit({FIRST.head: OneHot((RolePath(2, 1),))}, len(task.role_names) if task else 3)
-    losses = dict.fromkeys(circuit.paths(), 0.25)
-    removed = draw_circuit(circuit, losses=losses, task=task)
-    assert f"{name} 0.250 when removed from the circuit</title>" in removed
-    cut = draw_circuit(circuit, losses=losses, task=task, when="cut in the model")
-    assert f"{name} 0.250 when cut in the model</title>" in cut
-
-
 def test_idle_layers_of_a_deep_model_share_a_row():
     replaced = {Head(layer, head): UNIFORM for layer in range(15, 18) for head in (0, 1)}
     circuit = Circuit(replaced | {Head(20, 1): OneHot((RolePath(0, 2),))}, 5)
@@ -126,20 +114,6 @@ def test_no_two_texts_overlap_however_many_heads_share_a_path(beside):
     assert len({line.get("d") for line in arrows(svg).values()}) == len(arrows(svg))
 
 
-def test_every_colour_of_a_layer_with_several_heads_has_its_head_beside_it():
-    heads = [Head(0, 0), Head(0, 8), Head(0, 9)]  # 0 and 8 would share one of eight colours
-    circuit = Circuit({h: OneHot((RolePath(d, 1),)) for d, h in zip((2, 3, 4), heads)}, 5)
-    svg = draw_circuit(circuit)
-    children = list(ET.fromstring(svg))
-    legend = {
-        text.text.split()[0]: swatch.get("stroke")
-        for swatch, text in itertools.pairwise(children)
-        if swatch.tag == f"{SVG}line" and swatch.get("stroke").startswith("#")
-    }
-    own = {name.split()[0]: line.get("stroke") for name, line in arrows(svg).items()}
-    assert legend == own and len(set(legend.values())) == 3
-
-
 def induction(task):
     """An induction head, found as the search finds it: what enables it is replaced by uniform."""
     key, answer = HeadPath(Head(0, 1), RolePath(2, 1)), HeadPath(Head(1, 0), RolePath(0, 2))
@@ -170,19 +144,6 @@ def test_heads_are_called_by_what_their_paths_do_on_every_chain():
     assert kind((0, 2)) == "induction head"
     assert kind((0, 2), (2, 1)) == kind((0, 0)) == kind((1, 1)) == ""
     assert kind((0, 2), batch=RetrievalTask(steps=1).sample(8)) == ""
-
-
-def test_a_role_is_never_named_twice_and_by_its_label_if_it_has_one():
-    class Labelled(ri.RepeatedTokensTask):  # as a user's own task is: labels, and no symbols
-        role_names = role_symbols = ("s0", "s1", "s2")
-        role_labels = ("query", "same word before", "what followed it")
-
-    circuit, _ = induction(Labelled())
-    found = texts(draw_circuit(circuit, task=Labelled()))
-    for name in ("s0", "s1", "s2", "query", "same word", "before"):
-        assert found.count(name) == 1, name
-    plain = Circuit(circuit.mechanisms, 3, task={"name": "other"})
-    assert texts(draw_circuit(plain)).count("s1") == 1
 
 
 def test_long_names_of_roles_do_not_overlap_below_a_drawing():

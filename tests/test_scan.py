@@ -127,16 +127,6 @@ def test_a_trained_model_needs_heads_and_an_untrained_one_knows_nothing():
     assert "The model knows nothing here" in scan_verdict(nothing)
 
 
-def test_a_bridge_gets_the_table_of_the_same_weights_hooked(hooked):
-    task = Lookup()
-    ours, theirs = (scan(model, task, examples=16) for model in (hooked, bridge_of(hooked)))
-    for mine, other in zip(ours.heads, theirs.heads):
-        assert (mine.head, str(mine.rule)) == (other.head, str(other.rule))
-        assert [mine.share, mine.mean_share, mine.loss] == pytest.approx(
-            [other.share, other.mean_share, other.loss], abs=1e-4
-        )
-
-
 def test_an_induction_head_is_found_by_its_rule_where_roles_overlap():
     repeated = ri.load_checkpoint("repeated")
     found = scan(repeated.model, repeated.task, examples=32)
@@ -249,9 +239,8 @@ def test_a_click_on_a_head_shows_its_patterns(tmp_path):
 
 def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, monkeypatch):
     whole = scan(hooked, text)
-    monkeypatch.setattr(
-        "retrieval_interp.circuits.runs.runs.LOGITS", 13 * 7
-    )  # one sequence at a time
+    one_sequence = 13 * 7
+    monkeypatch.setattr("retrieval_interp.circuits.runs.runs.LOGITS", one_sequence)
     parts = scan(hooked, text)
     assert [row.loss for row in parts.heads] == pytest.approx([row.loss for row in whole.heads])
     assert parts.joint_loss == pytest.approx(whole.joint_loss)
