@@ -49,14 +49,6 @@ def test_json_has_the_documented_keys_and_a_line_a_head():
     assert sum('"mechanism"' in line for line in CIRCUIT.to_json().splitlines()) == 3
 
 
-def test_a_path_is_left_out_of_its_own_head_only():
-    path = HeadPath(Head(2, 1), RolePath(0, 2))
-    assert path in set(CIRCUIT.paths())
-    smaller = CIRCUIT.without(path)
-    assert list(smaller.paths()) == [HeadPath(Head(2, 1), RolePath(4, 3))]
-    assert smaller[0, 0] == UNIFORM
-
-
 @pytest.mark.parametrize("text", ["L1H0", "1.0", "L-1.H0", "L1.H0x", "", "H0.L1"])
 def test_other_texts_are_no_head(text):
     with pytest.raises(InputError, match="expected a head such as L1.H0, found"):

@@ -146,15 +146,6 @@ def test_heads_are_called_by_what_their_paths_do_on_every_chain():
     assert kind((0, 2), batch=RetrievalTask(steps=1).sample(8)) == ""
 
 
-def test_long_names_of_roles_do_not_overlap_below_a_drawing():
-    names = ("earlier_occurrence", "answer_of_that_one", "q")
-    svg = draw_circuit(Circuit({}, 3, task={"name": "own"}, role_names=names), 1)
-    boxes = sorted(box for text, box in texts_and_boxes(svg) if text in names)
-    assert len(boxes) == 3
-    assert all(left[2] < right[0] for left, right in itertools.pairwise(boxes))
-    assert boxes[-1][2] <= float(ET.fromstring(svg).get("width"))
-
-
 # As text
 
 
