@@ -158,6 +158,7 @@ class Search:
         self.space = Space(self.judge.empty, attention, heads, rules, options.shared)
         self.steps, self.best, self._ranked = Steps(self.judge, self.space), self.judge.empty, 0
         self._found: Circuit | None = None
+        self._last = SearchState("", 0, self.best)
         self.needed: list[tuple[HeadPath, ...]] = []  # sets of paths, any one of which is needed
         self.missing = [_CANCELLED]
 
@@ -233,11 +234,10 @@ class Search:
         if held := self.judge.holding[self._ranked :]:
             self._ranked += len(held)
             self.best = min([self.best, *held], key=self.steps.rank)
-        state = SearchState(doing, self.judge.scored, self.best)
-        if not self.best.mechanisms:
-            return state
-        loss = float(self.judge.losses(self.best).mean())
-        return replace(state, cost=self.space.cost(self.best), loss=loss)
+            if self.best.mechanisms:
+                loss = float(self.judge.losses(self.best).mean())
+                self._last = SearchState("", 0, self.best, self.space.cost(self.best), loss)
+        return replace(self._last, doing=doing, scored=self.judge.scored)
 
 
 def needed_paths(
