@@ -282,9 +282,13 @@ def minimal_sets(
     """
     found: list[tuple[Item, ...]] = []
     rest = list(items)
-    while rest and ((one := breaks(rest[:1])) or breaks(rest)):
-        sizes = range(1, 1 if one else len(rest))
-        chosen = rest[: 1 + bisect_left(sizes, True, key=lambda size: breaks(rest[:size]))]
+    while rest and (breaks(rest[:1]) or breaks(rest)):
+        size = 1
+        while size < len(rest) and not breaks(rest[:size]):
+            size *= 2
+        sizes = range(size // 2 + 1, min(size, len(rest)))
+        least = size // 2 + 1 + bisect_left(sizes, True, key=lambda size: breaks(rest[:size]))
+        chosen = rest[:least]
         before: list[Item] = []
         while before != chosen:
             before = chosen
