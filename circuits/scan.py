@@ -129,8 +129,7 @@ def scan(
         examples: number of examples drawn from a task, for each half.
         seed: of these examples.
         tolerance: the loss that the joint circuit stays below.
-        by: what takes a head's place: its rule (or, in the joint circuit, its mean pattern where
-            the rule will not do), or always its mean pattern.
+        by: what takes a head's place: its rule (jointly its mean, where that fails), or its mean.
         time: seconds after which the joint circuit so far is taken; half of them for single heads.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """

@@ -108,8 +108,7 @@ def discover(
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
         task: draws the examples, from its `discovery` split, and gives the loss.
-        tolerance: the loss that the circuit has to stay below; by default as `options` has it.
-        examples: number of examples that decide; likewise.
+        tolerance, examples: in place of those of `options`.
         options: how to search.
         progress: wraps the search, as `(search, text)`, and passes its `SearchState`s on. If it
             ends before the search does, the best circuit so far is taken, as after Ctrl-C.

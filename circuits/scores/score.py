@@ -1,7 +1,7 @@
 """Scoring a circuit (paper, appendix E, steps 3, 5 and 6, and beyond), in three parts.
 
-1. The intact model: its loss, with each head replaced, and with each path cut. What it needs is
-   decided by two standard errors. For every path, the later paths that it enables.
+1. The intact model: its loss, with each head replaced, and with each path cut, also those that
+   only enable. What it needs is decided by two standard errors.
 2. The circuit: the *combined* loss with all heads replaced, and with each path removed from it.
 3. A control: random circuits of the same size and mechanisms.
 """
@@ -168,8 +168,6 @@ def score_circuit(
         kept                (uninformed - combined) / (uninformed - baseline)
         sufficient          combined < tolerance, and < uninformed
         minimal             sufficient, but no C without p would be, for any path p
-
-    A path that the circuit lists as enabling is only cut, since the circuit does without it.
 
     Args:
         model: a hooked model that reads the batch.
