@@ -54,7 +54,7 @@ class SearchOptions:
     tolerance: float | None = None
     examples: int = 512
     seed: int = 0
-    restarts: int = 4
+    restarts: int = 3
     shared: bool = True
     time: float | None = None
     heads: Sequence[Head] | None = None
