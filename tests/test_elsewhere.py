@@ -159,9 +159,6 @@ def test_of_several_heads_any_one_suffices_only_if_that_is_clear():
         score = score_circuit(unlike, task, circuit, batch, tolerance, controls=0)
         (row,) = score.redundant
         assert row.suffice == suffices and row.needed and row.one_suffices == all(suffices)
-        assert row.shares[0] > 0.99 and row.shares[1] == pytest.approx(row.shares[2])
-        whole, left = row.live_loss - score.baseline_loss, row.live_loss - weak
-        assert row.shares[1] == pytest.approx(left / whole)
     assert "not any one suffices (one left: L0.H0 0.0" in score_table(score, task)
     needed = needed_paths(unlike, task, weak * 0.5, examples=64)
     assert all(len(paths) < 3 for paths in needed)
@@ -216,17 +213,6 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so_everywhere():
 
 
 # Scans
-
-
-def test_the_control_of_a_scan_is_another_circuit():
-    """Two heads that attend alike are both uniform: no other circuit has the same mechanisms."""
-    model = built(7, [(scores(7), copies(30.0)), (scores(7), copies(30.0))])
-
-    found = scan(model, Most(), examples=64)
-    assert len(found.circuit.mechanisms) == 2 and math.isnan(found.random_loss)
-    idle = [(scores(7), copies(1.0))] * 3
-    one = scan(built(7, [finds_the_star(12.0, 20.0), *idle]), Star(), examples=64)
-    assert one.random_loss >= one.joint_loss
 
 
 # Losses and tasks
