@@ -27,7 +27,7 @@ from retrieval_interp.circuits import (
     score_circuit,
     why,
 )
-from retrieval_interp.circuits.circuit import circuit_diff, circuit_text, parse_head_path, suppose
+from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal

@@ -25,8 +25,7 @@ from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_text, scan_to_dict, scan_verdict, scan_view
 from tests.browser import needs_chromium, page_in_chromium
-from tests.test_model import bridge_of
-from tests.test_own_model import Lookup, hooked_model
+from tests.test_own_model import hooked_model
 from tests.test_text_task import byte_pairs
 
 SEQUENCES = [[1, 2, 3, 1, 2, 4, 5], [6, 7, 6, 7, 8], [3, 3, 3, 9], [2, 9, 4, 2, 9]]
