@@ -17,15 +17,14 @@ from retrieval_interp.circuits.counterfactual.mechanism import (
     with_counterfactual as with_counterfactual,
 )
 from retrieval_interp.circuits.counterfactual.why import why as why
-from retrieval_interp.circuits.discovery.options import SearchOptions as SearchOptions
-from retrieval_interp.circuits.discovery.redundancy import needed_paths as needed_paths
 from retrieval_interp.circuits.discovery.search import Search as Search
+from retrieval_interp.circuits.discovery.search import SearchOptions as SearchOptions
 from retrieval_interp.circuits.discovery.search import discover as discover
+from retrieval_interp.circuits.discovery.search import needed_paths as needed_paths
 from retrieval_interp.circuits.hooks import ablated as ablated
 from retrieval_interp.circuits.mechanisms import Mechanism as Mechanism
 from retrieval_interp.circuits.runs.means import mean_attention as mean_attention
 from retrieval_interp.circuits.scores.ablations import ablations as ablations
-from retrieval_interp.circuits.scores.ablations import estimated_ablations as estimated_ablations
 from retrieval_interp.circuits.scores.enabling import enabled_by as enabled_by
 from retrieval_interp.circuits.scores.score import CircuitScore as CircuitScore
 from retrieval_interp.circuits.scores.score import score_circuit as score_circuit

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Literal
 
 from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism, along
@@ -29,11 +30,9 @@ class Circuit:
         task: the task it belongs to, as `task.to_dict()` gives it.
         enabling: paths that the circuit can do without, since its attention is fixed, but that the
             intact model needs to find where to attend (`circuits.scores.enabling`).
-        redundant: sets of two or more paths, the same role path in several heads, of which the
-            intact model needs any one (`circuits.discovery.redundancy`).
+        redundant: sets of paths, the same in several heads, of which the intact model needs one.
         role_names: what the task calls its roles, for text and files; s0, s1, ... if empty.
-        unfinished: why the search that found it ended early and what is missing; empty if it was
-            complete. Circuits that differ in this alone are equal.
+        unfinished: why the search that found it ended early and what is missing, if it did.
     """
 
     mechanisms: Mapping[Head, Mechanism]
@@ -79,6 +78,10 @@ class Circuit:
         """The one-hot and shared paths, those that enable, and those of which one suffices."""
         return itertools.chain(self.paths(), self.enabling, *self.redundant)
 
+    def heads(self) -> list[Head]:
+        """Every head that it names."""
+        return [*self.mechanisms, *(path.head for path in self.every_path())]
+
     def replace(self, head: tuple[int, int], mechanism: Mechanism) -> "Circuit":
         """A copy with another mechanism for one head."""
         mechanisms = {**self.mechanisms, Head(*head): mechanism}
@@ -97,7 +100,7 @@ class Circuit:
 
     def check_fits(self, n_layers: int, n_heads: int) -> None:
         """Check that the model has every head that the circuit names."""
-        for head in [*self.mechanisms, *(path.head for path in self.every_path())]:
+        for head in self.heads():
             if not (0 <= head.layer < n_layers and 0 <= head.head < n_heads):
                 raise InputError(
                     f"circuit: expected heads from L0.H0 to L{n_layers - 1}.H{n_heads - 1}, which "
@@ -139,17 +142,12 @@ class Circuit:
 
     @classmethod
     def from_dict(cls, data: Any, roles: Roles | None = None) -> "Circuit":
-        """Read a circuit for a task with these roles: their number, or `task.role_names`.
-
-        Paths are read with the names that the file gives its roles, or else with the task's.
-        Without a task there are as many roles as the file names.
-        """
+        """Read a circuit for a task with these roles, or else with as many as the file names."""
         file: _File = from_data(_File, data, "circuit")
         check_role_names(file.role_names, "circuit")
-        if roles is None:
-            roles = file.role_names or _roles_named(file)
+        names, roles = file.role_names, roles or file.role_names or _roles_named(file)
+        own = () if isinstance(roles, int) else tuple(roles)
         n_roles = roles if isinstance(roles, int) else len(roles)
-        own, names = () if isinstance(roles, int) else tuple(roles), file.role_names
         moved = [name for at, name in enumerate(names) if name in own and own.index(name) != at]
         if moved or len(names) not in (0, n_roles):
             raise InputError(
@@ -157,24 +155,16 @@ class Circuit:
                 f"{', '.join(names)}"
             )
         written: Roles = names or roles
-        circuit = cls(
-            _read_heads(file, written),
-            n_roles,
-            file.task,
-            _read_paths(file.enabling, written, "enabling"),
-            tuple(_read_paths(paths, written, "redundant") for paths in file.redundant),
-            own or names,
-            file.unfinished,
+        enabling, *redundant = (
+            tuple(HeadPath.parse(text, written) for text in texts)
+            for texts in (file.enabling, *file.redundant)
         )
-        _check_sets(circuit)
-        return circuit
+        heads = _read_heads(file, written)
+        sets, names = tuple(redundant), own or names
+        return cls(heads, n_roles, file.task, enabling, sets, names, file.unfinished)
 
     def to_json(self, record: Mapping[str, Any] | None = None) -> str:
-        """The circuit as JSON with one line per head, so that a text diff compares circuits.
-
-        Args:
-            record: how it was found (command, versions, date); ignored when reading.
-        """
+        """The circuit as JSON with one line per head; `record` says how it was found."""
         data = {**self.to_dict(), **({"record": dict(record)} if record else {})}
         rows = ",\n".join("    " + json.dumps(row) for row in data["heads"])
         lines = [
@@ -235,25 +225,6 @@ def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
     return mechanisms
 
 
-def _read_paths(texts: Sequence[str], roles: Roles, key: str) -> tuple[HeadPath, ...]:
-    try:
-        return tuple(HeadPath.parse(text, roles) for text in texts)
-    except InputError as error:
-        raise InputError(f"circuit: {key}: {error}") from None
-
-
-def _check_sets(circuit: Circuit) -> None:
-    paths = [*circuit.paths(), *circuit.enabling]
-    if twice := [path for path in circuit.enabling if paths.count(path) > 1]:
-        raise InputError(f"circuit: enabling: expected every path once, found {twice[0]} twice")
-    for same in circuit.redundant:
-        if len(set(same)) < max(2, len(same)) or len({path.path for path in same}) > 1:
-            raise InputError(
-                "circuit: redundant: expected the same path of two or more heads, found "
-                f"{', '.join(map(str, same)) or 'none'}"
-            )
-
-
 def _roles_named(file: _File) -> int:
     """As many roles as the paths of a file name."""
     texts = json.dumps([file.heads, file.enabling, file.redundant])
@@ -261,15 +232,13 @@ def _roles_named(file: _File) -> int:
 
 
 def suppose(circuit: Circuit, line: str) -> Circuit:
-    """Add one line, in one of the forms above, to a circuit."""
+    """Add one line to a circuit: a mechanism for a head, or paths to those that it has."""
     words = line.split()
     written = {kind: cls for kind, cls in MECHANISMS.items() if not cls.is_measured}
-    aliases = {word: long for cls in written.values() for word, long in cls.aliases.items()}
-    words[1:2] = [part for word in words[1:2] for part in aliases.get(word, word).split()]
     if len(words) < 2 or not (words[1] in written or "<-" in words[1]):
         raise InputError(
             "expected a line such as L1.H0 s0<-s2, L0.H0 one-hot s2<-s1 s4<-s3 or L1.H0 uniform "
-            f"(mechanisms: {', '.join((*written, *aliases))}), found {line!r:.80}"
+            f"(mechanisms: {', '.join(written)}), found {line!r:.80}"
         )
     head = Head.parse(words[0])
     if words[1] in written:
@@ -280,11 +249,7 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
 
 
 def parse_circuit(lines: str | Iterable[str], task: Task) -> Circuit:
-    """Read a circuit from lines, one per head.
-
-    Args:
-        lines: in the forms above, as one text or one by one; heads not named are left as they are.
-        task: the task that the circuit belongs to.
+    """Read a circuit of a task from one text or several lines; other heads are left as they are.
 
     Examples:
         >>> import retrieval_interp as ri
@@ -294,38 +259,14 @@ def parse_circuit(lines: str | Iterable[str], task: Task) -> Circuit:
         L1.H0 uniform
         L2.H0 shared s0<-s1 s0<-s2
     """
-    circuit = Circuit.empty(task)
-    named: set[Head] = set()
     if isinstance(lines, str):
         lines = filter(str.strip, lines.splitlines())
-    for line in lines:
-        circuit = suppose(circuit, line)
-        head = Head.parse(line.split()[0])
-        if head in named:
-            raise InputError(f"expected every head once, found {head} twice")
-        named.add(head)
-    return circuit
+    return reduce(suppose, lines, Circuit.empty(task))
 
 
 def parse_head_path(text: str, n_roles: int | Task) -> HeadPath:
-    """Read `L1.H0 s0<-s2`.
-
-    Args:
-        text: a head and a path.
-        n_roles: how many roles there are, or the task, whose names for them are then read, too.
-    """
+    """Read `L1.H0 s0<-s2`, with so many roles, or those of a task by its names as well."""
     return HeadPath.parse(text, n_roles if isinstance(n_roles, int) else n_roles.role_names)
-
-
-def circuit_text(circuit: Circuit, n_layers: int) -> str:
-    """The circuit with one line per layer, the last layer on top; `~` marks enabling paths."""
-    lines, names = [], circuit.role_names
-    for layer in reversed(range(n_layers)):
-        parts = [(head, mechanism.text(names)) for head, mechanism in circuit.mechanisms.items()]
-        parts += [(path.head, f"~{path.path.text(names)}") for path in circuit.enabling]
-        heads = [f"H{head.head} {text}" for head, text in parts if head.layer == layer]
-        lines.append(f"L{layer:<3} {'; '.join(heads) or 'original'}")
-    return "\n".join(lines)
 
 
 def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
@@ -333,8 +274,6 @@ def circuit_diff(old: Circuit, new: Circuit) -> list[str]:
     heads = sorted(old.mechanisms.keys() | new.mechanisms.keys())
     names = new.role_names or old.role_names
     lines = []
-    if len({old.role_names, new.role_names, ()}) == 3:
-        lines.append(f"role_names: {', '.join(old.role_names)} -> {', '.join(new.role_names)}")
     for head in heads:
         before, after = old[head].text(names), new[head].text(names)
         if old[head] != new[head]:

@@ -5,25 +5,16 @@ here; text, files, costs and pictures find it by its `kind`.
 """
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from retrieval_interp.circuits.attention import (
-    allowed_positions,
-    check_paths,
-    cut_paths,
-    first_real,
-    path_sources,
-    rows_of,
-    shifted,
-)
+from retrieval_interp.circuits import attention
 from retrieval_interp.circuits.paths import RolePath
 from retrieval_interp.tasks import Batch, InputError
 from retrieval_interp.tasks.roles import Roles
@@ -37,27 +28,19 @@ _DIGITS = 5  # of a mean pattern's weights that are kept
 
 @dataclass(frozen=True)
 class Where:
-    """The positions for which a pattern is built.
+    """The positions for which a pattern is built."""
 
-    Attributes:
-        roles: position of every role of every chain; -1 where it is absent.
-        n_positions: sequence length.
-        causal: whether positions attend only to themselves and earlier ones.
-        tokens: what stands at each position; None where inputs are vectors.
-        real: False at padding, which no rule and no uniform row attends to; None without padding.
-    """
-
-    roles: Int[Tensor, "batch chain role"]
-    n_positions: int
-    causal: bool = True
-    tokens: Int[Tensor, "batch pos"] | None = None
-    real: Bool[Tensor, "batch pos"] | None = None
+    roles: Int[Tensor, "batch chain role"]  # position of every role of every chain; -1 if absent
+    n_positions: int  # sequence length
+    causal: bool = True  # whether positions attend only to themselves and earlier ones
+    tokens: Int[Tensor, "batch pos"] | None = None  # None where inputs are vectors
+    real: Bool[Tensor, "batch pos"] | None = None  # False at padding, to which no rule attends
     _checked: set[RolePath] = field(default_factory=set, compare=False, repr=False)
 
     def check(self, paths: Iterable[RolePath], where: str = "", names: Sequence[str] = ()) -> None:
         """Check that paths fit these positions, each once; errors start with `where`."""
         new = [path for path in paths if path not in self._checked]
-        check_paths(new, self.roles, self.causal, where, names)
+        attention.check_paths(new, self.roles, self.causal, where, names)
         self._checked.update(new)
 
     @classmethod
@@ -67,26 +50,16 @@ class Where:
 
 
 class Mechanism:
-    """What one head is supposed to do. Each kind is a frozen dataclass below.
+    """What one head is supposed to do. Each kind is a frozen dataclass below."""
 
-    Attributes:
-        kind: the word for it in text and files.
-        parameters: what files say of it besides its paths, and of which type.
-        aliases: other words for it in text, and what they stand for.
-        keeps_own: whether the pattern is made of the head's own attention (`changed`).
-        follows_paths: whether it attends along its paths and nowhere else, in equal parts.
-        is_measured: whether it is measured on a model, so that nobody writes it as text.
-        paths: the paths that it names, sorted.
-    """
-
-    kind: ClassVar[str]
-    parameters: ClassVar[Mapping[str, Any]] = {}
-    aliases: ClassVar[Mapping[str, str]] = {}
-    keeps_own: ClassVar[bool] = False
-    follows_paths: ClassVar[bool] = False
-    is_measured: ClassVar[bool] = False
-    color: ClassVar[str] = "#9aa0a6"
-    paths: tuple[RolePath, ...] = ()
+    kind: ClassVar[str]  # the word for it in text and files
+    parameters: ClassVar[Mapping[str, Any]] = {}  # what files say besides paths, and of which type
+    keeps_own: ClassVar[bool] = False  # its pattern is made of the head's own attention (`changed`)
+    follows_paths: ClassVar[bool] = False  # it attends along its paths alone, in equal parts
+    is_measured: ClassVar[bool] = False  # on a model, so that nobody writes it as text
+    costs: ClassVar[tuple[int, int]] = (0, 10)  # in itself, and for each role of the task
+    color: ClassVar[str] = "#9aa0a6"  # in scans
+    paths: tuple[RolePath, ...] = ()  # sorted
 
     def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):
@@ -113,20 +86,15 @@ class Mechanism:
 
         `other` is its attention on a counterfactual prompt, if the batch has one.
         """
-        return cut_paths(own, self.paths, roles)
+        return attention.cut_paths(own, self.paths, roles)
 
     def cost(self, n_roles: int) -> int:
         """How far it is from simple, in a task with so many roles; see `discover`."""
-        return 10 * n_roles
-
-    @property
-    def label(self) -> str:
-        """Its name without paths."""
-        return self.kind
+        return self.costs[0] + self.costs[1] * n_roles
 
     def text(self, names: Sequence[str] = ()) -> str:
         """The mechanism with a task's names for its roles."""
-        return " ".join([self.label, *(path.text(names) for path in self.paths)])
+        return " ".join([self.kind, *(path.text(names) for path in self.paths)])
 
     def __str__(self) -> str:
         return self.text()
@@ -138,19 +106,16 @@ class Mechanism:
     def to_dict(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """What a circuit file says of it; `from_dict` reads it."""
         paths = [list(path.ends(names)) for path in self.paths]
-        values = {name: getattr(self, name) for name in self.parameters}
-        values = {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+        values = {name: list(getattr(self, name)) for name in self.parameters}
         return {"mechanism": self.kind, "paths": paths, **values}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], roles: Roles) -> "Mechanism":
         types = {"paths": tuple[tuple[str, str], ...], **cls.parameters}
-        for key in data:
-            if key not in types:
-                raise InputError(f"expected the keys {', '.join(types)}, found {key!r:.60}")
-        for key in cls.parameters:
-            if key not in data:
-                raise InputError(f"expected the key {key!r} for a {cls.kind} head")
+        if unknown := data.keys() - types.keys():
+            raise InputError(f"expected the keys {', '.join(types)}, found {min(unknown)!r:.60}")
+        if missing := cls.parameters.keys() - data.keys():
+            raise InputError(f"expected the key {min(missing)!r} for a {cls.kind} head")
         values = {key: from_data(types[key], value, key) for key, value in data.items()}
         paths = [RolePath.join(dest, src, roles) for dest, src in values.pop("paths", ())]
         return cls._made(paths, **values)
@@ -213,14 +178,14 @@ class Uniform(Mechanism):
     """Equal weight on every position that the mask allows."""
 
     kind = "uniform"
+    costs = (0, 0)
 
     def pattern(self, where: Where) -> Pattern:
         device = where.roles.device
-        allowed = allowed_positions(where.n_positions, where.causal, device, where.real).float()
+        allowed = attention.allowed_positions(
+            where.n_positions, where.causal, device, where.real
+        ).float()
         return allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
-
-    def cost(self, n_roles: int) -> int:
-        return 0
 
 
 @dataclass(frozen=True)
@@ -228,6 +193,7 @@ class Identity(Mechanism):
     """Every position attends to itself."""
 
     kind = "identity"
+    costs = (0, 0)
     color = "#72b7b2"
 
     def pattern(self, where: Where) -> Pattern:
@@ -235,9 +201,6 @@ class Identity(Mechanism):
 
     def shares(self, dest: int) -> tuple[tuple[int, float], ...]:
         return ((dest, 1.0),)
-
-    def cost(self, n_roles: int) -> int:
-        return 0
 
 
 class _ByRole(WithPaths):
@@ -257,10 +220,10 @@ class _ByRole(WithPaths):
         pattern = torch.zeros(len(roles), size, size, device=roles.device)
         parts = torch.zeros(len(roles), size, device=roles.device)
         for dest in {path.dest for path in self.paths}:
-            at, found = rows_of(dest, roles), []
+            at, found = attention.rows_of(dest, roles), []
             for place, path in enumerate(self.paths):
                 if path.dest == dest:
-                    sources = path_sources(path, roles, size).float()
+                    sources = attention.path_sources(path, roles, size).float()
                     count = sources.sum(-1, keepdim=True)
                     share = sources / count.clamp(min=1)
                     share = self.weights[place] * share if self.weights else share
@@ -272,11 +235,25 @@ class _ByRole(WithPaths):
 
 
 @dataclass(frozen=True)
-class OneHot(_ByRole):
+class Shared(_ByRole):
+    """A role's attention on its sources, in equal parts."""
+
+    kind = "shared"
+    follows_paths = True
+
+    def without(self, path: RolePath) -> Mechanism:
+        return along(other for other in self.paths if other != path)
+
+    def cost(self, n_roles: int) -> int:
+        """1 for a role's first source and 2 for each other; 1 for none, as no softmax does that."""
+        return max(1, 2 * len(self.paths) - len({path.dest for path in self.paths}))
+
+
+@dataclass(frozen=True)
+class OneHot(Shared):
     """All of a role's attention on one source each."""
 
     kind = "one-hot"
-    follows_paths = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -287,23 +264,6 @@ class OneHot(_ByRole):
                     "use shared"
                 )
 
-    def cost(self, n_roles: int) -> int:
-        return max(1, len(self.paths))  # no softmax attends nowhere
-
-
-@dataclass(frozen=True)
-class Shared(_ByRole):
-    """A role's attention on several sources, in equal parts."""
-
-    kind = "shared"
-    follows_paths = True
-
-    def without(self, path: RolePath) -> Mechanism:
-        return along(other for other in self.paths if other != path)
-
-    def cost(self, n_roles: int) -> int:
-        return max(1, 2 * len(self.paths) - len({path.dest for path in self.paths}))
-
 
 @dataclass(frozen=True)
 class RoleMean(_ByRole):
@@ -312,6 +272,7 @@ class RoleMean(_ByRole):
     kind = "role-mean"
     parameters: ClassVar[Mapping[str, Any]] = {"weights": tuple[float, ...]}
     is_measured = True
+    costs = (0, 3)
     weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -331,9 +292,6 @@ class RoleMean(_ByRole):
     def shares(self, dest: int) -> tuple[tuple[int, float], ...]:
         return tuple((p.src, w) for p, w in zip(self.paths, self.weights) if p.dest == dest)
 
-    def cost(self, n_roles: int) -> int:
-        return 3 * n_roles
-
     def text(self, names: Sequence[str] = ()) -> str:
         return f"role-mean of {len(self.paths)} paths"
 
@@ -341,111 +299,59 @@ class RoleMean(_ByRole):
 class _Rule(Mechanism):
     """Attention by position or token.
 
-    A position without a target, such as one whose token is new, attends to the first position; the
-    last ones, where `offset -k` has no target, to the last. One that `looks_ahead` attends to later
-    positions, which a causal model cannot do.
+    A position without a target, such as one whose token is new, attends to the first position.
     """
 
-    @property
-    def looks_ahead(self) -> bool:
-        return False
+    costs = (1, 0)
 
     def pattern(self, where: Where) -> Pattern:
-        if where.causal and self.looks_ahead:
-            raise InputError(
-                f"{self}: expected a rule that looks back, as the model is causal, found attention "
-                "to later positions"
-            )
         real, tokens = where.real, where.tokens
         if real is None:
             return self._rows(where)
-        starts = first_real(real)  # positions count from the first real one
-        tokens = None if tokens is None else shifted(tokens, -starts, (1,))
+        starts = attention.first_real(real)  # positions count from the first real one
+        tokens = None if tokens is None else attention.shifted(tokens, -starts, (1,))
         pattern = self._rows(replace(where, tokens=tokens, real=None))
-        pattern = shifted(pattern.expand(len(real), -1, -1), starts, (1, 2))
+        pattern = attention.shifted(pattern.expand(len(real), -1, -1), starts, (1, 2))
         return pattern * (real[:, :, None] & real[:, None, :])
 
     def _rows(self, where: Where) -> Pattern:
         raise NotImplementedError
 
-    def cost(self, n_roles: int) -> int:
-        return 1
-
-
-class _Shift(_Rule):
-    """The position some places back, or ahead."""
-
-    def back(self, n_positions: int) -> int:
-        return n_positions
-
-    def _rows(self, where: Where) -> Pattern:
-        position = torch.arange(where.n_positions, device=where.roles.device)
-        sources = (position - self.back(where.n_positions)).clamp(0, where.n_positions - 1)
-        return torch.nn.functional.one_hot(sources, where.n_positions).float()[None]
-
 
 @dataclass(frozen=True)
-class Offset(_Shift):
-    """The position `offset` places back, or ahead if it is below 0."""
-
-    kind = "offset"
-    parameters: ClassVar[Mapping[str, Any]] = {"offset": int}
-    aliases: ClassVar[Mapping[str, str]] = {"previous": "offset 1", "next": "offset -1"}
-    color = "#54a24b"
-    offset: int
-
-    def __post_init__(self) -> None:
-        if not self.offset or abs(self.offset) >= 2**31:
-            raise InputError(
-                f"expected an offset of 1 to 2^31 - 1, back or ahead, found {self.offset}"
-            )
-
-    @property
-    def looks_ahead(self) -> bool:
-        return self.offset < 0
-
-    def back(self, n_positions: int) -> int:
-        return self.offset
-
-    @property
-    def label(self) -> str:
-        return {1: "previous", -1: "next"}.get(self.offset, f"offset {self.offset}")
-
-    @classmethod
-    def from_words(cls, words: Sequence[str], roles: Roles) -> Mechanism:
-        if len(words) != 1 or not re.fullmatch("-?[1-9][0-9]{0,5}", words[0]):
-            raise InputError(
-                "expected `previous` or `next` on its own, or an offset such as `offset 2`, found "
-                f"{' '.join(words)!r:.60}"
-            )
-        return cls(int(words[0]))
-
-
-@dataclass(frozen=True)
-class First(_Shift):
+class First(_Rule):
     """The first position, where heads of language models rest (an attention sink)."""
 
     kind = "first"
     color = "#4c78a8"
 
+    def _rows(self, where: Where) -> Pattern:
+        return _at(torch.zeros(where.n_positions), where)
+
 
 @dataclass(frozen=True)
-class Last(_Shift):
-    """The last position, in a model that looks both ways."""
+class Previous(_Rule):
+    """The position before."""
 
-    kind = "last"
-    color = "#9ecae9"
-    looks_ahead = True
+    kind = "previous"
+    color = "#54a24b"
 
-    def back(self, n_positions: int) -> int:
-        return -n_positions
+    def _rows(self, where: Where) -> Pattern:
+        return _at(torch.arange(where.n_positions) - 1, where)
+
+
+def _at(sources: Tensor, where: Where) -> Pattern:
+    """All attention of each position at one source."""
+    places = sources.long().clamp(min=0).to(where.roles.device)
+    return torch.nn.functional.one_hot(places, where.n_positions).float()[None]
 
 
 @dataclass(frozen=True)
 class Same(_Rule):
-    """The earlier positions with the same token, in equal parts, also in a model without a mask."""
+    """The earlier positions with the same token, in equal parts."""
 
     kind = "same"
+    costs = (2, 0)
     color = "#f58518"
     after: ClassVar[bool] = False
 
@@ -462,9 +368,6 @@ class Same(_Rule):
         targets[:, :, 0] |= ~targets.any(-1)
         return targets / targets.sum(-1, keepdim=True)
 
-    def cost(self, n_roles: int) -> int:
-        return 2
-
 
 @dataclass(frozen=True)
 class AfterSame(Same):
@@ -475,13 +378,12 @@ class AfterSame(Same):
     after: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Mean(_Rule):
     """Mean attention by position, measured; what of a head's attention does not depend on content.
 
-    Shorter sequences than those that were measured use its first rows. In longer ones, later
-    positions use the mean by offset of the second half of its rows, and of their attention to the
-    first position, the sink; this needs a pattern that looks back only.
+    Shorter sequences use its first rows. In longer ones, later positions use the mean by offset of
+    the second half of its rows, and of their attention to the first position, the sink.
 
     Attributes:
         weights: mean attention [dest src], rounded as in files.
@@ -490,7 +392,9 @@ class Mean(_Rule):
     kind = "mean"
     parameters: ClassVar[Mapping[str, Any]] = {"mean": tuple[tuple[float, ...], ...]}
     is_measured = True
-    weights: Float[Tensor, "dest src"]
+    costs = (0, 5)
+    weights: Float[Tensor, "dest src"] = field(compare=False)
+    _compared: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         weights = self.weights.detach().float().cpu()
@@ -502,16 +406,13 @@ class Mean(_Rule):
             )
         rounded = weights.mul(10**_DIGITS).round() / 10**_DIGITS
         object.__setattr__(self, "weights", rounded)
+        object.__setattr__(self, "_compared", rounded.contiguous().numpy().tobytes())
 
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> Mechanism:
-        rows = values["mean"]
-        weights = torch.zeros(len(rows), len(rows))
-        for dest, row in enumerate(rows):
-            if len(row) > len(rows):
-                raise InputError(f"mean: expected at most {len(rows)} sources in a row")
-            weights[dest, : len(row)] = torch.tensor(row)
-        return super()._made(paths, weights=weights)
+        rows = [torch.tensor(row) for row in values["mean"]]
+        square = pad_sequence([*rows, torch.zeros(len(rows))], batch_first=True)[:-1]
+        return super()._made(paths, weights=square)
 
     @property
     def mean(self) -> list[list[float]]:
@@ -519,10 +420,6 @@ class Mean(_Rule):
         rows = [[round(weight, _DIGITS) for weight in row] for row in self.weights.tolist()]
         lengths = [max((at + 1 for at, w in enumerate(row) if w), default=0) for row in rows]
         return [row[:length] for row, length in zip(rows, lengths)]
-
-    @cached_property
-    def looks_ahead(self) -> bool:
-        return bool(self.weights.triu(1).any())
 
     def _rows(self, where: Where) -> Pattern:
         return self.of_length(where.n_positions).to(where.roles.device)[None]
@@ -532,7 +429,7 @@ class Mean(_Rule):
         measured = len(self.weights)
         if n_positions <= measured:
             return self.weights[:n_positions, :n_positions]
-        if self.looks_ahead:
+        if bool(self.weights.triu(1).any()):
             raise InputError(
                 f"mean: expected sequences of at most {measured} positions, on which this pattern, "
                 f"which looks ahead, was measured, found {n_positions}"
@@ -541,46 +438,25 @@ class Mean(_Rule):
         pattern[:measured, :measured] = self.weights
         later = self.weights[measured // 2 :]
         pattern[measured:, 0] = later[:, 0].mean()
+        at = torch.arange(measured, n_positions)
         for offset in range(measured - 1):
             share = self.weights.diagonal(-offset)[max(1, measured // 2 - offset) :].sum()
-            at = torch.arange(measured, n_positions)
             pattern[at, at - offset] = share / len(later)
         return pattern
-
-    def cost(self, n_roles: int) -> int:
-        return 5 * n_roles
-
-    @cached_property
-    def _bytes(self) -> bytes:
-        return bytes(self.weights.contiguous().numpy().tobytes())
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Mean) and self._bytes == other._bytes)
-
-    def __hash__(self) -> int:
-        return hash(self._bytes)
 
 
 ORIGINAL = Original()
 UNIFORM = Uniform()
 IDENTITY = Identity()
 FIRST = First()
-LAST = Last()
-PREVIOUS = Offset(1)
-NEXT = Offset(-1)
+PREVIOUS = Previous()
 SAME = Same()
 AFTER_SAME = AfterSame()
-TOKEN_RULES = (SAME, AFTER_SAME)
+RULES = (FIRST, PREVIOUS, SAME, AFTER_SAME)
 
 
-def along(paths: Iterable[RolePath]) -> OneHot | Shared:
+def along(paths: Iterable[RolePath]) -> Shared:
     """The mechanism that attends along these paths: one-hot if no role has several sources."""
     paths = tuple(paths)
     dests = [path.dest for path in paths]
     return OneHot(paths) if len(set(dests)) == len(dests) else Shared(paths)
-
-
-def position_rules(causal: bool, offsets: Sequence[int] = (1,)) -> list[Mechanism]:
-    """Rules by position, the simplest first; without a mask, `offset` rules look both ways."""
-    ways = offsets if causal else [*offsets, *(-offset for offset in offsets)]
-    return [FIRST, *([] if causal else [LAST]), *map(Offset, ways)]

@@ -3,8 +3,6 @@
 L1.H0                     a head
 s0<-s2                    role s0 attends to role s2 of its own chain
 L1.H0 s0<-s2              a path of one head
-
-A task's own names for its roles stand as well as s0, s1, ...
 """
 
 import re

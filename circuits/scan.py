@@ -1,41 +1,29 @@
 """Which rule describes a head's attention best, and its mean pattern."""
 
-import itertools
 import math
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Literal
 
 import torch
 
-from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.judge import Judge, attribution
-from retrieval_interp.circuits.discovery.options import SearchOptions
+from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.mechanisms import (
-    IDENTITY,
-    TOKEN_RULES,
-    UNIFORM,
-    Mechanism,
-    position_rules,
-)
+from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head
-from retrieval_interp.circuits.runs.fits import draw_batch
+from retrieval_interp.circuits.runs.fits import check_model_fits, draw_batch
 from retrieval_interp.circuits.runs.means import (
     head_means,
     mean_attention,
-    mean_loss,
     pattern_shares,
     standard_error,
 )
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import (
     Progress,
-    Scorer,
     has_learned,
     heads_of,
     kept_share,
@@ -44,36 +32,37 @@ from retrieval_interp.circuits.scores.scorer import (
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
-_OFFSETS = (1, 2, 3, 4)  # of `offset` rules
 _PATHS = 0.25  # mean attention of the paths that are tried where positions have roles
 _BETTER = 0.02  # so much more attention a less simple rule has to explain
+_PATIENCE = 8  # heads in a row that cannot be added end the search
 
 
 @dataclass(frozen=True)
-class Description:
-    """A head's attention in short.
+class HeadScan:
+    """One head's attention in short, and what it costs to replace it.
 
     What a pattern and a rule share is Σ min(pattern, rule) over sources, as a mean over positions.
     """
 
+    head: Head
     rule: Mechanism  # shares most; of rules that share nearly as much, the simplest
     share: float  # from 0 to 1
     mean: Mechanism  # the mean pattern, by position or by role, whichever shares more
     mean_share: float
+    loss: float = math.nan  # with the rule in its place, if it was tried
+    replaced: Mechanism | None = None  # what takes its place in the joint circuit
 
 
-def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
+def describe_heads(model: Any, batch: Batch) -> dict[Head, HeadScan]:
     """Describe every head's attention on a batch.
 
-    Rules are uniform, identity, `first`, `previous`, `offset 2` to `4`; `last`, `next`, `offset -2`
-    to `-4` where the model looks both ways; `same` and `after-same` where the batch has tokens; and
-    where it has several roles, the head's paths with at least a quarter of a role's attention. In a
-    causal model only positions up to the last role of an example count: after it there is padding,
-    or nothing that is asked.
+    Rules are identity, uniform, `first`, `previous`; `same` and `after-same` where the batch has
+    tokens; and where it has several roles, the head's paths with at least a quarter of a role's
+    attention. In a causal model only positions up to the last role of an example count: after it
+    there is padding, or nothing that is asked.
     """
-    rules = [IDENTITY, UNIFORM, *position_rules(is_causal(model), _OFFSETS)]
-    rules += TOKEN_RULES if batch.tokens is not None else ()
-    candidates = {head: list(rules) for head in heads_of(model)}
+    rules = [IDENTITY, UNIFORM, *(RULES if batch.tokens is not None else RULES[:2])]
+    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in heads_of(model)}
     attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
     if batch.roles.shape[-1] > 1:
         for head, own in candidates.items():
@@ -83,24 +72,8 @@ def describe_heads(model: Any, batch: Batch) -> dict[Head, Description]:
     found = {}
     for head, shares in pattern_shares(model, batch, candidates).items():
         place = next(at for at, share in enumerate(shares) if share >= max(shares) - _BETTER)
-        found[head] = Description(candidates[head][place], shares[place], *means[head])
+        found[head] = HeadScan(head, candidates[head][place], shares[place], *means[head])
     return found
-
-
-_FEW = 512  # tokens of text for estimates, which hold all activations, and for single heads
-_PATIENCE = 8  # heads in a row that cannot be added end the search
-_CONTROLS = 4  # controls that are taken, at most, as they do better
-_REDRAWS = 20  # a control may equal the circuit that it is drawn for
-
-
-@dataclass(frozen=True)
-class HeadScan(Description):
-    """One head."""
-
-    head: Head
-    estimate: float  # of the change of the loss when the rule takes its place; NaN if there is none
-    loss: float  # exact, then, to be compared with `Scan.alone_intact_loss`; NaN if not asked for
-    replaced: Mechanism | None  # what takes its place in the joint circuit
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,14 +84,12 @@ class Scan:
     batch: Batch  # on which losses were measured
     heads: list[HeadScan]  # by layer
     intact_loss: float
-    alone_intact_loss: float  # the same on the examples on which single heads were replaced
     uninformed_loss: float  # of knowing nothing (`circuits.scores.scorer`)
     uninformed: str  # what knows nothing
     tolerance: float  # the loss that the joint circuit has to stay below
     circuit: Circuit  # the joint circuit; empty if the model knows nothing here
     joint_loss: float
     joint_se: float  # of what it costs, example by example
-    random_loss: float  # a control, the same mechanisms in other heads; NaN where there is none
     tried: frozenset[Head]  # the heads that the search for the joint circuit came to
     finished: bool  # False if the time was over before the search ended
 
@@ -132,12 +103,6 @@ class Scan:
         """The share of what the model knows that the joint circuit keeps."""
         return kept_share(self.joint_loss, self.intact_loss, self.uninformed_loss)
 
-    @property
-    def rank_correlation(self) -> float:
-        """Spearman's, of estimates and exact changes; NaN for fewer than two."""
-        both = [row for row in self.heads if not math.isnan(row.loss + row.estimate)]
-        return rank_correlation([row.estimate for row in both], [row.loss for row in both])
-
 
 def scan(
     model: Any,
@@ -146,24 +111,16 @@ def scan(
     length: int = 128,
     examples: int = 128,
     seed: int = 0,
-    prepend_bos: bool | None = None,
     tolerance: float | None = None,
     by: Literal["rule", "mean"] = "rule",
-    alone: int | None = None,
     time: float | None = None,
     progress: Progress = no_progress,
 ) -> Scan:
     """Say what every head attends to, and which heads rules can replace together.
 
-    With loss(C) the mean loss with circuit C in place, the joint circuit has to keep 95% of what
-    the model knows, unless the task or the caller states a tolerance:
-
-        (uninformed - loss(C)) / (uninformed - intact) > 0.95
-
-    by two standard errors (`circuits.scores.tolerance.Bar`).
-
-    Heads are described on one half of the examples, and losses measured on the other half. (A
-    single sequence serves as both.) The joint circuit is found greedily: there may be larger ones.
+    The joint circuit has to keep 95% of what the model knows, by two standard errors, unless the
+    task or the caller states a tolerance. It is found greedily: there may be larger ones. Heads are
+    described on one half of the examples, and losses measured on the other half.
 
     Args:
         model: a hooked model; left unchanged.
@@ -171,79 +128,45 @@ def scan(
         length: most tokens of a window that text is cut into.
         examples: number of examples drawn from a task, for each half.
         seed: of these examples.
-        prepend_bos: whether windows of text start with a beginning-of-sequence token; by default as
-            the model was trained, if its tokenizer has one.
         tolerance: the loss that the joint circuit stays below.
-        by: what takes a head's place: its rule (and in the joint circuit its mean pattern, where
-            the rule will not do), or always its mean pattern.
-        alone: number of heads, those with the largest estimates, that are replaced one at a time;
-            by default all.
-        time: seconds that it may take, by default any; when they are over, the joint circuit so far
-            is taken. Single heads are replaced in the first half.
+        by: what takes a head's place: its rule (jointly its mean, where that fails), or its mean.
+        time: seconds after which the joint circuit so far is taken; half of them for single heads.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
-    _check(model, by, alone, tolerance, time)
+    if not hasattr(model, "hook_dict"):
+        hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
+        raise InputError(f"scan: expected {hooked}, found {type(model).__name__}")
     start, limit = monotonic(), math.inf if time is None else time
-    task = text if isinstance(text, Task) else next_token_task(model, text, length, prepend_bos)
+    task = text if isinstance(text, Task) else next_token_task(model, text, length)
     one, other = _halves(model, task, examples, seed)
+    check_model_fits(model, one, task)
     described = describe_heads(model, one)
     means = {head: found.mean for head, found in described.items()}
-    mechanisms = means if by == "mean" else {head: f.rule for head, f in described.items()}
-    before = monotonic()
-    judge = Judge(model, task, other, SearchOptions(tolerance=tolerance))
-    reserve = monotonic() - before  # it ran the model twice, as one more trial and a control do
-    effects = _estimates(judge, _first(task, one), judge.empty, mechanisms)
-    estimating = monotonic() - before - reserve
-    deadline, joint = start + limit - reserve, _Joint(judge)
-    few = Scorer(model, task, _first(task, other))
-    losses: dict[Head, float] = {}
-    order = sorted(described, key=lambda head: -abs(effects.get(head, 0.0)))
-    for head in progress(order[:alone], "replacing each head"):
+    mechanisms = {"mean": means, "rule": {head: f.rule for head, f in described.items()}}[by]
+    judge = Judge(model, task, other, tolerance)
+    losses = dict[Head, float]()
+    for head in progress(list(described), "replacing each head"):
         if monotonic() < start + limit / 2:
-            losses[head] = few.loss(judge.empty.replace(head, mechanisms[head]))
-    alone_intact, finished, control = mean_loss(few.base_losses), True, math.nan
+            alone = judge.empty.replace(head, mechanisms[head])
+            losses[head] = float(judge.losses(alone).mean())
+    finished, joint = True, _Joint(judge)
     if judge.learned:
-        costs = effects | {head: loss - alone_intact for head, loss in losses.items()}
-        trials = progress(joint.replace(mechanisms, costs), f"replacing heads by their {by}")
-        finished = all(monotonic() < deadline for _ in trials)
+        trials = progress(joint.replace(mechanisms, losses), f"replacing heads by their {by}")
+        finished = all(monotonic() < start + limit for _ in trials)
         left = {head: means[head] for head in joint.tried - joint.circuit.mechanisms.keys()}
-        more = by == "rule" and finished and bool(left)
-        if more and (finished := monotonic() + estimating < deadline):
-            costs = _estimates(judge, _first(task, one), joint.circuit, left)
-            trials = progress(joint.replace(left, costs), "replacing others by their mean")
-            finished = all(monotonic() < deadline for _ in trials)
-        control = joint.compare(described, seed)
+        if by == "rule" and finished and left:
+            trials = progress(joint.replace(left, losses), "replacing others by their mean")
+            finished = all(monotonic() < start + limit for _ in trials)
     each, own = judge.losses(joint.circuit), judge.losses(judge.empty)
     rows = [
-        HeadScan(
-            **vars(found),
-            head=head,
-            estimate=effects.get(head, math.nan),
-            loss=losses.get(head, math.nan),
-            replaced=joint.circuit.mechanisms.get(head),
-        )
+        replace(found, loss=losses.get(head, math.nan), replaced=joint.circuit.mechanisms.get(head))
         for head, found in described.items()
     ]
     return Scan(
-        task, other, rows, float(own.mean()), alone_intact, *judge.uninformed, judge.bar.loss,
-        joint.circuit, float(each.mean()), standard_error(each - own), control,
-        frozenset(joint.tried), finished,
+        task, other, rows, float(own.mean()), *judge.uninformed, judge.bar.loss,
+        joint.circuit, float(each.mean()), standard_error(each - own), frozenset(joint.tried),
+        finished,
     )  # fmt: skip
-
-
-def _check(
-    model: Any, by: str, alone: int | None, tolerance: float | None, time: float | None
-) -> None:
-    hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
-    for name, value, fits, expected in (
-        ("scan", type(model).__name__, hasattr(model, "hook_dict"), hooked),
-        ("by", by, by in ("rule", "mean"), "'rule' or 'mean'"),
-        ("alone", alone, alone is None or alone >= 0, "0 heads or more"),
-        ("tolerance", tolerance, tolerance is None or 0 < tolerance < math.inf, "above 0"),
-        ("time", time, time is None or time > 0, "more than 0 seconds"),
-    ):
-        if not fits:
-            raise InputError(f"{name}: expected {expected}, found {value!s:.40}")
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
@@ -258,23 +181,6 @@ def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Ba
     other = task.sample(half, device=device, split="test")
     # A mean pattern is known up to the longest sequence that it was measured on.
     return (one, other) if one.inputs.shape[1] >= other.inputs.shape[1] else (other, one)
-
-
-def _first(task: Task, batch: Batch) -> Batch:
-    """Few sequences of text, or all examples of a task."""
-    count = max(1, _FEW // batch.inputs.shape[1]) if isinstance(task, NextTokenTask) else len(batch)
-    return batch[:count]
-
-
-def _estimates(
-    judge: Judge, batch: Batch, circuit: Circuit, mechanisms: dict[Head, Mechanism]
-) -> dict[Head, float]:
-    """What replacing each head as well does to the loss; nothing where it has no gradient."""
-    gradients = attribution(judge.model, judge.task, batch, circuit)
-    if gradients is None:
-        return {}
-    trials = [circuit.replace(head, mechanism) for head, mechanism in mechanisms.items()]
-    return dict(zip(mechanisms, gradients.effects(trials)))
 
 
 class _Joint:
@@ -309,41 +215,10 @@ class _Joint:
             todo = todo[held + 1 :]
         self.tried.update(mechanisms)
 
-    def compare(self, heads: Iterable[Head], seed: int) -> float:
-        """The loss of the same mechanisms in other heads; while it is lower, these are taken.
 
-        NaN where no other circuit is drawn.
-        """
-        worse, draw = math.nan, random.Random(seed)
-        for _ in range(_CONTROLS):
-            drawn = (_shuffled(self.circuit, heads, draw) for _ in range(_REDRAWS))
-            other = next((each for each in drawn if each != self.circuit), None)
-            if other is None:
-                break
-            own, loss = map(self.judge.exact_loss, (self.circuit, other))
-            if loss >= own:
-                return loss
-            worse, self.circuit = own, other
-        return worse
-
-
-def _shuffled(circuit: Circuit, heads: Iterable[Head], draw: random.Random) -> Circuit:
-    """The same mechanisms in as many other heads, as far as there are others."""
-    own, others = sorted(circuit.mechanisms), sorted(set(heads) - circuit.mechanisms.keys())
-    count = min(len(own), len(others))
-    chosen = [*draw.sample(others, count), *draw.sample(own, len(own) - count)]
-    mechanisms = list(circuit.mechanisms.values())
-    draw.shuffle(mechanisms)
-    return replace(circuit, mechanisms=dict(zip(chosen, mechanisms)))
-
-
-def next_token_task(
-    model: Any, text: Any, length: int = 128, prepend_bos: bool | None = None
-) -> NextTokenTask:
+def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
     """Text or token ids as a task, in the tokens of a model."""
-    length, d_vocab, n_ctx = min(length, model.cfg.n_ctx), model.cfg.d_vocab, model.cfg.n_ctx
-    if length < 3:
-        raise InputError(f"length: expected windows of at least 3 tokens, found {length}")
+    length, d_vocab = min(length, model.cfg.n_ctx), model.cfg.d_vocab
     if not is_causal(model) or model.cfg.d_vocab_out != d_vocab:
         found = f"{d_vocab} tokens and {model.cfg.d_vocab_out} outputs"
         raise InputError(
@@ -351,28 +226,13 @@ def next_token_task(
             f"{found if is_causal(model) else 'sight of later tokens'}; give its task instead"
         )
     tokenizer = getattr(model, "tokenizer", None)
-    items = [text] if isinstance(text, str) else _listed(text)
+    items: Any = (
+        [text] if isinstance(text, str) else text.tolist() if hasattr(text, "tolist") else text
+    )
     if items and all(isinstance(item, str) for item in items):
         if tokenizer is None:
             raise InputError("text: expected token ids or a model with a tokenizer, found none")
-        if prepend_bos is None:
-            prepend_bos = bool(getattr(model.cfg, "default_prepend_bos", True))
+        prepend_bos = bool(getattr(model.cfg, "default_prepend_bos", True))
         return NextTokenTask.from_text(items, tokenizer, length, prepend_bos)
-    nested = items and isinstance(items[0], Iterable)
-    sequences = [_listed(item) for item in (items if nested else [items])]
-    for token in itertools.chain(*sequences):
-        if type(token) is not int or not 0 <= token < d_vocab:
-            raise InputError(
-                f"text: expected token ids from 0 to {d_vocab - 1}, found {token!r:.40}"
-            )
-    longest = max(map(len, sequences))
-    if longest > n_ctx:
-        raise InputError(f"text: expected sequences of at most {n_ctx} tokens, found {longest}")
+    sequences = items if items and isinstance(items[0], Sequence) else [items]
     return NextTokenTask(sequences, tokenizer)
-
-
-def _listed(items: Any) -> list[Any]:
-    items = items.tolist() if hasattr(items, "tolist") else items
-    if isinstance(items, Mapping | str) or not isinstance(items, Iterable):
-        raise InputError(f"text: expected text, token ids, or a task, found {items!r:.40}")
-    return list(items)

@@ -8,6 +8,7 @@ import sys
 
 import retrieval_interp as ri
 import torch
+from retrieval_interp.circuits import Scorer
 
 try:
     model = ri.smollm2()
@@ -23,12 +24,14 @@ print(f"accuracy {task.accuracy(outputs, batch):.2f}", end=", ")
 print(f"logit difference {task.logit_differences(outputs, batch).mean():.1f}\n")
 del outputs
 
-found = ri.estimated_ablations(model, task, batch[:16], exact=10)
-print(f"loss {found.baseline_loss:.3f}; with the largest estimates, one at a time:")
-for change, loss in found.exact.items():
-    if isinstance(change, ri.HeadPath):
-        what = f"{change.head} without {task.path_label(*change.path)}"
-    else:
-        what = f"{change[0]} {change[1]}"
-    estimate = found.estimates[change]
-    print(f"{what:28} {loss - found.baseline_loss:+.3f}  estimated {estimate.effect:+.3f}")
+few, intact = batch[:16], ri.Circuit.empty(task)
+estimates, attention = ri.attribute(model, task, few), ri.mean_attention(model, few)
+places = (attention > 0.1).nonzero().tolist()
+paths = [ri.HeadPath(ri.Head(*at[:2]), ri.RolePath(*at[2:])) for at in places]
+effects = estimates.effects([intact.cut(path) for path in paths])
+scorer = Scorer(model, task, few)
+print(f"loss {scorer.loss(intact):.3f}; with the largest estimates, cut one at a time:")
+for effect, path in sorted(zip(effects, paths), reverse=True)[:10]:
+    change = scorer.loss(intact.cut(path)) - scorer.loss(intact)
+    what = f"{path.head} without {task.path_label(*path.path)}"
+    print(f"{what:28} {change:+.3f}  estimated {effect:+.3f}")

@@ -13,7 +13,6 @@ from retrieval_interp.circuits import ablations as ablations
 from retrieval_interp.circuits import attribute as attribute
 from retrieval_interp.circuits import discover as discover
 from retrieval_interp.circuits import enabled_by as enabled_by
-from retrieval_interp.circuits import estimated_ablations as estimated_ablations
 from retrieval_interp.circuits import mean_attention as mean_attention
 from retrieval_interp.circuits import mechanisms as mechanisms
 from retrieval_interp.circuits import needed_paths as needed_paths
@@ -23,7 +22,6 @@ from retrieval_interp.circuits import score_circuit as score_circuit
 from retrieval_interp.circuits import why as why
 from retrieval_interp.circuits import with_counterfactual as with_counterfactual
 from retrieval_interp.circuits.circuit import circuit_diff as circuit_diff
-from retrieval_interp.circuits.circuit import circuit_text as circuit_text
 from retrieval_interp.circuits.counterfactual.explanation import Explanation as Explanation
 from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow import describe_flow as describe_flow

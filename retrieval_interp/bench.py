@@ -27,7 +27,7 @@ from retrieval_interp.circuits import (
     score_circuit,
     why,
 )
-from retrieval_interp.circuits.circuit import circuit_diff, circuit_text, parse_head_path, suppose
+from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
@@ -193,8 +193,7 @@ class Workbench:
         return self.scorer.loss(self._with_lines(lines))
 
     def __repr__(self) -> str:
-        circuit = circuit_text(self.circuit, self.model.cfg.n_layers)
-        return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{circuit}"
+        return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{self.circuit}"
 
     def _repr_html_(self) -> str:
         lines = [f"{self.name}: {describe(self.model, self.task)}", self._state()]

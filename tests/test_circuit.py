@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_head_path
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
-    ORIGINAL,
     UNIFORM,
     OneHot,
     Shared,
@@ -50,19 +49,6 @@ def test_json_has_the_documented_keys_and_a_line_a_head():
     assert sum('"mechanism"' in line for line in CIRCUIT.to_json().splitlines()) == 3
 
 
-def test_heads_not_named_are_original_and_original_ones_are_dropped():
-    assert CIRCUIT[5, 0] == ORIGINAL
-    assert Head(0, 0) not in CIRCUIT.replace((0, 0), ORIGINAL).mechanisms
-
-
-def test_a_path_is_left_out_of_its_own_head_only():
-    path = HeadPath(Head(2, 1), RolePath(0, 2))
-    assert path in set(CIRCUIT.paths())
-    smaller = CIRCUIT.without(path)
-    assert list(smaller.paths()) == [HeadPath(Head(2, 1), RolePath(4, 3))]
-    assert smaller[0, 0] == UNIFORM
-
-
 @pytest.mark.parametrize("text", ["L1H0", "1.0", "L-1.H0", "L1.H0x", "", "H0.L1"])
 def test_other_texts_are_no_head(text):
     with pytest.raises(InputError, match="expected a head such as L1.H0, found"):
@@ -82,8 +68,8 @@ def row(**changes):
         ({"heads": [], "extra": 1}, "expected the keys .* found 'extra'"),
         ({"heads": [], "rest": "nothing"}, "rest: expected 'zero'.* found 'nothing'"),
         ({"heads": [], "enabling": [3]}, r"enabling\[0\]: expected text, found 3"),
-        ({"heads": [row()], "enabling": ["L0.H0 s0<-s2"]}, "every path once, found L0.H0 s0<-s2"),
-        ({"heads": [], "enabling": ["L0 s2"]}, "enabling: expected a head such as L1.H0"),
+        ({"heads": [], "redundant": ["L0.H0 s2<-s1"]}, "redundant"),
+        ({"heads": [], "enabling": ["L0 s2"]}, "expected a head such as L1.H0"),
         ({"heads": [row(mechanism="role-mean")]}, "expected the key 'weights' for a role-mean"),
         (
             {"heads": [row(mechanism="role-mean", weights=["x"])]},
@@ -124,6 +110,3 @@ def test_a_circuit_reads_well_and_is_drawn():
     ]
     assert circuit_html(CIRCUIT).count("marker-end") == 3  # one of them enables
     assert "every head as it is" in circuit_html(Circuit({}, 7)) + repr(Circuit({}, 7))
-
-
-# In notebooks

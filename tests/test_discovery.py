@@ -5,16 +5,14 @@ import itertools
 import json
 import os
 import sys
-import warnings
 
 import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
-from retrieval_interp.circuits.discovery.options import SearchOptions
-from retrieval_interp.circuits.discovery.search import STRATEGIES, Search, SearchStopped, discover
-from retrieval_interp.circuits.discovery.space import Change, propose
+from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.discovery.search import Search, SearchOptions, discover
+from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.discovery.steps import Steps
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
@@ -22,7 +20,7 @@ from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask, Task
-from tests.terminal import COLUMNS, lines_of, set_size, terminal
+from tests.terminal import COLUMNS, set_size
 from tests.test_scoring import naive_mse
 
 
@@ -90,26 +88,6 @@ def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
     assert len(twice) > 50 and not any(map(holds, [*once, *twice]))
 
 
-@pytest.mark.slow
-def test_a_single_path_too_many_is_noticed_at_the_end(small, whole):
-    """Also where no two changes together hold."""
-    search, _ = whole
-    steps, found = Steps(search.judge, search.space), search.circuit
-    circuit = Circuit(found.mechanisms, found.n_roles, found.task)
-    spare = search.space.changed(circuit, Change(Head(2, 0), more=RolePath(6, 6)))
-
-    def result(doing):
-        while True:
-            try:
-                next(doing)
-            except StopIteration as end:
-                return end.value
-
-    assert result(steps.one_or_two_less(circuit)) is None
-    less = result(steps.one_or_two_less(spare))
-    assert search.space.simplicity(less) == search.space.simplicity(circuit)
-
-
 class Silent(Task):
     """The task of another, which names neither a plateau nor a tolerance."""
 
@@ -172,7 +150,7 @@ def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
     last, found = states[-1], search.circuit
     other = Search(small.model, small.task, SearchOptions(examples=64))
     assert last.cost == other.space.cost(found)
-    assert last.loss == pytest.approx(other.judge.exact_loss(found))
+    assert last.loss == pytest.approx(float(other.judge.losses(found).mean()))
     before = [weight.clone() for weight in small.model.parameters()]
     again = discover(small.model, small.task, examples=64, restarts=2)
     assert found.unfinished == "" and found == again
@@ -194,10 +172,9 @@ def test_a_search_that_is_left_gives_its_best_so_far(small, whole, how):
                 return
             yield state
 
-    with pytest.warns(SearchStopped, match="the search was cancelled; a simpler circuit may exist"):
-        found = discover(small.model, small.task, examples=64, restarts=2, progress=progress)
-    assert seen == states[: len(seen)] and found == seen[-1].best
-    assert found.enabling == () and found.unfinished.startswith("the search was cancelled")
+    found = discover(small.model, small.task, examples=64, restarts=2, progress=progress)
+    assert seen == states[: len(seen)] and found == seen[-1].best and found.enabling == ()
+    assert found.unfinished.startswith("the search was cancelled; a simpler circuit may exist")
     with pytest.raises(KeyboardInterrupt, match="before any circuit held"):
         discover(small.model, small.task, examples=16, progress=lambda search, what: [])
 
@@ -222,12 +199,10 @@ def test_a_search_out_of_time_gives_its_best_so_far(small, measured):
     before_cuts = max(ticks for doing, ticks in steps if not doing.startswith(("ord", "cut")))
     for time in (4.0, before_cuts / 2, before_cuts * 1.0):
         measured.clear()
-        with pytest.warns(SearchStopped) as told:
-            found = discover(small.model, small.task, examples=64, restarts=1, time=time)
+        found = discover(small.model, small.task, examples=64, restarts=1, time=time)
         assert len(measured) <= time + 1  # nothing is measured afterwards
-        assert "a simpler circuit may exist" in str(told[0].message)
-        cut_short.append("the intact model may need more" in str(told[-1].message))
-        assert found.unfinished == "; ".join(str(one.message) for one in told)
+        assert "a simpler circuit may exist" in found.unfinished
+        cut_short.append("the intact model may need more" in found.unfinished)
         ranks.append(rank(found))
     assert ranks == sorted(ranks, reverse=True) and ranks[-1] >= rank(unlimited.circuit)
     assert cut_short[0] and not cut_short[-1] and found.enabling and any(found.paths())
@@ -244,8 +219,7 @@ def test_an_interrupt_leaves_nothing_on_the_model(small, place):
 
     with small.model.hooks(fwd_hooks=[(runs, interrupt)]):
         before = {name: len(p.fwd_hooks) for name, p in small.model.hook_dict.items()}
-        with contextlib.suppress(KeyboardInterrupt), warnings.catch_warnings():
-            warnings.simplefilter("ignore", SearchStopped)  # a circuit that holds is given back
+        with contextlib.suppress(KeyboardInterrupt):  # a circuit that holds is given back
             found = discover(small.model, small.task, examples=16, restarts=1)
             assert found.unfinished
         assert next(attended) > place
@@ -265,22 +239,11 @@ def test_an_interrupt_leaves_nothing_on_the_model(small, place):
         ({"restarts": 0}, "restarts"),
         ({"heads": [Head(9, 0)]}, "heads: expected .* L0.H0 to L4.H0, found L9.H0"),
         ({"heads": []}, "heads: .* found none"),
-        ({"strategy": "lazy"}, "strategy: expected greedy"),
     ],
 )
 def test_options_out_of_range_are_refused(small, choices, said):
     with pytest.raises(InputError, match=said):
         discover(small.model, small.task, examples=16, **choices)
-
-
-def test_a_strategy_is_a_function(small, monkeypatch):
-    def idle(judge, space):
-        yield "nothing"
-        return space.all_idle(space.without(space.empty, Head(3, 0)), UNIFORM)
-
-    monkeypatch.setitem(STRATEGIES, "idle", idle)
-    options = SearchOptions(examples=16, strategy="idle")
-    assert discover(small.model, small.task, options=options).mechanisms == {Head(3, 0): UNIFORM}
 
 
 def test_a_search_may_be_confined_to_some_heads(small):
@@ -289,23 +252,6 @@ def test_a_search_may_be_confined_to_some_heads(small):
     found = discover(small.model, small.task, examples=16, restarts=10**15, heads=heads)
     assert list(found.mechanisms) == heads
     assert {path.head for path in found.every_path()} <= set(heads)
-
-
-def test_the_workbench_passes_options_on(monkeypatch):
-    bench, asked = ri.open("small", examples=32, progress=lambda items, what: items), []
-
-    def found(model, task, options, progress):
-        asked.append(options)
-        return Circuit({}, 7)
-
-    monkeypatch.setattr("retrieval_interp.bench.discover_circuit", found)
-    bench.discover()
-    bench.discover(time=60.0, heads=["L0.H0", Head(2, 0)], examples=16, restarts=1, one_hot=True)
-    heads = [Head(0, 0), Head(2, 0)]
-    assert asked == [
-        SearchOptions(examples=32),  # each set of examples has its own tolerance
-        SearchOptions(examples=16, restarts=1, shared=False, time=60.0, heads=heads),
-    ]
 
 
 def test_the_command_passes_options_on(run_command_in_process, tmp_path):
@@ -325,18 +271,6 @@ def test_an_unfinished_circuit_says_so_in_files_and_text(small):
     assert "unfinished" not in plain.to_json() and "unfinished" not in repr(plain)
     assert repr(marked).splitlines()[-1] == "unfinished: the search was cancelled"
     assert marked.replace(Head(3, 0), plain[Head(2, 0)]).unfinished == ""
-
-
-def test_the_line_of_a_search_fits_the_terminal(whole):
-    from retrieval_interp.progress import search_line
-
-    with pytest.MonkeyPatch.context() as patch, terminal(80) as (file, text):
-        patch.setattr(sys, "stderr", file)
-        patch.setenv("COLUMNS", "80")
-        patch.setattr("tqdm.std.time", itertools.count().__next__)  # a second passes at each look
-        assert list(search_line(whole[1][-300:])) == whole[1][-300:]
-    shown = lines_of(text[0])
-    assert max(map(len, shown)) < 80 and any("best cost" in line for line in shown)
 
 
 @pytest.mark.slow

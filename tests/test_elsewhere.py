@@ -12,9 +12,8 @@ import torch.nn.functional as F
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.redundancy import needed_paths
-from retrieval_interp.circuits.mechanisms import NEXT, PREVIOUS, UNIFORM, Where
-from retrieval_interp.circuits.runs.means import head_means, mean_attention, role_mean
+from retrieval_interp.circuits.discovery.search import needed_paths
+from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Bar, Scorer, constant_loss
@@ -55,8 +54,8 @@ def test_knowing_nothing_is_the_better_of_uniform_heads_and_a_constant():
     assert score.uninformed_loss == pytest.approx(entropy, abs=0.02)
     assert score.uninformed == "the best constant output"
     assert not score.sufficient and score.kept < 0
-    for text in (str(score), score_table(score, task)):
-        assert f"{score.uninformed_loss:.4f}" in text and "the best constant output" in text
+    text = score_table(score, task)
+    assert f"{score.uninformed_loss:.4f}" in text and "the best constant output" in text
     allowed = 0.05 * (score.uninformed_loss - score.baseline_loss)
     assert score.tolerance == pytest.approx(score.baseline_loss + allowed)
     found = scan(model, task, examples=64)
@@ -121,24 +120,6 @@ def test_nothing_is_returned_that_is_worse_than_the_tolerance():
     assert "The search has ended: the intact model itself is not below" in said
 
 
-def test_a_search_that_can_replace_nothing_says_that_it_ended():
-    """A head that finds the star by its own keys; the only role says nothing of where it is."""
-
-    class Alone(Star):
-        role_names = ("END",)
-        answer_role = None
-
-        def sample(self, *arguments, **options):
-            batch = super().sample(*arguments, **options)
-            return ri.Batch(batch.inputs, batch.targets, batch.roles[:, :, :1])
-
-    bench = ri.open(built(7, [finds_the_star(12.0, 20.0)]), Alone(), examples=64)
-    said = repr(bench.discover())
-    assert "The search has ended: no head can be replaced at a loss below" in said
-    assert "nothing supposed" not in said and not bench.circuit.mechanisms
-    assert "No circuit: no head can be replaced" in verdict(bench.score().data, bench.task)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_needed_in_few_examples_is_found(seed):
     """One example in twenty has a star; in all others the bias gives the answer."""
@@ -150,7 +131,7 @@ def test_what_is_needed_in_few_examples_is_found(seed):
     model = built(7, [(looks, writes)], bias=bias)
     judge = Judge(model, task, task.sample(512, seed, split="discovery"))
     cut = judge.empty.cut(PATH)
-    assert judge.loss(judge.empty) < judge.bar.loss < 0.1 < judge.exact_loss(cut)
+    assert judge.loss(judge.empty) < judge.bar.loss < 0.1 < judge.losses(cut).mean()
     assert needed_paths(model, task, seed=seed) == [(PATH,)]
     rare = (first.roles[:, 0, 2] >= 0).sum()
     assert rare < 12
@@ -178,76 +159,18 @@ def test_of_several_heads_any_one_suffices_only_if_that_is_clear():
         score = score_circuit(unlike, task, circuit, batch, tolerance, controls=0)
         (row,) = score.redundant
         assert row.suffice == suffices and row.needed and row.one_suffices == all(suffices)
-        assert row.shares[0] > 0.99 and row.shares[1] == pytest.approx(row.shares[2])
-        whole, left = row.live_loss - score.baseline_loss, row.live_loss - weak
-        assert row.shares[1] == pytest.approx(left / whole)
     assert "not any one suffices (one left: L0.H0 0.0" in score_table(score, task)
     needed = needed_paths(unlike, task, weak * 0.5, examples=64)
     assert all(len(paths) < 3 for paths in needed)
 
 
-# Means, where chains share a position
-
-
-class Gathered(Star):
-    """Is there an x among four letters? Each chain has one letter, and all of them END."""
-
-    role_names, answer_role, asked = ("END", "letter"), None, 4
-    plateau = math.log(2)
-
-    def sample(self, n, seed=0, device="cpu", split="train", start=0):
-        rows = []
-        for at in range(start, start + n):
-            rng = Random(f"{seed} {split} {at}")
-            rows.append([int(rng.random() < 0.15) for _ in range(4)])
-        letters = torch.tensor(rows)
-        tokens = torch.cat([letters, torch.full((n, 1), 2)], 1)
-        roles = torch.tensor([[4, place] for place in range(4)]).expand(n, -1, -1).clone()
-        return ri.Batch(tokens, letters.amax(1, keepdim=True), roles).to(device)
-
-
-def gatherer():
-    """END attends to all letters alike, and hardly to itself."""
-    looks = scores(5, (2, 2, -9.0), d_vocab=3)
-    writes = torch.tensor([[0.0, 0.0], [-40.0, 40.0], [0.0, 0.0]])
-    return built(5, [(looks, writes)], d_vocab=3, d_out=2, bias=torch.tensor([3.0, -3.0]))
-
-
-def test_a_role_that_gathers_from_several_chains_has_their_attention_together():
-    model, task = gatherer(), Gathered()
-    batch = task.sample(64, split="test")
-    attention = mean_attention(model, batch)
-    assert attention[0, 0, 0, 1] == pytest.approx(1.0, abs=1e-3)  # 0.25 to each of four letters
-    mean = role_mean(attention[0, 0])
-    patterns = []
-    model.run_with_hooks(
-        batch.inputs, fwd_hooks=[("blocks.0.attn.hook_pattern", lambda p, hook: patterns.append(p))]
-    )
-    own = patterns[0][:, 0]
-    built_mean = mean.pattern(Where(batch.roles, 5))[:, 4]
-    torch.testing.assert_close(built_mean, own.mean(0)[4].expand(64, -1), atol=5e-3, rtol=0)
-    (mechanism, share), *_ = head_means(model, batch, attention).values()
-    assert share > 0.99, mechanism
-    found = scan(model, task, examples=64, by="mean")
-    assert found.heads[0].loss == pytest.approx(found.intact_loss, abs=1e-3)
-    circuit = ri.discover(model, task, examples=128)
-    score = score_circuit(model, task, circuit, task.sample(512, split="test"), controls=0)
-    assert score.sufficient and circuit.mechanisms
-
-
-# Rules that look ahead, and heads that work in one row
+# Heads that work in one row
 
 
 class Follows(Star):
-    """Each of five letters answers with the one after it, the last with itself; or before it.
-
-    Only the middle has a role, and nothing says where its neighbours are.
-    """
+    """The middle of five letters answers with the one before it; only the middle has a role."""
 
     role_names, answer_role, asked = ("middle",), None, 2
-
-    def __init__(self, step):
-        self.step = step
 
     def sample(self, n, seed=0, device="cpu", split="train", start=0):
         rows = [
@@ -255,26 +178,16 @@ class Follows(Star):
             for at in range(start, start + n)
         ]
         tokens = torch.tensor(rows)
-        return ri.Batch(tokens, tokens[:, 2 + self.step, None], torch.full((n, 1, 1), 2)).to(device)
+        return ri.Batch(tokens, tokens[:, 1, None], torch.full((n, 1, 1), 2)).to(device)
 
 
-def neighbours(step, rows):
-    """A model that looks both ways, in which these positions attend to one `step` further."""
+@pytest.mark.parametrize("rows", [range(5), [2]])
+def test_a_head_that_works_in_one_row_gets_its_rule(rows):
     looks = torch.zeros(9, 9)
     for dest in range(5):
-        src = min(max(dest + step, 0), 4) if dest in rows else dest
-        looks[4 + dest, 4 + src] = 30.0
-    return built(5, [(looks, torch.eye(4) * 9)], d_vocab=4, attention_dir="bidirectional")
-
-
-@pytest.mark.parametrize(("step", "rule"), [(1, NEXT), (-1, PREVIOUS)])
-def test_heads_that_look_ahead_or_work_in_one_row_get_their_rule(step, rule):
-    whole = ri.discover(neighbours(step, range(5)), Follows(step), examples=64)
-    assert whole.mechanisms == {Head(0, 0): rule}
-    one_row = ri.discover(neighbours(step, [2]), Follows(step), examples=64)
-    assert one_row.mechanisms == {Head(0, 0): rule}
-    found = scan(neighbours(step, range(5)), Follows(step), examples=64)
-    assert found.heads[0].rule == rule and found.heads[0].share == pytest.approx(1.0)
+        looks[4 + dest, 4 + max(dest - 1, 0) if dest in rows else 4 + dest] = 30.0
+    model = built(5, [(looks, torch.eye(4) * 9)], d_vocab=4, attention_dir="bidirectional")
+    assert ri.discover(model, Follows(), examples=64).mechanisms == {Head(0, 0): PREVIOUS}
 
 
 # Circuits that are told the answer
@@ -289,7 +202,7 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so_everywhere():
     score = bench.score(0).data
     gain = score.baseline_loss - score.combined_loss
     assert score.better and score.sufficient and gain > 0.02
-    for text in (str(score), verdict(score, task), bench.score(0).html):
+    for text in (verdict(score, task), bench.score(0).html):
         words = " ".join(unescape(re.sub("<[^>]*>", "", text)).split())
         assert f"better than the intact model, by {gain:.4g}" in words
         assert "told where the answer stands: its path L0.H0 END" in words
@@ -300,17 +213,6 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so_everywhere():
 
 
 # Scans
-
-
-def test_the_control_of_a_scan_is_another_circuit():
-    """Two heads that attend alike are both uniform: no other circuit has the same mechanisms."""
-    model = built(7, [(scores(7), copies(30.0)), (scores(7), copies(30.0))])
-
-    found = scan(model, Most(), examples=64)
-    assert len(found.circuit.mechanisms) == 2 and math.isnan(found.random_loss)
-    idle = [(scores(7), copies(1.0))] * 3
-    one = scan(built(7, [finds_the_star(12.0, 20.0), *idle]), Star(), examples=64)
-    assert one.random_loss >= one.joint_loss
 
 
 # Losses and tasks

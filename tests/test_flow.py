@@ -13,7 +13,7 @@ from retrieval_interp.circuits.circuit import (
     parse_circuit,
     parse_head_path,
 )
-from retrieval_interp.circuits.draw.layout import chain_order
+from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.flow import (
     causal_depth,
     delivered,
@@ -32,6 +32,7 @@ from retrieval_interp.tasks import (
     ConditionalRetrievalTask,
     InputError,
     RetrievalGraph,
+    RetrievalTask,
     path_graph,
 )
 
@@ -255,7 +256,8 @@ def test_one_head_a_layer_with_one_source_a_role_reaches_the_causal_depth():
         circuit = frontier_circuit(steps, layers)
         assert delivered(circuit, layers) == tuple(range(1, steps + 1))
         assert steps not in delivered(frontier_circuit(steps, layers - 1), layers - 1)
-        order, states = chain_order(2 * steps + 1), held_nodes(circuit, layers)
+        order = role_order(RetrievalTask(chains=2, steps=steps).sample(2))
+        states = held_nodes(circuit, layers)
         for head, (dest, src) in circuit.paths():
             assert order.index(src) < order.index(dest)  # the mask allows it
             held = states[head.layer]  # and assumption 1: tokens, or first of all the encodings

@@ -27,7 +27,6 @@ from retrieval_interp.circuits.mechanisms import (
     UNIFORM,
     Cut,
     Mean,
-    Offset,
     OneHot,
     RoleMean,
     Shared,
@@ -292,7 +291,7 @@ def of_kind(kind):
 
 MEAN = Mean(torch.rand(9, 9).softmax(-1).tril())
 MECHANISMS = [
-    UNIFORM, IDENTITY, FIRST, PREVIOUS, Offset(3), SAME, AFTER_SAME, MEAN,
+    UNIFORM, IDENTITY, FIRST, PREVIOUS, SAME, AFTER_SAME, MEAN,
     Shared((RolePath(0, 1), RolePath(0, 2))),
     Cut((RolePath(0, 1), RolePath(2, 1))),
     OneHot((RolePath(0, 2),)),

@@ -6,7 +6,6 @@ from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     UNIFORM,
     OneHot,
-    Shared,
     Where,
 )
 from retrieval_interp.tasks import InputError, RetrievalTask
@@ -35,28 +34,10 @@ def test_one_hot_rows_are_one_hot_and_others_zero():
             assert pattern[example, query, second] == 1
 
 
-def test_leaving_out_a_path_shares_its_attention_among_the_others():
-    mechanism = Shared((RolePath(0, 2), RolePath(0, 4), RolePath(2, 1)))
-    assert mechanism.without(RolePath(0, 4)).paths == (RolePath(0, 2), RolePath(2, 1))
-
-
-def test_paths_are_read_and_written():
-    assert RolePath.parse(" s0 <- s2", 5) == RolePath(0, 2)
-    assert str(RolePath(0, 2)) == "s0<-s2"
-    assert str(OneHot((RolePath(4, 3), RolePath(0, 2)))) == "one-hot s0<-s2 s4<-s3"
-
-
 @pytest.mark.parametrize("text", ["s0->s2", "s0<-", "<-s2", "s0<-s9", "", "s0<-s2<-s4", "s0 s2"])
 def test_other_texts_are_no_path(text):
     with pytest.raises(InputError, match="expected a (path|role)"):
         RolePath.parse(text, 5)
-
-
-def test_contradictory_mechanisms_are_refused():
-    with pytest.raises(InputError, match="expected every path once, found s0<-s2 twice"):
-        Shared((RolePath(0, 2), RolePath(0, 2)))
-    with pytest.raises(InputError, match="expected one source per role in a one-hot head"):
-        OneHot((RolePath(0, 2), RolePath(0, 4)))
 
 
 def test_paths_against_the_mask_and_unknown_roles_are_refused():

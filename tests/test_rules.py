@@ -15,7 +15,6 @@ from retrieval_interp.circuits.mechanisms import (
     SAME,
     UNIFORM,
     Mean,
-    Offset,
     Where,
 )
 from retrieval_interp.circuits.runs.runs import make_runs
@@ -27,7 +26,7 @@ from tests.test_model import bridge_of, randomize
 from tests.test_own_model import Lookup, hooked_model
 
 TOKENS = torch.tensor([[7, 3, 5, 3, 3, 5]])
-RULES = (FIRST, PREVIOUS, Offset(3), SAME, AFTER_SAME)
+RULES = (FIRST, PREVIOUS, SAME, AFTER_SAME)
 
 
 def rows(mechanism, tokens=TOKENS):
@@ -43,7 +42,6 @@ def rows(mechanism, tokens=TOKENS):
 def test_rules_attend_where_they_say_and_to_the_first_position_without_a_target():
     assert rows(FIRST) == [{0: 1.0}] * 6
     assert rows(PREVIOUS) == [{0: 1.0}, {0: 1.0}, {1: 1.0}, {2: 1.0}, {3: 1.0}, {4: 1.0}]
-    assert rows(RULES[2]) == [{0: 1.0}] * 4 + [{1: 1.0}, {2: 1.0}]
     # tokens 7 3 5 3 3 5: the second 3 has one earlier 3, the third two
     assert rows(SAME) == [{0: 1.0}] * 3 + [{1: 1.0}, {1: 0.5, 3: 0.5}, {2: 1.0}]
     assert rows(AFTER_SAME) == [{0: 1.0}] * 3 + [{2: 1.0}, {2: 0.5, 4: 0.5}, {3: 1.0}]
@@ -77,22 +75,16 @@ def test_rules_that_compare_tokens_need_tokens_and_means_their_length():
         Mean(torch.zeros(2, 3))
     with pytest.raises(InputError, match="weights from 0 to 1"):
         Mean(torch.ones(3, 3))
-    ahead = Mean(torch.eye(6).roll(1, 1))
-    with pytest.raises(InputError, match="expected a rule that looks back"):
-        ahead.pattern(Where(batch.roles, 6))
-    with pytest.raises(InputError, match="expected an offset"):
-        Offset(0)
 
 
 def test_rules_are_written_read_and_ordered_by_cost():
     task = RetrievalTask(chains=2, steps=1)
     lines = [
-        "L0.H0 previous", "L0.H1 offset 3", "L1.H0 first", "L1.H1 same", "L2.H0 after-same",
+        "L0.H0 previous", "L1.H0 first", "L1.H1 same", "L2.H0 after-same",
     ]  # fmt: skip
     circuit = parse_circuit(lines, task)
     assert str(circuit).splitlines() == lines
     assert parse_circuit(f"\n{circuit}\n", task) == circuit
-    assert parse_circuit(["L0.H0 offset 1"], task)[0, 0] == PREVIOUS
     mean = Mean(torch.rand(5, 5).softmax(-1).tril())
     circuit = circuit.replace((3, 0), mean)
     read = Circuit.from_json(circuit.to_json(), circuit.n_roles)
@@ -102,15 +94,8 @@ def test_rules_are_written_read_and_ordered_by_cost():
     assert read == circuit and hash(read) == hash(circuit) and read[3, 0] == mean
     costs = [rule.cost(3) for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
     assert costs == sorted(costs) and costs[0] == 0 < costs[1]
-    for line in (
-        "L0.H0 offset",
-        "L0.H0 offset 0",
-        "L0.H0 offset x",
-        "L0.H0 offset 1 2",
-        "L0.H0 previous 2",
-    ):
-        with pytest.raises(InputError, match="expected `previous` or `next` on its own"):
-            parse_circuit([line], task)
+    with pytest.raises(InputError, match="expected a path"):
+        parse_circuit(["L0.H0 previous 2"], task)
 
 
 def patterned(model, batch, circuit):
@@ -156,7 +141,7 @@ def test_role_runs_follow_rules_by_position_exactly():
     runs = make_runs(model, batch, task)
     base = runs.base(Circuit.empty(task))
     circuits = [
-        parse_circuit(["L0.H0 previous", "L1.H1 offset 4", "L2.H0 one-hot s0<-s2"], task),
+        parse_circuit(["L0.H0 previous", "L2.H0 one-hot s0<-s2"], task),
         parse_circuit(["L2.H1 first", "L0.H1 uniform"], task).replace((1, 0), mean),
         parse_circuit(["L2.H1 previous"], task),
     ]

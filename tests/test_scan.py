@@ -17,7 +17,6 @@ from retrieval_interp.circuits.mechanisms import (
     PREVIOUS,
     SAME,
     UNIFORM,
-    Offset,
     Where,
 )
 from retrieval_interp.circuits.scan import describe_heads, scan
@@ -26,8 +25,7 @@ from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_text, scan_to_dict, scan_verdict, scan_view
 from tests.browser import needs_chromium, page_in_chromium
-from tests.test_model import bridge_of
-from tests.test_own_model import Lookup, hooked_model
+from tests.test_own_model import hooked_model
 from tests.test_text_task import byte_pairs
 
 SEQUENCES = [[1, 2, 3, 1, 2, 4, 5], [6, 7, 6, 7, 8], [3, 3, 3, 9], [2, 9, 4, 2, 9]]
@@ -50,7 +48,7 @@ def test_heads_that_follow_rules_are_described_by_them(hooked, text):
         found = describe_heads(hooked, batch)
     assert {head: each.rule for head, each in found.items()} == rules
     assert [each.share for each in found.values()] == pytest.approx([1.0] * 4)
-    others = dict.fromkeys(rules, IDENTITY) | {Head(1, 1): UNIFORM, Head(0, 1): Offset(3)}
+    others = dict.fromkeys(rules, IDENTITY) | {Head(1, 1): UNIFORM}
     with ablated(hooked, Circuit(others, 1), batch):
         found = describe_heads(hooked, batch)
     assert {head: each.rule for head, each in found.items()} == others
@@ -128,16 +126,6 @@ def test_a_trained_model_needs_heads_and_an_untrained_one_knows_nothing():
     assert "The model knows nothing here" in scan_verdict(nothing)
 
 
-def test_a_bridge_gets_the_table_of_the_same_weights_hooked(hooked):
-    task = Lookup()
-    ours, theirs = (scan(model, task, examples=16) for model in (hooked, bridge_of(hooked)))
-    for mine, other in zip(ours.heads, theirs.heads):
-        assert (mine.head, str(mine.rule)) == (other.head, str(other.rule))
-        assert [mine.share, mine.mean_share, mine.estimate, mine.loss] == pytest.approx(
-            [other.share, other.mean_share, other.estimate, other.loss], abs=1e-4
-        )
-
-
 def test_an_induction_head_is_found_by_its_rule_where_roles_overlap():
     repeated = ri.load_checkpoint("repeated")
     found = scan(repeated.model, repeated.task, examples=32)
@@ -180,16 +168,8 @@ def test_text_is_cut_into_windows_of_the_models_tokens(hooked):
         ([], {}, "found 0"),
         ("some words", {}, "a tokenizer"),
         ([5], {}, "at least two tokens"),
-        ([1, 99], {}, "token ids from 0 to 12, found 99"),
-        ([[1, 2], 3], {}, "found 3"),
-        ([[True, False]], {}, "found True"),
-        (None, {}, "found None"),
+        ([1, 99], {}, "token ids .* from 0 to 12, .* found 1 to 99"),
         (torch.zeros(2, 14, dtype=torch.long), {}, "at most 13 tokens.* found 14"),
-        (SEQUENCES, {"by": "means"}, "by: "),
-        (SEQUENCES, {"alone": -1}, "alone: "),
-        (SEQUENCES, {"tolerance": math.nan}, "tolerance: "),
-        (SEQUENCES, {"time": 0.0}, "time: "),
-        (SEQUENCES, {"length": 2}, "length: "),
     ],
 )
 def test_what_cannot_be_scanned_is_refused(hooked, given, options, message, without_type_checks):
@@ -218,21 +198,21 @@ def test_the_longest_sequences_are_those_on_which_means_are_measured(hooked, by)
     assert len(alone.batch) == 1
 
 
-def test_a_scan_in_bounded_time_and_without_losses_alone(monkeypatch):
+def test_a_scan_in_bounded_time(monkeypatch):
     equations = ri.load_checkpoint("equations")
 
     def scanned(time):
-        """It takes four looks at the clock before heads are replaced, and ticks at each."""
+        """The clock ticks at each look."""
         clock = iter(range(100))
         monkeypatch.setattr("retrieval_interp.circuits.scan.monotonic", clock.__next__)
-        return scan(equations.model, equations.task, examples=16, alone=4, time=time)
+        return scan(equations.model, equations.task, examples=16, time=time)
 
     found = scanned(0.5)
     assert not found.finished and not found.circuit.mechanisms and not found.tried
-    assert all(math.isnan(row.loss) for row in found.heads) and math.isnan(found.random_loss)
-    found = scanned(11.5)
+    assert all(math.isnan(row.loss) for row in found.heads)
+    found = scanned(8.5)
     assert not found.finished and 0 < len(found.tried) < 6
-    assert sum(not math.isnan(row.loss) for row in found.heads) == 2  # in the first half
+    assert sum(not math.isnan(row.loss) for row in found.heads) == 4  # in the first half
     assert all(len(line) <= 80 for line in scan_text(found, width=80).splitlines())
     assert json.loads(json.dumps(scan_to_dict(found)))["heads"][0]["rule"]
 
@@ -258,9 +238,8 @@ def test_a_click_on_a_head_shows_its_patterns(tmp_path):
 
 def test_logits_that_would_take_much_memory_are_computed_in_parts(hooked, text, monkeypatch):
     whole = scan(hooked, text)
-    monkeypatch.setattr(
-        "retrieval_interp.circuits.runs.runs.LOGITS", 13 * 7
-    )  # one sequence at a time
+    one_sequence = 13 * 7
+    monkeypatch.setattr("retrieval_interp.circuits.runs.runs.LOGITS", one_sequence)
     parts = scan(hooked, text)
     assert [row.loss for row in parts.heads] == pytest.approx([row.loss for row in whole.heads])
     assert parts.joint_loss == pytest.approx(whole.joint_loss)

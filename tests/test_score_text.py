@@ -53,8 +53,7 @@ def test_no_row_is_silent(small, score):
     # By itself in the last layer: nothing later could lose attention.
     assert said["L4.H0 s0<-s0"] == "the intact model does without it"
     row = next(row for row in score.enabling if str(row.path) == "L0.H0 s4<-s4")
-    intact = replace(score.intact, enabling=(replace(row, enables=()),))
-    quiet = replace(score, intact=intact)
+    quiet = replace(score, enabling=(replace(row, enables=()),))
     assert does(quiet, small.task)["L0.H0 s4<-s4"] == "needed by the intact model"
 
 

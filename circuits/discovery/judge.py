@@ -1,12 +1,11 @@
 """Whether circuits hold the loss, decided by exact losses; and what to try first, estimated.
 
-The examples are looked at in parts, 16, 48, 128 and then all others, and a circuit that is far off
-after some of them is not run on the rest. That it is not far off is decided on all, as rare large
-losses may be missing among the first.
+A circuit that is far off after some examples is not run on the rest.
 """
 
 import math
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -14,14 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution import Attribution, attribute
+from retrieval_interp.circuits.attribution import attribute
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.options import DEFAULTS, SearchOptions
 from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.scorer import Bar, Scorer, has_learned, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError, Task
 
+_LOOKS = (16, 64, 192)  # examples after which a circuit may be given up
+_ESTIMATED = 32  # examples of estimates
 _AT_ONCE = 64  # estimates after which a search may be left
+_FEW = 8  # trials that are compared by exact losses; more are by estimates
+_FEW_FAST = 64  # the same where only what changes is run
 
 
 class OutOfTime(Exception):
@@ -36,18 +38,17 @@ class Judge:
 
     deadline = math.inf
 
-    def __init__(self, model: Any, task: Task, batch: Batch, options: SearchOptions = DEFAULTS):
-        self.model, self.task, self.batch, self.options = model, task, batch, options
-        ends = [*(count for count in options.looks if count < len(batch)), len(batch)]
+    def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float | None = None):
+        self.model, self.task, self.batch = model, task, batch
+        ends = [*(count for count in _LOOKS if count < len(batch)), len(batch)]
         self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
         self.known: dict[Circuit, bool] = {}
         self.holding: list[Circuit] = []  # those that are known to hold, as they were found
         self._losses: dict[Circuit, list[Float[Tensor, " batch"]]] = {}
-        self._estimable = True
         self.empty = self.parts[0].empty_circuit
         intact = self._losses_of(self.empty, len(self.parts))
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
-        self.bar = Bar(task, intact, self.uninformed.loss, options.tolerance)
+        self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
 
     @property
     def learned(self) -> bool:
@@ -88,25 +89,14 @@ class Judge:
         """The loss on the first 64 examples."""
         return float(self._losses_of(circuit, 2).mean())
 
-    def exact_loss(self, circuit: Circuit) -> float:
-        """The loss on all examples."""
-        return float(self.losses(circuit).mean())
-
     def effects(
         self, circuit: Circuit, trials: Sequence[Circuit]
     ) -> Generator[str, None, list[float]]:
-        """What each trial does to the loss of a circuit, by which they are ordered.
-
-        Estimated if they are many, else exact, on the first 16 examples. Can be left at any time.
-        """
-        found: list[float] = []
-        fast = self.parts[0].runs.compute_changes_only
-        many = len(trials) > (self.options.few_fast if fast else self.options.few)
-        if many and self._estimable:
-            few = self.batch[: self.options.estimated]
-            gradients = attribution(self.model, self.task, few, circuit)
-            self._estimable = gradients is not None
-            if gradients is not None:
+        """What each trial does to the loss: estimated if they are many, else on few examples."""
+        fast, found = self.parts[0].runs.compute_changes_only, list[float]()
+        if len(trials) > (_FEW_FAST if fast else _FEW):
+            with suppress(InputError):  # the loss has no gradient, or none that is finite
+                gradients = attribute(self.model, self.task, self.batch[:_ESTIMATED], circuit)
                 for start in range(0, len(trials), _AT_ONCE):
                     yield ""
                     found += gradients.effects(trials[start : start + _AT_ONCE])
@@ -134,11 +124,3 @@ class Judge:
         """Whether the first examples leave it open that the circuit holds."""
         looks = (self._losses_of(circuit, parts) for parts in range(1, len(self.parts)))
         return all(self.bar.above(losses, -4.0) <= 0 for losses in looks)
-
-
-def attribution(model: Any, task: Task, batch: Batch, circuit: Circuit) -> Attribution | None:
-    """Gradients to estimate effects by; None if the loss has none, or none that is finite."""
-    try:
-        return attribute(model, task, batch, circuit)
-    except InputError:
-        return None

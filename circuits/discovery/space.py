@@ -8,18 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.options import SearchOptions
-from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     ORIGINAL,
-    TOKEN_RULES,
+    RULES,
     UNIFORM,
     Mechanism,
-    OneHot,
     Shared,
     along,
-    position_rules,
 )
 from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.circuits.runs.means import (
@@ -30,14 +26,18 @@ from retrieval_interp.circuits.runs.means import (
 )
 from retrieval_interp.tasks import Batch
 
+# Kinds of candidates with paths, and the least mean attention of these.
+_THRESHOLDS = [("one-hot", 0.5), ("one-hot", 0.3), ("one-hot", 0.1)]
+_SHARED_THRESHOLDS = [("shared", 0.4), ("shared", 0.25), ("shared", 0.15)]
+_WEAK = 0.1  # paths with at least this mean attention may be added
+_RULE_SHARE = 0.25  # a rule that has less of a head's attention is no candidate ...
+_RULE_IN_ROLE = 0.5  # ... unless it has as much of the attention of a single role
 
-def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> OneHot | Shared:
-    """A mechanism along a head's strongest paths; one-hot if no role has several sources.
 
-    Args:
-        attention: mean attention, [dest src].
-        kind: `one-hot` keeps a role's strongest source, `shared` all of them.
-        threshold: in (0, 1); weaker paths are left out.
+def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -> Shared:
+    """A mechanism along a head's paths with at least so much mean attention.
+
+    Of a role's sources `one-hot` keeps the strongest, `shared` all.
     """
     paths = []
     for dest, row in enumerate(attention.tolist()):
@@ -48,26 +48,19 @@ def propose(attention: Float[Tensor, "dest src"], kind: str, threshold: float) -
     return along(paths)
 
 
-def rule_candidates(
-    model: Any, batch: Batch, heads: list[Head], options: SearchOptions
-) -> dict[Head, list[Mechanism]]:
+def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, list[Mechanism]]:
     """The rules that have some of a head's attention, and its mean pattern.
 
     None where inputs are vectors, whose positions are shuffled: roles say what they are.
     """
     if batch.tokens is None:
         return {head: [] for head in heads}
-    rules = [*position_rules(is_causal(model)), *TOKEN_RULES]
-    means, tried = position_means(model, batch), dict.fromkeys(heads, rules)
+    means, tried = position_means(model, batch), dict.fromkeys(heads, RULES)
     shares, of_roles = pattern_shares(model, batch, tried), role_shares(model, batch, tried)
     found: dict[Head, list[Mechanism]] = {}
     for head in heads:
-        rated = zip(rules, shares[head], of_roles[head])
-        own = [
-            rule
-            for rule, share, by_role in rated
-            if share >= options.rule_share or float(by_role.max()) >= options.rule_in_role
-        ]
+        rated = zip(RULES, shares[head], of_roles[head])
+        own = [r for r, share, by in rated if share >= _RULE_SHARE or by.max() >= _RULE_IN_ROLE]
         found[head] = [*own, means[head]]
     return found
 
@@ -93,6 +86,10 @@ def compatible(changes: Sequence[Change]) -> bool:
     return all(heads.count(head) == 1 for head in replaced)
 
 
+def _is_vague(mechanism: Mechanism) -> bool:
+    return mechanism.keeps_own or mechanism.is_measured
+
+
 class Space:
     """The circuits of a model, and those that lie near a circuit."""
 
@@ -102,19 +99,19 @@ class Space:
         attention: Float[Tensor, "layer head dest src"],  # mean, by role
         heads: list[Head],  # that may be replaced
         rules: Mapping[Head, Sequence[Mechanism]],  # candidates by position and token
-        options: SearchOptions,
+        shared: bool,  # whether sources may share
     ):
         self.empty, self.attention, self.heads = empty, attention, heads
-        self.rules, self.options = rules, options
+        self.rules, self.shared = rules, shared
+        self._least = _THRESHOLDS + (_SHARED_THRESHOLDS if shared else [])
         self.means = {head: role_mean(attention[head]) for head in heads}
         self.candidates = {head: self._candidates(head) for head in heads}
 
     def _candidates(self, head: Head) -> list[Mechanism]:
         """Mechanisms of a head, cheapest first; identity before uniform, which runs slower."""
-        paths = [propose(self.attention[head], *least) for least in self.options.thresholds]
+        paths = [propose(self.attention[head], *least) for least in self._least]
         found = [IDENTITY, UNIFORM, *self.rules[head], *paths, self.means[head], ORIGINAL]
-        allowed = [m for m in found if self.options.shared or not isinstance(m, Shared)]
-        return sorted(dict.fromkeys(allowed), key=self._cost)
+        return sorted(dict.fromkeys(found), key=self._cost)
 
     def _cost(self, mechanism: Mechanism) -> int:
         return mechanism.cost(self.empty.n_roles)
@@ -133,19 +130,15 @@ class Space:
 
     def vague(self, circuit: Circuit) -> list[Head]:
         """Heads whose attention is their own, or measured."""
-        return [h for h in self.heads if circuit[h].keeps_own or circuit[h].is_measured]
+        return [head for head in self.heads if _is_vague(circuit[head])]
 
     def richer(self, circuit: Circuit) -> list[Change]:
         """The vague mechanisms of each head that cost more than what it has, the simplest first."""
         return [
             Change(head, richer)
             for head in self.heads
-            for richer in (
-                self.means[head],
-                *(rule for rule in self.rules[head] if rule.is_measured),
-                ORIGINAL,
-            )
-            if self._cost(richer) > self._cost(circuit[head])
+            for richer in self.candidates[head]
+            if _is_vague(richer) and self._cost(richer) > self._cost(circuit[head])
         ]
 
     def cheaper(self, circuit: Circuit, heads: Sequence[Head] | None = None) -> list[Change]:
@@ -164,7 +157,7 @@ class Space:
             Change(head, more=path)
             for head in self.heads
             if head not in vague
-            for dest, src in (self.attention[head] >= self.options.weak).nonzero().tolist()
+            for dest, src in (self.attention[head] >= _WEAK).nonzero().tolist()
             if (path := RolePath(dest, src)) not in circuit[head].paths
         ]
 
@@ -181,10 +174,10 @@ class Space:
         """Circuits that replace every head alike, by what it attends to."""
         mechanisms: list[Mapping[Head, Mechanism]] = [
             {head: propose(self.attention[head], *least) for head in self.heads}
-            for least in self.options.thresholds
+            for least in self._least
         ]
-        circuits = [self._with(self.empty, each) for each in [*mechanisms, self.means]]
-        return [c for place, c in enumerate(circuits) if c not in circuits[:place]]
+        circuits = [replace(self.empty, mechanisms=each) for each in [*mechanisms, self.means]]
+        return list(dict.fromkeys(circuits))
 
     def changed(self, circuit: Circuit, *changes: Change) -> Circuit:
         """The circuit after some changes, one after the other.
@@ -197,24 +190,7 @@ class Space:
                 mechanism = old.without(less)
             elif more is not None:
                 kept = old.paths if old.follows_paths else ()
-                kept = tuple(p for p in kept if self.options.shared or p.dest != more.dest)
+                kept = tuple(p for p in kept if self.shared or p.dest != more.dest)
                 mechanism = along((*kept, more))
             circuit = circuit.replace(head, mechanism or old)
         return circuit
-
-    def all_idle(self, circuit: Circuit, mechanism: Mechanism) -> Circuit:
-        """The circuit with all its idle heads uniform, or all identity."""
-        idle = [head for head in self.heads if circuit[head] in (UNIFORM, IDENTITY)]
-        return self._with(circuit, dict.fromkeys(idle, mechanism))
-
-    def without(self, circuit: Circuit, lost: Head) -> Circuit:
-        """The circuit without one head, the weak paths of the others added."""
-        weak = {
-            head: propose(self.attention[head], mechanism.kind, self.options.weak)
-            for head, mechanism in circuit.mechanisms.items()
-            if mechanism.follows_paths
-        }
-        return self._with(circuit, {**weak, lost: IDENTITY})
-
-    def _with(self, circuit: Circuit, mechanisms: Mapping[Head, Mechanism]) -> Circuit:
-        return replace(circuit, mechanisms={**circuit.mechanisms, **mechanisms})

@@ -1,11 +1,12 @@
-"""The greedy strategy, and its steps: make a circuit richer, simplify it, rearrange it.
+"""The steps of the greedy search: make a circuit richer, simplify it, rearrange it.
 
 They yield what is done, so that a search can be watched, and left, at any time. Which of many
 changes to try first is estimated; every decision is made by an exact loss.
 """
 
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 from retrieval_interp.circuits.circuit import Circuit
@@ -16,6 +17,13 @@ from retrieval_interp.circuits.paths import Head
 
 Result = TypeVar("Result")
 Doing = Generator[str, None, Result]  # yields what is done and returns what comes of it
+
+_SINGLY = 4  # heads made richer one by one; then twice as many at each step
+_PROMISING = 8  # trials with the best estimates, compared by exact losses
+_COMBINED = 24  # additions, and other changes, that are combined by threes
+_REARRANGED = 48  # of these combinations, how many are tried
+_PAIRED = 64  # cheaper changes that are tried two at once
+_effect = itemgetter(0)
 
 
 def named(name: str, doing: Doing[Result]) -> Doing[Result]:
@@ -29,62 +37,44 @@ def named(name: str, doing: Doing[Result]) -> Doing[Result]:
         yield f"{name}: {what}" if what else name
 
 
-def greedy(judge: Judge, space: Space) -> Doing[Circuit]:
-    """Steps 2 to 6 of a search (docs/guide/discovery.md); what is found is a local optimum."""
-    steps, best, tried = Steps(judge, space), space.empty, set[Circuit]()
-    restarts, starts = judge.options.restarts, _starts(steps, lambda: best)
-    yield "starting"
-    for number in range(restarts):
-        start = next((start for start in starts if start not in {best, *tried}), None)
-        if start is None:
-            break
-        tried.add(start)
-        found = yield from named(f"start {number + 1} of {restarts}", steps.from_start(start))
-        if judge.holds(found):
-            best = min(best, found, key=steps.rank)
-    if best == space.empty:  # no start held: replace heads one by one
-        best = yield from named("from the intact model", steps.refine(best))
-    while judge.holds(best):
-        better = yield from named("at the end", steps.one_less(best))
-        if better is None:
-            break
-        best = yield from named("at the end", steps.refine(better))
-    return best
-
-
-def _starts(steps: "Steps", best: Callable[[], Circuit]) -> Iterator[Circuit]:
-    """Two whole circuits, variations of the best circuit so far, then other whole circuits."""
-    space = steps.space
-    whole = sorted(space.whole_circuits(), key=steps.promise)
-    yield from whole[:2]
-    for mechanism in (UNIFORM, IDENTITY):
-        yield space.all_idle(best(), mechanism)
-    for lost in space.useful(best()):
-        yield space.without(best(), lost)
-    yield from whole[2:]
-
-
 class Steps:
-    """Steps from one circuit to a better one."""
+    """Steps from one circuit to a better one, and the greedy search that takes them."""
 
     def __init__(self, judge: Judge, space: Space):
-        self.judge, self.space, self.options = judge, space, judge.options
+        self.judge, self.space = judge, space
+
+    def search(self, restarts: int) -> Doing[Circuit]:
+        """Steps 2 to 6 of a search (docs/guide/discovery.md); what is found is a local optimum."""
+        yield "starting"
+        best = self.space.empty
+        starts = sorted(self.space.whole_circuits(), key=self.promise)[:restarts]
+        for number, start in enumerate(starts):
+            name = f"start {number + 1} of {len(starts)}"
+            found = yield from named(name, self.from_start(start))
+            if self.judge.holds(found):
+                best = min(best, found, key=self.rank)
+        if best == self.space.empty:  # no start held: replace heads one by one
+            best = yield from named("from the intact model", self.refine(best))
+        while self.judge.holds(best):
+            better = yield from named("at the end", self.one_less(best))
+            if better is None:
+                break
+            best = yield from named("at the end", self.refine(better))
+        return best
 
     def from_start(self, circuit: Circuit) -> Doing[Circuit]:
         """Make heads richer, the one that gains most first, until it holds; then refine it."""
-        for step in itertools.count():
-            if self.judge.holds(circuit):
-                break
+        step = 0
+        while not self.judge.holds(circuit):
             changes = self.space.richer(circuit)
             trials = [self.space.changed(circuit, change) for change in changes]
-            if step >= self.options.singly:
-                most = 2 ** (step - self.options.singly + 1)
-                many = yield from self._first(changes, circuit, most)
+            if step >= _SINGLY:
+                many = yield from self._first(changes, circuit, 2 ** (step - _SINGLY + 1))
                 trials = [self.space.changed(circuit, *many)]
             better = yield from named("richer heads", self._best(circuit, trials))
             if better is None:
                 break
-            circuit = better
+            circuit, step = better, step + 1
         return (yield from self.refine(circuit))
 
     def refine(self, circuit: Circuit) -> Doing[Circuit]:
@@ -103,7 +93,7 @@ class Steps:
     def one_less(self, circuit: Circuit) -> Doing[Circuit | None]:
         """A better circuit without one of the useful heads, or after one or two changes."""
         idle = [Change(head, IDENTITY) for head in self.space.useful(circuit)]
-        first = yield from self._first(idle, circuit, self.options.combined)
+        first = yield from self._first(idle, circuit, _COMBINED)
         better = yield from self._fewer_heads(circuit, [change.head for change in first])
         if better is None:
             better = yield from named("two changes at once", self.one_or_two_less(circuit))
@@ -159,12 +149,12 @@ class Steps:
 
     def _rearranged(self, circuit: Circuit) -> Doing[Circuit | None]:
         """A better circuit with a path more and one or two things less, if one is found."""
-        vague, most = self.space.vague(circuit), self.options.combined
+        vague = self.space.vague(circuit)
         cheaper = self.space.cheaper(circuit)
         replaced = [c for c in cheaper if c.mechanism == IDENTITY or c.head in vague]
-        less = yield from self._first([*drops(circuit), *replaced], circuit, most)
+        less = yield from self._first([*drops(circuit), *replaced], circuit, _COMBINED)
         more = self.space.absent(circuit)
-        some = yield from self._first(more, circuit, most)
+        some = yield from self._first(more, circuit, _COMBINED)
         combined = [
             *itertools.product(more, itertools.combinations(less, 1)),
             *itertools.product(some, itertools.combinations(less, 2)),
@@ -177,8 +167,7 @@ class Steps:
                     trials[trial] = None
         effects = yield from self.judge.effects(circuit, list(trials))
         near = self.judge.around(circuit)
-        in_order = sorted(zip(effects, trials), key=lambda pair: pair[0])
-        for _, trial in in_order[: self.options.rearranged]:
+        for _, trial in sorted(zip(effects, trials), key=_effect)[:_REARRANGED]:
             yield ""
             if near.holds(trial):
                 return trial
@@ -222,7 +211,7 @@ class Steps:
         if not self.judge.holds(circuit):
             return None
         changes = [*drops(circuit), *self.space.cheaper(circuit)]
-        first = yield from self._first(changes, circuit, self.options.paired)
+        first = yield from self._first(changes, circuit, _PAIRED)
         near = self.judge.around(circuit)
         ones, pairs = itertools.combinations(changes, 1), itertools.combinations(first, 2)
         for tried in itertools.chain(ones, pairs):
@@ -267,16 +256,14 @@ class Steps:
     def _best(self, circuit: Circuit, trials: Sequence[Circuit]) -> Doing[Circuit | None]:
         """The trial with the lowest loss, of those that promise most; None if it is no lower."""
         effects = yield from self.judge.effects(circuit, trials)
-        near = self.judge.around(circuit)
-        in_order = sorted(range(len(trials)), key=effects.__getitem__)
-        promising = [trials[place] for place in in_order[: self.options.promising]]
-        best = min(promising, key=near.loss, default=circuit)
+        near, in_order = self.judge.around(circuit), sorted(zip(effects, trials), key=_effect)
+        best = min((trial for _, trial in in_order[:_PROMISING]), key=near.loss, default=circuit)
         return best if near.loss(best) < near.loss(circuit) else None
 
     def rank(self, circuit: Circuit) -> tuple[bool, tuple[int, int], float]:
         """Sort key, lower is better: holds, then cost and heads, then loss."""
-        holds = self.judge.holds(circuit)
-        return not holds, self.space.simplicity(circuit), self.judge.exact_loss(circuit)
+        loss = float(self.judge.losses(circuit).mean())
+        return not self.judge.holds(circuit), self.space.simplicity(circuit), loss
 
     def promise(self, circuit: Circuit) -> tuple[bool, float, tuple[int, int]]:
         """Sort key of starts: those that hold, cheapest first, then the others by loss."""

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.scores.enabling import Enabled
-from retrieval_interp.tasks import Batch, RetrievalTask, Task, role_letters, role_name
-from retrieval_interp.tasks.roles import symbol_letter
+from retrieval_interp.tasks import Batch, Task, role_name
 
 Enabling = Mapping[HeadPath, Sequence[Enabled]]  # later paths that need a path
 _LONG = 30  # most characters of a line that adds to a label
@@ -25,24 +24,19 @@ class Label(NamedTuple):
 
 
 def role_words(circuit: Circuit, task: Task | None) -> tuple[Sequence[str], Sequence[str]]:
-    """Every role in words, and shorter: the task's, or a chain's letters, or s0, s1, ..."""
-    if task is not None:
-        own = tuple(task.role_symbols) != tuple(task.role_names)
-        return task.role_labels, task.role_symbols if own else task.role_labels
-    roles = range(circuit.n_roles)
-    if circuit.task.get("name", RetrievalTask.name) == RetrievalTask.name:
-        symbols = [symbol_letter(role // 2) + ("" if role else "?") for role in roles]
-        return [role_letters(role) for role in roles], symbols
-    names = [role_name(role, circuit.role_names) for role in roles]
-    return names, names
+    """Every role in words, and shorter: the task's, or s0, s1, ..."""
+    if task is None:
+        names = [role_name(role, circuit.role_names) for role in range(circuit.n_roles)]
+        return names, names
+    own = tuple(task.role_symbols) != tuple(task.role_names)
+    return task.role_labels, task.role_symbols if own else task.role_labels
 
 
 def head_kind(paths: Collection[HeadPath], batch: Batch) -> str:
-    """What a head with these paths is commonly called, or nothing.
+    """What a head is commonly called whose paths do the same on every chain, or nothing.
 
-    On every chain of the batch, all of its paths lead to the position before (`previous-token
-    head`), to an earlier position with the same token (`duplicate-token head`), or to the one
-    after such a position (`induction head`). The last two need tokens.
+    They lead to the position before (`previous-token head`), to an earlier position with the same
+    token (`duplicate-token head`), or to the one after such a position (`induction head`).
     """
     kinds = {path_kind(path.path, batch) for path in paths}
     return kinds.pop() if len(kinds) == 1 else ""
@@ -76,9 +70,9 @@ def row_labels(
     for path in sorted(colors):
         if path.head.layer in layers:
             by_head.setdefault(path.head, []).append(path)
-    for head, paths in by_head.items():
+    for paths in by_head.values():
         own = {colors[path] for path in paths}
-        first, *more = _head_lines(circuit, head, paths, batch, enables)
+        first, *more = _head_lines(circuit, paths, batch, enables)
         yield Label(first, own.pop() if len(own) == 1 else None)
         yield from (Label(text, faint=True) for text in more)
     span = "-".join(dict.fromkeys(f"L{layer}" for layer in (layers[0], layers[-1])))
@@ -96,21 +90,17 @@ def row_labels(
 def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
     """What replaces the heads of a layer, by head and without their paths."""
     return {
-        head.head: mechanism.label
+        head.head: mechanism.kind
         for head, mechanism in circuit.mechanisms.items()
         if head.layer == layer
     }
 
 
 def _head_lines(
-    circuit: Circuit,
-    head: Head,
-    paths: Sequence[HeadPath],
-    batch: Batch | None,
-    enables: Enabling,
+    circuit: Circuit, paths: Sequence[HeadPath], batch: Batch | None, enables: Enabling
 ) -> list[str]:
     """What a head is, and below it which heads it enables and what replaces it."""
-    mechanism = circuit[head]
+    head, mechanism = paths[0].head, circuit[paths[0].head]
     needed: dict[str, set[Head]] = {}
     for path in paths:
         for later in enables.get(path, ()):
@@ -118,7 +108,7 @@ def _head_lines(
     sides = [f"({side}) {', '.join(map(str, sorted(needed[side])))}" for side in sorted(needed)]
     kind = head_kind(paths, batch) if batch is not None else ""
     if mechanism.paths:
-        role = mechanism.label
+        role = mechanism.kind
     elif any(path in circuit.enabling for path in paths):
         role = "" if sides else "only enables"
     else:
@@ -158,8 +148,7 @@ def layer_rows(circuit: Circuit, n_layers: int) -> list[range]:
 
 def depth(circuit: Circuit) -> int:
     """How many layers a circuit needs, at least one."""
-    heads = [*circuit.mechanisms, *(path.head for path in circuit.every_path())]
-    return 1 + max((head.layer for head in heads), default=0)
+    return 1 + max((head.layer for head in circuit.heads()), default=0)
 
 
 def role_order(batch: Batch) -> list[int]:
@@ -167,14 +156,3 @@ def role_order(batch: Batch) -> list[int]:
     present = batch.roles.double().masked_fill(batch.roles < 0, math.nan)
     means = present.nanmean(dim=(0, 1)).nan_to_num(math.inf).tolist()
     return sorted(range(len(means)), key=lambda role: means[role])
-
-
-def chain_order(n_roles: int) -> list[int]:
-    """Roles as in a chain's sequence: the last pair first, the query and any others at the end.
-
-    >>> chain_order(7)
-    [5, 6, 3, 4, 1, 2, 0]
-    """
-    pairs = range(2 * ((n_roles - 1) // 2), 0, -2)
-    order = [*(role for last in pairs for role in (last - 1, last)), 0]
-    return [*order, *range(len(order), n_roles)]

@@ -4,7 +4,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise, product
-from statistics import fmean
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
@@ -37,20 +36,18 @@ def draw_circuit(
 ) -> str:
     """A circuit as an `<svg>` element: roles across, layers upwards, an arrow for each path.
 
-    Arrows are dashed where a path only enables, and joined by a band where any one of them
-    suffices. They are 1.5 to 6 pixels wide, by the share of what the model has learned that is lost
-    without the path, (loss - intact) / (uninformed - intact).
+    Arrows are dashed where a path only enables. They are 1.5 to 6 pixels wide, by the share of what
+    the model has learned that is lost without the path, (loss - intact) / (uninformed - intact).
 
     Args:
         circuit: what to draw; heads without paths are written next to their layer.
         n_layers: layers of the model; by default as many as the circuit needs.
-        order: roles from left to right; by default their order in the examples, or a chain's.
+        order: roles from left to right; by default as in the examples, or else from last to first.
         losses: the loss without each path.
         task: names the roles, the loss and heads of a common kind.
         enables: which later heads are known to need each path.
         batch: examples that tell what heads do; by default a few of the task's.
-        intact: the intact model's loss.
-        uninformed: the loss of a model that knows nothing.
+        intact, uninformed: the loss of the intact model, and of a model that knows nothing.
         when: what was done to a path, in words: "removed from the circuit", "cut in the model".
         colors: CSS colour of an arrow; by default one per head of a layer.
         notes: short text next to an arrow; by default its loss.
@@ -58,7 +55,7 @@ def draw_circuit(
     if batch is None and task is not None:
         batch = task.sample(8)
     if order is None:
-        order = layout.chain_order(circuit.n_roles) if batch is None else layout.role_order(batch)
+        order = range(circuit.n_roles)[::-1] if batch is None else layout.role_order(batch)
     names = [role_name(role, circuit.role_names) for role in range(circuit.n_roles)]
     words, symbols = role_words(circuit, task)
     below = [
@@ -94,7 +91,7 @@ def draw_circuit(
     for paths, lines, (bottom, top) in zip(in_row, labels, pairwise(floors)):
         _add_labels(svg, lines, (bottom + top) / 2, faint=not paths)
         curves = _curves(paths, xs, bottom, top)
-        texts = _add_bands(svg, circuit, curves)
+        texts = []
         for path, curve in curves.items():
             dest, src = path.path
             about, note, share = [f"{words[dest]} from {words[src]}"], "", 0.0
@@ -190,22 +187,6 @@ def _add_labels(svg: ET.Element, labels: Sequence[Label], middle: float, faint: 
         style = {"fill_opacity": 0.65} if faint or label.faint else {}
         style |= {"font_size": 11} if label.faint else {}
         _add(svg, "text", label.text, x=26, y=y, fill="currentColor", **style)
-
-
-def _add_bands(
-    svg: ET.Element, circuit: Circuit, curves: Mapping[HeadPath, _Curve]
-) -> list[tuple[ET.Element, str, _Curve]]:
-    """A band behind arrows of which any one suffices; returns what is to be written there."""
-    texts = []
-    for paths in circuit.redundant:
-        if band := [curves[path] for path in paths if path in curves]:
-            group, first, last = _add(svg, "g"), band[0], band[-1]
-            _add(group, "title", one_suffices(paths, circuit.role_names))
-            middle = _Curve(*map(fmean, zip(first, last)))
-            style = {"stroke": "currentColor", "stroke_opacity": 0.14, "fill": "none"}
-            _add(group, "path", d=middle, stroke_width=last.start - first.start + 10, **style)
-            texts.append((group, f"1 of {len(paths)}", last))
-    return texts
 
 
 def _add_arrow(

@@ -14,13 +14,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.paths import Head, RolePath
-from retrieval_interp.circuits.scores.scorer import (
-    Measured,
-    Progress,
-    Scorer,
-    heads_of,
-    no_progress,
-)
+from retrieval_interp.circuits.scores.scorer import Measured, Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
 
 _QUICK = 32  # examples that tell most random circuits from the given one
@@ -42,10 +36,7 @@ def allowed_paths(batch: Batch, causal: bool) -> list[RolePath]:
 def allowed_attention(
     attention: Float[Tensor, "layer head dest src"], batch: Batch, causal: bool
 ) -> Float[Tensor, "layer head dest src"]:
-    """Mean attention by role, with zeros for paths that are not in `allowed_paths`.
-
-    Such a path has attention where both roles share a position in some examples.
-    """
+    """Mean attention by role, with zeros for paths that are not in `allowed_paths`."""
     allowed = torch.zeros_like(attention[0, 0])
     for path in allowed_paths(batch, causal):
         allowed[path] = 1
@@ -90,18 +81,17 @@ def random_control(
 ) -> list[float]:
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 
-    They are measured on the first 32 examples, and on all where four standard errors less would be
-    as good as the given circuit. There are none of a circuit without paths.
+    Those that are clearly worse are measured on 32 examples. There are none without paths.
     """
     if not count or not any(circuit.paths()):
         return []
-    heads, draw, losses = heads_of(scorer.model), random.Random(seed), []
+    draw, losses = random.Random(seed), []
     paths = allowed_paths(scorer.batch, is_causal(scorer.model))
     quick = Scorer(scorer.model, scorer.task, scorer.batch[:_QUICK])
     goal = scorer.loss(circuit)
     for _ in progress(range(count), "random circuits"):
         for _ in range(1 + _REDRAWS):
-            other = random_circuit(circuit, heads, paths, draw)
+            other = random_circuit(circuit, scorer.heads, paths, draw)
             if other.mechanisms != circuit.mechanisms:
                 break
         loss, error = Measured.of(quick.losses(other))

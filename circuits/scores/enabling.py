@@ -1,9 +1,7 @@
-"""Carrying and enabling: what a path is worth in the intact model, and which later paths need it.
+"""Which later paths lose attention when a path is cut in the intact model (*enabling*).
 
-With all patterns fixed, a path matters only by what it *carries* to the output. The head that joins
-a pair, without which no later head finds its target, then looks idle (the paper's exception in
-appendix E). So each path is also *cut live* (`circuits.scores.scorer.cut_losses`), and `enabled_by`
-finds the later paths that lose attention then.
+With all patterns fixed, a path matters only by what it *carries* to the output. A head that joins
+pairs, without which no later head finds its target, looks idle (the exception in appendix E).
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +54,7 @@ def enabled_by(
     least_drop: float = 0.1,
     progress: Progress = no_progress,
 ) -> dict[Cut, tuple[Enabled, ...]]:
-    """Find the later paths that each path enables.
+    """Find the later paths that each path enables, those that lose most attention first.
 
     Write Ā_q(Q, K) for the mean attention of path q with its head's queries from run Q and keys
     from run K, where a run is the intact model (0) or the model with path p cut live (p). Then
@@ -70,10 +68,7 @@ def enabled_by(
         cuts: what to cut in the intact model, one after the other: a path, or several at once.
         later: the paths to examine; those up to the layer of the (first) path cut are skipped.
         least_drop: the smallest loss of mean attention that counts.
-        progress: wraps an iterable to show a bar, as `(items, text)`.
-
-    Returns:
-        For each cut, the paths that lose attention, the largest loss first.
+        progress: as in `ablations`.
     """
     means: dict[Cut, list[tuple[Tensor, Tensor]]] = {cut: [] for cut in cuts}
     first = min(map(_layer, cuts), default=0)
@@ -85,28 +80,31 @@ def enabled_by(
         with _seeing(model, layers) as intact:
             runs = HookRuns(model, part)
             base = runs.base(empty)
-        _check_sides(model, part, intact, later)
+        pattern, mixed, *_ = _all_sides(model, part, intact, intact, later)[0]
+        if not torch.allclose(mixed, pattern, atol=1e-3):
+            raise InputError(
+                "enabling: expected heads to attend only by their queries and keys, found another "
+                "pattern; this model's queries and keys cannot be separated"
+            )
         for cut in progress(cuts, "finding enabled paths"):
             with _seeing(model, [layer for layer in layers if layer > _layer(cut)]) as changed:
                 if changed:
                     runs.outputs(empty.cut(*paths_of(cut)), base)
             means[cut].append(_all_sides(model, part, intact, changed, later))
-    return {cut: _losers(weighted_mean(means[cut]), cut, later, least_drop) for cut in cuts}
+    found = {}
+    for cut, parts in means.items():
+        sides = weighted_mean(parts).T.tolist()
+        rows = [
+            Enabled(path, before, after, by_query, by_key)
+            for path, (before, by_key, by_query, after) in zip(later, sides)
+            if path.head.layer > _layer(cut) and before - after >= least_drop
+        ]
+        found[cut] = tuple(sorted(rows, key=lambda row: row.when_cut - row.attention))
+    return found
 
 
 def _layer(cut: Cut) -> int:
     return min(path.head.layer for path in paths_of(cut))
-
-
-def _losers(
-    sides: Float[Tensor, "side later"], cut: Cut, later: Sequence[HeadPath], least_drop: float
-) -> tuple[Enabled, ...]:
-    found = [
-        Enabled(path, before, after, by_query, by_key)
-        for path, (before, by_key, by_query, after) in zip(later, sides.T.tolist())
-        if path.head.layer > _layer(cut) and before - after >= least_drop
-    ]
-    return tuple(sorted(found, key=lambda row: row.when_cut - row.attention))
 
 
 @contextmanager
@@ -126,25 +124,11 @@ def _seeing(model: Any, layers: list[int]) -> Iterator[Seen]:
         yield seen
 
 
-def _check_sides(model: Any, batch: Batch, seen: Seen, later: Sequence[HeadPath]) -> None:
-    for path in later:
-        (layer, head), role_path = path
-        if layer in seen:
-            patterns = seen[layer]["pattern"][:, head], _mixed(model, batch, path.head, seen, seen)
-            own, mixed = (attention_along(each, role_path, batch.roles)[0] for each in patterns)
-            if not torch.allclose(mixed, own, atol=1e-3):
-                raise InputError(
-                    f"enabling: expected layer {layer} to attend only by its queries and keys, "
-                    "found another pattern; this model's queries and keys cannot be separated"
-                )
-
-
 def _all_sides(
     model: Any, batch: Batch, intact: Seen, changed: Seen, later: Sequence[HeadPath]
 ) -> tuple[Float[Tensor, "side path"], Float[Tensor, " path"]]:
-    """Mean attention of paths with neither, the keys, the queries, and both from the changed run.
-
-    Also how many chains each is the mean of.
+    """Mean attention of paths with neither, the keys, the queries, and both from the changed run;
+    and how many chains each is the mean of.
     """
     sides, counts = torch.zeros(4, len(later)), torch.zeros(len(later))
     patterns = {

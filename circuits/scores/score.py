@@ -1,27 +1,23 @@
 """Scoring a circuit (paper, appendix E, steps 3, 5 and 6, and beyond), in three parts.
 
-1. The intact model: its loss, with each head replaced, and with each path cut. What it needs is
-   decided by two standard errors. For every path, the later paths that it enables.
+1. The intact model: its loss, with each head replaced, and with each path cut, also those that
+   only enable. What it needs is decided by two standard errors.
 2. The circuit: the *combined* loss with all heads replaced, and with each path removed from it.
 3. A control: random circuits of the same size and mechanisms.
 """
 
 import itertools
-import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-
-from jaxtyping import Float
-from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import has_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import mean_attention, standard_error
+from retrieval_interp.circuits.scores.ablations import LiveScore
 from retrieval_interp.circuits.scores.control import random_control
 from retrieval_interp.circuits.scores.enabling import Enabled, enabled_by
 from retrieval_interp.circuits.scores.scorer import (
@@ -30,10 +26,8 @@ from retrieval_interp.circuits.scores.scorer import (
     Measured,
     Progress,
     Scorer,
-    Uninformed,
     all_but_one,
     cut_losses,
-    heads_of,
     kept_share,
     no_progress,
     removed_losses,
@@ -55,12 +49,9 @@ class HeadScore:
 
 
 @dataclass(frozen=True)
-class LivePathScore:
+class LivePathScore(LiveScore):
     """A path cut in the intact model, with later attention recomputed."""
 
-    path: HeadPath
-    attention: float  # its mean in the intact model
-    live_loss: float  # when it is cut
     live_se: float
     enables: tuple[Enabled, ...]  # later paths that lose attention then, on the first 128 examples
     needed: bool | None  # live_loss above the limit by two standard errors; None if not clear
@@ -82,7 +73,6 @@ class RedundantScore:
     live_loss: float  # when all are cut
     live_se: float
     left_losses: tuple[float, ...]  # for each path, when all others are cut
-    shares: tuple[float, ...]  # of what cutting all costs, what is saved by leaving this one
     enables: tuple[Enabled, ...]  # the later paths that lose attention when all are cut
     needed: bool | None  # one of them, by two standard errors; None if not clear
     suffice: tuple[bool | None, ...]  # for each path, whether it is enough by itself, likewise
@@ -98,67 +88,37 @@ class RedundantScore:
         return bool(self.needed) and all(self.suffice)
 
 
-@dataclass(frozen=True)
-class IntactScore:
-    """The intact model, and what single changes of it cost."""
-
-    loss: float
-    se: float
-    uninformed: Uninformed  # the loss of a model that knows nothing, and what such a model is
-    heads: tuple[HeadScore, ...]  # every head of the model, replaced or left as it is
-    paths: tuple[LivePathScore, ...]  # every path of the circuit
-    enabling: tuple[LivePathScore, ...]  # every path that only enables
-    redundant: tuple[RedundantScore, ...]
-    attention: Float[Tensor, "layer head dest src"] = field(compare=False, repr=False)
-    unshown: str = ""  # why it is not shown what paths enable; empty if it is
-
-
-@dataclass(frozen=True)
-class ReplacedScore:
-    """The model with the circuit in place."""
-
-    loss: float
-    se: float
-    excess_se: float  # of combined minus intact, example by example
-    paths: tuple[PathScore, ...]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CircuitScore:
-    """The scores of a circuit on one set of examples; printed, its losses."""
+    """The scores of a circuit on one set of examples (`ri.score_table` prints them)."""
 
     circuit: Circuit
     examples: int
     tolerance: float  # the loss below which a circuit counts as working (paper: 0.05)
-    intact: IntactScore
-    replaced: ReplacedScore
+    loss_name: str
+    baseline_loss: float  # of the intact model
+    baseline_se: float
+    uninformed_loss: float  # of a model that knows nothing
+    uninformed: str  # what such a model is
+    heads: tuple[HeadScore, ...]  # every head of the model, replaced or left as it is
+    enabling: tuple[LivePathScore, ...]  # every path that only enables
+    redundant: tuple[RedundantScore, ...]
+    combined_loss: float  # with the circuit in place
+    combined_se: float
+    excess_se: float  # of combined minus baseline, example by example
+    paths: tuple[PathScore, ...]  # every path of the circuit
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
     notes: tuple[str, ...] = ()  # what was not measured, or is not shown, one sentence each
-    loss_name: str = "loss"
-
-    # The numbers of the three parts by the names that tables and files use.
-    baseline_loss = property(attrgetter("intact.loss"))
-    baseline_se = property(attrgetter("intact.se"))
-    uninformed_loss = property(attrgetter("intact.uninformed.loss"))
-    uninformed = property(attrgetter("intact.uninformed.what"))
-    heads = property(attrgetter("intact.heads"))
-    enabling = property(attrgetter("intact.enabling"))
-    redundant = property(attrgetter("intact.redundant"))
-    attention = property(attrgetter("intact.attention"))
-    combined_loss = property(attrgetter("replaced.loss"))
-    combined_se = property(attrgetter("replaced.se"))
-    excess_se = property(attrgetter("replaced.excess_se"))
-    paths = property(attrgetter("replaced.paths"))
 
     @property
     def limit(self) -> float:
         """The tolerance, or the loss of a model that knows nothing, if that is lower."""
-        return float(min(self.tolerance, self.uninformed_loss))
+        return min(self.tolerance, self.uninformed_loss)
 
     @property
     def better(self) -> bool:
         """Whether the circuit does better than the intact model, by two standard errors."""
-        return bool(self.combined_loss + 2 * self.excess_se < self.baseline_loss)
+        return self.combined_loss + 2 * self.excess_se < self.baseline_loss
 
     @property
     def sufficient(self) -> bool:
@@ -168,7 +128,7 @@ class CircuitScore:
     @property
     def reachable(self) -> bool:
         """Whether the intact model is below the limit; else it cannot be told what it needs."""
-        return bool(self.baseline_loss < self.limit)
+        return self.baseline_loss < self.limit
 
     @property
     def kept(self) -> float:
@@ -184,17 +144,6 @@ class CircuitScore:
     def spared(self) -> tuple[HeadPath, ...]:
         """Paths that can be removed, one at a time, with a loss below the limit."""
         return tuple(row.path for row in self.paths if row.ablated_loss < self.limit)
-
-    def __str__(self) -> str:
-        heads = f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads replaced"
-        kept = f", {self.kept:.1%} of what was learned" if math.isfinite(self.kept) else ""
-        lines = [
-            f"{self.loss_name} {self.baseline_loss:.4f} +- {self.baseline_se:.4f} intact, "
-            f"{self.uninformed_loss:.4f} knowing nothing ({self.uninformed})",
-            f"{self.combined_loss:.4f} +- {self.combined_se:.4f} with {heads}{kept}",
-            f"{'sufficient' if self.sufficient else 'not sufficient'}: limit {self.limit:.4g}",
-        ]
-        return "\n".join([*lines, *self.notes])
 
 
 def score_circuit(
@@ -214,128 +163,103 @@ def score_circuit(
         baseline            loss(∅), of the intact model
         only head h         loss({h: C[h]})
         combined            loss(C)
-        path p removed      loss(C without p): all attention is fixed; what p carries
-        path p cut live     loss(cut p): p's attention is set to 0 in the intact model, its row is
-                            not rescaled, all later attention is recomputed; what p carries or
-                            enables
-        standard error      s / √n, with s the sample standard deviation of the n examples' losses
+        path p removed      loss(C without p): what p carries
+        path p cut live     loss(cut p) of the intact model: what p carries or enables
         kept                (uninformed - combined) / (uninformed - baseline)
         sufficient          combined < tolerance, and < uninformed
         minimal             sufficient, but no C without p would be, for any path p
-
-    A path that the circuit lists as enabling is only cut, since the circuit does without it.
 
     Args:
         model: a hooked model that reads the batch.
         task: gives the loss.
         circuit: what to score.
-        batch: the examples, which should not be those used to choose the circuit.
+        batch: the examples, other ones than those used to choose the circuit.
         tolerance: the loss below which a circuit counts as working; by default the task's, or else
             the loss at which 95% of what the model has learned is kept.
         controls: number of random circuits to compare with.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
-    if controls < 0:
-        raise InputError(f"controls: expected 0 random circuits or more, found {controls}")
-    circuit.check_fits(model.cfg.n_layers, model.cfg.n_heads)
     scorer = Scorer(model, task, batch)
+    empty, own = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.each)
-    bar = Bar(task, scorer.base_losses.mean(dim=1), uninformed.loss, tolerance)
-    intact = _intact(scorer, circuit, uninformed, bar, progress)
-    replaced = _replaced(scorer, circuit, intact, progress)
-    control = tuple(random_control(scorer, circuit, controls, progress=progress))
-    notes = _notes(task, circuit, intact, replaced)
-    return CircuitScore(
-        circuit, len(batch), bar.tolerance, intact, replaced, control, notes, task.loss_name
-    )
-
-
-def _intact(
-    scorer: Scorer, circuit: Circuit, uninformed: Uninformed, bar: Bar, progress: Progress
-) -> IntactScore:
-    model, batch, empty = scorer.model, scorer.batch, scorer.empty_circuit
-    baseline, attention = Measured.of(scorer.base_losses), mean_attention(model, batch)
+    bar = Bar(task, own, uninformed.loss, tolerance)
     heads = []
-    for head in progress(heads_of(model), "replacing heads"):
+    for head in progress(scorer.heads, "replacing heads"):
         losses = scorer.losses(empty.replace(head, circuit[head]))
         heads.append(HeadScore(head, circuit[head], *Measured.of(losses)))
+    cut, redundant, unshown = _cut(scorer, circuit, bar, progress)
+    paths = []
+    for path, losses in removed_losses(scorer, circuit, progress):
+        loss, se = Measured.of(losses)
+        paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
+    combined = scorer.base_losses.mean(dim=1)
+    score = CircuitScore(
+        circuit,
+        len(batch),
+        bar.tolerance,
+        task.loss_name,
+        *Measured.of(own),
+        *uninformed,
+        tuple(heads),
+        tuple(cut[path] for path in circuit.enabling),
+        redundant,
+        *Measured.of(combined),
+        standard_error(combined - own),
+        tuple(paths),
+        tuple(random_control(scorer, circuit, controls, progress=progress)),
+    )
+    return replace(score, notes=(*_notes(score, task.answer_role), *filter(None, [unshown])))
+
+
+def _cut(
+    scorer: Scorer, circuit: Circuit, bar: Bar, progress: Progress
+) -> tuple[dict[HeadPath, LivePathScore], tuple[RedundantScore, ...], str]:
+    """Every path, and every set of which one suffices, cut in the intact model.
+
+    And why it is not shown what they enable, if it is not.
+    """
+    model, batch, sets = scorer.model, scorer.batch, circuit.redundant
+    attention = mean_attention(model, batch)
     paths = [*circuit.paths(), *circuit.enabling]
-    left = itertools.chain(*map(all_but_one, circuit.redundant))
-    cuts: list[Cut] = [*paths, *circuit.redundant, *left]
+    cuts: list[Cut] = [*paths, *sets, *itertools.chain(*map(all_but_one, sets))]
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
     unshown, enables = "", dict[Cut, tuple[Enabled, ...]]()
     try:
-        enables = enabled_by(model, few, [*paths, *circuit.redundant], paths, progress=progress)
+        enables = enabled_by(model, few, [*paths, *sets], paths, progress=progress)
     except InputError as error:
         unshown = f"Enabled paths are not shown: {error}."
-    rows = [
-        LivePathScore(
-            path,
-            float(attention[path.head][path.path]),
-            *Measured.of(cut[path]),
-            enables.get(path, ()),
-            bar.side(cut[path]),
-        )
-        for path in paths
-    ]
-    redundant = [
-        _redundant(same, cut, baseline, enables.get(same, ()), bar) for same in circuit.redundant
-    ]
-    n = len(paths) - len(circuit.enabling)
-    return IntactScore(
-        *baseline, uninformed, tuple(heads), tuple(rows[:n]), tuple(rows[n:]), tuple(redundant),
-        attention, unshown,
-    )  # fmt: skip
+    rows = {}
+    for path in paths:
+        weight, losses = float(attention[path.head][path.path]), cut[path]
+        live = (*Measured.of(losses), enables.get(path, ()), bar.side(losses))
+        rows[path] = LivePathScore(path, weight, *live)
+    redundant = []
+    for same in sets:
+        losses, left = cut[same], [cut[few] for few in all_but_one(same)]
+        each = tuple(float(losses.mean()) for losses in left)
+        suffice = tuple(None if above is None else not above for above in map(bar.side, left))
+        found = (*Measured.of(losses), each, enables.get(same, ()), bar.side(losses), suffice)
+        redundant.append(RedundantScore(same, *found))
+    return rows, tuple(redundant), unshown
 
 
-def _redundant(
-    paths: tuple[HeadPath, ...],
-    cut: Mapping[Cut, Float[Tensor, " batch"]],
-    intact: Measured,
-    enables: tuple[Enabled, ...],
-    bar: Bar,
-) -> RedundantScore:
-    live, left = Measured.of(cut[paths]), [cut[few] for few in all_but_one(paths)]
-    cost, losses = live.loss - intact.loss, tuple(float(each.mean()) for each in left)
-    shares = tuple((live.loss - loss) / cost if cost > 0 else math.nan for loss in losses)
-    suffice = tuple(None if above is None else not above for above in map(bar.side, left))
-    return RedundantScore(paths, *live, losses, shares, enables, bar.side(cut[paths]), suffice)
-
-
-def _replaced(
-    scorer: Scorer, circuit: Circuit, intact: IntactScore, progress: Progress
-) -> ReplacedScore:
-    own = scorer.base_losses.mean(dim=1)
-    scorer.rebase(circuit)
-    combined = scorer.base_losses.mean(dim=1)
-    removed = {path: Measured.of(x) for path, x in removed_losses(scorer, circuit, progress)}
-    paths = [
-        PathScore(**vars(row), ablated_loss=removed[row.path].loss, se=removed[row.path].se)
-        for row in intact.paths
-    ]
-    return ReplacedScore(*Measured.of(combined), standard_error(combined - own), tuple(paths))
-
-
-def _notes(
-    task: Task, circuit: Circuit, intact: IntactScore, replaced: ReplacedScore
-) -> tuple[str, ...]:
-    told = [path for path in circuit.paths() if path.path.src == task.answer_role]
-    notes = []
-    if replaced.loss + 2 * replaced.excess_se < intact.loss < intact.uninformed.loss:
-        notes.append(
-            f"The circuit does better than the intact model, by {intact.loss - replaced.loss:.4g} "
-            f"+- {replaced.excess_se:.2g}; so it is not what the model does."
+def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
+    told = [path for path in score.circuit.paths() if path.path.src == answer_role]
+    if score.better and score.baseline_loss < score.uninformed_loss:
+        yield (
+            "The circuit does better than the intact model, by "
+            f"{score.baseline_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}; so it is "
+            "not what the model does."
         )
     if told:
-        many = f"{len(told)} paths, such as {told[0].text(circuit.role_names)} attend"
-        one = f"its path {told[0].text(circuit.role_names)} attends"
-        notes.append(
+        many = f"{len(told)} paths, such as {told[0].text(score.circuit.role_names)} attend"
+        one = f"its path {told[0].text(score.circuit.role_names)} attends"
+        yield (
             f"The circuit is told where the answer stands: {one if len(told) == 1 else many} to "
             "the answer's own role, which the model has to find. That the loss is low does not "
             "show that the model does the same; `ri.why` puts in place what cannot know it."
         )
-    return (*notes, *filter(None, [intact.unshown]))
 
 
 def control_summary(score: CircuitScore) -> str:

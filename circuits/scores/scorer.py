@@ -12,12 +12,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import UNIFORM, Where
 from retrieval_interp.circuits.paths import Head, HeadPath
-from retrieval_interp.circuits.runs.fits import (
-    check_answers,
-    check_batch_fits,
-    check_losses,
-    check_model_fits,
-)
+from retrieval_interp.circuits.runs import fits
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.runs.runs import make_runs
 from retrieval_interp.tasks import Batch, InputError, Task
@@ -55,14 +50,15 @@ class Scorer:
     """Losses of one model on one batch under many circuits."""
 
     def __init__(self, model: Any, task: Task, batch: Batch):
-        check_model_fits(model, batch, task)
-        check_batch_fits(batch, task)
+        fits.check_model_fits(model, batch, task)
+        fits.check_batch_fits(batch, task)
         self.model, self.task, self.batch = model, task, batch
+        self.heads = heads_of(model)
         self.runs = make_runs(model, batch, task)
         self.where = Where.of(batch, is_causal(model))
         self.kept = self.runs.base(self.empty_circuit)
         outputs = self.runs.outputs(self.base, self.kept)
-        check_answers(task, batch, outputs)
+        fits.check_answers(task, batch, outputs)
         self.base_losses = self._losses(outputs)
         if not bool(torch.isfinite(self.base_losses).all()):
             raise InputError(
@@ -112,7 +108,7 @@ class Scorer:
         # Otherwise half-precision losses would be averaged in half precision.
         outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
         losses = self.task.example_losses(outputs, self.batch)
-        check_losses(losses, self.batch)
+        fits.check_losses(losses, self.batch)
         return losses
 
 
@@ -129,10 +125,9 @@ def all_but_one(paths: tuple[HeadPath, ...]) -> list[tuple[HeadPath, ...]]:
 def cut_losses(
     scorer: Scorer, cuts: Sequence[SomeCut], progress: Progress = no_progress
 ) -> Iterator[tuple[SomeCut, Float[Tensor, "batch target"]]]:
-    """Cut each path, or set of paths, in the intact model: its losses with later attention redone.
+    """Cut each path, or set of paths, in the intact model: what it carries, or enables.
 
-    The attention along a path is set to zero, its row is not rescaled, and all later attention is
-    recomputed. So they show what a path carries, or enables.
+    Its attention is set to zero, its row is not rescaled, and all later attention is recomputed.
     """
     empty = scorer.empty_circuit
     for cut in progress(cuts, "cutting paths"):
@@ -142,10 +137,7 @@ def cut_losses(
 def removed_losses(
     scorer: Scorer, circuit: Circuit, progress: Progress = no_progress
 ) -> Iterator[tuple[HeadPath, Float[Tensor, "batch target"]]]:
-    """Remove each path from a circuit: the losses with all the rest of the circuit in place.
-
-    All attention is fixed, so they show what a path carries.
-    """
+    """Remove each path from a circuit, in which all attention is fixed: what the path carries."""
     scorer.rebase(circuit)
     for path in progress(list(circuit.paths()), "removing paths"):
         yield path, scorer.losses(circuit.without(path))
@@ -191,23 +183,19 @@ def uninformed_loss(
 
 @torch.enable_grad()
 def constant_loss(task: Task, batch: Batch, d_out: int) -> float:
-    """The loss of the best output that is the same at every position of every example.
+    """The loss of the best output that is the same everywhere, or of zeros, a guess.
 
-    It is fitted on each half of the examples and measured on the other one, so that few examples
-    do not make it look better than it is. Zeros, a guess among all classes, are tried as well.
+    It is fitted on each half of the examples and measured on the other one.
     """
     zeros = torch.zeros(d_out, device=batch.inputs.device)
     guess = mean_loss(_constant_losses(task, batch, zeros))
     one, other = batch.parts(-(-len(batch) // 2)) if len(batch) > 1 else (batch, batch)
     try:
-        fits = [
-            _constant_losses(task, measured, _fitted(task, fitted, zeros)).mean(dim=1)
-            for fitted, measured in ((one, other), (other, one))
-        ]
+        fits = [_fitted(task, fitted, zeros) for fitted in (other, one)]
     except RuntimeError:  # there is nothing to differentiate
         return guess
-    fit = float(torch.cat(fits).mean())
-    return fit if fit < guess else guess
+    losses = [_constant_losses(task, part, fit) for part, fit in zip((one, other), fits)]
+    return min(guess, float(torch.cat(losses).mean(dim=1).mean()))
 
 
 def _fitted(task: Task, batch: Batch, start: Float[Tensor, " d_out"]) -> Float[Tensor, " d_out"]:
@@ -256,11 +244,10 @@ def has_learned(task: Task, intact: float, uninformed: float) -> bool:
 
 
 class Bar:
-    """A loss that others are compared with, two standard errors over examples apart.
+    """The tolerance, or the loss of knowing nothing if it is lower; others are compared with it.
 
-    Where the tolerance is set by the intact model on the same examples (no one has stated it), the
-    error is that of the excess over the intact model, example by example. `loss` is the tolerance,
-    or that of a model that knows nothing if it is lower.
+    Where no one has stated a tolerance, the intact model sets it on the same examples, and the
+    error is that of the excess over the intact model, example by example.
     """
 
     def __init__(

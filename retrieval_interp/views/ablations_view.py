@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _ROWS = 30
+_HEADS = 5  # that are printed
 
 
 def ablations_figure(ablations: Ablations, task: Task) -> "go.Figure":
@@ -68,5 +69,8 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
         rows=rows,
         count=len(ablations.paths),
     )
-    text = "\n".join([str(ablations), "", *text_table(header, rows)])
+    costs = sorted(ablations.head_costs.items(), key=lambda pair: -pair[1])[:_HEADS]
+    heads = ", ".join(f"{head} {cost:+.4f}" for head, cost in costs)
+    said = [f"intact loss {ablations.baseline_loss:.4f}", f"heads replaced: {heads}", ""]
+    text = "\n".join([*said, *text_table(header, rows)])
     return View("Every head and path, one at a time", html, text, ablations)

@@ -19,12 +19,11 @@ from retrieval_interp.views.tables import text_table, wrapped
 
 MOST_ROWS = 30
 MOST_POSITIONS = 48  # of patterns; longer ones make the page large
-HEADER = ("head", "rule", "share", "mean", "estimate", "loss alone", "change", "together")
+HEADER = ("head", "rule", "share", "mean", "loss alone", "change", "together")
 NOTE = (
     "share: how much of the head's attention the rule has; mean: how much its mean pattern has. "
-    "loss alone, change: when the rule takes the head's place (or its mean, if asked for); "
-    "estimate: the same from gradients. together: what replaces it in "
-    "the joint circuit; a dash means that it was not replaced."
+    "loss alone, change: when the rule takes the head's place (or its mean, if asked for). "
+    "together: what replaces it in the joint circuit; a dash means that it was not replaced."
 )
 
 
@@ -38,11 +37,10 @@ def _name(mechanism: Mechanism | None, names: Sequence[str]) -> str:
 
 def scan_cells(scan: Scan) -> list[list[str]]:
     """The cells of the table under `HEADER`; heads that cost most when replaced alone first."""
-    names, intact = scan.circuit.role_names, scan.alone_intact_loss
+    names, intact = scan.circuit.role_names, scan.intact_loss
 
     def cost(row: HeadScan) -> float:
-        known = row.estimate if math.isnan(row.loss) else row.loss - intact
-        return -math.inf if math.isnan(known) else known
+        return -math.inf if math.isnan(row.loss) else row.loss
 
     def text(value: float, form: str) -> str:
         return "" if math.isnan(value) else f"{value:{form}}"
@@ -53,7 +51,6 @@ def scan_cells(scan: Scan) -> list[list[str]]:
             _name(row.rule, names),
             f"{row.share:.2f}",
             f"{row.mean_share:.2f}",
-            text(row.estimate, "+.4f"),
             text(row.loss, ".4f"),
             text(row.loss - intact, "+.4f"),
             _name(row.replaced, names),
@@ -64,17 +61,14 @@ def scan_cells(scan: Scan) -> list[list[str]]:
 
 def scan_to_dict(scan: Scan) -> dict[str, Any]:
     """All numbers as JSON data; mean patterns are left out."""
-    keys = (
-        "intact_loss alone_intact_loss uninformed_loss uninformed tolerance joint_loss kept "
-        "joint_se random_loss finished rank_correlation"
-    )
+    keys = "intact_loss uninformed_loss uninformed tolerance joint_loss kept joint_se finished"
     names = scan.circuit.role_names
     heads = [
         {
             **row.head._asdict(),
             "rule": row.rule.text(names),
-            **{key: getattr(row, key) for key in ("share", "mean_share", "estimate", "loss")},
-            "change": row.loss - scan.alone_intact_loss,
+            **{key: getattr(row, key) for key in ("share", "mean_share", "loss")},
+            "change": row.loss - scan.intact_loss,
             "replaced": row.replaced and row.replaced.text(names),
         }
         for row in scan.heads
@@ -102,7 +96,7 @@ def scan_verdict(scan: Scan) -> str:
     known = f"intact {scan.intact_loss:.4f}, knowing nothing {nothing}"
     limit = f"(limit {scan.tolerance:.4f})"
     replaced = [row.replaced for row in scan.heads if row.replaced is not None]
-    kinds = Counter("with paths" if each.follows_paths else each.label for each in replaced)
+    kinds = Counter("with paths" if each.follows_paths else each.kind for each in replaced)
     said = [f"No head of {len(scan.tried)} tried can be replaced: {known} {limit}."]
     if count:
         said = [
@@ -111,24 +105,18 @@ def scan_verdict(scan: Scan) -> str:
             f"{loss} {scan.joint_loss:.4f}, {known}; {scan.kept:.1%} of what the model knows is "
             f"kept {limit}."
         ]
-    if not math.isnan(scan.random_loss):
-        said.append(f"The same in as many other heads, drawn at random: {scan.random_loss:.4f}.")
     if scan.joint_loss + 2 * scan.joint_se < scan.intact_loss:
         said.append("The joint circuit does better than the intact model: it is not what it does.")
     if not scan.finished:
         untried = counted(heads - len(scan.tried), "head")
         said.append(f"The time was over before {untried} could be tried.")
-    if not math.isnan(scan.rank_correlation):
-        said.append(
-            f"Estimates and exact changes correlate in rank by {scan.rank_correlation:.2f}."
-        )
     return " ".join(said)
 
 
 def scan_text(scan: Scan, width: int | None = None) -> str:
     """The table of heads, those that cost most alone first, and the verdict."""
     cells = scan_cells(scan)
-    lines = text_table(HEADER, cells[:MOST_ROWS], right=range(2, 7), width=width)
+    lines = text_table(HEADER, cells[:MOST_ROWS], right=range(2, 6), width=width)
     if len(cells) > MOST_ROWS:
         lines.append(f"... and {len(cells) - MOST_ROWS} heads that cost less")
     for text in (NOTE, scan_verdict(scan)):
@@ -155,7 +143,7 @@ def scan_view(scan: Scan, model: Any) -> View:
         verdict=scan_verdict(scan),
         scan=scan,
         across=patterns.shape[1],
-        legend={row.rule.label: row.rule.color for row in scan.heads}.items(),
+        legend={row.rule.kind: row.rule.color for row in scan.heads}.items(),
         header=HEADER,
         rows=scan_cells(scan),
         note=NOTE,

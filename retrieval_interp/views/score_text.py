@@ -89,17 +89,14 @@ def _path_row(row: LivePathScore, score: CircuitScore, task: Task | None) -> Row
 
 def _redundant_row(row: RedundantScore, score: CircuitScore, task: Task | None) -> Row:
     names = score.circuit.role_names
-    data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses shares one_suffices")
+    data = _live(row, row.paths[0], score, task) | _fields(row, "left_losses one_suffices")
     if row.one_suffices:
         said = "any one suffices"
     elif row.needed is None or None in row.suffice:
         said = "not clear on these examples whether any one suffices"
     else:
         said = "not any one suffices" if row.needed else "none is needed on these examples"
-    left = ", ".join(
-        f"{path.head} {loss:.4f}" + ("" if math.isnan(share) else f", which is {share:.0%}")
-        for path, loss, share in zip(row.paths, row.left_losses, row.shares)
-    )
+    left = ", ".join(f"{path.head} {loss:.4f}" for path, loss in zip(row.paths, row.left_losses))
     return data | {
         "name": row.text(names),
         "paths": [path.text(names) for path in row.paths],
