@@ -46,7 +46,6 @@ BAD = [
     ("explore", "--ckpt smal", "'smal'"),
     ("scan", "--text none.txt", "none.txt: expected text"),
     ("bound", "--steps 0", "--steps"),
-    ("bound", "--draw", "--draw"),
     ("emergence", "--run nowhere", "nowhere: expected a run folder"),
     ("sweep", "--out sweep --grid nope", "nope"),
     ("reproduce", "--only C99", "C99"),

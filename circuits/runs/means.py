@@ -1,6 +1,6 @@
 """Means: of losses over examples, and of heads' attention by role and by position."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -135,43 +135,39 @@ def pattern_shares(
     Σ min(pattern, mechanism) over sources, as a mean over the positions that count (`_asked`): 1 if
     they are equal, and 1 minus their total variation distance in general.
     """
+    sums = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
     causal = is_causal(model)
-    sums = _sum_shared(model, batch, mechanisms, lambda x, part: (x * _asked(part, causal)).sum())
+    for part, head, place, shared in _shared_rows(model, batch, mechanisms):
+        sums[head][place] += float((shared * _asked(part, causal)).sum())
     total = float(_asked(batch, causal).sum()) or 1.0
-    return {head: [float(each) / total for each in of_head] for head, of_head in sums.items()}
+    return {head: [each / total for each in of_head] for head, of_head in sums.items()}
 
 
 def role_shares(
     model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
 ) -> dict[Head, list[Float[Tensor, " role"]]]:
     """As `pattern_shares`, as a mean over the positions of each role; 0 for one that is absent."""
-
-    def of_roles(shared: Tensor, part: Batch) -> Tensor:
-        here = part.roles.flatten(1)
-        found = shared.gather(1, here.clamp(min=0)).masked_fill(here < 0, 0.0)
-        return found.view_as(part.roles).sum((0, 1))
-
-    total = (batch.roles >= 0).sum((0, 1)).clamp(min=1).cpu()
-    sums = _sum_shared(model, batch, mechanisms, of_roles)
+    roles = batch.roles
+    sums = {head: [torch.zeros(roles.shape[-1])] * len(own) for head, own in mechanisms.items()}
+    for part, head, place, shared in _shared_rows(model, batch, mechanisms):
+        at = part.roles.flatten(1)
+        of_roles = shared.gather(1, at.clamp(min=0)).masked_fill(at < 0, 0.0)
+        sums[head][place] = sums[head][place] + of_roles.view_as(part.roles).sum((0, 1)).cpu()
+    total = (roles >= 0).sum((0, 1)).clamp(min=1).cpu()
     return {head: [each / total for each in of_head] for head, of_head in sums.items()}
 
 
-def _sum_shared(
-    model: Any,
-    batch: Batch,
-    mechanisms: Mapping[Head, Sequence[Mechanism]],
-    summed: Callable[[Float[Tensor, "batch dest"], Batch], Tensor],
-) -> dict[Head, list[Tensor]]:
-    sums: dict[Head, list[Any]] = {head: [0.0] * len(own) for head, own in mechanisms.items()}
+def _shared_rows(
+    model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
+) -> Iterator[tuple[Batch, Head, int, Float[Tensor, "batch dest"]]]:
     for part in _parts(model, batch):
         pattern_of = Patterns(part, is_causal(model))
         patterns = read_patterns(model, part, Tensor.float)
         for head, of_head in mechanisms.items():
-            own = patterns[head.layer][:, head.head]
             for place, mechanism in enumerate(of_head):
+                own = patterns[head.layer][:, head.head]
                 shared = torch.minimum(own, pattern_of(mechanism)).sum(-1)
-                sums[head][place] += summed(shared, part).cpu()
-    return sums
+                yield part, head, place, shared
 
 
 @torch.no_grad()
