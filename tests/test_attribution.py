@@ -63,7 +63,7 @@ def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
     assert attribution.estimate(TRIALS[1]).curvature > 0.001
 
 
-def test_the_curvature_is_unbiased_and_has_its_standard_error():
+def test_the_curvature_is_unbiased():
     model, batch = linear_in_patterns(), TASK.sample(100, seed=2)
     scorer = Scorer(model, TASK, batch)
     few, many = (attribute(model, TASK, batch, draws=draws) for draws in (1, 200))
@@ -71,9 +71,8 @@ def test_the_curvature_is_unbiased_and_has_its_standard_error():
         exact = float((scorer.losses(trial) - scorer.losses(EMPTY)).mean())
         one, mean = few.estimate(trial), many.estimate(trial)
         assert mean.effect == pytest.approx(exact, abs=0.1 * mean.curvature)
-        assert abs(one.curvature - mean.curvature) < 4 * one.curvature_se
+        assert one.curvature == pytest.approx(mean.curvature, rel=0.5)
         assert one.first == pytest.approx(mean.first, abs=1e-6)
-        assert one.first_se > 0
 
 
 @pytest.mark.parametrize("mlp", [True, False])
@@ -129,14 +128,6 @@ def test_the_model_is_left_as_it_was(model, task):
         assert bool((parameter == before[name][1]).all())
 
 
-def test_many_effects_are_those_of_the_estimates(model, task):
-    attribution = attribute(model, task, task.sample(150, seed=4), draws=3)
-    trials = [EMPTY.replace(Head(layer, 1), UNIFORM) for layer in range(3)] + [EMPTY]
-    expected = [attribution.estimate(trial).effect for trial in trials]
-    assert attribution.effects(trials) == pytest.approx(expected, abs=1e-6)
-    assert attribution.effects([]) == []
-
-
 @pytest.mark.parametrize("kind", ["vectors", "tokens", "bridge"])
 def test_a_batch_in_parts_has_the_losses_and_estimates_of_the_whole(kind, monkeypatch):
     """By role and by hooks; ten examples whole, then three at a time."""
@@ -155,9 +146,8 @@ def test_a_batch_in_parts_has_the_losses_and_estimates_of_the_whole(kind, monkey
         losses = [scorer.losses(trial) for trial in (empty, *trials)]
         scorer.rebase(trials[0])
         losses += [scorer.losses(trial) for trial in (empty, *trials)]
-        estimates = [attribution.estimate(trial) for trial in trials]
-        first = torch.tensor([[each.first, each.first_se] for each in estimates])
-        return torch.stack(losses), first, ri.mean_attention(model, batch)
+        effects = torch.tensor(attribution.effects(trials))
+        return torch.stack(losses), effects, ri.mean_attention(model, batch)
 
     seen = []
     whole = numbers()
@@ -192,7 +182,7 @@ def test_a_bridge_gets_the_estimates_of_the_same_weights_hooked(hooked):
 def test_a_cross_entropy_has_no_curvature_term(hooked):
     attribution = attribute(hooked, Lookup(), Lookup().sample(6))
     found = attribution.estimate(parse_circuit(["L1.H0 uniform"], Lookup()))
-    assert not attribution.has_curvature and found.curvature == found.curvature_se == 0
+    assert not attribution.has_curvature and found.curvature == 0
     assert found.effect == found.first != 0
 
 
@@ -206,8 +196,6 @@ class Accuracy(Lookup):
 def test_what_cannot_be_differentiated_is_said(hooked, model, task):
     with pytest.raises(InputError, match="share of wrong answers has none; score exactly"):
         attribute(hooked, Accuracy(), Lookup().sample(4))
-    one = attribute(model, task, task.sample(1)).estimate(EMPTY.replace(Head(0, 0), UNIFORM))
-    assert one.first_se == one.curvature_se == 0
     with pytest.raises(InputError, match="for the task's 5 roles, found one for 7"):
         attribute(model, task, task.sample(1), Circuit({}, 7))
     model.W_U.data[0, 0] = torch.nan

@@ -22,7 +22,7 @@ def check_trainable() -> None:
     """Refuse what needs a HookedTransformer."""
     if not has_hooked_transformer():
         raise InputError(
-            "expected transformer-lens 3.9 for training and compiled circuits, found "
+            "expected transformer-lens 3.9 for training, found "
             f'{version("transformer-lens")}; do `pip install "transformer-lens<4"`'
         )
 

@@ -108,6 +108,9 @@ class RoleBase:
     layers: list[LayerInput]
 
 
+Run = tuple[Rows, list[LayerInput], list[set[int]]]  # see `RoleRuns._run`
+
+
 class RoleRuns:
     """Runs that compute only roles that a circuit changes and the answer needs.
 
@@ -145,6 +148,7 @@ class RoleRuns:
         self.n_chains, self.n_roles = batch.roles.shape[1:]
         self.all_roles = range(self.n_roles)
         self._patterns: dict[Mechanism, Tensor] = {}
+        self.last: tuple[RoleBase, Circuit, Run] | None = None  # kept in case it becomes a base
         seen = self.positions[:, None, :] <= self.positions[:, :, None]
         self.mask = seen if self.where.causal else torch.ones_like(seen)  # [batch dest src]
         self.visible = self._visible_roles()
@@ -160,23 +164,26 @@ class RoleRuns:
             first = LayerInput(self.model.blocks[0], self.embedded)
             layers = [first, *(LayerInput(block, {}) for block in blocks)]
             return RoleBase(circuit, self._rows(circuit), layers)
-        rows, changed, affected = self._run(circuit, old)
+        if self.last is None or self.last[0] is not old or self.last[1] != circuit:
+            self.last = old, circuit, self._run(circuit, old)
+        rows, changed, affected = self.last[2]
+        self.last = None
         layers = list(map(LayerInput.replacing, changed, old.layers, affected))
         return RoleBase(circuit, rows, layers)
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: RoleBase) -> Float[Tensor, "batch chain d_out"]:
         """The outputs at the scored role."""
-        _, layers, _ = self._run(circuit, base)
-        residual = layers[-1].at(SCORED_ROLE)
+        self.last = None  # frees what it holds
+        run = self._run(circuit, base)
+        self.last = base, circuit, run
+        residual = run[1][-1].at(SCORED_ROLE)
         if self.cfg.normalization_type is not None:
             residual = norm(self.model.ln_final, residual)
         outputs: Tensor = residual @ self.model.W_U + self.model.b_U
         return outputs
 
-    def _run(
-        self, circuit: Circuit, base: RoleBase
-    ) -> tuple[Rows, list[LayerInput], list[set[int]]]:
+    def _run(self, circuit: Circuit, base: RoleBase) -> Run:
         """Run a circuit; computes the parts of the base that are needed and still missing.
 
         Returns its rows and, before each layer and after the last, the stream as far as the answer
