@@ -23,7 +23,6 @@ def hooks_left(model):
 def naive_outputs(model, circuit, batch):
     """One plain hook a head, set by hand."""
     hooks = []
-    n_positions = batch.inputs.shape[1]
     for (layer, head), mechanism in circuit.mechanisms.items():
 
         def replace(old, hook, head=head, mechanism=mechanism):
@@ -34,7 +33,7 @@ def naive_outputs(model, circuit, batch):
                         for path in mechanism.paths:
                             new[example, head, chain[path.dest], chain[path.src]] = 0
             else:
-                new[:, head] = mechanism.pattern(Where(batch.roles, n_positions))
+                new[:, head] = mechanism.pattern(Where.of(batch, causal=True))
             return new
 
         hooks.append((f"blocks.{layer}.attn.hook_pattern", replace))

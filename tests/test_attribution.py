@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,14 +64,11 @@ def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
 
 def test_the_curvature_is_unbiased():
     model, batch = linear_in_patterns(), TASK.sample(100, seed=2)
-    scorer = Scorer(model, TASK, batch)
-    few, many = (attribute(model, TASK, batch, draws=draws) for draws in (1, 200))
+    scorer, many = Scorer(model, TASK, batch), attribute(model, TASK, batch, draws=200)
     for trial in TRIALS[:-1]:
         exact = float((scorer.losses(trial) - scorer.losses(EMPTY)).mean())
-        one, mean = few.estimate(trial), many.estimate(trial)
+        mean = many.estimate(trial)
         assert mean.effect == pytest.approx(exact, abs=0.1 * mean.curvature)
-        assert one.curvature == pytest.approx(mean.curvature, rel=0.5)
-        assert one.first == pytest.approx(mean.first, abs=1e-6)
 
 
 @pytest.mark.parametrize("mlp", [True, False])
@@ -202,17 +198,6 @@ def test_what_cannot_be_differentiated_is_said(hooked, model, task):
     with pytest.raises(InputError, match="finite gradients, found NaN"):
         attribute(model, task, task.sample(2))
     assert hooks_left(model) == 0
-
-
-def test_a_mean_loss_of_tokens_and_of_vectors_differ(hooked):
-    """What has a curvature is decided by the loss's second derivative, not by its name."""
-
-    class Squared(Lookup):
-        def example_losses(self, outputs, batch):
-            wanted = F.one_hot(batch.targets, outputs.shape[-1])
-            return (outputs[:, -4:] - wanted).square().mean(dim=(1, 2))[:, None]
-
-    assert attribute(hooked, Squared(), Lookup().sample(4)).has_curvature
 
 
 SMALL = st.integers(-3, 3).map(float)

@@ -18,12 +18,10 @@ from retrieval_interp.circuits.mechanisms import (
     Offset,
     Where,
 )
-from retrieval_interp.circuits.runs.runs import make_runs
 from retrieval_interp.circuits.scores.scorer import Scorer
-from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.test_ablation import naive_outputs
-from tests.test_model import bridge_of, randomize
+from tests.test_model import bridge_of
 from tests.test_own_model import Lookup, hooked_model
 
 TOKENS = torch.tensor([[7, 3, 5, 3, 3, 5]])
@@ -96,9 +94,6 @@ def test_rules_are_written_read_and_ordered_by_cost():
     mean = Mean(torch.rand(5, 5).softmax(-1).tril())
     circuit = circuit.replace((3, 0), mean)
     read = Circuit.from_json(circuit.to_json(), circuit.n_roles)
-    assert {h: m for h, m in read.mechanisms.items() if m.kind != "mean"} == {
-        h: m for h, m in circuit.mechanisms.items() if m.kind != "mean"
-    }
     assert read == circuit and hash(read) == hash(circuit) and read[3, 0] == mean
     costs = [rule.cost(3) for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
     assert costs == sorted(costs) and costs[0] == 0 < costs[1]
@@ -113,20 +108,6 @@ def test_rules_are_written_read_and_ordered_by_cost():
             parse_circuit([line], task)
 
 
-def patterned(model, batch, circuit):
-    """Outputs with patterns put in by hand."""
-    hooks = []
-    for (layer, head), mechanism in circuit.mechanisms.items():
-
-        def put(pattern, hook, head=head, mechanism=mechanism):
-            pattern = pattern.clone()
-            pattern[:, head] = mechanism.pattern(Where.of(batch, causal=True))
-            return pattern
-
-        hooks.append((f"blocks.{layer}.attn.hook_pattern", put))
-    return model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
-
-
 def test_rules_in_place_equal_patterns_put_in_by_hand_on_tokens_and_in_a_bridge():
     model, task = hooked_model(), Lookup()
     batch = task.sample(6)
@@ -139,29 +120,10 @@ def test_rules_in_place_equal_patterns_put_in_by_hand_on_tokens_and_in_a_bridge(
     scorer, bridged = Scorer(model, task, batch), Scorer(bridge_of(model), task, batch)
     attribution = attribute(model, task, batch)
     for circuit in circuits:
-        expected = task.example_losses(patterned(model, batch, circuit), batch)
+        expected = task.example_losses(naive_outputs(model, circuit, batch), batch)
         torch.testing.assert_close(scorer.losses(circuit), expected)
         torch.testing.assert_close(bridged.losses(circuit), expected, atol=1e-4, rtol=1e-4)
         for head, rule in circuit.mechanisms.items():
             used = attribution.parts[0].pattern(head, rule)
             by_hand = rule.pattern(Where.of(batch, causal=True))
             torch.testing.assert_close(*torch.broadcast_tensors(used, by_hand))
-
-
-def test_role_runs_follow_rules_by_position_exactly():
-    task = RetrievalTask(chains=3, steps=2, dim=4)
-    batch = task.sample(5)
-    model = randomize(build_model(ModelConfig(3, 2, 16), task))
-    mean = Mean(torch.rand(15, 15).softmax(-1).tril())
-    runs = make_runs(model, batch, task)
-    base = runs.base(Circuit.empty(task))
-    circuits = [
-        parse_circuit(["L0.H0 previous", "L1.H1 offset 4", "L2.H0 one-hot s0<-s2"], task),
-        parse_circuit(["L2.H1 first", "L0.H1 uniform"], task).replace((1, 0), mean),
-        parse_circuit(["L2.H1 previous"], task),
-    ]
-    example = torch.arange(5)[:, None]
-    for circuit in (*circuits, circuits[0]):
-        expected = naive_outputs(model, circuit, batch)[example, batch.roles[:, :, 0]]
-        torch.testing.assert_close(runs.outputs(circuit, base), expected, atol=1e-5, rtol=1e-5)
-        base = runs.base(circuit, base)

@@ -1,4 +1,5 @@
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from retrieval_interp.circuits.mechanisms import (
     IDENTITY,
     UNIFORM,
     Cut,
+    First,
     Identity,
+    Offset,
     OneHot,
     Original,
     Shared,
@@ -44,7 +47,8 @@ def bidirectional():
 
 ONE_PER_DEST = {dest: [src for d, src in PATHS if d == dest] for dest in ORDER}
 shared = st.sets(st.sampled_from([RolePath(*path) for path in PATHS]), max_size=5)
-without_paths = st.tuples(st.sampled_from([Original, Uniform, Identity]))
+RULES = [Original, Uniform, Identity, First, partial(Offset, 1), partial(Offset, 4)]
+without_paths = st.tuples(st.sampled_from(RULES))
 mechanism = st.one_of(without_paths, st.tuples(st.sampled_from([Shared, Cut]), shared))
 heads = st.tuples(st.integers(0, 2), st.integers(0, 1))
 drawn = st.dictionaries(heads, mechanism, max_size=6)
@@ -76,7 +80,7 @@ def check(runs, circuit, base, model, batch=BATCH):
 
 
 @settings(max_examples=60, deadline=None)
-@given(drawn, drawn, st.sampled_from(sorted(MODELS)), st.booleans())
+@given(drawn, drawn, st.sampled_from(sorted(MODELS)))
 def test_role_runs_equal_naive_runs_from_any_base(first, second, which):
     model, runs = MODELS[which], RoleRuns(MODELS[which], BATCH)
     before, circuit = circuit_from(first, which[1]), circuit_from(second, which[1])
