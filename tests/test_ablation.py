@@ -49,15 +49,6 @@ def test_replacing_attention_equals_hooks_set_by_hand(task, model):
     assert not torch.allclose(outputs, model(batch.inputs))
 
 
-def test_the_attention_seen_inside_is_the_circuits(task, model):
-    batch = task.sample(2)
-    with ablated(model, Circuit({Head(1, 1): IDENTITY}, 5), batch):
-        _, cache = model.run_with_cache(batch.inputs)
-    pattern = cache["blocks.1.attn.hook_pattern"]
-    assert torch.equal(pattern[:, 1], torch.eye(task.n_positions).expand(2, -1, -1))
-    assert not torch.equal(pattern[:, 0], pattern[:, 1])
-
-
 def test_no_hook_is_left_after_success_error_and_nesting(task, model):
     batch = task.sample(2)
     circuit = Circuit({Head(0, 0): UNIFORM}, 5)

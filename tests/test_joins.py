@@ -209,12 +209,8 @@ def test_files_are_read_with_the_tasks_names(tmp_path):
     bench.suppose("L1.H0 query<-value")
     bench.load(written([["c", "b"]], role_names=["a", "b", "c"]))  # as they were called before
     assert bench.circuit == expected and "value<-key" in repr(bench)
-    for names, text in (
-        (["value", "key", "query"], "expected 3, in the task's order, found value"),
-        (["a", "a", "b"], "circuit: expected role_names that are different words"),
-    ):
-        with pytest.raises(InputError, match=text):
-            bench.load(written([["s2", "s1"]], role_names=names))
+    with pytest.raises(InputError, match="expected 3, in the task's order, found value"):
+        bench.load(written([["s2", "s1"]], role_names=["value", "key", "query"]))
     assert bench.circuit == expected
 
 

@@ -196,5 +196,3 @@ def test_linear_init_is_that_of_pytorchs_linear_layers():
         assert weights[name].numel() == linear.numel()
         assert weights[name].abs().max() <= inputs**-0.5
         assert float(weights[name].detach().std()) == pytest.approx(float(linear.std()), rel=0.1)
-    again = dict(build_model(config, task, seed=1, init="linear").named_parameters())
-    assert all(torch.equal(weights[name], again[name]) for name in weights)
