@@ -64,21 +64,20 @@ class HookRuns:
         """Run a circuit as the base of others."""
         returned: list[Any] = []
         blocks = self.model.blocks[:-1]
-        note = [
+        handles = [
             block.register_forward_hook(lambda block, inputs, output: returned.append(output))
             for block in blocks
         ]
         try:
             outputs = self._run(circuit)
         finally:
-            for handle in note:
+            for handle in handles:
                 handle.remove()
-        last = len(blocks)
-        starts = len(returned) == last
-        if starts:  # a model may do more between blocks than pass on what they return
-            again = self._run(circuit, last, [None, *returned][last])
-            starts = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
-        return HookBase(circuit, outputs, returned if starts else ())
+        if returned:  # a model may do more between blocks than pass on what they return
+            again = self._run(circuit, len(returned), returned[-1])
+            same = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
+            returned = returned if same and len(returned) == len(blocks) else []
+        return HookBase(circuit, outputs, returned)
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
