@@ -208,7 +208,7 @@ def _value_hooks(
         seen[name] = activation
 
     def replace(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
-        _check_run(*z.shape[:2], batch)
+        _check_run(len(z), z.shape[1], batch)
         z = z.clone()
         group = z.shape[2] // seen["v"].shape[2]  # query heads may share a key-value head
         for head, mechanism in mechanisms.items():

@@ -4,7 +4,7 @@ Prints the paper's lower bound (theorem 1) and the exact depths under its assump
 closed form and by simulation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
         from retrieval_interp.storage.files import write_json
         from retrieval_interp.views.tables import terminal_width, text_table
 
-    bounds = {
+    bounds: dict[str, tuple[str, Callable[[int], int]]] = {
         "paper": ("paper's bound", flow.paper_bound),
         "unmasked": ("no mask", flow.unmasked_depth),
         "causal": ("causal mask", flow.causal_depth),
