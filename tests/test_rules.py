@@ -97,13 +97,7 @@ def test_rules_are_written_read_and_ordered_by_cost():
     assert read == circuit and hash(read) == hash(circuit) and read[3, 0] == mean
     costs = [rule.cost(3) for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
     assert costs == sorted(costs) and costs[0] == 0 < costs[1]
-    for line in (
-        "L0.H0 offset",
-        "L0.H0 offset 0",
-        "L0.H0 offset x",
-        "L0.H0 offset 1 2",
-        "L0.H0 previous 2",
-    ):
+    for line in ("L0.H0 offset", "L0.H0 offset 0", "L0.H0 offset x", "L0.H0 previous 2"):
         with pytest.raises(InputError, match="expected `previous` or `next` on its own"):
             parse_circuit([line], task)
 

@@ -136,21 +136,6 @@ def test_the_fast_way_is_taken_only_where_it_is_exact():
         torch.testing.assert_close(outputs, model(BATCH.inputs)[:, -3:])
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_batch_in_parts_runs_as_a_whole(threads, monkeypatch):
-    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
-    monkeypatch.setattr("retrieval_interp.circuits.runs.runs.WHOLE", 3)
-    monkeypatch.setattr("retrieval_interp.circuits.runs.runs.PART", 3)
-    model, batch = MODELS[True, 2], TASK.sample(8, seed=4)
-    first = Circuit({Head(0, 1): UNIFORM}, 5)
-    second = first.replace((1, 0), OneHot((RolePath(0, 2),)))
-    runs = make_runs(model, batch, TASK)
-    assert len(runs.parts) == 3
-    base = runs.base(Circuit({}, 5))
-    for circuit in (first, second, first):
-        base = check(runs, circuit, base, model, batch)
-
-
 def test_a_batch_is_divided_among_threads_and_their_errors_reach_the_caller(monkeypatch):
     model, batch = MODELS[True, 2], TASK.sample(40, seed=4)
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
