@@ -113,7 +113,8 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
     expect(batch.inputs.ndim in (2, 3) and batch.inputs.shape[1], shapes, batch.inputs)
     shapes = "roles as int64, whole numbers of shape [batch, chain, role]"
     expect(roles.ndim == 3 and roles.dtype == torch.long and all(roles.shape), shapes, roles)
-    shapes = f"the task's {len(names)} roles, {', '.join(names)}"
+    expect(names, "a task with role_names such as ('s0', 's1')", "none")
+    shapes = f"the task's {len(names)} roles, {names[0]} to {names[-1]}"
     expect(roles.shape[-1] == len(names), shapes, f"{roles.shape[-1]}")
     lowest, highest, last = int(roles.min()), int(roles.max()), batch.inputs.shape[1] - 1
     places = f"roles at positions 0 to {last}, or -1 where absent"
