@@ -19,7 +19,7 @@ import torch
 from measure import Rows, benchmark, exponent, timed
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.known import doubling_heads
+from examples.reach_the_bound import compile_circuit, doubling_heads
 
 
 class Size(NamedTuple):
@@ -59,7 +59,7 @@ def ablations(size: Size, device: torch.device) -> Run:
 def discovery(size: Size, device: torch.device) -> Run:
     """Discovery at a size, ready to run; says whether it has found the true paths."""
     task = ri.RetrievalTask(steps=size.steps, chains=size.chains, dim=6, tokens="unit", base=100.0)
-    built = ri.compile_circuit(doubling_heads(task), task, size.layers)
+    built = compile_circuit(doubling_heads(task), task, size.layers)
     built.model.to(device, print_details=False)
 
     def run() -> dict[str, Any]:

@@ -24,9 +24,9 @@ from typing import Any
 from measure import Rows, benchmark, timed
 
 import retrieval_interp as ri
+from examples.reach_the_bound import TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.flow import causal_depth, delivered
-from retrieval_interp.circuits.known import TOKEN, split
 from tests.random_models import random_heads
 
 MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8
@@ -39,7 +39,7 @@ def found_in(index: int, examples: int) -> dict[str, Any]:
     least, n_heads = causal_depth(task.steps), 1 + round_number % 2
     layers = min(MAX_LAYERS, least + round_number % (MAX_LAYERS - least + 1))
     rules = random_heads(task, layers, seed=index, n_heads=n_heads)
-    built = ri.compile_circuit(rules, task, n_layers=layers, n_heads=n_heads)
+    built = compile_circuit(rules, task, n_layers=layers, n_heads=n_heads)
     seconds, found = timed(lambda: ri.discover(built.model, task, TOLERANCE, examples, seed=index))
     heads = {ri.Head(layer, head) for layer in range(layers) for head in range(n_heads)}
     paths, carrying, enabling = set(found.paths()), set(built.carrying), set(built.enabling)
@@ -70,7 +70,7 @@ def copies_found_in(index: int, examples: int) -> dict[str, Any]:
     )
     first, *others = next(rules for rules in draws if rules[0].query == TOKEN)  # joins no pairs
     rules = [*split(first, range(1, copies)), *others]
-    built = ri.compile_circuit(rules, task, n_layers=n_layers)
+    built = compile_circuit(rules, task, n_layers=n_layers)
     copied = {path for path in built.enabling if path.head.layer == first.layer}
     sets = {
         tuple(ri.HeadPath(ri.Head(first.layer, head), path) for head in range(copies))

@@ -21,7 +21,6 @@ from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.hooks import Hooked, ablated, has_hooks, is_causal, pattern_hook_name
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.fits import check_batch_fits, check_model_fits
-from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.runs.runs import answer_hooks
 from retrieval_interp.tasks import Batch, InputError, Task
 
@@ -37,15 +36,11 @@ class Estimate:
 
     Attributes:
         first: the first-order part.
-        first_se: its standard error over examples.
         curvature: the second-order part; 0 where the loss has no diagonal second derivative.
-        curvature_se: its standard error over examples, the random draws included.
     """
 
     first: float
-    first_se: float
     curvature: float
-    curvature_se: float
 
     @property
     def effect(self) -> float:
@@ -63,28 +58,16 @@ class Attribution:
     def has_curvature(self) -> bool:
         return bool(self.parts[0].of_outputs)
 
-    def effects(self, circuits: Sequence[Circuit]) -> list[float]:
-        """The estimated effects of many circuits, without standard errors."""
-        if not circuits:
-            return []
-        total = torch.zeros(len(circuits))
-        for part in self.parts:
-            pairs = [part.projections(circuit) for circuit in circuits]
-            first = torch.stack([pair[0] for pair in pairs]).sum(dim=1)
-            second = torch.stack([pair[1] for pair in pairs])
-            curvature = second.square().mean(dim=1).sum(dim=1) / 2 if second.shape[1] else 0.0
-            total += (first + curvature).cpu()
-        effects: list[float] = (total / sum(len(part.losses) for part in self.parts)).tolist()
-        return effects
-
     def estimate(self, circuit: Circuit) -> Estimate:
         """The estimated change of the loss when `circuit` replaces the one in place."""
         pairs = [part.projections(circuit) for part in self.parts]
-        first = torch.cat([pair[0] for pair in pairs])
-        second = torch.cat([pair[1] for pair in pairs], dim=1)
-        squares = 0.5 * second.square().mean(0) if len(second) else torch.zeros_like(first)
-        parts = [(float(part.mean()), standard_error(part)) for part in (first, squares)]
-        return Estimate(*parts[0], *parts[1])
+        first = torch.cat([first for first, _ in pairs]).mean()
+        second = torch.cat([second for _, second in pairs], dim=1)
+        return Estimate(float(first), float(second.square().mean()) / 2 if len(second) else 0.0)
+
+    def effects(self, circuits: Sequence[Circuit]) -> list[float]:
+        """The estimated effects of many circuits."""
+        return [self.estimate(circuit).effect for circuit in circuits]
 
 
 def attribute(
@@ -93,7 +76,6 @@ def attribute(
     batch: Batch,
     circuit: Circuit | None = None,
     draws: int = 1,
-    seed: int = 0,
 ) -> Attribution:
     """Estimate what any change of attention does to the loss, from one forward pass.
 
@@ -117,7 +99,6 @@ def attribute(
         batch: the examples, taken 128 at a time.
         circuit: the circuit in place; by default none, the intact model.
         draws: number of draws of w per example; 0 leaves out the second term.
-        seed: of the draws.
 
     Returns:
         An object whose `estimate(circuit)` gives the estimated change of the loss when `circuit`
@@ -140,12 +121,11 @@ def attribute(
     circuit = Circuit.empty(task) if circuit is None else circuit
     circuit.check_roles(task)
     parts = [batch] if has_hooks(model) else batch.parts(_PART)  # hooks may be made for this batch
-    return Attribution(
-        [
-            pattern_gradients(model, task, part, circuit, draws, seed + place)
-            for place, part in enumerate(parts)
-        ]
-    )
+    gradients = [
+        pattern_gradients(model, task, part, circuit, draws, seed)
+        for seed, part in enumerate(parts)
+    ]
+    return Attribution(gradients)
 
 
 @dataclass
@@ -171,10 +151,9 @@ class PatternGradients:
 
     def projections(self, circuit: Circuit) -> Projection:
         """The products of gradients and changed patterns, of the loss and of each projection."""
-        heads = sorted(circuit.mechanisms.keys() | self.circuit.mechanisms.keys())
         first = torch.zeros_like(self.losses)
         second = first.expand(len(self.of_outputs[0]) if self.of_outputs else 0, -1)
-        for head in heads:
+        for head in sorted(circuit.mechanisms.keys() | self.circuit.mechanisms.keys()):
             if (mechanism := circuit[head]) != self.circuit[head]:
                 key = head, mechanism
                 if key not in self._known:
@@ -206,9 +185,9 @@ def pattern_gradients(
     n_layers = model.cfg.n_layers
     own, used, values, shifts = (dict[int, Tensor]() for _ in range(4))
 
-    def note(kept: dict[int, Tensor], detach: bool = True) -> Callable[..., None]:
+    def note(kept: dict[int, Tensor]) -> Callable[..., None]:
         def hold(activation: Tensor, hook: Any) -> None:
-            kept[hook.layer()] = activation.detach() if detach else activation
+            kept[hook.layer()] = activation
 
         return hold
 
@@ -224,7 +203,7 @@ def pattern_gradients(
         return [(each.replace("hook_pattern", name), function) for each in names]
 
     after = [
-        *hooks("hook_v", note(values, detach=False)),
+        *hooks("hook_v", note(values)),
         *hooks("hook_z", shift),
         *hooks("hook_pattern", note(used)),
         *answer_hooks(model, batch, task.answer_roles),
@@ -250,20 +229,22 @@ def pattern_gradients(
                 "none; score exactly instead"
             )
         projected = _random_projections(task, outputs, batch, draws, seed)
-        of_loss = _gradients(losses.sum(), leaves, keep=bool(projected))
-        of_outputs = [
-            _gradients((outputs.float() * weights).sum(), leaves, keep=place + 1 < len(projected))
-            for place, weights in enumerate(projected)
-        ]
+        of_loss = _gradients(losses.sum(), leaves)
+        of_outputs = [_gradients((outputs.float() * w).sum(), leaves) for w in projected]
     if not all(bool(gradient.isfinite().all()) for gradient in of_loss):
         raise InputError(
             "attribution: expected finite gradients, found NaN or infinity; score exactly instead"
         )
-    owns, useds = ([kept[layer].float() for layer in range(n_layers)] for kept in (own, used))
-    projections = [torch.stack(of_layer) for of_layer in zip(*of_outputs)]
-    where = Where.of(batch, is_causal(model))
-    each = losses.detach()
-    return PatternGradients(circuit, batch, where, each, owns, useds, of_loss, projections)
+    return PatternGradients(
+        circuit,
+        batch,
+        Where.of(batch, is_causal(model)),
+        losses.detach(),
+        [own[layer].detach().float() for layer in range(n_layers)],
+        [used[layer].detach().float() for layer in range(n_layers)],
+        of_loss,
+        [torch.stack(of_layer) for of_layer in zip(*of_outputs)],
+    )
 
 
 def _random_projections(
@@ -302,8 +283,8 @@ def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:
     return 2.0 * torch.randint(0, 2, shape, generator=generator) - 1
 
 
-def _gradients(of: Tensor, by: list[Tensor], keep: bool) -> list[Tensor]:
-    found = torch.autograd.grad(of, by, retain_graph=keep, allow_unused=True)
+def _gradients(of: Tensor, by: list[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(of, by, retain_graph=True, allow_unused=True)
     return [torch.zeros_like(x).float() if g is None else g.float() for g, x in zip(found, by)]
 
 
@@ -319,7 +300,5 @@ def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float:
         _, place, counts = torch.tensor(numbers, dtype=torch.float64).unique(
             return_inverse=True, return_counts=True
         )
-        rank = (counts.cumsum(0) - (counts - 1) / 2)[place]
-        ranks.append(rank - rank.mean())
-    norms = [float(rank.norm()) for rank in ranks]
-    return float(ranks[0] @ ranks[1]) / (norms[0] * norms[1]) if all(norms) else float("nan")
+        ranks.append((counts.cumsum(0) - (counts - 1) / 2)[place])
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1])

@@ -19,13 +19,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
-from retrieval_interp.tasks import InputError, RetrievalGraph, path_graph, symbol_letter
-from retrieval_interp.tasks.retrieval import Arrangement, Tables, arrange, sequence_length
+from retrieval_interp.tasks import InputError, RetrievalGraph, path_graph
+from retrieval_interp.tasks.retrieval import Arrangement, Tables, arrange
 
 _CHAINS = 2
-_MAX_POSITIONS = 2100  # of 512 steps
 
 
 def paper_bound(steps: int) -> int:
@@ -92,13 +91,6 @@ def least_depth(graph: RetrievalGraph | int, causal: bool, tables: Tables = "ful
     return answer
 
 
-def piece_name(piece: int, graph: RetrievalGraph | None = None) -> str:
-    """`p1` for an encoding; a token's node name, or without a graph its letter, `B`."""
-    if piece % 2 == 0:
-        return f"p{piece // 2}"
-    return graph.nodes[piece // 2].name if graph else symbol_letter(piece // 2)
-
-
 def _graph(graph: RetrievalGraph | int) -> RetrievalGraph:
     return graph if isinstance(graph, RetrievalGraph) else path_graph(graph)
 
@@ -106,15 +98,9 @@ def _graph(graph: RetrievalGraph | int) -> RetrievalGraph:
 def _after_each_layer(
     graph: RetrievalGraph, causal: bool, tables: Tables
 ) -> Iterator[Bool[Tensor, "role piece"]]:
-    length = sequence_length(graph, _CHAINS, tables)
-    if length > _MAX_POSITIONS:
-        raise InputError(
-            f"flow: expected at most {_MAX_POSITIONS} positions, found {length}; use a smaller "
-            "graph or tables 'chains'"
-        )
     order = arrange(graph, _CHAINS, tables)
     held, rivals = _start(graph, order), _rivals(order)
-    visible = _visible(order) if causal else torch.ones(length, length, dtype=torch.bool)
+    visible = _visible(order) if causal else torch.ones(len(held), len(held), dtype=torch.bool)
     while True:
         yield held[list(order.roles[0]), : 2 * len(graph.nodes)]
         found, with_none = visible, torch.cat([held, torch.zeros_like(held[:1])])
@@ -183,24 +169,19 @@ def describe_flow(circuit: Circuit, n_layers: int, n_heads: int) -> str:
     """What reaches the query, as a sentence.
 
     `By information flow along its paths, this circuit can deliver B and C but not D.` If something
-    is missing, heads that are not reduced to paths get a clause, since they may bring it.
+    is missing, it says so where other heads may bring it.
     """
     circuit.check_fits(n_layers, n_heads)
     brought, graph = delivered(circuit, n_layers), circuit_graph(circuit)
     got = [graph.nodes[node].name for node in brought]
     missing = [graph.nodes[node].name for node in graph.retrieved if node not in brought]
-    text = f"can deliver {listed(got, 'and')}"
+    text = f"can deliver {listed(got, 'and')}" if got else "cannot deliver"
     if missing:
-        but = f"{text} but not" if got else "cannot deliver"
-        text = f"{but} {listed(missing, 'or')}"
-    heads = [Head(layer, head) for layer in range(n_layers) for head in range(n_heads)]
-    bring_nothing = UNIFORM, IDENTITY
-    reduced = {h for h in heads if circuit[h].follows_paths or circuit[h] in bring_nothing}
-    loose = [str(head) for head in heads if head not in reduced]
-    if missing and loose:
-        named = listed(loose, "and") if len(loose) <= 4 else f"{len(loose)} of its heads"
-        verb = "is" if len(loose) == 1 else "are"
-        text += f"; {named} {verb} not reduced to paths and may bring more"
+        text += f"{' but not' if got else ''} {listed(missing, 'or')}"
+        known = circuit.mechanisms.values()
+        reduced = sum(each.follows_paths or each in (UNIFORM, IDENTITY) for each in known)
+        if reduced < n_layers * n_heads:
+            text += "; heads that are not reduced to paths may bring more"
     return f"By information flow along its paths, this circuit {text}."
 
 

@@ -5,14 +5,13 @@ its scores, a matrix [dest, src] over tokens and positions, and by what it write
 tokens to outputs.
 """
 
-import warnings
 from random import Random
 
 import torch
 import torch.nn.functional as F
-from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 import retrieval_interp as ri
+from tests.test_model import stock_transformer
 
 LETTERS, STARRED, END = range(4), range(4, 8), 8  # tokens: a b c d, a* b* c* d*, END
 
@@ -21,23 +20,20 @@ def built(n_ctx, heads, d_vocab=9, d_out=4, bias=None, attention_dir="causal"):
     """A model with these heads: pairs of scores [tokens + positions, same], outputs by token."""
     inner = d_vocab + n_ctx
     width = inner + d_out
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        cfg = HookedTransformerConfig(
-            n_layers=1,
-            n_heads=len(heads),
-            d_model=width,
-            d_head=width,
-            n_ctx=n_ctx,
-            d_vocab=d_vocab,
-            d_vocab_out=d_out,
-            attn_only=True,
-            normalization_type=None,
-            attention_dir=attention_dir,
-            device="cpu",
-            seed=0,
-        )
-        model = HookedTransformer(cfg)
+    model = stock_transformer(
+        n_layers=1,
+        n_heads=len(heads),
+        d_model=width,
+        d_head=width,
+        n_ctx=n_ctx,
+        d_vocab=d_vocab,
+        d_vocab_out=d_out,
+        attn_only=True,
+        normalization_type=None,
+        attention_dir=attention_dir,
+        device="cpu",
+        seed=0,
+    )
     new = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
     new["embed.W_E"][:, :d_vocab] = torch.eye(d_vocab)
     new["pos_embed.W_pos"][:, d_vocab:inner] = torch.eye(n_ctx)

@@ -3,8 +3,7 @@
 import itertools
 import random
 
-from retrieval_interp.circuits.flow import causal_depth
-from retrieval_interp.circuits.known import (
+from examples.reach_the_bound import (
     PAIR,
     TOKEN,
     MatchingHead,
@@ -14,6 +13,7 @@ from retrieval_interp.circuits.known import (
     pair_head,
     split,
 )
+from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.tasks import RetrievalTask
 
 PAIRINGS: tuple[Pairing, ...] = ("join", "point")

@@ -8,10 +8,10 @@ from html import unescape
 import pytest
 import torch
 
+from examples.reach_the_bound import compile_circuit, doubling_heads
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.search import discover
 from retrieval_interp.circuits.hooks import ablated
-from retrieval_interp.circuits.known import compile_circuit, doubling_heads
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
 from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.ablations import ablations

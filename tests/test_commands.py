@@ -43,7 +43,6 @@ BAD = [
     ("explore", "--ckpt smal", "'smal'"),
     ("scan", "--text none.txt", "none.txt: expected text"),
     ("bound", "--steps 0", "--steps"),
-    ("bound", "--draw", "--draw"),
     ("emergence", "--run nowhere", "nowhere/config.json: expected a run's config"),
     ("sweep", "--out sweep --grid nope", "nope"),
     ("reproduce", "--only C99", "C99"),

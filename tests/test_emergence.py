@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from examples.reach_the_bound import compile_circuit, doubling_heads
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.known import compile_circuit, doubling_heads
 from retrieval_interp.commands.emergence import main as emergence
 from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import (

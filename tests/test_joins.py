@@ -14,10 +14,8 @@ from retrieval_interp.circuits.circuit import (
     Circuit,
     Head,
     RolePath,
-    parse_circuit,
     parse_head_path,
 )
-from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
     FIRST,
@@ -32,7 +30,7 @@ from retrieval_interp.circuits.mechanisms import (
     Shared,
     Where,
 )
-from retrieval_interp.circuits.runs.means import mean_attention, mean_patterns, pattern_shares
+from retrieval_interp.circuits.runs.means import mean_attention, mean_patterns
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.tasks import InputError
@@ -140,45 +138,19 @@ def test_every_view_and_score_goes_with_absent_roles_and_own_names(tmp_path):
     bench = ri.open(model, task, examples=16)
     view = bench.suppose("L0.H0 one-hot value<-key", "L1.H0 shared query<-value s0<-s1")
     assert "L1.H0: original -> shared query<-key query<-value" in repr(view)
-    kept = task.sample(16, split="test").roles[:, ::2]
-    looks = bench.intact_attention[0, 0, 2, 1]
-    pattern = bench.attention(0).data[:, 0]
-    expected = torch.stack(
-        [pattern[b, kept[b, :, 2], kept[b, :, 1]] for b in range(len(pattern))]
-    ).mean()
-    few = ri.mean_attention(model, bench.batch[: len(pattern)])[0, 0, 2, 1]
-    torch.testing.assert_close(few, expected, atol=1e-5, rtol=0)
-    assert looks > 0 and "value" in bench.drawing()
+    assert "value" in bench.drawing() and repr(bench.roles())
     text = repr(bench.score())
     assert "L0.H0 value<-key" in text and "query <- value" in text and "s2<-s1" not in text
-    assert "query<-value" in repr(bench) and repr(bench.roles())
     saved = bench.save(tmp_path / "circuit.json")
     assert '"value", "key"' in saved.read_text() and '"role_names"' in saved.read_text()
     before = bench.circuit
     bench.remove("L1.H0 s0<-s2")
-    with pytest.raises(InputError, match="found 'L1.H0 query<-value'"):
-        bench.remove("L1.H0 query<-value")
     bench.load(saved)
     assert bench.circuit == before and "query<-value" in repr(bench.circuit)
     with pytest.raises(InputError, match=r"s0 to s2 \(query, key, value\), found 'door'"):
         bench.suppose("L0.H0 door<-key")
     with pytest.raises(InputError, match="found key<-value: value comes later"):
         bench.suppose("L0.H0 key<-value")
-    assert RolePath.parse("query<-value", task.role_names) == RolePath(0, 2)
-
-
-def test_a_role_that_no_example_has_comes_last_and_has_no_attention():
-    task, model = Sometimes(), hooked_model()
-    batch = task.sample(4, split="test")
-    roles = batch.roles.clone()
-    roles[:, :, 1] = -1
-    none = ri.Batch(batch.inputs, batch.targets, roles)
-    assert role_order(none) == [2, 0, 1]
-    assert ri.mean_attention(model, none)[:, :, :, 1].abs().max() == 0
-    scorer = Scorer(model, task, none)
-    lines = ["L0.H0 one-hot value<-key"]
-    empty = parse_circuit(["L0.H0 one-hot"], task)
-    torch.testing.assert_close(scorer.losses(parse_circuit(lines, task)), scorer.losses(empty))
 
 
 def test_absent_answers_are_zeros():
@@ -236,12 +208,8 @@ def test_files_are_read_with_the_tasks_names(tmp_path):
     bench.suppose("L1.H0 query<-value")
     bench.load(written([["c", "b"]], role_names=["a", "b", "c"]))  # as they were called before
     assert bench.circuit == expected and "value<-key" in repr(bench)
-    for names, text in (
-        (["value", "key", "query"], "expected 3, in the task's order, found value"),
-        (["a", "a", "b"], "circuit: expected role_names that are different words"),
-    ):
-        with pytest.raises(InputError, match=text):
-            bench.load(written([["s2", "s1"]], role_names=names))
+    with pytest.raises(InputError, match="expected 3, in the task's order, found value"):
+        bench.load(written([["s2", "s1"]], role_names=["value", "key", "query"]))
     assert bench.circuit == expected
 
 
@@ -337,13 +305,6 @@ def test_means_of_padded_batches_are_those_of_single_examples(side):
     torch.testing.assert_close(
         mean_attention(model, batch)[:, :, 0, 2], by_role / seen, atol=1e-5, rtol=0
     )
-    kinds, singles = {Head(0, 0): [UNIFORM, AFTER_SAME]}, map(task.alone, range(12))
-    single = [
-        (pattern_shares(model, one, kinds)[Head(0, 0)], one.inputs.shape[1]) for one in singles
-    ]
-    for place, share in enumerate(pattern_shares(model, batch, kinds)[Head(0, 0)]):
-        expected = sum(of_one[place] * n for of_one, n in single) / sum(n for _, n in single)
-        assert share == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["hooked", "bridge"])

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge.bridge import TransformerBridge
 
 from retrieval_interp.circuits.models.transformer import VectorTransformer
 from retrieval_interp.model import ModelConfig, build_model
-from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks import RetrievalTask
 
 
 def plain_transformer(model, inputs, mlp):
@@ -178,19 +178,6 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_random_state_alone(
     assert torch.equal(first.W_Q, second.W_Q) and not torch.equal(first.W_Q, third.W_Q)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"layers": 0}, "layers to be an integer from 1 to 65536, found 0"),
-        ({"heads": 3}, "heads to divide d_model = 64, found 3 heads; give d_head"),
-        ({"d_head": 0}, "d_head to be an integer from 1"),
-    ],
-)
-def test_sizes_out_of_range_are_refused(change, text):
-    with pytest.raises(InputError, match=text):
-        ModelConfig(**change)
-
-
 def test_linear_init_is_that_of_pytorchs_linear_layers():
     """Every weight against a torch.nn.Linear of its sizes; heads together are one linear layer."""
     task, config = RetrievalTask(), ModelConfig(layers=1, heads=4, d_model=64)
@@ -209,5 +196,3 @@ def test_linear_init_is_that_of_pytorchs_linear_layers():
         assert weights[name].numel() == linear.numel()
         assert weights[name].abs().max() <= inputs**-0.5
         assert float(weights[name].detach().std()) == pytest.approx(float(linear.std()), rel=0.1)
-    again = dict(build_model(config, task, seed=1, init="linear").named_parameters())
-    assert all(torch.equal(weights[name], again[name]) for name in weights)

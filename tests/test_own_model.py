@@ -9,7 +9,7 @@ from transformer_lens.model_bridge.bridge import TransformerBridge
 import retrieval_interp as ri
 from retrieval_interp.circuits import RolePath, Scorer
 from retrieval_interp.circuits.hooks import Hooked
-from retrieval_interp.circuits.mechanisms import OneHot, RoleMean, Where
+from retrieval_interp.circuits.mechanisms import RoleMean, Where
 from tests.test_ablation import naive_outputs
 from tests.test_model import bridge_of, randomize, stock_transformer
 
@@ -131,11 +131,9 @@ def test_heads_that_share_keys_and_values_get_their_own(task):
     batch = task.sample(6)
     place = "blocks.0.attn.hook_"
     _, cache = bridge.run_with_cache(batch.inputs)
-    pattern, values, z = (cache[place + name] for name in ("pattern", "v", "z"))
+    values = cache[f"{place}v"]
     assert values.shape[2] == 2
     for head in range(4):
-        own = pattern[:, head] @ values[:, :, head // 2]
-        torch.testing.assert_close(own, z[:, :, head], atol=1e-5, rtol=0)
         allowed = torch.ones(13, 13).tril()
         wanted = (allowed / allowed.sum(-1, keepdim=True)) @ values[:, :, head // 2]
 
@@ -177,12 +175,8 @@ def test_what_enables_what_is_left_out_where_it_cannot_be_known(task):
     assert "Enabled paths are not shown" in view.html
 
 
-def test_a_position_with_several_roles_attends_along_the_paths_of_all():
+def test_a_position_with_several_roles_has_the_mean_of_their_weighted_rows():
     roles = torch.tensor([[[2, 1, 0], [3, 2, 0]]])  # position 2 is s0 of one chain, s1 of another
-    both = OneHot((RolePath(0, 1), RolePath(1, 2)))
-    pattern = both.pattern(Where(roles, 4))[0]
-    assert pattern[2].tolist() == [0.5, 0.5, 0, 0] and pattern[3].tolist() == [0, 0, 1, 0]
-    assert pattern[1].tolist() == [1, 0, 0, 0]
     weighted = RoleMean((RolePath(0, 1), RolePath(1, 2)), (0.6, 0.2))
     pattern = weighted.pattern(Where(roles, 4))[0]
     torch.testing.assert_close(pattern[2], torch.tensor([0.1, 0.3, 0, 0]))

@@ -11,14 +11,12 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.hooks import is_hooked_transformer
-from retrieval_interp.circuits.known import doubling_heads
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.storage.files import shipped_checkpoints
-from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks import InputError
 from tests.test_model import as_bridge
 
 SMALL = ri.RetrievalTask(chains=3, steps=2, dim=4)
@@ -99,17 +97,6 @@ def test_only_the_roles_that_count_are_computed(version_4, hooked):
     assert not RoleRuns.supports(small.model, batch)
 
 
-def test_changed_weights_count(version_4):
-    small = ri.load_checkpoint("small")
-    batch = small.task.sample(8, split="test")
-    with torch.no_grad():
-        small.model.blocks[4].attn.o.weight.zero_()
-        expected = small.task.loss(small.model(batch.inputs), batch)
-    found = Scorer(small.model, small.task, batch).base_losses.mean()
-    torch.testing.assert_close(found, expected)
-    assert expected > 0.1
-
-
 NEEDED = r'expected transformer-lens 3.9 for .*, found 4.3.0; do `pip install "transformer-lens<4"`'
 
 
@@ -119,9 +106,6 @@ def test_what_needs_a_hooked_transformer_says_so(version_4, tmp_path, run_comman
         ri.train_model(recipe, tmp_path / "run", device="cpu")
     with pytest.raises(InputError, match=NEEDED):
         ri.build_model(ri.ModelConfig(), SMALL)
-    task = RetrievalTask(tokens="unit")
-    with pytest.raises(InputError, match=NEEDED):
-        ri.compile_circuit(doubling_heads(task), task)
     for command in (["train", "--preset", "small"], ["sweep", "--grid", "section7-ic"]):
         done = run_command_in_process(*command, "--out", tmp_path / "run")
         assert done.returncode == 2 and done.stderr.count("\n") == 1

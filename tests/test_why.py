@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from examples.reach_the_bound import TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Circuit, Head
 from retrieval_interp.circuits.counterfactual.explain import explain, head_name
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
@@ -23,7 +24,6 @@ from retrieval_interp.circuits.counterfactual.units import (
 from retrieval_interp.circuits.counterfactual.why import propose
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated
-from retrieval_interp.circuits.known import TOKEN, split
 from retrieval_interp.tasks import InputError
 from tests.random_models import random_heads
 from tests.test_language_model import by_hand
@@ -180,7 +180,7 @@ def test_shipped_models_keep_what_their_circuits_say(name, paths):
 def test_compiled_models_keep_the_paths_that_depend_on_the_question(index):
     task = ri.RetrievalTask(steps=1 + index % 6, dim=8, tokens="unit")
     layers = causal_depth(task.steps) + index // 6
-    built = ri.compile_circuit(
+    built = compile_circuit(
         random_heads(task, layers, seed=index, extras=False), task, n_layers=layers
     )
     found = ri.why(built.model, task, controls=0, seed=index)
@@ -193,7 +193,7 @@ def test_heads_that_stand_in_for_each_other_are_told():
     task = ri.RetrievalTask(steps=3, dim=8, tokens="unit")
     draws = (random_heads(task, 3, seed, extras=False) for seed in itertools.count(1000))
     first, *others = next(rules for rules in draws if rules[0].query == TOKEN)
-    built = ri.compile_circuit([*split(first, [1, 2]), *others], task, n_layers=3)
+    built = compile_circuit([*split(first, [1, 2]), *others], task, n_layers=3)
     found = ri.why(built.model, task, controls=0)
     several = [paths for paths in found.needed if len(paths) > 1]
     assert [[f"{path}" for path in paths] for paths in several] == [

@@ -10,7 +10,7 @@ base, and queries, keys and values, are computed when a run first needs them.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +21,8 @@ from torch import Tensor
 from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import has_hooks, is_causal, is_hooked_transformer
-from retrieval_interp.circuits.mechanisms import Mechanism, Where
-from retrieval_interp.circuits.models.bridge_weights import plain_weights
+from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism, Where
+from retrieval_interp.circuits.models.either import plain_weights
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
@@ -36,26 +36,23 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 What = Literal["Q", "K", "V"]
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What one role attends to in one head.
 
     Attributes:
-        own: whether it is the head's own attention, without that to the roles in `shares`.
-        shares: else fixed shares of roles of the same chain.
-        mechanism: else a pattern that depends on positions.
+        mechanism: whose pattern it is, `original` for the head's own; None for fixed shares.
+        shares: roles of the same chain and their fixed shares; of its own attention, those cut.
     """
 
-    own: bool
-    shares: tuple[tuple[int, float], ...] | None
     mechanism: Mechanism | None
+    shares: tuple[tuple[int, float], ...]
 
     @classmethod
     def of(cls, mechanism: Mechanism, dest: int) -> "Row":
         shares = mechanism.shares(dest)
         if mechanism.keeps_own:
-            return cls(True, shares or (), None)
-        return cls(False, shares, mechanism if shares is None else None)
+            return cls(ORIGINAL, shares or ())
+        return cls(mechanism, ()) if shares is None else cls(None, shares)
 
 
 Rows = list[list[list[Row]]]  # by layer, head and role
@@ -64,18 +61,11 @@ Rows = list[list[list[Row]]]  # by layer, head and role
 class LayerInput:
     """The input of a layer (None after the last): the stream by role, and what comes of it.
 
-    `residual` is the stream before it, as far as it is known; `base` has all other roles. `keep`
-    says whether queries, keys and values are kept.
+    `residual` is the stream before it, as far as it is known; `base` has all other roles.
     """
 
-    def __init__(
-        self,
-        block: Any,
-        residual: dict[int, Tensor],
-        base: "LayerInput | None" = None,
-        keep: bool = True,
-    ):
-        self.block, self.residual, self.base, self.keep = block, residual, base, keep
+    def __init__(self, block: Any, residual: dict[int, Tensor], base: "LayerInput | None" = None):
+        self.block, self.residual, self.base = block, residual, base
         self.known: dict[tuple[What, int, int], Tensor] = {}
         self.normalized: dict[int, Tensor] = {}
 
@@ -88,15 +78,12 @@ class LayerInput:
         if role not in self.residual and self.base is not None:
             return self.base.read(what, head, role)
         key = (what, head, role)
-        if key in self.known:
-            return self.known[key]
-        if role not in self.normalized:
-            self.normalized[role] = norm(self.block.ln1, self.residual[role])
-        weights, biases = (getattr(self.block.attn, f"{kind}_{what}") for kind in "Wb")
-        projected: Tensor = self.normalized[role] @ weights[head] + biases[head]
-        if self.keep:
-            self.known[key] = projected
-        return projected
+        if key not in self.known:
+            if role not in self.normalized:
+                self.normalized[role] = norm(self.block.ln1, self.residual[role])
+            weights, biases = (getattr(self.block.attn, f"{kind}_{what}") for kind in "Wb")
+            self.known[key] = self.normalized[role] @ weights[head] + biases[head]
+        return self.known[key]
 
     def joined(self, what: What, head: int, roles: list[int]) -> Float[Tensor, "batch pos d_head"]:
         return torch.cat([self.read(what, head, role) for role in roles], dim=1)
@@ -106,10 +93,9 @@ class LayerInput:
         if self is base:
             return base
         kept = {r: x for r, x in base.residual.items() if r not in affected}
-        whole = LayerInput(self.block, {**kept, **self.residual}, keep=base.keep)
-        if base.keep:
-            known = {key: x for key, x in base.known.items() if key[-1] not in affected}
-            whole.known = {**known, **self.known}
+        whole = LayerInput(self.block, {**kept, **self.residual})
+        known = {key: x for key, x in base.known.items() if key[-1] not in affected}
+        whole.known = {**known, **self.known}
         return whole
 
 
@@ -122,15 +108,7 @@ class RoleBase:
     layers: list[LayerInput]
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A circuit's run, as far as its answer needs it; `affected` are all roles that it changes."""
-
-    circuit: Circuit
-    base: RoleBase
-    rows: Rows
-    layers: list[LayerInput]
-    affected: list[set[int]]
+Run = tuple[Rows, list[LayerInput], list[set[int]]]  # see `RoleRuns._run`
 
 
 class RoleRuns:
@@ -139,12 +117,11 @@ class RoleRuns:
     Args:
         model: a model that reads vectors.
         batch: examples in which every position has one role.
-        keep: whether a base keeps queries, keys and values, or recomputes them to save memory.
     """
 
     @staticmethod
     def supports(model: Any, batch: Batch) -> bool:
-        """Whether this is exact: it reads vectors, has no hooks, every position has a role."""
+        """Whether it reads vectors, has no hooks, and every position has a role."""
         if not getattr(model, "reads_vectors", False):  # VectorTransformer, VectorBridge
             return False
         roles = batch.roles.flatten(1).sort(dim=1).values
@@ -156,26 +133,22 @@ class RoleRuns:
             and bool((roles == torch.arange(n_positions, device=roles.device)).all())
             and cfg.normalization_type in (None, "LN")
             and cfg.n_key_value_heads is None
-            and cfg.positional_embedding_type == "standard"
-            and not (cfg.gated_mlp or cfg.num_experts or cfg.parallel_attn_mlp)
-            and not (cfg.use_local_attn or cfg.use_qk_norm)
+            and not (cfg.gated_mlp or cfg.num_experts)
             and (cfg.attn_only or cfg.act_fn in _ACTIVATIONS)
             and cfg.dtype == torch.float32
-            and cfg.attn_scores_soft_cap <= 0
-            and cfg.output_logits_soft_cap <= 0
             and not has_hooks(model)
         )
 
     @torch.no_grad()
-    def __init__(self, model: Any, batch: Batch, keep: bool = True):
+    def __init__(self, model: Any, batch: Batch):
         self.model = model if is_hooked_transformer(model) else plain_weights(model)
-        self.cfg, self.keep = model.cfg, keep
+        self.cfg = model.cfg
         self.where = Where.of(batch, is_causal(model))
         self.positions = rearrange(batch.roles, "batch chain role -> batch (role chain)")
         self.n_chains, self.n_roles = batch.roles.shape[1:]
         self.all_roles = range(self.n_roles)
         self._patterns: dict[Mechanism, Tensor] = {}
-        self.last: _Run | None = None  # kept in case it becomes a base
+        self.last: tuple[RoleBase, Circuit, Run] | None = None  # kept in case it becomes a base
         seen = self.positions[:, None, :] <= self.positions[:, :, None]
         self.mask = seen if self.where.causal else torch.ones_like(seen)  # [batch dest src]
         self.visible = self._visible_roles()
@@ -187,50 +160,50 @@ class RoleRuns:
     def base(self, circuit: Circuit, old: RoleBase | None = None) -> RoleBase:
         """Run a circuit as the base of others, reusing an old one."""
         if old is None:
-            first = LayerInput(self.model.blocks[0], self.embedded, keep=self.keep)
-            blocks = [*self.model.blocks, None][1:]
-            layers = [first, *(LayerInput(block, {}, keep=self.keep) for block in blocks)]
+            blocks = [*self.model.blocks[1:], None]
+            first = LayerInput(self.model.blocks[0], self.embedded)
+            layers = [first, *(LayerInput(block, {}) for block in blocks)]
             return RoleBase(circuit, self._rows(circuit), layers)
-        run = self.last
-        if run is None or run.base is not old or run.circuit != circuit:
-            run = self._run(circuit, old)
+        if self.last is None or self.last[0] is not old or self.last[1] != circuit:
+            self.last = old, circuit, self._run(circuit, old)
+        rows, changed, affected = self.last[2]
         self.last = None
-        layers = list(map(LayerInput.replacing, run.layers, old.layers, run.affected))
-        return RoleBase(circuit, run.rows, layers)
+        layers = list(map(LayerInput.replacing, changed, old.layers, affected))
+        return RoleBase(circuit, rows, layers)
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: RoleBase) -> Float[Tensor, "batch chain d_out"]:
         """The outputs at the scored role."""
-        self.last = None
-        self.last = self._run(circuit, base)
-        residual = self.last.layers[-1].at(SCORED_ROLE)
+        self.last = None  # frees what it holds
+        run = self._run(circuit, base)
+        self.last = base, circuit, run
+        residual = run[1][-1].at(SCORED_ROLE)
         if self.cfg.normalization_type is not None:
             residual = norm(self.model.ln_final, residual)
         outputs: Tensor = residual @ self.model.W_U + self.model.b_U
         return outputs
 
-    def _run(self, circuit: Circuit, base: RoleBase) -> _Run:
-        """Run a circuit; computes the parts of the base that are needed and still missing."""
+    def _run(self, circuit: Circuit, base: RoleBase) -> Run:
+        """Run a circuit; computes the parts of the base that are needed and still missing.
+
+        Returns its rows and, before each layer and after the last, the stream as far as the answer
+        needs it, and all roles in which it differs from the base.
+        """
         rows = self._rows(circuit)
         needed = self._needed(rows)
         layers, affected = [base.layers[0]], [set[int]()]
         for layer in range(self.cfg.n_layers):
             before, after = base.layers[layer : layer + 2]
             affected.append(self._affected(rows[layer], base.rows[layer], affected[-1]))
-            wanted = needed[layer + 1]
-            missing = sorted(wanted - affected[-1] - after.residual.keys())
+            missing = sorted(needed[layer + 1] - affected[-1] - after.residual.keys())
             if missing:
                 after.residual |= self._layer(layer, before, base.rows[layer], missing)
-            dests = sorted(wanted & affected[-1])
-            if dests:
-                changed = self._layer(layer, layers[-1], rows[layer], dests)
+            if affected[-1]:
+                dests = sorted(needed[layer + 1] & affected[-1])
+                changed = self._layer(layer, layers[-1], rows[layer], dests) if dests else {}
                 after = LayerInput(after.block, changed, after)
-            elif affected[-1]:
-                after = LayerInput(after.block, {}, after)
             layers.append(after)
-        for inputs in (*base.layers, *layers):
-            inputs.normalized.clear()  # as large as the stream and quick to recompute
-        return _Run(circuit, base, rows, layers, affected)
+        return rows, layers, affected
 
     def _rows(self, circuit: Circuit) -> Rows:
         circuit.check_fits(self.cfg.n_layers, self.cfg.n_heads)
@@ -263,9 +236,7 @@ class RoleRuns:
         return needed
 
     def _sources(self, row: Row, dest: int) -> set[int]:
-        if row.own or row.shares is None:
-            return self.visible[dest]
-        return {src for src, _ in row.shares}
+        return {src for src, _ in row.shares} if row.mechanism is None else self.visible[dest]
 
     def _visible_roles(self) -> list[set[int]]:
         """For each role, the roles that any of its positions may attend to."""
@@ -290,16 +261,18 @@ class RoleRuns:
     ) -> Float[Tensor, "dest batch chain d_model"]:
         attn = inputs.block.attn
         z = attn.W_V.new_zeros(len(dests), len(self.mask), self.n_chains, self.cfg.d_head)
-        together: dict[Mechanism | None, list[int]] = {}  # places of those with one pattern
+        together: dict[Mechanism, list[int]] = {}  # places of those with one pattern
         for place, dest in enumerate(dests):
-            if row[dest].own or row[dest].shares is None:
-                together.setdefault(row[dest].mechanism, []).append(place)
-            for src, weight in () if row[dest].own else row[dest].shares or ():
+            mechanism, shares = row[dest]
+            if mechanism is not None:
+                together.setdefault(mechanism, []).append(place)
+                continue
+            for src, weight in shares:
                 z[place].add_(inputs.read("V", head, src), alpha=weight)
         for mechanism, places in together.items():
             chosen = [dests[place] for place in places]
             sources = sorted(set().union(*(self.visible[dest] for dest in chosen)))
-            if mechanism is None:
+            if mechanism.keeps_own:
                 queries = inputs.joined("Q", head, chosen)
                 keys = inputs.joined("K", head, sources)
                 allowed = self._between(self.mask, chosen, sources)
@@ -336,7 +309,7 @@ class RoleRuns:
         shape = (-1, self.n_chains)
         by_role = pattern.unflatten(2, shape).unflatten(1, shape)  # [batch dest chain src chain]
         for place, dest in enumerate(dests):
-            for src, _ in row[dest].shares or ():
+            for src, _ in row[dest].shares:
                 if src in sources:
                     by_role[:, place, :, sources.index(src)].masked_fill_(own, 0.0)
 

@@ -1,4 +1,9 @@
-"""Running any hooked model under many circuits, from the first layer in which they differ."""
+"""Running a model under many circuits, of each only what differs from a run that is kept.
+
+`HookRuns` runs any hooked model from the first layer that differs; `RoleRuns` is much faster, and
+exact, on plain ones. Both have the same two methods: `base(circuit)` runs a circuit from which
+others differ little, and `outputs(circuit, base)` computes what differs. `Runs` does it in parts.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -13,11 +18,16 @@ from torch import Tensor
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import Hooked, Patterns, ablated, has_hooks, is_causal
 from retrieval_interp.circuits.runs.role_runs import SCORED_ROLE, RoleBase, RoleRuns
-from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks import Batch, Task
 
 WHOLE = 512  # examples per run; more are no faster and take memory
 PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2.5, for 4,096
 LOGITS = 300_000_000  # numbers that a run's logits may have; a language model has many a position
+_CHECKED = 16  # examples on which role runs are compared with the model
+_LEAST = 1_000_000  # numbers in all residual streams that are worth a thread
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def parts_of(model: Any, batch: Batch) -> list[Batch]:
@@ -30,11 +40,11 @@ def parts_of(model: Any, batch: Batch) -> list[Batch]:
 
 @dataclass(frozen=True)
 class HookBase:
-    """A whole run: its outputs, and the residual stream before every layer if runs start there."""
+    """A whole run: its outputs, and what each block but the last returned if runs start there."""
 
     circuit: Circuit
     outputs: Float[Tensor, "batch answer d_out"]
-    residuals: list[Float[Tensor, "batch pos d_model"]]
+    returned: Sequence[Any]
 
 
 class HookRuns:
@@ -46,30 +56,28 @@ class HookRuns:
 
     def __init__(self, model: Any, batch: Batch, answer_roles: tuple[int, ...] = ()):
         self.model, self.batch, self.hooked = model, batch, Hooked(model)
-        self.starts_anywhere = self.hooked.starts_anywhere(batch)
         self.reading = answer_hooks(model, batch, answer_roles)
         self.patterns = Patterns(batch, is_causal(model))
 
     @torch.no_grad()
     def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
-        residuals: list[Tensor] = []
-        n_layers = self.model.cfg.n_layers if self.starts_anywhere else 0
-
-        def keep(residual: Tensor, hook: Any) -> None:
-            residuals.append(residual.detach())
-
-        hooks = [(f"blocks.{layer}.hook_resid_pre", keep) for layer in range(n_layers)]
-        with (
-            ablated(self.model, circuit, self.batch, known=self.patterns),
-            self.model.hooks(fwd_hooks=[*hooks, *self.reading]),
-        ):
-            outputs = self.hooked.run(self.batch)
-        if len(residuals) != n_layers:
-            raise InputError(
-                f"scoring: expected hook_resid_pre to fire once in each of {n_layers} layers, "
-                f"found {len(residuals)} times"
-            )
-        return HookBase(circuit, outputs, residuals)
+        """Run a circuit as the base of others."""
+        returned: list[Any] = []
+        blocks = self.model.blocks[:-1]
+        handles = [
+            block.register_forward_hook(lambda block, inputs, output: returned.append(output))
+            for block in blocks
+        ]
+        try:
+            outputs = self._run(circuit)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if returned:  # a model may do more between blocks than pass on what they return
+            again = self._run(circuit, len(returned), returned[-1])
+            same = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
+            returned = returned if same and len(returned) == len(blocks) else []
+        return HookBase(circuit, outputs, returned)
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
@@ -78,13 +86,15 @@ class HookRuns:
         layers = [head.layer for head in heads if circuit[head] != base.circuit[head]]
         if not layers:
             return base.outputs
-        layer = min(layers) if self.starts_anywhere else 0
-        residual = base.residuals[layer] if self.starts_anywhere else None
+        layer = min(layers) if base.returned else 0
+        return self._run(circuit, layer, [None, *base.returned][layer])
+
+    def _run(self, circuit: Circuit, layer: int = 0, before: Any = None) -> Tensor:
         with (
             ablated(self.model, circuit, self.batch, layer, self.patterns),
             self.model.hooks(fwd_hooks=self.reading),
         ):
-            return self.hooked.run(self.batch, layer, residual)
+            return self.hooked.run(self.batch, layer, before)
 
 
 def answer_hooks(
@@ -109,27 +119,16 @@ def answer_hooks(
     return [("unembed.hook_in" if bridged else last, at_answers)]
 
 
-_CHECKED = 16  # examples on which role runs are compared with the model
-_LEAST = 1_000_000  # numbers in all residual streams that are worth a thread
-KEPT = 500_000_000  # bytes of queries, keys and values
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
 def make_runs(model: Any, batch: Batch, task: Task) -> "Runs":
     """The fastest way that is exact for this model, batch and loss."""
     parts = parts_of(model, batch)
     if not _role_runs_are_exact(model, batch, task):
         return Runs([HookRuns(model, part, task.answer_roles) for part in parts])
     threads = torch.get_num_threads() if batch.inputs.device.type == "cpu" else 1
-    cfg = model.cfg
     if len(parts) == 1:
-        numbers = cfg.n_layers * batch.roles[0].numel() * cfg.d_model
+        numbers = model.cfg.n_layers * batch.roles[0].numel() * model.cfg.d_model
         parts = list(batch.parts(max(_LEAST // numbers, math.ceil(len(batch) / threads))))
-    each = 4 * 3 * cfg.n_layers * cfg.n_heads * cfg.d_head * parts[0].roles.numel()
-    runs = [RoleRuns(model, part, place * each < KEPT) for place, part in enumerate(parts)]
-    return Runs(runs, min(threads, len(parts)))
+    return Runs([RoleRuns(model, part) for part in parts], min(threads, len(parts)))
 
 
 def _role_runs_are_exact(model: Any, batch: Batch, task: Task) -> bool:
@@ -139,7 +138,7 @@ def _role_runs_are_exact(model: Any, batch: Batch, task: Task) -> bool:
     if not RoleRuns.supports(model, batch):
         return False
     few = batch[:_CHECKED]
-    runs, empty = RoleRuns(model, few, keep=False), Circuit({}, batch.roles.shape[-1])
+    runs, empty = RoleRuns(model, few), Circuit({}, batch.roles.shape[-1])
     example = torch.arange(len(few), device=batch.roles.device)[:, None]
     with torch.no_grad():
         outputs = model(few.inputs)[example, few.roles[:, :, SCORED_ROLE]]
@@ -180,15 +179,8 @@ class Runs:
 
     def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch pos d_out"]:
         """The outputs of all examples under a circuit."""
-
-        def outputs(pair: tuple[Any, Any]) -> Tensor:
-            runs, of_base = pair
-            found: Tensor = runs.outputs(circuit, of_base)
-            if len(self.parts) > self.threads:
-                runs.last = None  # keeping it for all parts would take much memory
-            return found
-
-        parts = self._each(outputs, zip(self.parts, base.parts))
+        pairs = zip(self.parts, base.parts)
+        parts = self._each(lambda pair: pair[0].outputs(circuit, pair[1]), pairs)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

@@ -1,19 +1,22 @@
 """How many layers retrieval needs: `retrieval-interp bound --steps 1 2 3`.
 
 Prints the paper's lower bound (theorem 1) and the exact depths under its assumptions, each in
-closed form and by simulation, and draws which position can hold what (figures 3 and 8).
+closed form and by simulation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
 from retrieval_interp.tasks.errors import InputError
 
 DEFAULT_STEPS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128)
 MOST_STEPS = 512
-MOST_DRAWN = 25  # symbols have letters up to there
 
 
 @dataclass(frozen=True)
@@ -21,36 +24,41 @@ class BoundOptions:
     """Say how many layers the retrieval problem needs under the paper's assumptions.
 
     Attributes:
-        steps: chain lengths D to put in the table; if none, some up to 128, or the one drawn.
+        steps: chain lengths D.
         json: write the numbers to this file.
-        draw: draw what each position of a chain of this length can hold after each layer.
-        mask: draw with the causal mask, or without.
     """
 
-    steps: tuple[int, ...] = ()
-    json: Path | None = None
-    draw: int | None = None
-    mask: bool = True
+    steps: tuple[int, ...] = DEFAULT_STEPS
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
     options = parse_options(BoundOptions, argv, prog)
-    drawn = () if options.draw is None else (options.draw,)
-    for name, most, numbers in (("steps", MOST_STEPS, options.steps), ("draw", MOST_DRAWN, drawn)):
-        for number in numbers:
-            if not 1 <= number <= most:
-                raise InputError(f"--{name}: expected a number from 1 to {most}, found {number}")
+    for number in options.steps:
+        if not 1 <= number <= MOST_STEPS:
+            raise InputError(f"--steps: expected a number from 1 to {MOST_STEPS}, found {number}")
     check_outputs({"--json": options.json}, [])
 
     with saying("loading PyTorch"):
+        from retrieval_interp.circuits import flow
         from retrieval_interp.storage.files import write_json
-        from retrieval_interp.views.flow import bound_row, bound_table, flow_text
-        from retrieval_interp.views.tables import terminal_width
+        from retrieval_interp.views.tables import terminal_width, text_table
 
-    rows = [bound_row(steps) for steps in options.steps or drawn or DEFAULT_STEPS]
-    print(bound_table(rows, terminal_width()))
-    for steps in drawn:
-        print("\n" + flow_text(steps, options.mask, terminal_width()))
+    bounds: dict[str, tuple[str, Callable[[int], int]]] = {
+        "paper": ("paper's bound", flow.paper_bound),
+        "unmasked": ("no mask", flow.unmasked_depth),
+        "causal": ("causal mask", flow.causal_depth),
+        "simulated_unmasked": ("simulated, no mask", partial(flow.least_depth, causal=False)),
+        "simulated_causal": ("simulated, causal", partial(flow.least_depth, causal=True)),
+    }
+    rows = [
+        {"steps": steps} | {key: bound(steps) for key, (_, bound) in bounds.items()}
+        for steps in options.steps
+    ]
+    header = ["D", *(title for title, _ in bounds.values())]
+    cells = [list(map(str, row.values())) for row in rows]
+    print("Layers needed before the query can hold x_D\n")
+    print(*text_table(header, cells, range(len(header)), terminal_width()), sep="\n")
     if options.json is not None:
         write_json(options.json, rows)
         print()
