@@ -27,6 +27,7 @@ from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads
 from retrieval_interp.tasks import InputError, Task
 
 Item = TypeVar("Item")
+STRATEGIES: dict[str, Callable[[Steps, int], Doing[Circuit]]] = {"greedy": Steps.search}
 _WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
 _CANCELLED = (
     "the search was cancelled; a simpler circuit may exist, and what the intact model needs was "
@@ -49,6 +50,7 @@ class SearchOptions:
         time: seconds that it may take, by default until there is a local optimum. After two thirds
             of it the best circuit so far is taken; the rest is for what the intact model needs.
         heads: heads that may be replaced, by default all; the others stay as they are.
+        strategy: one of `STRATEGIES`, what to do with the steps and the number of restarts.
     """
 
     tolerance: float | None = None
@@ -58,12 +60,16 @@ class SearchOptions:
     shared: bool = True
     time: float | None = None
     heads: Sequence[Head] | None = None
+    strategy: str = "greedy"
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
             raise InputError(f"restarts: expected at least 1, found {self.restarts}")
         if self.time is not None and not self.time > 0:
             raise InputError(f"time: expected more than 0 seconds, found {self.time:g}")
+        if self.strategy not in STRATEGIES:
+            expected = ", ".join(STRATEGIES)
+            raise InputError(f"strategy: expected one of {expected}, found {self.strategy!r:.40}")
 
 
 DEFAULTS = SearchOptions()
@@ -143,7 +149,8 @@ class Search:
     def __init__(self, model: Any, task: Task, options: SearchOptions = DEFAULTS):
         start, device = monotonic(), next(model.parameters()).device
         limit = math.inf if options.time is None else options.time
-        self._deadlines, self._restarts = (start + limit * 2 / 3, start + limit), options.restarts
+        self._deadlines = start + limit * 2 / 3, start + limit
+        self._strategy, self._restarts = options.strategy, options.restarts
         batch = draw_batch(task, options.examples, options.seed, device, "discovery")
         every = heads_of(model)
         heads = every if options.heads is None else sorted(set(options.heads))
@@ -165,7 +172,8 @@ class Search:
         if not self.judge.learned:
             self._found, self.missing = self.judge.empty, []
             return
-        found = yield from self._until(self._deadlines[0], self.steps.search(self._restarts))
+        searching = STRATEGIES[self._strategy](self.steps, self._restarts)
+        found = yield from self._until(self._deadlines[0], searching)
         late = "the search was stopped by its time limit; a simpler circuit may exist"
         before = [late] if found is None else []
         self._found = self.best if found is None else found

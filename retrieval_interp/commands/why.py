@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import (
-    check_outputs,
-    check_sampling,
+    MeasuringOptions,
     load_model,
     parse_options,
     say,
@@ -18,11 +17,12 @@ from retrieval_interp.commands.command import (
 )
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, read_text, write_json
+from retrieval_interp.tasks.structured import read_json
 from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class WhyOptions:
+class WhyOptions(MeasuringOptions):
     """Say which heads, rows and paths an answer comes from.
 
     Attributes:
@@ -37,13 +37,7 @@ class WhyOptions:
         task: `indirect-objects`; by default the task of the checkpoint.
         keep: the share of the difference that is to be recovered.
         upto: the last level: heads, rows or paths.
-        examples: number of examples that decide, and of others that are reported.
-        seed: which examples.
-        time: seconds that all may take. Ctrl-C ends the search likewise.
         controls: how many random sets to compare with.
-        device: auto, cpu or cuda.
-        json: write the numbers to this file.
-        report: write an HTML page that needs no network to this file.
     """
 
     model: str = "smollm2"
@@ -56,19 +50,17 @@ class WhyOptions:
     keep: float = 0.9
     upto: Literal["heads", "rows", "paths"] = "paths"
     examples: int = 32
-    seed: int = 0
-    time: float | None = None
     controls: int = 20
-    device: str = "auto"
-    json: Path | None = None
-    report: Path | None = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     options = parse_options(WhyOptions, argv, prog)
+    options.check([Path(options.model), options.pairs])
     _check(options)
     pairs = None if options.pairs is None else read_text(options.pairs, "pairs")
     with saying("loading PyTorch and the model"):
+        from retrieval_interp.views.why_view import why_text, why_to_dict
+
         model, task = load_model(options.model, options.device)
     found = ri.why(
         model,
@@ -84,12 +76,17 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         controls=options.controls,
         progress=progress_bar,
     )
-    _write(options, found, model, provenance(" ".join([prog, shlex.join(argv)])))
-    _show(options, found)
+    record = provenance(f"{prog} {shlex.join(argv)}")
+    if options.json is not None:
+        write_json(options.json, {"model": options.model, **why_to_dict(found), "record": record})
+    if options.report is not None:
+        ri.why_view(found, model).save_html(options.report)
+    say(f"{options.model}: {found.task.description}")
+    print(f"\n{why_text(found, terminal_width())}")
+    tell_files(numbers=options.json, report=options.report)
 
 
 def _check(options: WhyOptions) -> None:
-    check_sampling(options.examples, options.seed, None)
     asked = [name for name in ("prompt", "pairs", "task") if getattr(options, name) is not None]
     if len(asked) > 1:
         raise ri.InputError(
@@ -101,8 +98,6 @@ def _check(options: WhyOptions) -> None:
         raise ri.InputError("--prompt: expected --answer and --wrong with it, found none")
     if options.controls < 0:
         raise ri.InputError(f"--controls: expected at least 0, found {options.controls}")
-    outputs = {"--json": options.json, "--report": options.report}
-    check_outputs(outputs, [Path(options.model), options.pairs])
 
 
 def _asked(options: WhyOptions, model: Any, task: Any, pairs: str | None) -> Any:
@@ -110,8 +105,6 @@ def _asked(options: WhyOptions, model: Any, task: Any, pairs: str | None) -> Any
     if options.prompt is not None:
         return options.prompt
     if pairs is not None:
-        from retrieval_interp.tasks.structured import read_json
-
         if getattr(model, "tokenizer", None) is None:
             raise ri.InputError(
                 f"--pairs: expected a model with a tokenizer, found {options.model}"
@@ -124,20 +117,3 @@ def _asked(options: WhyOptions, model: Any, task: Any, pairs: str | None) -> Any
             f"{options.model}: expected --prompt, --pairs or --task for a model without a task"
         )
     return task
-
-
-def _write(options: WhyOptions, found: "ri.Explanation", model: Any, record: Any) -> None:
-    from retrieval_interp.views.why_view import why_to_dict
-
-    if options.json is not None:
-        write_json(options.json, {"model": options.model, **why_to_dict(found), "record": record})
-    if options.report is not None:
-        ri.why_view(found, model).save_html(options.report)
-
-
-def _show(options: WhyOptions, found: "ri.Explanation") -> None:
-    from retrieval_interp.views.why_view import why_text
-
-    say(f"{options.model}: {found.task.description}")
-    print(f"\n{why_text(found, terminal_width())}")
-    tell_files(numbers=options.json, report=options.report)

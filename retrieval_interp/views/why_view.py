@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from torch import Tensor
-
-from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
+from retrieval_interp.circuits.circuit import Circuit, HeadPath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
@@ -87,13 +85,13 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
     names = found.task.role_names
     heads = sorted({score.unit.head for score in found.units})
 
-    def counterfactual(head: Head) -> Tensor:
-        found = some.counterfactual_of(*head)
-        assert found is not None
-        return found[0].cpu().float()
-
+    there = some.counterfactual
+    assert there is not None
     patterns = {
-        str(head): [thousandths(own[head.layer][0, head.head]), thousandths(counterfactual(head))]
+        str(head): [
+            thousandths(own[head.layer][0, head.head]),
+            thousandths(there[(0, *head)].cpu()),
+        ]
         for head in heads
     }
     html = render(
