@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Literal
 
-from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism, along
+from retrieval_interp.circuits.mechanisms import MECHANISMS, ORIGINAL, Cut, Mechanism
 from retrieval_interp.circuits.paths import Head as Head
 from retrieval_interp.circuits.paths import HeadPath as HeadPath
 from retrieval_interp.circuits.paths import RolePath as RolePath
@@ -244,8 +244,7 @@ def suppose(circuit: Circuit, line: str) -> Circuit:
     if words[1] in written:
         return circuit.replace(head, written[words[1]].from_words(words[2:], circuit.roles))
     parsed = [RolePath.parse(word, circuit.roles) for word in words[1:]]
-    kept = circuit[head].paths if circuit[head].follows_paths else ()
-    return circuit.replace(head, along(dict.fromkeys((*kept, *parsed))))
+    return circuit.replace(head, circuit[head].adding(*parsed))
 
 
 def parse_circuit(lines: str | Iterable[str], task: Task) -> Circuit:

@@ -99,6 +99,10 @@ class Mechanism:
     def __str__(self) -> str:
         return self.text()
 
+    def adding(self, *paths: RolePath) -> "Mechanism":
+        """The mechanism with more paths; one that has none gives way to these."""
+        return along(dict.fromkeys(paths))
+
     def without(self, path: RolePath) -> "Mechanism":
         """The same mechanism without one path; a role's other sources share its attention."""
         return self
@@ -240,6 +244,9 @@ class Shared(_ByRole):
 
     kind = "shared"
     follows_paths = True
+
+    def adding(self, *paths: RolePath) -> Mechanism:
+        return along(dict.fromkeys((*self.paths, *paths)))
 
     def without(self, path: RolePath) -> Mechanism:
         return along(other for other in self.paths if other != path)

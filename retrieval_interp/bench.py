@@ -28,6 +28,8 @@ from retrieval_interp.circuits import (
     why,
 )
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
+from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_counterfactual
+from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
@@ -206,11 +208,15 @@ class Workbench:
         _, loss, se, better = self._steps[-1]
         if not self.circuit.mechanisms:
             return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
-        below = "below" if loss < self.tolerance else "not below"
+        below = f"{'' if loss < self.tolerance else 'not '}below {self.tolerance:g}"
+        said = f"{self.task.loss_name} {loss:.4f} +- {se:.4f}"
+        if keeps_some(self.circuit):
+            gap = self._loss_of_nothing - self.intact_loss
+            share = f"{1 - (loss - self.intact_loss) / gap:.0%}" if gap > 0 else "nothing"
+            return f"{said}, {below}; {share} of what the counterfactual takes away is recovered"
         return (
-            f"{self.task.loss_name} {loss:.4f} +- {se:.4f} with {len(self.circuit.mechanisms)} of "
-            f"{counted(len(self.heads), 'head')} replaced, {below} {self.tolerance:g}"
-            f"{', better than the intact model' if better else ''}"
+            f"{said} with {len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')} "
+            f"replaced, {below}{', better than the intact model' if better else ''}"
         )
 
     def drawing(self) -> str:
@@ -235,11 +241,23 @@ class Workbench:
 
     def remove(self, path: str) -> View:
         """Remove a path such as `L1.H0 s0<-s2`; a head without paths becomes original again."""
-        asked = parse_head_path(path, self.task)
-        if asked not in self.circuit.paths():
+        head, asked = parse_head_path(path, self.task)
+        own = self.circuit[head]
+        if asked not in own.paths:
             raise InputError(f"expected a path of the circuit, found {path!r:.60}")
-        smaller, head = self.circuit.without(asked), asked.head
-        return self._change(smaller if smaller[head].paths else smaller.replace(head, ORIGINAL))
+        left = own.without(asked)
+        stays = left.paths or not own.follows_paths
+        return self._change(self.circuit.replace(head, left if stays else ORIGINAL))
+
+    def keep(self, *units: str) -> View:
+        """Let all heads attend as on counterfactual prompts, but for what these units keep.
+
+        Args:
+            units: heads, rows or paths as `ri.why` finds them: `L2.H0`, `L2.H0 s0`, `L2.H0 s0<-s2`.
+        """
+        empty = self.scorer.empty_circuit
+        kept = [Unit.parse(unit, empty.roles) for unit in units]
+        return self.suppose(keeping(empty, self.heads, kept))
 
     def undo(self) -> View:
         """Go back to the circuit before the last change."""
@@ -258,7 +276,16 @@ class Workbench:
                 circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
             else:
                 circuit = suppose(circuit, line)
+        if keeps_some(circuit) and self.batch.counterfactual is None:
+            other = self.task.counterfactual(self.batch, self.seed)
+            self.batch = with_counterfactual(self.model, self.batch, other)
+            self.scorer = Scorer(self.model, self.task, self.batch)
         return circuit
+
+    @cached_property
+    def _loss_of_nothing(self) -> float:
+        """The loss with all heads as on the counterfactual prompts."""
+        return self.scorer.loss(keeping(self.scorer.empty_circuit, self.heads, ()))
 
     def check_head(self, head: Head) -> Head:
         """Refuse a head that the model does not have."""

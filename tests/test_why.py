@@ -24,6 +24,7 @@ from retrieval_interp.circuits.counterfactual.units import (
 from retrieval_interp.circuits.counterfactual.why import propose
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 from tests.random_models import random_heads
 from tests.test_language_model import by_hand
@@ -220,6 +221,32 @@ def test_the_workbench_shows_the_same():
     view = ri.open("small", examples=16).why(controls=2, upto="heads")
     assert [unit.text() for unit in view.data.levels[-1].units] == ["L2.H0", "L4.H0"]
     assert view.data.finding in view.text and "L4.H0" in view.html
+
+
+def test_a_circuit_of_what_is_kept_is_built_by_clicking():
+    bench = ri.open("small", examples=32, progress=lambda items, what: items)
+    page = Exploring(bench, lambda html: None)
+    page.answer({"do": "keep"})
+    nothing = bench.loss
+    page.answer({"do": "toggle", "path": "L2.H0 s0<-s2"})  # a path
+    page.answer({"do": "show", "head": "L4.H0"})
+    assert [each["name"] for each in page.page["choices"]][1] == "counterfactual s0"
+    page.answer({"do": "suppose", "line": page.page["choices"][1]["line"]})  # a row
+    found = bench.circuit
+    assert "of what the counterfactual takes away is recovered" in repr(bench)
+    circuit = bench.keep("L2.H0 s0<-s2", "L4.H0 s0")
+    assert bench.circuit == found and circuit.text.startswith("nothing changed")
+    other = with_counterfactual(bench.model, bench.batch, bench.task.counterfactual(bench.batch))
+    recovery = Recovery(bench.model, MetricTask(bench.task), other)
+    kept = recovery.kept([Unit(Head(2, 0), 0, 2), Unit(Head(4, 0), 0)]).share
+    assert (nothing - bench.loss) / (nothing - bench.intact_loss) == pytest.approx(kept, abs=1e-5)
+    page.answer({"do": "toggle", "path": "L2.H0 s0<-s2"})
+    assert not bench.circuit[2, 0].paths and page.page["failed"] is False
+    page.answer({"do": "suppose", "line": "L2.H0 original"})  # a head
+    page.answer({"do": "toggle", "path": "L2.H0 s0<-s2"})
+    assert str(bench.circuit[2, 0]) == "counterfactual s0<-s2"
+    with pytest.raises(InputError, match="expected a head, a row or a path"):
+        bench.keep("L2.H0 s0<-s2<-s3")
 
 
 def test_a_unit_without_a_path_has_a_row_that_shows_its_head():

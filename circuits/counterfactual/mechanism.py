@@ -13,7 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import path_sources, rows_of
+from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, WithPaths
+from retrieval_interp.circuits.paths import RolePath
 from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.tasks import Batch, InputError, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
@@ -82,6 +84,9 @@ class Counterfactual(WithPaths):
             count.index_put_(rows_of(row, roles), present, accumulate=True)
         return count > 0
 
+    def adding(self, *paths: RolePath) -> Mechanism:
+        return replace(self, paths=tuple(dict.fromkeys((*self.paths, *paths))))
+
     def text(self, names: Sequence[str] = ()) -> str:
         return " ".join([super().text(names), *(role_name(row, names) for row in self.rows)])
 
@@ -109,6 +114,11 @@ class Patched(Counterfactual):
 
     def _mixed(self, own: Tensor, other: Tensor, roles: Tensor) -> Tensor:
         return super()._mixed(other, own, roles)
+
+
+def keeps_some(circuit: Circuit) -> bool:
+    """Whether heads of a circuit attend as on a counterfactual prompt, but for what they keep."""
+    return any(isinstance(each, Counterfactual) for each in circuit.mechanisms.values())
 
 
 def with_counterfactual(model: Any, batch: Batch, other: Batch) -> Batch:

@@ -21,7 +21,8 @@ from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, P
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.circuits.scores.scorer import heads_of
-from retrieval_interp.tasks import Batch, Split, Task, role_name
+from retrieval_interp.tasks import Batch, InputError, Split, Task, parse_role, role_name
+from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.task import Device, Outputs
 
 SHARES = (0.1, 0.5, 0.9)  # of the way from the counterfactual to the prompt
@@ -35,6 +36,15 @@ class Unit(NamedTuple):
     head: Head
     dest: int | None = None
     src: int | None = None
+
+    @classmethod
+    def parse(cls, text: str, roles: Roles) -> "Unit":
+        """Read `L2.H0`, `L2.H0 s0` or `L2.H0 s0<-s2`."""
+        head, _, path = text.strip().partition(" ")
+        names = path.split("<-") if path else []
+        if len(names) > 2:
+            raise InputError(f"expected a head, a row or a path, found {text!r:.60}")
+        return cls(Head.parse(head), *(parse_role(name, roles) for name in names))
 
     def text(self, names: Sequence[str] = ()) -> str:
         if self.dest is None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, RolePath, Search
+from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import parse_head_path
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.runs.means import role_mean
@@ -47,6 +49,7 @@ def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]
     circuit, task, path = bench.circuit, bench.task, selected.path
     attention = bench.mean_attention(selected.with_circuit)
     framed = {path for path in circuit.every_path() if circuit[path.head].follows_paths}
+    framed |= kept_paths(circuit)
     maps = [
         role_map(head, attention[head], task, bench.order, framed) | {"kind": circuit[head].kind}
         for head in bench.heads
@@ -65,6 +68,12 @@ def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]
         "choices": known.get((circuit, selected.head)),
         "look": example_map(bench, selected, framed),
     }
+
+
+def kept_paths(circuit: Circuit) -> set[HeadPath]:
+    """The circuit's own paths, and those that heads keep from a counterfactual."""
+    kept = {h: m for h, m in circuit.mechanisms.items() if isinstance(m, Counterfactual)}
+    return {*circuit.paths(), *(HeadPath(h, path) for h, m in kept.items() for path in m.paths)}
 
 
 def example_map(bench: "Workbench", selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
@@ -99,6 +108,13 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
     for kind, least in (("one-hot", _STRONG), ("shared", _STRONG / 2)):
         found[propose(attention, kind, least)] = kind
     found[role_mean(attention)] = "role-mean"
+    if keeps_some(circuit):  # then a head keeps all, its row that differs most, or nothing
+        there: Any = bench.batch.counterfactual
+        there = attention_by_role(there[:, head.layer], bench.batch.roles)[0].cpu()
+        change = attention - there[head.head]
+        row = int(change.abs().sum(-1).argmax())
+        kept = Counterfactual(rows=(row,))
+        found = {ORIGINAL: "original", kept: kept.text(names), Counterfactual(): "counterfactual"}
     found.setdefault(circuit[head], f"{circuit[head].kind}, now")
     return [
         {
@@ -120,7 +136,7 @@ def path_row(bench: "Workbench", path: HeadPath) -> Row:
         "attention": float(bench.intact_attention[path.head][path.path]),
     }
     try:
-        if path in set(circuit.paths()):
+        if path in kept_paths(circuit):
             row["ablated_loss"] = bench.loss_with(circuit.without(path))
         else:
             row["added_loss"] = bench.loss_with(path.text(circuit.role_names))
@@ -150,6 +166,7 @@ class Exploring:
             "toggle": lambda: self._toggle(asked["path"]),
             "suppose": lambda: bench.suppose(asked["line"]),
             "undo": bench.undo,
+            "keep": bench.keep,
             "clear": lambda: bench.suppose(bench.scorer.empty_circuit),
             "score": self._score,
             "discover": lambda: self.take(self.search(bench.model)),
@@ -198,8 +215,13 @@ class Exploring:
         self.selected = chosen
 
     def _toggle(self, path: str) -> None:
-        present = parse_head_path(path, self.bench.task) in self.bench.circuit.paths()
-        (self.bench.remove if present else self.bench.suppose)(path)
+        bench, (head, of_roles) = self.bench, parse_head_path(path, self.bench.task)
+        if HeadPath(head, of_roles) in kept_paths(bench.circuit):
+            bench.remove(path)
+        elif keeps_some(bench.circuit) and bench.circuit[head] == ORIGINAL:
+            bench.suppose(path.replace(" ", " counterfactual ", 1))
+        else:
+            bench.suppose(path)
 
     def _score(self) -> None:
         self._tell({"busy": "scoring"})
