@@ -76,7 +76,7 @@ def rows(options: argparse.Namespace) -> Rows:
     table: Rows = []
     for row in found.heads:
         kind, score = max(scores[row.head].items(), key=lambda pair: pair[1])
-        change = row.loss - found.alone_intact_loss
+        change = row.loss - found.intact_loss
         known = {"share": row.share, "change": change, "of_knowledge": change / knowledge}
         of_head = {"head": str(row.head), "detected": kind, "score": score, "rule": str(row.rule)}
         table.append(of_head | known)

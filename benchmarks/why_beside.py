@@ -25,10 +25,10 @@ from why_behaviours import BEHAVIOURS
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.counterfactual.search import Recovery
-from retrieval_interp.circuits.counterfactual.units import MetricTask, estimate_units
+from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask, estimate_units
 from retrieval_interp.circuits.hooks import Hooked
 
-KEEP, STEPS, SHARES = 0.9, 5, (0.1, 0.5, 0.9)
+KEEP, STEPS = 0.9, 5
 
 
 class Asked:

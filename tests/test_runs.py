@@ -1,5 +1,4 @@
 import threading
-from functools import partial
 
 import pytest
 import torch
@@ -14,9 +13,9 @@ from retrieval_interp.circuits.mechanisms import (
     Cut,
     First,
     Identity,
-    Offset,
     OneHot,
     Original,
+    Previous,
     Shared,
     Uniform,
 )
@@ -47,7 +46,7 @@ def bidirectional():
 
 ONE_PER_DEST = {dest: [src for d, src in PATHS if d == dest] for dest in ORDER}
 shared = st.sets(st.sampled_from([RolePath(*path) for path in PATHS]), max_size=5)
-RULES = [Original, Uniform, Identity, First, partial(Offset, 1), partial(Offset, 4)]
+RULES = [Original, Uniform, Identity, First, Previous]
 without_paths = st.tuples(st.sampled_from(RULES))
 mechanism = st.one_of(without_paths, st.tuples(st.sampled_from([Shared, Cut]), shared))
 heads = st.tuples(st.integers(0, 2), st.integers(0, 1))

@@ -25,7 +25,7 @@ from retrieval_interp.tasks import Batch, InputError, Split, Task, parse_role, r
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.task import Device, Outputs
 
-SHARES = (0.1, 0.5, 0.9)  # of the way from the counterfactual to the prompt
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
 
