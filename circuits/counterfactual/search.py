@@ -37,7 +37,8 @@ _SEARCHING = 0.6  # part of the time; the rest is for measuring what was found
 _COARSE = 8  # the bisection ends where this part of its length is left
 _LEAST = 0.1  # part of the metric that the counterfactual has to take away
 _WIDER = 4  # a level is given up if it needs so many times the units of the one before ...
-_MANY = 100  # ... and more than so many, or than are within those
+_MANY = 100  # ... and more than so many, or than are within those ...
+_LEAST_TRIED = 24  # ... or than so many
 
 
 class Share(NamedTuple):
@@ -186,12 +187,11 @@ class KeepSearch:
     def _level(
         self, level: str, estimates: Estimates
     ) -> Generator[str, None, tuple[Unit, ...] | None]:
-        order, most = self._ranked(level, estimates)
+        order, sizes = self._ranked(level, estimates)
         yield f"{level}: as few as do"
-        if not self.recovery.holds(order[:most], self.keep):
-            self.missing = (
-                f"no {min(most, len(order))} {level} keep {self.keep:.0%} of what is lost"
-            )
+        most = next((size for size in sizes if self.recovery.holds(order[:size], self.keep)), 0)
+        if not most:
+            self.missing = f"no {sizes[-1]} {level} keep {self.keep:.0%} of what is lost"
             return None
         low, high = 0, most  # low does not hold, high does; what is too many is taken away below
         while high - low > max(1, high // _COARSE):
@@ -215,21 +215,22 @@ class KeepSearch:
                 left = left[1:]
         return self._best
 
-    def _ranked(self, level: str, estimates: Estimates) -> tuple[list[Unit], int]:
+    def _ranked(self, level: str, estimates: Estimates) -> tuple[list[Unit], list[int]]:
         """Units by what they are estimated to bring, those within the level before first.
 
-        And how many of them may be kept.
+        And how many of them to begin with; more may not do better, as some take away.
         """
         if not self.levels:
             units = estimates.units(level)
-            return units, len(units)
+            return units, [len(units)]
         units = estimates.units(level, self.levels[-1].units)
         if level == "paths":
-            batch, causal = self.recovery.batch, is_causal(self.model)
-            allowed = set(allowed_paths(batch, causal))
+            allowed = set(allowed_paths(self.recovery.batch, is_causal(self.model)))
             units = [unit for unit in units if unit[1:] in allowed]
         within = {unit[: LEVELS.index(level)] for unit in self.levels[-1].units}
         inside = [unit for unit in units if unit[: LEVELS.index(level)] in within]
-        chosen = set(inside)
-        most = max(_WIDER * len(self.levels[-1].units), min(len(inside), _MANY), 24)
-        return [*inside, *(unit for unit in units if unit not in chosen)], most
+        order = list(dict.fromkeys([*inside, *units]))
+        good = sum(estimates.of(unit) > 0 for unit in inside)
+        few = _WIDER * len(self.levels[-1].units)
+        most = max(few, min(len(inside), _MANY), _LEAST_TRIED)
+        return order, sorted({min(size, len(order)) for size in (good, few, most) if size})
