@@ -5,6 +5,7 @@ its scores, a matrix [dest, src] over tokens and positions, and by what it write
 tokens to outputs.
 """
 
+from collections.abc import Sequence
 from random import Random
 
 import torch
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 import retrieval_interp as ri
 from tests.test_model import stock_transformer
 
+Example = tuple[list[int], list[int], list[list[int]]]  # tokens, targets, roles by chain
 LETTERS, STARRED, END = range(4), range(4, 8), 8  # tokens: a b c d, a* b* c* d*, END
 
 
@@ -68,26 +70,43 @@ def finds_the_star(sharpness, scale, n_ctx=7):
     return scores(n_ctx, *((END, star, sharpness) for star in STARRED)), copies(scale)
 
 
-class Star(ri.Task):
+class DrawnTask(ri.Task):
+    """Examples drawn one by one, scored by the cross entropy at the positions that are `asked`.
+
+    Subclasses `draw` an example: its tokens, a target for every position that is asked, and for
+    every chain the position of each role, -1 where it is absent.
+    """
+
+    loss_name = "cross entropy"
+    asked: Sequence[int]
+
+    def draw(self, rng: Random) -> Example:
+        raise NotImplementedError
+
+    def sample(self, n, seed=0, device="cpu", split="train", start=0):
+        rows = [self.draw(Random(f"{seed} {split} {start + at}")) for at in range(n)]
+        tokens, targets, roles = (torch.tensor(part) for part in zip(*rows))
+        return ri.Batch(tokens, targets, roles).to(device)
+
+    def example_losses(self, outputs, batch):
+        logits = outputs[:, list(self.asked)].transpose(1, 2)
+        return F.cross_entropy(logits, batch.targets, reduction="none").mean(dim=1, keepdim=True)
+
+
+class Star(DrawnTask):
     """Which letter is starred? Six letters and END.
 
     Where there is no star, which is in a share of the examples, the answer is a.
     """
 
-    loss_name = "cross entropy"
     role_names = ("END", "other", "star")
     answer_role = 2
-    asked = 6  # the position of the answer
+    asked = (6,)
 
     def __init__(self, starless=0.0):
         self.starless = starless
 
-    def sample(self, n, seed=0, device="cpu", split="train", start=0):
-        rows = [self._drawn(Random(f"{seed} {split} {start + at}")) for at in range(n)]
-        tokens, targets, roles = (torch.tensor(part) for part in zip(*rows))
-        return ri.Batch(tokens, targets, roles).to(device)
-
-    def _drawn(self, rng):
+    def draw(self, rng):
         letters = [rng.randrange(4) for _ in range(6)]
         star, other = rng.sample(range(6), 2)
         if rng.random() < self.starless:
@@ -95,8 +114,3 @@ class Star(ri.Task):
         answer = letters[star]
         letters[star] += 4
         return [*letters, END], [answer], [[6, other, star]]
-
-    def example_losses(self, outputs, batch):
-        return F.cross_entropy(outputs[:, self.asked], batch.targets[:, 0], reduction="none")[
-            :, None
-        ]

@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 import torch
 
-from examples.reach_the_bound import compile_circuit, doubling_heads
+from examples.reach_the_bound import compile_circuit
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.search import discover
 from retrieval_interp.circuits.hooks import ablated
@@ -71,16 +71,6 @@ def test_what_a_path_enables_is_seen_from_both_sides(task, model):
         with ablated(model, circuit, batch):
             both = mean_attention(model, batch)
         assert row.when_cut == pytest.approx(float(both[place]), abs=1e-5)
-
-
-def test_an_induction_head_is_enabled_through_its_keys():
-    task = RetrievalTask(steps=1, dim=8, tokens="unit")
-    built = compile_circuit(doubling_heads(task), task)
-    join, look = HeadPath(Head(0, 0), RolePath(2, 1)), HeadPath(Head(1, 0), RolePath(0, 2))
-    assert set(built.carrying) == {look} and set(built.enabling) == {join}
-    (row,) = enabled_by(built.model, task.sample(32), [join], [look])[join]
-    assert row.side == "key" and row.attention > 0.99
-    assert row.by_key < 0.6 and row.by_query > 0.99
 
 
 @pytest.mark.parametrize(

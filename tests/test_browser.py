@@ -213,20 +213,6 @@ def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
         page.screenshot(path=tmp_path / "explore.png")
 
 
-def test_a_search_is_cancelled_in_the_browser(monkeypatch):
-    monkeypatch.setattr("retrieval_interp.explorer.state._TELLING", -1)
-    with served(ri.open("small", **QUIET)) as (page, answer):
-        page.get_by_role("button", name="Discover").click()
-        work = threading.Thread(target=answer)
-        work.start()
-        page.get_by_text("best cost").wait_for(timeout=LONG)
-        page.get_by_role("button", name="Cancel").click()
-        page.get_by_text("unfinished: the search was cancelled").wait_for(timeout=LONG)
-        work.join()
-        assert page.get_by_role("button", name="Discover").is_enabled()
-        assert page.get_by_role("button", name="Cancel").count() == 0
-
-
 @pytest.mark.slow
 def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
     first = "import retrieval_interp as ri; bench = ri.open('small', examples=64); bench.explore()"

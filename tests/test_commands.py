@@ -181,33 +181,6 @@ def test_the_main_job_finds_a_sufficient_and_minimal_circuit(done):
     assert data["task"]["steps"] == 3
 
 
-def test_the_table_says_what_the_json_says(done):
-    folder, result = done
-    data, lines = json.loads((folder / "out.json").read_text()), result.stdout.splitlines()
-    for row in data["heads"]:
-        line = next(x for x in lines if x.startswith(f"L{row['layer']}.H{row['head']} "))
-        assert row["mechanism"] in line and line.endswith(f"{row['loss']:.4f}")
-    for row in data["paths"] + data["enabling"]:
-        name = f"L{row['layer']}.H{row['head']} {row['dest']}<-{row['src']} "
-        line = next(x for x in lines if x.startswith(name))
-        assert f" {row['live_loss']:.4f} " in line and ("carries" in line) == (row in data["paths"])
-        assert line.count("enables") == bool(row["enables"])
-    assert f"{data['combined_loss']:.4f}" in result.stdout
-    assert "Sufficient" in result.stdout and "Minimal" in result.stdout
-
-
-def test_the_report_needs_no_network(done):
-    folder, _ = done
-    page = (folder / "out.html").read_text()
-    own = re.sub(r"<script.*?</script>", "", page, flags=re.S)
-    links = re.findall(r'\b(?:src|href|data|action)="([^"]*)"', own)
-    inside = [link for link in links if not link.startswith("data:")]  # what can be downloaded
-    assert inside and all(link[0] == "#" and f'id="{link[1:]}"' in page for link in inside)
-    assert "http" not in re.sub("http(://|%3A//)www.w3.org/2000/svg", "", own)
-    data = json.loads((folder / "out.json").read_text())
-    assert f"{data['combined_loss']:.4f}" in own and "<svg" in own
-
-
 def test_the_saved_circuit_gives_the_same_numbers_with_and_without_a_path(done, ablate, tmp_path):
     first = json.loads((done[0] / "out.json").read_text())
     assert ablate("--circuit", done[0] / "circuit.json")[1] == first
@@ -226,11 +199,6 @@ def test_a_path_that_can_go_is_not_said_to_carry(done, ablate, tmp_path):
     (row,) = [row for row in printed.splitlines() if row.startswith("L2.H0 s6<-s6 ")]
     assert "carries" not in row and "Not minimal, as L2.H0 s6<-s6 can go" in printed
     assert [row["carries"] for row in data["paths"]].count(False) == 1 and not data["minimal"]
-
-
-def test_a_tolerance_below_the_models_own_loss_is_remarked(ablate):
-    printed, _ = ablate("--examples", "64", "--tolerance", "0.001")
-    assert "out of reach" in printed
 
 
 def test_a_search_ends_in_time(run_command_in_process, tmp_path):

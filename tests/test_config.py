@@ -19,10 +19,8 @@ def test_presets_survive_json(name):
     ("data", "text"),
     [
         ({"stepz": 3}, "found 'stepz'"),
-        ({"steps": "3"}, "r: steps: expected an integer, found '3'"),
         ({"schedule": "linear"}, "r: schedule: expected .* found 'linear'"),
         ({"task": {"position": "word"}}, "r: task: position: expected 'pair' or 'token'"),
-        ({"model": {"d_head": "x"}}, "r: model: d_head: expected an integer, found 'x'"),
         ({"learning_rate": float("nan")}, "learning_rate to be at least 0, found nan"),
         ({"cooldown": 0.0}, r"cooldown in \(0, 1\], found 0.0"),
         ({"steps": 0}, "steps to be at least 1, found 0"),

@@ -3,7 +3,6 @@
 import math
 import re
 from html import unescape
-from random import Random
 
 import pytest
 import torch
@@ -21,7 +20,7 @@ from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_verdict
 from retrieval_interp.views.score_text import score_table, verdict
-from tests.built_by_hand import END, Star, built, copies, finds_the_star, scores
+from tests.built_by_hand import END, DrawnTask, Star, built, copies, finds_the_star, scores
 
 PATH = HeadPath(Head(0, 0), RolePath(0, 2))
 
@@ -167,18 +166,14 @@ def test_of_several_heads_any_one_suffices_only_if_that_is_clear():
 # Heads that work in one row
 
 
-class Follows(Star):
+class Follows(DrawnTask):
     """The middle of five letters answers with the one before it; only the middle has a role."""
 
-    role_names, answer_role, asked = ("middle",), None, 2
+    role_names, answer_role, asked = ("middle",), None, (2,)
 
-    def sample(self, n, seed=0, device="cpu", split="train", start=0):
-        rows = [
-            [Random(f"{seed} {split} {at} {place}").randrange(4) for place in range(5)]
-            for at in range(start, start + n)
-        ]
-        tokens = torch.tensor(rows)
-        return ri.Batch(tokens, tokens[:, 1, None], torch.full((n, 1, 1), 2)).to(device)
+    def draw(self, rng):
+        letters = [rng.randrange(4) for _ in range(5)]
+        return letters, [letters[1]], [[2]]
 
 
 @pytest.mark.parametrize("rows", [range(5), [2]])
@@ -210,9 +205,6 @@ def test_a_circuit_that_is_told_where_the_answer_stands_says_so_everywhere():
         model, task, ri.parse_circuit(["L0.H1 uniform"], task), bench.batch, controls=0
     )
     assert not other.better and not other.notes
-
-
-# Scans
 
 
 # Losses and tasks

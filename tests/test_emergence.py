@@ -15,20 +15,14 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from examples.reach_the_bound import compile_circuit, doubling_heads
-from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.commands.emergence import main as emergence
 from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import (
-    Losses,
-    Series,
     loss_emergence,
-    measure,
     path_emergence,
 )
-from retrieval_interp.model import ModelConfig
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
-from retrieval_interp.tasks import InputError, RetrievalTask
+from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 from tests.test_scoring import naive_mse
 
@@ -146,38 +140,6 @@ def test_losses_are_the_runs_own(series):
     found = loss_emergence(series)
     assert found["x_1"].step == pytest.approx(100 + 100 * 0.4 / 0.6)
     assert found["x_2"].by == 400 and found["x_3"] is None
-
-
-def test_a_compiled_circuits_paths_carry_and_enable_from_the_step_at_which_they_are_sharp():
-    task = RetrievalTask(steps=3, dim=8, tokens="unit")
-    compiled = compile_circuit(doubling_heads(task), task)
-    truth = [*sorted(compiled.carrying), *sorted(compiled.enabling - compiled.carrying)]
-    mechanisms = {
-        Head(*head): mechanism
-        for head, mechanism in compiled.circuit.mechanisms.items()
-        if mechanism.paths
-    }
-    circuit = Circuit(mechanisms, 7, task=task.to_dict())
-    batch = task.sample(16, split="test")
-    sharp = [blk.attn.W_Q.detach().clone() for blk in compiled.model.blocks]
-    snapshots = []
-    for step in range(5):
-        with torch.no_grad():
-            for layer, block in enumerate(compiled.model.blocks):
-                block.attn.W_Q.copy_(sharp[layer] * (step > layer))
-        snapshots.append(measure(compiled.model, task, batch, circuit, step))
-    recipe = Recipe(task, ModelConfig(layers=3), checkpoint_every=50)
-    losses = tuple(map(Losses.measured, snapshots))
-    series = Series("compiled", recipe, circuit, "compiled", 0.01, tuple(snapshots), losses)
-    rows = {row.path: row for row in path_emergence(series)}
-    for path in truth:
-        layer, above = path.head.layer, rows[path].above
-        assert (above.after, above.by) == (layer, layer + 1)
-        assert above.step == pytest.approx(layer + 0.5, abs=0.2)
-        assert rows[path].necessity_half is not None
-    for path, row in rows.items():
-        if path not in truth:
-            assert row.necessity == pytest.approx(0.0, abs=1e-3) and row.necessity_half is None
 
 
 # What goes wrong

@@ -13,7 +13,6 @@ from retrieval_interp.circuits.circuit import (
     parse_circuit,
     parse_head_path,
 )
-from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.flow import (
     causal_depth,
     delivered,
@@ -25,13 +24,12 @@ from retrieval_interp.circuits.flow import (
     simulate,
     unmasked_depth,
 )
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Shared
 from retrieval_interp.tasks import (
     GRAPHS,
     ConditionalRetrievalTask,
     InputError,
     RetrievalGraph,
-    RetrievalTask,
     path_graph,
 )
 
@@ -119,12 +117,6 @@ def test_the_papers_example_worked_by_hand():
 def test_depths_of_the_papers_graphs(graph, tables, causal, depths):
     found = node_depths(GRAPHS[graph], causal, tables)
     assert " ".join(f"{name} {depth}" for name, depth in found.items()) == depths
-
-
-def test_a_value_that_needs_its_whole_key_is_as_deep_as_the_deepest_of_it():
-    """d comes by a path of three steps (3 layers), then z by a and d; by a alone at once."""
-    assert node_depths(UNEVEN, True, "full") == {"a": 0, "b": 2, "c": 3, "d": 3, "z": 4}
-    assert least_depth(UNEVEN, True, "chains") == 2
 
 
 # A second simulation
@@ -236,31 +228,6 @@ def test_what_is_delivered_has_a_route_to_the_output(paths):
             places = places | {dest for at, _, dest, src in paths if at == layer and src in places}
         expected += [node] if 0 in places else []
     assert delivered(circuit, 3) == tuple(expected)
-
-
-def frontier_circuit(steps, layers):
-    """docs/depth.md: layer 1 joins a pair, each later one fetches what the last token starts."""
-    ahead = {role: role // 2 for role in range(0, 2 * steps + 1, 2)}  # the last token held
-    heads = {Head(0, 0): OneHot(tuple(RolePath(role, role - 1) for role in ahead if role))}
-    for layer in range(1, layers):
-        srcs = {role: 2 * last + 2 for role, last in ahead.items() if last < steps}
-        heads[Head(layer, 0)] = OneHot(tuple(RolePath(*path) for path in srcs.items()))
-        ahead = {**ahead, **{role: ahead[src] for role, src in srcs.items()}}
-    return Circuit(heads, 2 * steps + 1)
-
-
-def test_one_head_a_layer_with_one_source_a_role_reaches_the_causal_depth():
-    for steps in range(1, 41):
-        layers = causal_depth(steps)
-        circuit = frontier_circuit(steps, layers)
-        assert delivered(circuit, layers) == tuple(range(1, steps + 1))
-        assert steps not in delivered(frontier_circuit(steps, layers - 1), layers - 1)
-        order = role_order(RetrievalTask(chains=2, steps=steps).sample(2))
-        states = held_nodes(circuit, layers)
-        for head, (dest, src) in circuit.paths():
-            assert order.index(src) < order.index(dest)  # the mask allows it
-            held = states[head.layer]  # and assumption 1: tokens, or first of all the encodings
-            assert held[dest] & held[src] or (head.layer == 0 and dest - src == 1)
 
 
 # What a circuit of a graph does

@@ -203,7 +203,6 @@ IC = ["--out", "new", "--grid", "section7-ic"]
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--grid", "section8", "--out", "new"], "section7-ic, section7-nonic"),
         ([*IC, "--scale", "big"], "full, laptop, laptop-5, smoke"),
         (["--out", "new"], "--grid: expected one of: section7-ic, section7-nonic, found none"),
         (["--grid", "section7-ic", "--out", "taken"], "found other files"),

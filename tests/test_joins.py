@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attention import attention_along, attention_by_role, cut_paths
+from retrieval_interp.circuits.attention import attention_along, cut_paths
 from retrieval_interp.circuits.circuit import (
     Circuit,
     Head,
@@ -105,17 +105,6 @@ def test_cuts_and_means_equal_the_definition_in_loops(paths, roles, causal):
         assert count == len(along)
         torch.testing.assert_close(mean, sum(along, torch.tensor(0.0)) / max(1, len(along)))
     torch.testing.assert_close(cut, kept)
-
-
-def test_an_absent_role_is_nowhere():
-    roles = torch.tensor([[[3, 1, -1], [2, -1, 0]], [[3, -1, 1], [-1, 0, 2]]])
-    pattern = OneHot((RolePath(0, 1),)).pattern(Where(roles, 4))
-    assert [row.nonzero().tolist() for row in pattern] == [[[3, 1]], []]
-    mean, count = attention_by_role(torch.full((2, 1, 4, 4), 0.5).tril(), roles)
-    assert count.tolist() == [[3, 1, 2], [1, 2, 1], [2, 1, 3]]
-    assert mean[0, 0, 1] == 0.5 and mean[0, 1, 2] == 0
-    with pytest.raises(InputError, match="found s1<-s0: s0 comes later"):
-        OneHot((RolePath(1, 0),)).pattern(Where(roles, 4))
 
 
 # Optional roles

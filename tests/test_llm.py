@@ -95,18 +95,12 @@ def test_an_answer_is_read_without_blanks_stop_quotes_and_capitals():
         assert read_answer(text, CITIES) is None
 
 
-def test_a_model_that_is_right_is_asked_once(tmp_path):
-    task = retrieval("lives-with", questions=5)
-    log, sent = ask(task, right, tmp_path)
-    assert log.status == "success" and log.metadata == {"formulation": "lives-with"}
-    assert metrics(log)["accuracy"] == 1 and attempts(log) == [1] * 5 and len(sent) == 5
-    assert {config.temperature for _, config in sent} == {1.0}
-
-
 def test_a_model_is_asked_afresh_until_an_acceptable_answer_comes(tmp_path, monkeypatch):
     monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
     task = retrieval("functions", questions=4)
     log, sent = ask(task, every_third, tmp_path, cache=True)
+    assert {config.temperature for _, config in sent} == {1.0}
+    assert log.status == "success" and log.metadata == {"formulation": "functions"}
     assert attempts(log) == [3] * 4 and metrics(log)["accuracy"] == 1 and len(sent) == 12
     for messages, _ in sent:
         assert [message.role for message in messages] == ["user"]
@@ -182,7 +176,6 @@ def changed(logs, folder, **changes):
         (lambda logs, folder: changed(logs, folder, samples=[]), "0 scored samples"),
         (lambda logs, folder: [folder / "empty"], "expected logs of inspect eval, found none"),
         (lambda logs, folder: [*changed(logs, folder), logs], "expected one log per model"),
-        (lambda logs, folder: [], "expected logs of inspect eval, found none"),
     ],
 )
 def test_what_is_no_log_of_ours_is_refused_in_a_line(
@@ -199,9 +192,7 @@ def test_what_is_no_log_of_ours_is_refused_in_a_line(
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"steps": 0}, "steps to be .* at least 1"),
         ({"steps": ["1", "x"]}, "different integers"),
-        ({"steps": [2, 2]}, "different integers"),
         ({"formulation": "relatives", "chains": 13}, "at most 12, found 13"),
         ({"formulation": "relatives", "steps": 2}, "steps: expected none for relatives"),
         ({"formulation": "poems"}, "formulation: expected one of equations, "),

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Circuit, Head, ablated, score_circuit
-from retrieval_interp.circuits.mechanisms import ORIGINAL, Cut
+from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
 
@@ -55,19 +54,3 @@ def test_names_of_chains_change_no_score(known):
     torch.testing.assert_close(*scores, atol=ROUNDING, rtol=ROUNDING)
     wrong = ri.Batch(batch.inputs, batch.targets, batch.roles[:, order])
     assert not torch.allclose(losses(task, model, circuit, wrong), scores[0])
-
-
-@pytest.mark.parametrize("mechanism", [ORIGINAL, Cut()], ids=str)
-@pytest.mark.parametrize("name", sorted(TASKS))
-def test_heads_left_as_they_are_change_nothing(name, mechanism):
-    task = TASKS[name]
-    model = build_model(SIZES, task).eval()
-    batch = task.sample(8)
-    heads = {Head(layer, head): mechanism for layer in range(2) for head in range(2)}
-    circuit = Circuit(heads, len(task.role_names))
-    with torch.no_grad():
-        intact = model(batch.inputs)
-        with ablated(model, circuit, batch):
-            assert float((model(batch.inputs) - intact).abs().max()) <= 1e-6
-    score = score_circuit(model, task, circuit, batch)
-    assert abs(score.combined_loss - score.baseline_loss) <= 1e-6

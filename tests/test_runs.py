@@ -165,28 +165,3 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
         monkeypatch.setattr("retrieval_interp.circuits.runs.runs.WHOLE", 3)
         monkeypatch.setattr("retrieval_interp.circuits.runs.runs.PART", 3)
         torch.testing.assert_close(mean_attention(model, batch), whole)
-
-
-def test_only_what_can_change_is_computed(monkeypatch):
-    """A path into the query at the last layer costs one role of one layer."""
-    model = MODELS[True, 1]
-    circuit = Circuit({Head(layer, 0): UNIFORM for layer in range(3)}, 5)
-    runs = RoleRuns(model, BATCH)
-    base = runs.base(circuit)
-    runs.outputs(circuit, base)
-    computed = []
-    layer = RoleRuns._layer
-
-    def counted(self, index, inputs, rows, dests):
-        computed.append((index, tuple(dests)))
-        return layer(self, index, inputs, rows, dests)
-
-    monkeypatch.setattr(RoleRuns, "_layer", counted)
-    runs.outputs(circuit, base)
-    assert computed == []
-    runs.outputs(circuit.replace((2, 0), OneHot((RolePath(0, 2),))), base)
-    assert computed == [(2, (0,))]
-    computed.clear()
-    one_hot = OneHot((RolePath(0, 2), RolePath(4, 3)))
-    runs.outputs(circuit.replace((1, 0), one_hot).replace((2, 0), IDENTITY), base)
-    assert computed == [(1, (0,)), (2, (0,))]

@@ -75,6 +75,7 @@ def test_the_task_is_said_with_an_example_and_heads_are_named():
     assert later.side == "key" and later.attention > 0.9 > 0.1 > later.when_cut
     drawing = bench.drawing()
     assert "L0.H0 previous-token head" in drawing and "enables (key) L1.H0" in drawing
+    assert "L1.H0 induction head" in drawing
     words = task_words(bench.model, bench.task, bench.batch)
     assert "asks 15 questions" in words and "first A (s1) and B after it (s2)" in words
     sequence = example_sequence(bench.model, bench.task, bench.batch, bench.order)

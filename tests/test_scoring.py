@@ -6,7 +6,6 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
-from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.model import ModelConfig, build_model
@@ -112,17 +111,3 @@ def test_a_path_without_which_nothing_is_known_cannot_be_removed(task, model):
         assert learned.spared == (() if minimal else (row.path,))
         assert score_to_dict(learned, "", task, 0)["paths"][0]["carries"] == minimal
         assert ("carries" in ri.score_table(learned, task)) == minimal
-
-
-def test_mean_attention_equals_loops_over_examples_and_chains(task, model):
-    batch = task.sample(4)
-    found = mean_attention(model, batch)
-    assert found.shape == (3, 2, 5, 5)
-    _, cache = model.run_with_cache(batch.inputs)
-    for layer, head, dest, src in [(0, 0, 0, 2), (1, 1, 2, 1), (2, 0, 4, 4), (2, 1, 0, 3)]:
-        pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, head]
-        total = 0.0
-        for example in range(4):
-            for chain in batch.roles[example].tolist():
-                total += float(pattern[example, chain[dest], chain[src]])
-        assert float(found[layer, head, dest, src]) == pytest.approx(total / 12, abs=1e-6)

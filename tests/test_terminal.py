@@ -97,11 +97,3 @@ def test_tables_keep_to_a_width_and_break_no_word(width):
     words = {word for line in lines for word in line.split() if word.strip("-")}
     assert words == {word for text in (*header, *row) for word in text.split()}
     assert text_table(header, [row]) == text_table(header, [row], width=500)
-
-
-def test_heads_of_columns_wrap_before_cells_do():
-    header = ["path", "MSE, removed from the circuit", "does"]
-    lines = text_table(header, [["L0.H0 s2<-s1", "0.0797", "enables"]], width=30)
-    assert lines[-1] == "L0.H0 s2<-s1  0.0797   enables"
-    column = [line[14:21].strip() for line in lines[:5]]
-    assert column == ["MSE,", "removed", "from", "the", "circuit"]

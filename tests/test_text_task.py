@@ -205,10 +205,8 @@ def test_splits_share_no_prompt_where_there_are_many(bpe):
     [
         ({"templates": ["{IO} saw {S1}, who saw"]}, r"roles: expected one of .* found 'S2'"),
         ({"templates": ["{IO} and {S1}, {S2}, {IO} to"]}, "different marks"),
-        ({"templates": ["{IO} and {S1} and {X}, {S2} to"]}, "templates: .* found 'X'"),
         ({"templates": ["{IO} and {S1}, {S2} to "]}, "without a blank at the end"),
         ({"fillings": {**FILLINGS, "IO": []}}, "fillings: expected a list of texts"),
-        ({"fillings": {**FILLINGS, "S2": "S9"}}, "fillings: expected one of .* found 'S9'"),
         ({"fillings": {**FILLINGS, "IO": ["Bob"], "S1": ["Bob"]}}, "expected enough words"),
         ({"answer": "OI"}, "answer: expected one of IO, S1, place, found 'OI'"),
         ({"wrong": "IO"}, "expected different words for IO, IO"),

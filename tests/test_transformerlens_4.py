@@ -1,7 +1,6 @@
 """What works with TransformerLens 4, on an older one that is made to look like it.
 
-Its bridge and its checkpoint converter are the tests'; `benchmarks/versions.py --bridge` uses the
-real ones.
+Its bridge and its checkpoint converter are the tests'.
 """
 
 import sys

@@ -80,7 +80,6 @@ def test_paths_are_added_one_by_one():
     ("line", "text"),
     [
         ("L0.H0", "expected a line such as"),
-        ("", "expected a line such as"),
         ("L0.H0 role-mean", "mechanisms: original, cut, uniform, identity, shared, one-hot"),
         ("0.0 uniform", "expected a head such as L1.H0"),
         ("L0.H0 s2<-s1 s2", "expected a path such as s0<-s2, found 's2'"),
@@ -105,7 +104,6 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
         (lambda bench: bench.remove("L1.H0 s0<-s2"), "expected a path of the circuit"),
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.attention(layer=3), "layer: expected 0 to 2, found 3"),
-        (lambda bench: bench.roles(layer=3), "layer: expected 0 to 2, found 3"),
         (lambda bench: bench.save("missing/folder/c.json"), "existing folder"),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),
         (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
