@@ -1,6 +1,7 @@
-"""All single-head and single-path hypotheses, against the usual ways of measuring them.
+"""All single-head and single-path hypotheses: what measuring them takes, and what estimates miss.
 
     python benchmarks/ablations.py [--models small transformer-a ...] [--examples 128]
+    python benchmarks/ablations.py --estimates --models small equations ... [--few 16]
 
 In turns, round after round:
 (ours)       `ri.ablations`: each head replaced, each path cut in the model;
@@ -11,11 +12,21 @@ In turns, round after round:
 (in circuit) ours and naive again, with all other heads replaced, as in a search.
 The table gives milliseconds per hypothesis and the median ratios over the rounds; `difference` is
 the largest one between our numbers and the naive ones.
+
+With --estimates, paths of at least 0.05 of attention are cut and heads are made uniform or identity
+in the intact model. The table gives the rank correlation (Spearman) of the exact change of the loss
+with estimates, how many of the ten largest changes have the ten largest estimates, and the time:
+(first order)     the gradient at the intact model;
+(curvature, n)    first order plus the curvature term, from n draws;
+(integrated, n)   the mean gradient at n points on the straight line from the hypothesis to the
+                  intact model, for each hypothesis separately (as EAP-IG does for edges; --few
+                  examples, since each takes n passes).
 """
 
 import argparse
 import io
 import statistics
+from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import partial
@@ -23,11 +34,13 @@ from typing import Any
 
 import pandas as pd
 import torch
-from measure import Rows, benchmark, ratios, timed
+from measure import Rows, benchmark, median_ratio, timed
+from torch import Tensor
 from transformer_lens import patching
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
+from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
 
 Circuits = list[tuple[ri.Circuit, float]]  # with their losses
@@ -42,6 +55,14 @@ def load(name: str, device: torch.device) -> tuple[Any, Any]:
     if name == "eight-heads":
         recipe = replace(recipe, task=replace(recipe.task, steps=3))
     return ri.build_model(recipe.model, recipe.task, 0, device).eval(), recipe.task
+
+
+def hypotheses(found: Any, empty: ri.Circuit) -> Circuits:
+    heads = [(empty.replace(head, m), loss) for (head, m), loss in found.heads.items()]
+    return heads + [(empty.cut(row.path), row.live_loss) for row in found.paths]
+
+
+# Exact losses
 
 
 @torch.no_grad()
@@ -69,10 +90,7 @@ def patch(model: Any, task: Any, batch: ri.Batch, paths: list[ri.HeadPath]) -> N
     n, roles = batch.inputs.shape[1], batch.roles[0, 0].tolist()
     zeros = batch.inputs.new_zeros(len(batch), model.cfg.n_heads, n, n)
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-    entries = [
-        [path.head.layer, path.head.head, roles[path.path.dest], roles[path.path.src]]
-        for path in paths
-    ]
+    entries = [[*head, roles[path.dest], roles[path.src]] for head, path in paths]
     with redirect_stderr(io.StringIO()):  # its progress bar
         patching.get_act_patch_attn_head_pattern_dest_src_pos(
             model,
@@ -84,7 +102,7 @@ def patch(model: Any, task: Any, batch: ri.Batch, paths: list[ri.HeadPath]) -> N
         )
 
 
-def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def compare(name: str, options: argparse.Namespace) -> Rows:
     """A row of the table."""
     model, task = load(name, options.device)
     batch = task.sample(options.examples, 0, options.device, split="test")
@@ -92,7 +110,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     times: dict[str, list[float]] = {
         key: [] for key in ("ours", "naive", "patch", "in circuit", "naive in circuit")
     }
-    difference, hypotheses = 0.0, 0
+    difference = 0.0
 
     def naively(key: str, chosen: Circuits) -> None:
         nonlocal difference
@@ -102,11 +120,9 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
     for round_number in range(options.rounds):
         took, found = timed(lambda: ri.ablations(model, task, batch))
-        every = [(empty.replace(head, m), loss) for (head, m), loss in found.heads.items()]
-        every += [(empty.cut(row.path), row.live_loss) for row in found.paths]
-        hypotheses = len(every)
-        times["ours"].append(took / hypotheses)
-        some = slice(round_number, None, max(1, hypotheses // options.sample))
+        every = hypotheses(found, empty)
+        times["ours"].append(took / len(every))
+        some = slice(round_number, None, max(1, len(every) // options.sample))
         naively("naive", every[some])
         paths = [row.path for row in found.paths][some]
         took, _ = timed(partial(patch, model, task, batch, paths))
@@ -117,23 +133,86 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
         times["in circuit"].append(took / len(circuits))
         naively("naive in circuit", list(zip(circuits, losses))[some])
     medians = {key: statistics.median(values) for key, values in times.items()}
-    return {
+    row = {
         "model": name,
-        "hypotheses": hypotheses,
-        "all s": hypotheses * medians["ours"],
+        "hypotheses": len(every),
+        "all s": len(every) * medians["ours"],
         "ms each": 1e3 * medians["ours"],
         "naive ms": 1e3 * medians["naive"],
         "patch ms": 1e3 * medians["patch"],
-        "naive/ours": ratios(times["naive"], times["ours"])[0],
-        "patch/ours": ratios(times["patch"], times["ours"])[0],
+        "naive/ours": median_ratio(times["naive"], times["ours"]),
+        "patch/ours": median_ratio(times["patch"], times["ours"]),
         "in circuit ms": 1e3 * medians["in circuit"],
-        "naive/in circuit": ratios(times["naive in circuit"], times["in circuit"])[0],
+        "naive/in circuit": median_ratio(times["naive in circuit"], times["in circuit"]),
         "difference": difference,
     }
+    return [row]
+
+
+# Estimates
+
+
+def integrated(model: Any, task: Any, batch: ri.Batch, trial: ri.Circuit, steps: int) -> float:
+    """The mean slope of the loss on the line from a hypothesis's patterns to the model's own."""
+    (head,) = trial.mechanisms
+    name = f"blocks.{head.layer}.attn.hook_pattern"
+    shown: list[Tensor] = []
+    with torch.no_grad(), ri.ablated(model, trial, batch):
+        model.run_with_hooks(batch.inputs, fwd_hooks=[(name, lambda x, hook: shown.append(x))])
+    slopes = []
+    for step in range(steps):
+        share = torch.tensor((step + 0.5) / steps, requires_grad=True)
+
+        def between(own: Tensor, hook: Any, share: Tensor = share) -> Tensor:
+            moved = own.clone()
+            moved[:, head.head] = own[:, head.head].lerp(shown[0][:, head.head], share)
+            return moved
+
+        loss = task.loss(model.run_with_hooks(batch.inputs, fwd_hooks=[(name, between)]), batch)
+        slopes.append(float(torch.autograd.grad(loss, share)[0]))
+    return statistics.fmean(slopes)
+
+
+def estimates(name: str, options: argparse.Namespace) -> Rows:
+    """One row per kind of estimate."""
+    model, task = load(name, options.device)
+    batch = task.sample(options.examples, 0, options.device, split="discovery")
+    took, found = timed(lambda: ri.ablations(model, task, batch, least=0.05))
+    trials, losses = zip(*hypotheses(found, ri.parse_circuit([], task)))
+    exact = [loss - found.baseline_loss for loss in losses]
+
+    def largest(effects: list[float]) -> set[int]:
+        return set(sorted(range(len(exact)), key=effects.__getitem__)[-10:])
+
+    def row(what: str, estimate: Callable[[], list[float]]) -> dict[str, Any]:
+        took, effects = timed(estimate)
+        ranked = {
+            "rank correlation": rank_correlation(effects, exact),
+            "of the largest ten": len(largest(exact) & largest(effects)),
+        }
+        named = {"model": name, "hypotheses": len(trials), "estimate": what}
+        return {**named, "seconds": took, **ranked}
+
+    def from_one_pass(draws: int) -> list[float]:
+        attribution = ri.attribute(model, task, batch, draws=draws)
+        return [attribution.estimate(trial).effect for trial in trials]
+
+    def by_steps(steps: int) -> list[float]:
+        few = batch[: options.few]
+        return [integrated(model, task, few, trial, steps) for trial in trials]
+
+    curved = ri.attribute(model, task, batch[:1], draws=1).has_curvature
+    return [
+        {**row("exact", lambda: exact), "seconds": took},
+        row("first order", partial(from_one_pass, 0)),
+        *(row(f"curvature, {n}", partial(from_one_pass, n)) for n in (1, 4, 16) if curved),
+        *(row(f"integrated, {n}", partial(by_steps, n)) for n in (5, 16)),
+    ]
 
 
 def rows(options: argparse.Namespace) -> Rows:
-    return [compare(name, options) for name in options.models]
+    one = estimates if options.estimates else compare
+    return [row for name in options.models for row in one(name, options)]
 
 
 main = benchmark(
@@ -144,8 +223,10 @@ main = benchmark(
         "examples": 128,
         "rounds": 3,
         "sample": 24,  # hypotheses run naively per round
+        "estimates": False,
+        "few": 16,
     },
-    quick={"models": ["small"], "examples": 8, "rounds": 1, "sample": 2},
+    quick={"models": ["equations"], "examples": 8, "rounds": 1, "sample": 2, "few": 2},
 )
 
 if __name__ == "__main__":

@@ -12,42 +12,35 @@ the exponent of the cost of one. `exact` says whether discovery found the true p
 """
 
 import argparse
+import math
+import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from measure import Rows, benchmark, exponent, timed
+from measure import Rows, benchmark, timed
 
 import retrieval_interp as ri
 from examples.reach_the_bound import compile_circuit, doubling_heads
 
-
-class Size(NamedTuple):
-    """What a cost depends on."""
-
-    layers: int = 5
-    steps: int = 3
-    chains: int = 4
-    examples: int = 128
-
-
+START = {"layers": 5, "steps": 3, "chains": 4, "examples": 128}
 VARIED = {
     "layers": (3, 5, 8, 12),
     "steps": (1, 2, 4, 8),
     "chains": (2, 4, 8, 16),
     "examples": (64, 128, 256, 512),
 }
+QUICK_START = {"layers": 3, "steps": 2, "chains": 2, "examples": 16}
 QUICK = {"layers": (3, 4), "steps": (1, 2), "chains": (2, 3), "examples": (8, 16)}
-LABELS = {"layers": "layers", "steps": "steps D", "chains": "chains N", "examples": "examples"}
 Run = Callable[[], dict[str, Any]]
 
 
-def ablations(size: Size, device: torch.device) -> Run:
+def ablations(device: torch.device, layers: int, steps: int, chains: int, examples: int) -> Run:
     """All ablations at a size, ready to run; gives the number of hypotheses."""
-    task = ri.RetrievalTask(steps=size.steps, chains=size.chains)
-    config = ri.ModelConfig(layers=size.layers, heads=1, d_model=64)
+    task = ri.RetrievalTask(steps=steps, chains=chains)
+    config = ri.ModelConfig(layers=layers, heads=1, d_model=64)
     model = ri.build_model(config, task, 0, device).eval()
-    batch = task.sample(size.examples, 0, device, split="test")
+    batch = task.sample(examples, 0, device, split="test")
 
     def run() -> dict[str, Any]:
         found = ri.ablations(model, task, batch)
@@ -56,15 +49,15 @@ def ablations(size: Size, device: torch.device) -> Run:
     return run
 
 
-def discovery(size: Size, device: torch.device) -> Run:
+def discovery(device: torch.device, layers: int, steps: int, chains: int, examples: int) -> Run:
     """Discovery at a size, ready to run; says whether it has found the true paths."""
-    task = ri.RetrievalTask(steps=size.steps, chains=size.chains, dim=6, tokens="unit", base=100.0)
-    built = compile_circuit(doubling_heads(task), task, size.layers)
+    task = ri.RetrievalTask(steps=steps, chains=chains, dim=6, tokens="unit", base=100.0)
+    built = compile_circuit(doubling_heads(task), task, layers)
     built.model.to(device, print_details=False)
 
     def run() -> dict[str, Any]:
         # Unit tokens have variance 1 / dim per component; the paper's 0.05 is for variance 1.
-        found = ri.discover(built.model, task, 0.05 / task.dim, size.examples)
+        found = ri.discover(built.model, task, 0.05 / task.dim, examples)
         return {"exact": set(found.paths()) == set(built.carrying)}
 
     return run
@@ -72,25 +65,25 @@ def discovery(size: Size, device: torch.device) -> Run:
 
 def rows(options: argparse.Namespace) -> Rows:
     """One row per kind of work and size, with the cost in seconds."""
-    start, varied = (Size(3, 2, 2, 16), QUICK) if options.quick else (Size(), VARIED)
-    sizes = [(name, value) for name, values in varied.items() for value in values]
-    made = []
+    start, varied = (QUICK_START, QUICK) if options.quick else (START, VARIED)
+    made: Rows = []
     for kind in (ablations, discovery):
-        each = sorted({start._replace(**{name: value}) for name, value in sizes})
-        runs = {size: kind(size, options.device) for size in each}
-        costs, outcomes = dict.fromkeys(runs, float("inf")), {}
-        for _ in ri.progress_bar(range(options.rounds), kind.__name__):
-            for size, run in runs.items():
-                took, outcomes[size] = timed(run)
-                costs[size] = min(costs[size], took)
-        for name, value in sizes:
-            size = start._replace(**{name: value})
+        sizes = [(name, value) for name, values in varied.items() for value in values]
+        runs = [kind(options.device, **{**start, name: value}) for name, value in sizes]
+        rounds = [list(map(timed, runs)) for _ in range(options.rounds)]
+        for (name, value), times in zip(sizes, zip(*rounds)):
             row = {"cost of": kind.__name__, "varied": name, "size": value}
-            made.append({**row, "seconds": costs[size], **outcomes[size]})
+            made.append({**row, "seconds": min(took for took, _ in times), **times[0][1]})
     return made
 
 
-def shown(rows: Sequence[dict[str, Any]]) -> Rows:
+def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """The power of the size with which a cost grows: the slope of a line through the logarithms."""
+    x, y = ([math.log(value) for value in values] for values in (sizes, costs))
+    return statistics.linear_regression(x, y).slope
+
+
+def shown(rows: Rows) -> Rows:
     """One row per kind of work and varied size: the sizes, the costs and their exponents."""
     lines = []
     for kind, name in dict.fromkeys((row["cost of"], row["varied"]) for row in rows):
@@ -101,7 +94,7 @@ def shown(rows: Sequence[dict[str, Any]]) -> Rows:
         lines.append(
             {
                 "cost of": kind,
-                "against": LABELS[name],
+                "against": name,
                 "sizes": " ".join(map(str, sizes)),
                 "seconds": " ".join(f"{cost:.2g}" for cost in costs),
                 "exponent": exponent(sizes, costs),

@@ -5,10 +5,10 @@
 
 Every model is compiled from random matching heads: D from 1 to 6, up to 12 layers, one or two heads
 per layer, some of them idle, halved or distracting. The compiler knows what the output depends on.
-A row gives, over all models of one D, precision and recall of the carrying paths, of the paths that
-only enable, and of the idle heads, and how many circuits were found exactly. Others are equivalent
-if they deliver every answer by information flow and keep the loss low on other examples. If a head
-is halved, two heads share its work and the true circuit is not unique.
+A row gives precision and recall of the carrying paths, of the paths that only enable, and of the
+idle heads, and how many circuits were found exactly. Others are equivalent if they deliver every
+answer by information flow and keep the loss low on other examples. If a head is halved, two heads
+share its work and the true circuit is not unique.
 
 With --redundant two or three heads share the first rule, which tells each position where its
 token's next pair is. A part of that finds the same pair, so any one of the copies suffices. (Of
@@ -18,7 +18,6 @@ gives precision and recall of these sets of paths and of the paths that are need
 
 import argparse
 import itertools
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from measure import Rows, benchmark, timed
@@ -107,33 +106,28 @@ def equivalent(model: Any, task: Any, found: ri.Circuit, layers: int, seed: int)
     return delivered(found, layers) == tuple(range(1, task.steps + 1)) and loss < TOLERANCE
 
 
-def shares(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, str]:
-    """Precision and recall over several models."""
-    made = {}
-    for key, (of, what) in itertools.product(keys, ((1, "precision"), (2, "recall"))):
-        right, whole = (sum(row[key][place] for row in rows) for place in (0, of))
-        made[f"{key} {what}"] = f"{right / whole if whole else 1:.3f}"
-    return made
-
-
 def line(name: str, rows: Rows) -> dict[str, Any]:
-    """A row of the table."""
-    seconds = sum(row["seconds"] for row in rows) / len(rows)
+    """A row of the table, over several models."""
     made: dict[str, Any] = {"": name, "models": len(rows)}
+    for key in [key for key, value in rows[0].items() if isinstance(value, list)]:
+        right, found, true = (sum(row[key][place] for row in rows) for place in range(3))
+        made[f"{key} precision"] = f"{right / found if found else 1:.3f}"
+        made[f"{key} recall"] = f"{right / true if true else 1:.3f}"
     if "sets" in rows[0]:
-        made["sets"] = sum(row["sets"][2] for row in rows)
-        return {**made, **shares(rows, ("sets", "single")), "seconds": seconds}
-    exact = sum(row["exact"] for row in rows)
-    equivalent = sum(row["equivalent"] for row in rows) - exact
-    made |= shares(rows, ("carrying", "enabling", "idle"))
-    return {**made, "exact": exact, "otherwise equivalent": equivalent, "seconds": seconds}
+        made["true sets"] = sum(row["sets"][2] for row in rows)
+    else:
+        made["exact"] = sum(row["exact"] for row in rows)
+        made["otherwise equivalent"] = sum(row["equivalent"] for row in rows) - made["exact"]
+    return {**made, "seconds": sum(row["seconds"] for row in rows) / len(rows)}
 
 
 def shown(rows: Rows) -> Rows:
-    groups = {f"D = {steps}": ("steps", steps) for steps in range(1, MAX_STEPS + 1)}
-    groups |= {"truth unique": ("unique", True), "halved heads": ("unique", False)}
-    chosen = {name: [row for row in rows if row.get(k) == v] for name, (k, v) in groups.items()}
-    return [line(name, some) for name, some in (*chosen.items(), ("all", rows)) if some]
+    groups = {
+        "truth unique": [row for row in rows if row.get("unique") is True],
+        "halved heads": [row for row in rows if row.get("unique") is False],
+        "all": rows,
+    }
+    return [line(name, group) for name, group in groups.items() if group]
 
 
 def rows(options: argparse.Namespace) -> Rows:

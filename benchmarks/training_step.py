@@ -1,12 +1,12 @@
 """Seconds per training step: this project's compiled hooked model against hand-written PyTorch.
 
-    python benchmarks/training_step.py [--presets transformer-a ...] [--stock]
+    python benchmarks/training_step.py [--presets transformer-a ...]
 
-Both are compiled and take steps in turn, round after round, so that changes of the machine's speed
-affect both alike. A step is what training does: forward in the preset's precision, loss, backward,
-AdamW. The table gives median times; the ratio, with quartiles over the rounds; and the speedup over
-TransformerLens's own HookedTransformer (--stock), which runs uncompiled. The process keeps freed
-memory, as training does.
+Both are compiled, and TransformerLens's own HookedTransformer (stock) is not. They take steps in
+turn, round after round, so that changes of the machine's speed affect all alike. A step is what
+training does: forward in the preset's precision, loss, backward, AdamW. The table gives median
+times; the ratio, with quartiles over the rounds; and the speedup over the stock model. The process
+keeps freed memory, as training does.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measure import Rows, benchmark, in_turns, ratios, seconds
+from measure import Rows, benchmark, median_ratio, timed
 from torch import Tensor, nn
 from transformer_lens import HookedTransformer
 
@@ -107,8 +107,21 @@ def stepper(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     return step
+
+
+def in_turns(contenders: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds per call of every contender in every round, taking turns in alternating order."""
+    order = list(contenders)
+    found: dict[str, list[float]] = {name: [] for name in order}
+    for _ in range(rounds):
+        for name in order:
+            found[name].append(timed(contenders[name])[0])
+        order.reverse()
+    return found
 
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -116,19 +129,18 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     recipe = ri.PRESETS[name]
     if options.quick:
         recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
-    task, device, compile = recipe.task, options.device, not options.no_compile
-    models: dict[str, Any] = {
-        "hooked": ri.build_model(recipe.model, task, 0, device),
-        "plain": PlainTransformer(recipe.model, task).to(device),
+    task, device, compile = recipe.task, options.device, not options.quick
+    hooked = ri.build_model(recipe.model, task, 0, device)
+    plain = PlainTransformer(recipe.model, task).to(device)
+    contenders = {
+        "stock": stepper(recipe, StockTransformer(hooked), device, False),
+        "hooked": stepper(recipe, hooked, device, compile),
+        "plain": stepper(recipe, plain, device, compile),
     }
-    contenders = {key: stepper(recipe, model, device, compile) for key, model in models.items()}
-    if options.stock:
-        model = StockTransformer(ri.build_model(recipe.model, task, 0, device))
-        contenders["stock"] = stepper(recipe, model, device, False)
-    for contender in contenders.values():
-        seconds(contender, 3, device)  # compiles, and records CUDA graphs
-    times = in_turns(contenders, options.rounds, options.steps, device)
-    ratio, low, high = ratios(times["hooked"], times["plain"])
+    in_turns(contenders, 3)  # compiles, and records CUDA graphs
+    times = in_turns(contenders, options.rounds)
+    ratios = [hooked / plain for hooked, plain in zip(times["hooked"], times["plain"])]
+    low, ratio, high = statistics.quantiles(ratios, method="inclusive")
     return {
         "preset": name,
         "precision": recipe.precision,
@@ -137,7 +149,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "ratio": ratio,
         "25%": low,
         "75%": high,
-        "times stock": ratios(times["stock"], times["hooked"])[0] if options.stock else None,
+        "times stock": median_ratio(times["stock"], times["hooked"]),
     }
 
 
@@ -146,21 +158,11 @@ def rows(options: argparse.Namespace) -> Rows:
     return [compare(name, options) for name in ri.progress_bar(options.presets, "presets")]
 
 
-main = benchmark(
-    __doc__,
-    rows,
-    {
-        "presets": [
-            *("small", "transformer-a", "transformer-d"),
-            *("section7-ic-1", "section7-ic-4", "section7-ic-8"),
-        ],
-        "rounds": 21,
-        "steps": 1,  # in turn
-        "stock": False,
-        "no_compile": False,
-    },
-    quick={},
+PRESETS = (
+    *("small", "transformer-a", "transformer-d"),
+    *("section7-ic-1", "section7-ic-4", "section7-ic-8"),
 )
+main = benchmark(__doc__, rows, {"presets": PRESETS, "rounds": 21}, quick={"rounds": 2})
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,6 @@ that hop, and hops of more than one symbol. `kept` is the share of what it has l
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -28,19 +27,9 @@ from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.circuits.scores.scorer import heads_of
 
 MADE = 0.2  # of the role's attention
-
-
-def hops(n_roles: int, cut: Callable[[int, int, int], bool]) -> Iterator[ri.RolePath]:
-    """The hops for which `cut(dest, dest symbol, length)` holds."""
-    for dest, src in itertools.product(range(n_roles), range(1, n_roles)):
-        length = src // 2 - dest // 2
-        if length > 0 and cut(dest, dest // 2, length):
-            yield ri.RolePath(dest, src)
-
-
-KINDS: dict[str, Callable[[int, int, int], bool]] = {
-    "query alone": lambda dest, symbol, length: dest != 0,
-    "single hops": lambda dest, symbol, length: length > 1,
+KINDS = {  # which hops are cut, by their destination and length
+    "query alone": lambda dest, length: dest > 0 and length > 0,
+    "single hops": lambda dest, length: length > 1,
 }
 
 
@@ -51,8 +40,9 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
     batch = task.sample(examples, device=device, split="test")
     scorer, empty = Scorer(model, task, batch), ri.parse_circuit([], task)
     n_roles = len(task.role_names)
-    attention = ri.mean_attention(model, batch).cpu()
+    made = ri.mean_attention(model, batch).cpu() >= MADE
     looks_back = (batch.roles[..., None, :] <= batch.roles[..., None]).all(dim=(0, 1)).tolist()
+    pairs = [ri.RolePath(*pair) for pair in itertools.product(range(n_roles), repeat=2)]
     whole = float(scorer.losses(empty)[:, -1].mean())
     found: dict[str, Any] = {
         "model": name,
@@ -63,13 +53,13 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
         "x_D": whole,
     }
     for kind, cut in KINDS.items():
+        hops = [
+            p for p in pairs if cut(p.dest, p.src // 2 - p.dest // 2) and looks_back[p.dest][p.src]
+        ]
         circuit = empty
-        paths = [path for path in hops(n_roles, cut) if looks_back[path.dest][path.src]]
         for head in heads_of(model):
-            made = [path for path in paths if attention[head][path.dest, path.src] >= MADE]
-            circuit = circuit.replace(head, Cut(tuple(made)))
-        loss = float(scorer.losses(circuit)[:, -1].mean())
-        found[kind] = loss
+            circuit = circuit.replace(head, Cut(tuple(hop for hop in hops if made[head][hop])))
+        found[kind] = loss = float(scorer.losses(circuit)[:, -1].mean())
         found[f"{kind}, kept"] = (task.plateau - loss) / (task.plateau - whole)
     return found
 

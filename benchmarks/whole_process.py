@@ -11,28 +11,51 @@ of larger work:
 """
 
 import argparse
+import os
 import statistics
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any
 
-from measure import Rows, benchmark, run_process
+from measure import ROOT, Rows, benchmark, peak_bytes
 
 COMMANDS = (
     *("ablate --ckpt small", "ablate --help", "ablate --ckpt missing"),
-    *("train --help", "train --preset missing", "emergence --help", "emergence --run missing"),
+    *("train --help", "emergence --help", "emergence --run missing"),
     *("sweep --help", "reproduce --help", "bound --help", "llm --help"),
 )
 
 
+def measured(command: Sequence[str]) -> tuple[int, float, float, int]:
+    """Run a process.
+
+    Returns:
+        Its exit status, seconds until it first wrote and until it ended, and its peak memory in
+        bytes, or that of a process it waited for.
+    """
+    start = time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    with process.stdout as output:
+        output.read(1)
+        first = time.perf_counter() - start
+        output.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, first, time.perf_counter() - start, peak_bytes(usage)
+
+
 def row(name: str, runs: int) -> dict[str, Any]:
-    command = f"retrieval_interp {name}".split()
-    done = [run_process([sys.executable, "-m", *command]) for _ in range(runs)]
+    command = [sys.executable, "-m", "retrieval_interp", *name.split()]
+    status, first, total, peak = zip(*(measured(command) for _ in range(runs)))
     return {
         "command": name,
-        "status": done[0].status,
-        "first output s": statistics.median(run.first for run in done),
-        "total s": statistics.median(run.seconds for run in done),
-        "peak MB": round(max(run.peak for run in done) / 1e6),
+        "status": status[0],
+        "first output s": statistics.median(first),
+        "total s": statistics.median(total),
+        "peak MB": round(max(peak) / 1e6),
     }
 
 

@@ -1,32 +1,83 @@
 """Circuits of the small models of ARENA 2.0 (callummcdougall/ARENA_2.0, chapter 1).
 
-    python benchmarks/foreign/arena.py PATH [--models NAME ...] [--json FILE]
+    python benchmarks/foreign/arena.py PATH [--models palindromes ...] [--json FILE]
 
 PATH is the checked-out repository. "Published" is what its own solutions say.
 """
 
 import json
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-from elsewhere import Example, Foreign, ForeignTask, has, main
-from transformer_lens import HookedTransformer, HookedTransformerConfig
+from elsewhere import Foreign, has, main
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Circuit, Head
+from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.mechanisms import SAME, UNIFORM
-from retrieval_interp.tasks import Split
+from tests.built_by_hand import Example
+from tests.test_model import stock_transformer
 
 CHAPTER = "chapter1_transformers/exercises"
+MONTHLY = "monthly_algorithmic_problems"
 
 
-class Palindromes(ForeignTask):
+class Arena(Foreign):
+    """Its model has the sizes of its weights, which are read as data."""
+
+    file: str
+    heads: int
+    attention_dir = "causal"
+
+    def model(self, path: Path) -> Any:
+        file = path / CHAPTER / self.file
+        weights = torch.load(file, map_location="cpu", weights_only=True)
+        d_vocab, d_model = weights["embed.W_E"].shape
+        mlp = weights.get("blocks.0.mlp.W_in")
+        model = stock_transformer(
+            n_layers=sum(name.endswith("attn.W_Q") for name in weights),
+            n_heads=self.heads,
+            d_model=d_model,
+            d_head=weights["blocks.0.attn.W_Q"].shape[2],
+            n_ctx=weights["pos_embed.W_pos"].shape[0],
+            d_vocab=d_vocab,
+            d_vocab_out=weights["unembed.W_U"].shape[1],
+            d_mlp=None if mlp is None else mlp.shape[1],
+            attn_only=mlp is None,
+            act_fn="relu",
+            normalization_type="LN" if "ln_final.w" in weights else None,
+            attention_dir=self.attention_dir,
+            device="cpu",
+        )
+        model.load_state_dict(weights)
+        return model
+
+
+def works(layer: int, heads: int) -> Callable[[Circuit], bool]:
+    """Whether a circuit needs all heads of a layer."""
+    idle = ("uniform", "identity")
+    return lambda circuit: all(circuit[layer, head].kind not in idle for head in range(heads))
+
+
+def uniform(circuit: Circuit) -> bool:
+    return circuit[0, 0] == UNIFORM
+
+
+def duplicate(circuit: Circuit) -> bool:
+    return circuit[0, 1] == SAME or has("L0.H1 here<-same")(circuit)
+
+
+class Palindromes(Arena):
     """START, 20 numbers, END: do they read the same backwards? (causal; one chain per pair)"""
 
+    title, heads = "palindromes", 2
+    file = f"{MONTHLY}/july23_palindromes/palindrome_classifier.pt"
+    published = (
+        ("L0.H0 attends from the second half to the mirrored first", has("L0.H0 second<-first")),
+        ("L1.H0 attends from END to the second half", has("L1.H0 END<-second")),
+    )
     role_names = ("END", "second", "first", "START")
     asked = (21,)
 
@@ -39,12 +90,18 @@ class Palindromes(ForeignTask):
         return [31, *half, *other, 32], [int(other == half[::-1])], roles
 
 
-class FirstUnique(ForeignTask):
+class FirstUnique(Arena):
     """At every letter, which is the first that has occurred once so far? (one chain per letter)
 
     The role `unique` is the place of that letter, `same` the last place of this letter.
     """
 
+    title, heads = "first unique character", 3
+    file = f"{MONTHLY}/august23_unique_char/first_unique_char_model.pt"
+    published = (
+        ("L0.H1 is a duplicate token head", duplicate),
+        ("all heads of layer 1 are needed, each for some letters", works(1, 3)),
+    )
     role_names = ("here", "same", "unique", "START")
     asked = range(1, 20)
     answer_role = 2
@@ -61,12 +118,17 @@ class FirstUnique(ForeignTask):
         return tokens, targets, roles
 
 
-class SortedList(ForeignTask):
+class SortedList(Arena):
     """Ten numbers, SEP, and the same in order (one chain per number that is asked).
 
     `own` is the place in the list of the last number, `next` that of the one that follows.
     """
 
+    title, heads = "sorted list", 2
+    file = f"{MONTHLY}/october23_sorted_list/sorted_list_model.pt"
+    published = (
+        ("both heads attend to the next larger number, each for some numbers", works(0, 2)),
+    )
     role_names = ("here", "SEP", "own", "next")
     asked = range(10, 20)
     answer_role = 3
@@ -82,9 +144,12 @@ class SortedList(ForeignTask):
         return [*numbers, 51, *order], order, roles
 
 
-class Cumsum(ForeignTask):
+class Cumsum(Arena):
     """The sign of the sum so far, at each of 20 numbers from -5 to 5 (one chain per number)."""
 
+    title, heads = "cumulative sum", 1
+    file = f"{MONTHLY}/november23_cumsum/cumsum_model.pt"
+    published = (("the head attends uniformly", uniform),)
     role_names = ("here", "before", "first")
     asked = range(20)
 
@@ -99,23 +164,26 @@ class Cumsum(ForeignTask):
         return [n % 11 for n in numbers], [1 + (s > 0) - (s < 0) for s in sums], roles
 
 
-class Brackets(ForeignTask):
+class Brackets(Arena):
     """Are 40 brackets balanced? The strings of the file, none in two splits (both directions)."""
 
+    title, heads, attention_dir = "balanced brackets", 2, "bidirectional"
+    file = "part4_interp_on_algorithmic_model/brackets_model_state_dict.pt"
+    published = (
+        ("L0.H0 attends uniformly to what follows", uniform),
+        ("L2.H0 attends from START to the first bracket", has("L2.H0 START<-first")),
+    )
     role_names = ("START", "first", "bracket", "END")
     asked = (0,)
 
-    def __init__(self, file: Path):
-        self.file = file
+    def model(self, path: Path) -> Any:
+        file = (path / CHAPTER / self.file).with_name("brackets_data.json")
+        self.strings = [pair for pair in json.loads(file.read_text()) if len(pair[0]) == 40]
+        return super().model(path)
 
-    @cached_property
-    def strings(self) -> list[tuple[str, bool]]:
-        return [
-            (text, right) for text, right in json.loads(self.file.read_text()) if len(text) == 40
-        ]
-
-    def sample(self, n: int, seed: int = 0, device: Any = "cpu", split: Split = "train",
-               start: int = 0) -> ri.Batch:  # fmt: skip
+    def sample(
+        self, n: int, seed: int = 0, device: Any = "cpu", split: str = "train", start: int = 0
+    ) -> ri.Batch:
         ends = {"test": (0, 2000), "discovery": (2000, 3000), "validation": (3000, 3050)}
         own = self.strings[slice(*ends.get(split, (3050, None)))]
         chosen = Random(f"{seed}").sample(own, n + start)[start:]
@@ -125,83 +193,5 @@ class Brackets(ForeignTask):
         return ri.Batch(tokens, targets, roles.clone()).to(device)
 
 
-def trained(file: Path, heads: int, **sizes: Any) -> HookedTransformer:
-    """A model with the sizes of its weights, which are read as data."""
-    weights = torch.load(file, map_location="cpu", weights_only=True)
-    layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blocks"))
-    d_vocab, d_model = weights["embed.W_E"].shape
-    d_mlp = weights["blocks.0.mlp.W_in"].shape[1] if "blocks.0.mlp.W_in" in weights else None
-    config = HookedTransformerConfig(
-        n_layers=layers,
-        n_heads=heads,
-        d_model=d_model,
-        d_head=weights["blocks.0.attn.W_Q"].shape[2],
-        n_ctx=weights["pos_embed.W_pos"].shape[0],
-        d_vocab=d_vocab,
-        d_vocab_out=weights["unembed.W_U"].shape[1],
-        d_mlp=d_mlp,
-        attn_only=d_mlp is None,
-        act_fn="relu",
-        normalization_type="LN" if "ln_final.w" in weights else None,
-        device="cpu",
-        **sizes,
-    )
-    model = HookedTransformer(config)
-    model.load_state_dict(weights)
-    return model.eval()
-
-
-def models(path: Path) -> dict[str, Callable[[], Foreign]]:
-    """The models of a checked-out repository, by name."""
-    monthly = path / CHAPTER / "monthly_algorithmic_problems"
-    brackets = path / CHAPTER / "part4_interp_on_algorithmic_model"
-
-    def palindromes() -> Foreign:
-        file = monthly / "july23_palindromes/palindrome_classifier.pt"
-        return Foreign("palindromes", trained(file, 2), Palindromes(), {
-            "L0.H0 attends from the second half to the mirrored first":
-                has("L0.H0 second<-first"),
-            "L1.H0 attends from END to the second half": has("L1.H0 END<-second"),
-        })  # fmt: skip
-
-    def first_unique() -> Foreign:
-        file = monthly / "august23_unique_char/first_unique_char_model.pt"
-        return Foreign("first unique character", trained(file, 3), FirstUnique(), {
-            "L0.H1 is a duplicate token head":
-                lambda circuit: has("L0.H1 here<-same")(circuit) or circuit[0, 1] == SAME,
-            "all heads of layer 1 are needed, each for some letters":
-                lambda circuit: not any(idle(circuit, 1, head) for head in range(3)),
-        })  # fmt: skip
-
-    def sorted_list() -> Foreign:
-        file = monthly / "october23_sorted_list/sorted_list_model.pt"
-        return Foreign("sorted list", trained(file, 2), SortedList(), {
-            "both heads attend to the next larger number, each for some numbers":
-                lambda circuit: not any(idle(circuit, 0, head) for head in range(2)),
-        })  # fmt: skip
-
-    def cumsum() -> Foreign:
-        file = monthly / "november23_cumsum/cumsum_model.pt"
-        return Foreign("cumulative sum", trained(file, 1), Cumsum(), {
-            "the head attends uniformly": lambda circuit: circuit[0, 0] == UNIFORM,
-        })  # fmt: skip
-
-    def balanced() -> Foreign:
-        model = trained(brackets / "brackets_model_state_dict.pt", 2, attention_dir="bidirectional")
-        return Foreign("balanced brackets", model, Brackets(brackets / "brackets_data.json"), {
-            "L0.H0 attends uniformly to what follows":
-                lambda circuit: circuit[0, 0] == UNIFORM,
-            "L2.H0 attends from START to the first bracket": has("L2.H0 START<-first"),
-        })  # fmt: skip
-
-    every = (palindromes, first_unique, sorted_list, cumsum, balanced)
-    return {make.__name__: make for make in every}
-
-
-def idle(circuit: Circuit, layer: int, head: int) -> bool:
-    """Whether the circuit does without a head."""
-    return circuit[Head(layer, head)].kind in ("uniform", "identity")
-
-
 if __name__ == "__main__":
-    main(__doc__, models)
+    main(__doc__, [Palindromes(), FirstUnique(), SortedList(), Cumsum(), Brackets()])

@@ -1,4 +1,4 @@
-"""What the programs of this folder share: tasks drawn one by one, and a table of what is found.
+"""What the programs of this folder share: a table of what is found in models of others.
 
 Each program reads the weights of models that others trained, from a path that the user gives. Their
 tasks are written anew, with roles, from what the authors say.
@@ -12,12 +12,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
-from typing import Any, NamedTuple
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import Any
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Scorer
@@ -28,49 +23,25 @@ from retrieval_interp.circuits.scores.scorer import (
     kept_share,
     uninformed_loss,
 )
-from retrieval_interp.tasks import Split
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from measure import Rows, benchmark, timed
 
-Example = tuple[list[int], list[int], list[list[int]]]  # tokens, targets, roles by chain
+from tests.built_by_hand import DrawnTask
 
 
-class ForeignTask(ri.Task):
-    """Examples drawn one by one, scored by the cross entropy at some positions.
-
-    Subclasses say which positions are `asked` and `draw` an example: its tokens, one target for
-    every asked position, and for every chain the position of each role, -1 where it is absent.
-    """
-
-    loss_name = "cross entropy"
-    asked: Sequence[int]
-
-    def draw(self, rng: Random) -> Example:
-        raise NotImplementedError
-
-    def sample(self, n: int, seed: int = 0, device: Any = "cpu", split: Split = "train",
-               start: int = 0) -> ri.Batch:  # fmt: skip
-        drawn = [self.draw(Random(f"{seed} {split} {start + number}")) for number in range(n)]
-        tokens, targets, roles = (torch.tensor(part) for part in zip(*drawn))
-        return ri.Batch(tokens, targets, roles).to(device)
-
-    def example_losses(self, outputs: Tensor, batch: ri.Batch) -> Tensor:
-        outputs = outputs[:, list(self.asked)]
-        losses = F.cross_entropy(outputs.flatten(0, 1), batch.targets.flatten(), reduction="none")
-        return losses.view(batch.targets.shape).mean(dim=1, keepdim=True)
-
-
-class Foreign(NamedTuple):
-    """A model, its task, and what is published about its heads.
+class Foreign(DrawnTask):
+    """The task of a model that others trained, and what is published about its heads.
 
     Each statement has a check of whether a circuit says the same.
     """
 
-    name: str
-    model: Any
-    task: ForeignTask
-    published: dict[str, Callable[[Circuit], bool]]
+    title: str
+    published: Sequence[tuple[str, Callable[[Circuit], bool]]]
+
+    def model(self, path: Path) -> Any:
+        """The model, from the path of a checked-out repository."""
+        raise NotImplementedError
 
 
 def has(*paths: str) -> Callable[[Circuit], bool]:
@@ -80,9 +51,8 @@ def has(*paths: str) -> Callable[[Circuit], bool]:
     )
 
 
-def row(found: Foreign, examples: int, tested: int, **options: Any) -> dict[str, Any]:
+def row(model: Any, task: Foreign, examples: int, tested: int, **options: Any) -> dict[str, Any]:
     """What is found in one model."""
-    model, task = found.model, found.task
     seconds, circuit = timed(lambda: ri.discover(model, task, examples=examples, **options))
     batch = task.sample(tested, split="test")
     scorer = Scorer(model, task, batch)
@@ -90,15 +60,14 @@ def row(found: Foreign, examples: int, tested: int, **options: Any) -> dict[str,
     nothing = uninformed_loss(model, task, batch, scorer.each)
     above = Bar(task, intact, nothing.loss, None).side(losses)
     holds = {True: "no", False: "yes", None: "not clear"}[above]
-    agrees = {says: check(circuit) for says, check in found.published.items()}
-    print(f"\n{found.name}:\n{circuit}", file=sys.stderr)
+    agrees = {says: check(circuit) for says, check in task.published}
+    print(f"\n{task.title}:\n{circuit}", file=sys.stderr)
     for says, same in agrees.items():
         print(f"published: {says}: {'agrees' if same else 'not so here'}", file=sys.stderr)
     return {
-        "model": found.name,
+        "model": task.title,
         "intact": float(intact.mean()),
         "constant": constant_loss(task, batch, model.cfg.d_vocab_out),
-        "uninformed": nothing.loss,
         "circuit": float(losses.mean()),
         "excess": float((losses - intact).mean()),
         "error": standard_error(losses - intact),
@@ -107,20 +76,17 @@ def row(found: Foreign, examples: int, tested: int, **options: Any) -> dict[str,
         "holds": holds if circuit.mechanisms else "found nothing",
         "agrees": f"{sum(agrees.values())} of {len(agrees)}",
         "seconds": seconds,
-        "unfinished": circuit.unfinished,
     }
 
 
-def main(
-    description: str | None, models: Callable[[Path], dict[str, Callable[[], Foreign]]]
-) -> None:
+def main(description: str | None, tasks: list[Foreign]) -> None:
     """Run one of the programs, which are given the path of a checked-out repository."""
 
     def rows(options: argparse.Namespace) -> Rows:
-        known, more = models(options.path), {"restarts": 1 if options.quick else 4}
-        more["time"] = options.time or None
-        names = options.models or list(known)
-        return [row(known[name](), options.examples, options.tested, **more) for name in names]
+        more = {"time": options.time or None, **({"restarts": 1} if options.quick else {})}
+        chosen = [task for task in tasks if task.title in options.models or not options.models]
+        sizes = options.examples, options.tested
+        return [row(task.model(options.path), task, *sizes, **more) for task in chosen]
 
     benchmark(
         description,

@@ -1,42 +1,43 @@
 """Circuits of the induction-hop models of Sanford, Hsu & Telgarsky (arXiv 2402.09268).
 
-    python benchmarks/foreign/hops.py PATH [--models NAME ...] [--json FILE]
+    python benchmarks/foreign/hops.py PATH [--models "1 hop in 2 layers" ...] [--json FILE]
 
 PATH is the checked-out chsanford/hop-induction-heads. The models have 2 to 5 layers of 4 heads and
 answer 0 to 16 hops; each is asked the most hops that its paper says it learns, 2^(layers - 2).
 """
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
-from elsewhere import Example, Foreign, ForeignTask, main
-from transformer_lens import HookedTransformer, HookedTransformerConfig
+from elsewhere import Foreign, main
 from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from retrieval_interp.circuits import Circuit, RolePath
+from tests.built_by_hand import Example
+from tests.test_model import stock_transformer
 
 
-class Hops(ForeignTask):
+class Hops(Foreign):
     """k hops of induction over four letters, asked at the last ten places (a chain for each).
 
     One hop leads from a letter to the place after its last occurrence before. The first token says
     how many hops; role `hop i` is where i of them lead, absent where a letter is new.
     """
 
-    def __init__(self, hops: int):
-        self.hops, self.asked = hops, range(89, 99)
+    def __init__(self, layers: int):
+        self.layers, hops = layers, 2 ** (layers - 2)
+        self.title = f"{hops} hop{'s' if hops > 1 else ''} in {layers} layers"
+        says = "a head attends half of all hops ahead or more at once (doubling)"
+        self.published = ((says, self.far),)
+        self.hops, self.asked, self.answer_role = hops, range(89, 99), hops
+        self.role_names = ("here", *(f"hop{number}" for number in range(1, hops + 1)), "count")
 
-    @property
-    def answer_role(self) -> int:
-        return self.hops
-
-    @property
-    def role_names(self) -> tuple[str, ...]:
-        return ("here", *(f"hop{number}" for number in range(1, self.hops + 1)), "count")
+    def far(self, circuit: Circuit) -> bool:
+        long = {RolePath(0, hop) for hop in range((self.hops + 1) // 2, self.hops + 1)}
+        return any(path.path in long for path in circuit.every_path())
 
     def draw(self, rng: Random) -> Example:
         letters = [rng.randrange(4)]
@@ -53,8 +54,12 @@ class Hops(ForeignTask):
             roles.append([*(at + 1 if at >= 0 else -1 for at in chain), 0])
         return [self.hops, *(17 + letter for letter in letters)], targets, roles
 
+    def model(self, path: Path) -> Any:
+        folder = path / f"models/induction_hops_full_seq/width4-depth{self.layers}"
+        return converted(folder / "model_100000.pt")
 
-def converted(file: Path) -> HookedTransformer:
+
+def converted(file: Path) -> Any:
     """A GPT-2 of Hugging Face whose outputs are its last hidden state."""
     old = torch.load(file, map_location="cpu", weights_only=True)
     weights = {name.removeprefix("backbone."): value for name, value in old.items()}
@@ -66,7 +71,7 @@ def converted(file: Path) -> HookedTransformer:
         {name: weights[name] for name in theirs.transformer.state_dict()}
     )
     theirs.lm_head.weight.data = torch.eye(width)
-    config = HookedTransformerConfig(
+    model = stock_transformer(
         n_layers=layers,
         n_heads=4,
         d_model=width,
@@ -78,28 +83,9 @@ def converted(file: Path) -> HookedTransformer:
         normalization_type="LN",
         device="cpu",
     )
-    model = HookedTransformer(config)
-    model.load_state_dict(convert_gpt2_weights(theirs, config), strict=False)
-    return model.eval()
-
-
-def models(path: Path) -> dict[str, Callable[[], Foreign]]:
-    """The models of a checked-out repository, by name."""
-
-    def depth(layers: int) -> Foreign:
-        hops = 2 ** (layers - 2)
-        file = path / f"models/induction_hops_full_seq/width4-depth{layers}/model_100000.pt"
-
-        def far(circuit: Circuit) -> bool:
-            long = {RolePath(0, hop) for hop in range((hops + 1) // 2, hops + 1)}
-            return any(path.path in long for path in circuit.every_path())
-
-        name = f"{hops} hop{'s' if hops > 1 else ''} in {layers} layers"
-        says = {"a head attends half of all hops ahead or more at once (doubling)": far}
-        return Foreign(name, converted(file), Hops(hops), says)
-
-    return {f"depth{layers}": partial(depth, layers) for layers in range(2, 6)}
+    model.load_state_dict(convert_gpt2_weights(theirs, model.cfg), strict=False)
+    return model
 
 
 if __name__ == "__main__":
-    main(__doc__, models)
+    main(__doc__, list(map(Hops, range(2, 6))))
