@@ -42,14 +42,13 @@ $(DOCS): $(INSTALLED)
 	touch $@
 
 bench: $(INSTALLED)
-	$(RUN) benchmarks/training_step.py --stock
+	$(RUN) benchmarks/training_step.py
 	$(RUN) benchmarks/ablations.py
-	$(RUN) benchmarks/attribution.py --threads 1 --few 8
+	$(RUN) benchmarks/ablations.py --estimates --models small equations transformer-a --threads 1 --few 8
 	$(RUN) benchmarks/recovery.py --models 66
 	$(RUN) benchmarks/recovery.py --models 24 --redundant
 	$(RUN) benchmarks/head_detector.py
 	$(RUN) benchmarks/growth.py --threads 1
-	$(RUN) benchmarks/whole_process.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)

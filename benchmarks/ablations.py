@@ -3,24 +3,17 @@
     python benchmarks/ablations.py [--models small transformer-a ...] [--examples 128]
     python benchmarks/ablations.py --estimates --models small equations ... [--few 16]
 
-In turns, round after round:
-(ours)       `ri.ablations`: each head replaced, each path cut in the model;
-(naive)      one `run_with_hooks` of the whole model per hypothesis, on a sample of them;
-(patch)      transformer-lens's `get_act_patch_attn_head_pattern_dest_src_pos`, patching zeros, on a
-             sample of single entries of the pattern (less than a hypothesis, which cuts a path in
-             all chains);
-(in circuit) ours and naive again, with all other heads replaced, as in a search.
-The table gives milliseconds per hypothesis and the median ratios over the rounds; `difference` is
-the largest one between our numbers and the naive ones.
+`ri.ablations` (ours), one `run_with_hooks` per hypothesis (naive) and transformer-lens's
+`get_act_patch_attn_head_pattern_dest_src_pos` (patch) take turns; the last two on a sample of
+hypotheses, and patching zeros into single entries of the pattern (a hypothesis cuts a path in all
+chains). In circuit: with all other heads replaced, as in a search. Ratios are medians over the
+rounds; `difference` is the largest one between our numbers and the naive ones.
 
 With --estimates, paths of at least 0.05 of attention are cut and heads are made uniform or identity
-in the intact model. The table gives the rank correlation (Spearman) of the exact change of the loss
-with estimates, how many of the ten largest changes have the ten largest estimates, and the time:
-(first order)     the gradient at the intact model;
-(curvature, n)    first order plus the curvature term, from n draws;
-(integrated, n)   the mean gradient at n points on the straight line from the hypothesis to the
-                  intact model, for each hypothesis separately (as EAP-IG does for edges; --few
-                  examples, since each takes n passes).
+in the intact model. The exact change of the loss is compared (Spearman, and the ten largest) with
+the gradient at the intact model (first order), with its curvature term from n draws, and with the
+mean gradient at n points on the line from the hypothesis to the intact model (integrated, as EAP-IG
+does for edges; on --few examples, since every hypothesis takes n passes).
 """
 
 import argparse
@@ -60,9 +53,6 @@ def load(name: str, device: torch.device) -> tuple[Any, Any]:
 def hypotheses(found: Any, empty: ri.Circuit) -> Circuits:
     heads = [(empty.replace(head, m), loss) for (head, m), loss in found.heads.items()]
     return heads + [(empty.cut(row.path), row.live_loss) for row in found.paths]
-
-
-# Exact losses
 
 
 @torch.no_grad()
@@ -132,24 +122,18 @@ def compare(name: str, options: argparse.Namespace) -> Rows:
         took, losses = timed(lambda loss=scorer.loss, of=circuits: list(map(loss, of)))
         times["in circuit"].append(took / len(circuits))
         naively("naive in circuit", list(zip(circuits, losses))[some])
-    medians = {key: statistics.median(values) for key, values in times.items()}
-    row = {
-        "model": name,
-        "hypotheses": len(every),
-        "all s": len(every) * medians["ours"],
-        "ms each": 1e3 * medians["ours"],
-        "naive ms": 1e3 * medians["naive"],
-        "patch ms": 1e3 * medians["patch"],
-        "naive/ours": median_ratio(times["naive"], times["ours"]),
-        "patch/ours": median_ratio(times["patch"], times["ours"]),
-        "in circuit ms": 1e3 * medians["in circuit"],
-        "naive/in circuit": median_ratio(times["naive in circuit"], times["in circuit"]),
-        "difference": difference,
-    }
-    return [row]
-
-
-# Estimates
+    ms = {key: 1e3 * statistics.median(values) for key, values in times.items()}
+    compared = ("naive", "ours"), ("patch", "ours"), ("naive in circuit", "in circuit")
+    return [
+        {
+            "model": name,
+            "hypotheses": len(every),
+            "all s": len(every) * ms["ours"] / 1e3,
+            **{f"{key} ms": value for key, value in ms.items()},
+            **{f"{slow}/{fast}": median_ratio(times[slow], times[fast]) for slow, fast in compared},
+            "difference": difference,
+        }
+    ]
 
 
 def integrated(model: Any, task: Any, batch: ri.Batch, trial: ri.Circuit, steps: int) -> float:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval_interp.storage.files import provenance
-from retrieval_interp.views.tables import text_table
+import torch
 
-# Loads nothing heavy: a process starts with the peak memory of the one that started it, and
-# whole_process.py measures that of others.
+from retrieval_interp.storage.files import provenance
+from retrieval_interp.training import choose_device
+from retrieval_interp.views.tables import text_table
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))  # for tests.random_models
@@ -30,7 +30,6 @@ def benchmark(
     quick: Mapping[str, Any],
     *,
     shown: Callable[[Rows], Rows] | None = None,
-    device: bool = True,
 ) -> Callable[..., None]:
     """The `main` of a benchmark: reads its options, makes its rows and reports them.
 
@@ -41,22 +40,24 @@ def benchmark(
             a type has no default; `path` is an argument without a flag.
         quick: what takes the place of these options with --quick.
         shown: the table to print, made from the rows; by default the rows.
-        device: whether it uses tensors in this process.
     """
 
     def main(argv: Sequence[str] | None = None) -> None:
-        parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+        parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
         parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
         parser.add_argument("--json", type=Path, help="write the rows here too")
-        if device:
-            parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-            parser.add_argument("--threads", type=int, help="CPU threads; default all")
-        for name, default in asked.items():
-            _add(parser, name, default)
+        parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+        parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+        for option, default in asked.items():
+            _add(parser, option, default)
         options = parser.parse_args(argv)
         if options.quick:
             vars(options).update(quick)
-        machine = _prepare(options) if device else {}
+        torch.set_num_threads(options.threads)
+        options.device, name = choose_device(options.device), "cpu"
+        if options.device.type == "cuda":  # as for training
+            torch.set_float32_matmul_precision("high")
+            name = torch.cuda.get_device_name(options.device)
         made = rows(options)
         printed = shown(made) if shown else made
         numbers = [at for at, value in enumerate(printed[0].values()) if type(value) is not str]
@@ -66,9 +67,9 @@ def benchmark(
             script = os.path.relpath(sys.argv[0], ROOT / "benchmarks")
             words = shlex.join(sys.argv[1:] if argv is None else argv)
             record = provenance(f"python benchmarks/{script} {words}".strip())
-            options.json.write_text(
-                json.dumps({**record, **machine, "rows": made}, indent=1) + "\n"
-            )
+            machine = f"torch {torch.__version__}, {name}, {options.threads} threads"
+            written = {**record, "machine": machine, "rows": made}
+            options.json.write_text(json.dumps(written, indent=1) + "\n")
 
     return main
 
@@ -83,20 +84,6 @@ def _add(parser: argparse.ArgumentParser, name: str, default: Any) -> None:
         parser.add_argument(flag, type=default)
     else:
         parser.add_argument(flag, type=type(default), default=default)
-
-
-def _prepare(options: argparse.Namespace) -> dict[str, str]:
-    """Set threads and the device as for training; returns a record of the machine."""
-    import torch
-
-    from retrieval_interp.training import choose_device
-
-    torch.set_num_threads(options.threads or torch.get_num_threads())
-    options.device, name = choose_device(options.device), "cpu"
-    if options.device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-        name = torch.cuda.get_device_name(options.device)
-    return {"machine": f"torch {torch.__version__}, {name}, {torch.get_num_threads()} threads"}
 
 
 def _cell(value: Any) -> str:
@@ -117,7 +104,7 @@ def median_ratio(times: Sequence[float], to: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(times, to))
 
 
-def peak_bytes(usage: Any = None) -> int:
-    """The peak resident memory of a resource usage, by default of this process."""
-    usage = resource.getrusage(resource.RUSAGE_SELF) if usage is None else usage
-    return int(usage.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+def peak_bytes() -> int:
+    """The peak resident memory of this process."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024)

@@ -11,9 +11,8 @@ answer by information flow and keep the loss low on other examples. If a head is
 share its work and the true circuit is not unique.
 
 With --redundant two or three heads share the first rule, which tells each position where its
-token's next pair is. A part of that finds the same pair, so any one of the copies suffices. (Of
-heads that join pairs all would be needed: half a key loses to a rival of full length.) A row then
-gives precision and recall of these sets of paths and of the paths that are needed singly.
+token's next pair is, so that any one of them suffices. A row then gives precision and recall of
+these sets of paths and of the paths that are needed singly.
 """
 
 import argparse
@@ -32,9 +31,9 @@ MAX_STEPS, MAX_LAYERS, DIM = 6, 12, 8
 TOLERANCE = 0.05 / DIM  # the paper's 0.05, for symbols of variance 1/dim instead of 1
 
 
-def found_in(index: int, examples: int) -> dict[str, Any]:
+def found_in(index: int, task: ri.RetrievalTask, examples: int) -> dict[str, Any]:
     """Build a model, search for its circuit, and compare."""
-    task, round_number = _task(index), index // MAX_STEPS
+    round_number = index // MAX_STEPS
     least, n_heads = causal_depth(task.steps), 1 + round_number % 2
     layers = min(MAX_LAYERS, least + round_number % (MAX_LAYERS - least + 1))
     rules = random_heads(task, layers, seed=index, n_heads=n_heads)
@@ -43,30 +42,25 @@ def found_in(index: int, examples: int) -> dict[str, Any]:
     heads = {ri.Head(layer, head) for layer in range(layers) for head in range(n_heads)}
     paths, carrying, enabling = set(found.paths()), set(built.carrying), set(built.enabling)
     only_enabling = set(found.every_path()) - paths
-    exact = paths == carrying
+    loss = Scorer(built.model, task, task.sample(256, index, split="test")).loss(found)
+    equivalent = delivered(found, layers) == tuple(range(1, task.steps + 1)) and loss < TOLERANCE
     idle = heads - {path.head for path in paths | only_enabling}
     return {
-        "model": index,
-        "steps": task.steps,
-        "layers": layers,
-        "heads": n_heads,
         "seconds": seconds,
         "carrying": counts(paths, carrying),
         "enabling": counts(only_enabling, enabling - carrying),
         "idle": counts(idle, heads - {path.head for path in carrying | enabling}),
-        "exact": exact,
+        "exact": paths == carrying,
         "unique": not any(0.1 < rule.scale < 1 for rule in rules),
-        "equivalent": exact or equivalent(built.model, task, found, layers, index),
+        "equivalent": paths == carrying or equivalent,
     }
 
 
-def copies_found_in(index: int, examples: int) -> dict[str, Any]:
+def copies_found_in(index: int, task: ri.RetrievalTask, examples: int) -> dict[str, Any]:
     """Build a model with copies of a head, and compare what it is found to need."""
-    task = _task(index)
     n_layers, copies = causal_depth(task.steps) + index % 3, 2 + index // MAX_STEPS % 2
-    draws = (
-        random_heads(task, n_layers, seed, extras=False) for seed in itertools.count(1000 * index)
-    )
+    seeds = itertools.count(1000 * index)
+    draws = (random_heads(task, n_layers, seed, extras=False) for seed in seeds)
     first, *others = next(rules for rules in draws if rules[0].query == TOKEN)  # joins no pairs
     rules = [*split(first, range(1, copies)), *others]
     built = compile_circuit(rules, task, n_layers=n_layers)
@@ -76,34 +70,19 @@ def copies_found_in(index: int, examples: int) -> dict[str, Any]:
         for _, path in copied
     }
     single = {(path,) for path in (built.carrying | built.enabling) - copied}
-    seconds, needed = timed(
-        lambda: set(ri.needed_paths(built.model, task, TOLERANCE, examples, seed=index))
-    )
+    how = {"examples": examples, "seed": index}
+    seconds, needed = timed(lambda: ri.needed_paths(built.model, task, TOLERANCE, **how))
     several = {paths for paths in needed if len(paths) > 1}
     return {
-        "model": index,
-        "steps": task.steps,
-        "layers": n_layers,
-        "copies": copies,
         "seconds": seconds,
         "sets": counts(several, sets),
-        "single": counts(needed - several, single),
+        "single": counts(set(needed) - several, single),
     }
-
-
-def _task(index: int) -> ri.RetrievalTask:
-    return ri.RetrievalTask(steps=1 + index % MAX_STEPS, dim=DIM, tokens="unit")
 
 
 def counts(found: set[Any], true: set[Any]) -> list[int]:
     """How many are both found and true, found, and true."""
     return [len(found & true), len(found), len(true)]
-
-
-def equivalent(model: Any, task: Any, found: ri.Circuit, layers: int, seed: int) -> bool:
-    """Whether a circuit delivers every answer and keeps the loss low on other examples."""
-    loss = Scorer(model, task, task.sample(256, seed, split="test")).loss(found)
-    return delivered(found, layers) == tuple(range(1, task.steps + 1)) and loss < TOLERANCE
 
 
 def line(name: str, rows: Rows) -> dict[str, Any]:
@@ -131,9 +110,11 @@ def shown(rows: Rows) -> Rows:
 
 
 def rows(options: argparse.Namespace) -> Rows:
-    one = copies_found_in if options.redundant else found_in
-    bar = ri.progress_bar(range(options.models), "models")
-    return [one(index, options.examples) for index in bar]
+    one, made = copies_found_in if options.redundant else found_in, []
+    for index in ri.progress_bar(range(options.models), "models"):
+        task = ri.RetrievalTask(steps=1 + index % MAX_STEPS, dim=DIM, tokens="unit")
+        made.append({"steps": task.steps, **one(index, task, options.examples)})
+    return made
 
 
 main = benchmark(

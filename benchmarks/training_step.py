@@ -10,9 +10,7 @@ keeps freed memory, as training does.
 """
 
 import argparse
-import copy
 import statistics
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,10 +19,12 @@ import torch
 import torch.nn.functional as F
 from measure import Rows, benchmark, median_ratio, timed
 from torch import Tensor, nn
-from transformer_lens import HookedTransformer
 
 import retrieval_interp as ri
 from retrieval_interp.training import compiled, keep_freed_memory
+from tests.test_model import stock_transformer
+
+Forward = Callable[[Tensor], Tensor]
 
 
 class PlainBlock(nn.Module):
@@ -70,35 +70,26 @@ class PlainTransformer(nn.Module):
         return self.write(self.blocks(self.read(inputs)))
 
 
-class StockTransformer(nn.Module):
-    """TransformerLens's own HookedTransformer, with the weights of another on vectors."""
-
-    def __init__(self, model: HookedTransformer):
-        super().__init__()
-        cfg = copy.deepcopy(model.cfg)
-        cfg.act_fn = "gelu_new"
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-            self.hooked = HookedTransformer(cfg)
-        self.hooked.load_state_dict(model.state_dict())
-        self.hooked.pos_embed.W_pos.requires_grad_(False)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.hooked(inputs @ self.hooked.W_E, start_at_layer=0)
-        return outputs
+def stock_like(model: Any) -> Any:
+    """TransformerLens's own HookedTransformer, with the weights of one on vectors."""
+    stock = stock_transformer(**{**vars(model.cfg), "act_fn": "gelu_new"})
+    stock.load_state_dict(model.state_dict())
+    stock.pos_embed.W_pos.requires_grad_(False)
+    return stock
 
 
 def stepper(
-    recipe: ri.Recipe, model: torch.nn.Module, device: torch.device, compile: bool
+    recipe: ri.Recipe, model: nn.Module, device: torch.device, forward: Forward | None = None
 ) -> Callable[[], None]:
-    """A function that takes one training step."""
+    """A function that takes one training step, compiled unless it is told how to run the model."""
     task = recipe.task
     kept = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(kept, lr=1e-3, weight_decay=0.1, fused=True)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
     batch = task.sample(recipe.batch, 0, device)
-    with autocast:
-        forward = compiled(model, batch.inputs) if compile else model
+    if forward is None:
+        with autocast:
+            forward = compiled(model, batch.inputs)
 
     def step() -> None:
         with autocast:
@@ -129,13 +120,15 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     recipe = ri.PRESETS[name]
     if options.quick:
         recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
-    task, device, compile = recipe.task, options.device, not options.quick
+    task, device = recipe.task, options.device
     hooked = ri.build_model(recipe.model, task, 0, device)
-    plain = PlainTransformer(recipe.model, task).to(device)
+    plain, stock = PlainTransformer(recipe.model, task).to(device), stock_like(hooked)
     contenders = {
-        "stock": stepper(recipe, StockTransformer(hooked), device, False),
-        "hooked": stepper(recipe, hooked, device, compile),
-        "plain": stepper(recipe, plain, device, compile),
+        "hooked": stepper(recipe, hooked, device, hooked if options.quick else None),
+        "plain": stepper(recipe, plain, device, plain if options.quick else None),
+        "stock": stepper(
+            recipe, stock, device, lambda inputs: stock(inputs @ stock.W_E, start_at_layer=0)
+        ),
     }
     in_turns(contenders, 3)  # compiles, and records CUDA graphs
     times = in_turns(contenders, options.rounds)

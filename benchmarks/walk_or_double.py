@@ -13,12 +13,11 @@ A model that walks keeps its answer with one of the two. One that doubles needs 
 that hop, and hops of more than one symbol. `kept` is the share of what it has learned of x_D.
 """
 
-import argparse
 import itertools
 from typing import Any
 
 import torch
-from measure import Rows, benchmark
+from measure import benchmark
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
@@ -27,10 +26,14 @@ from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.circuits.scores.scorer import heads_of
 
 MADE = 0.2  # of the role's attention
-KINDS = {  # which hops are cut, by their destination and length
-    "query alone": lambda dest, length: dest > 0 and length > 0,
-    "single hops": lambda dest, length: length > 1,
+KINDS = {  # which hops are cut
+    "query alone": lambda pair: pair.dest > 0 and length(pair) > 0,
+    "single hops": lambda pair: length(pair) > 1,
 }
+
+
+def length(pair: ri.RolePath) -> int:
+    return pair.src // 2 - pair.dest // 2
 
 
 def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
@@ -43,19 +46,17 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
     made = ri.mean_attention(model, batch).cpu() >= MADE
     looks_back = (batch.roles[..., None, :] <= batch.roles[..., None]).all(dim=(0, 1)).tolist()
     pairs = [ri.RolePath(*pair) for pair in itertools.product(range(n_roles), repeat=2)]
-    whole = float(scorer.losses(empty)[:, -1].mean())
+    whole, steps = float(scorer.losses(empty)[:, -1].mean()), (n_roles - 1) // 2
     found: dict[str, Any] = {
         "model": name,
-        "D": (n_roles - 1) // 2,
-        "least": causal_depth((n_roles - 1) // 2),
+        "D": steps,
+        "least": causal_depth(steps),
         "layers": config.n_layers,
         "heads": config.n_heads,
         "x_D": whole,
     }
     for kind, cut in KINDS.items():
-        hops = [
-            p for p in pairs if cut(p.dest, p.src // 2 - p.dest // 2) and looks_back[p.dest][p.src]
-        ]
+        hops = [pair for pair in pairs if looks_back[pair.dest][pair.src] and cut(pair)]
         circuit = empty
         for head in heads_of(model):
             circuit = circuit.replace(head, Cut(tuple(hop for hop in hops if made[head][hop])))
@@ -64,12 +65,11 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
     return found
 
 
-def rows(options: argparse.Namespace) -> Rows:
-    return [row(name, options.examples, options.device) for name in options.models]
-
-
 main = benchmark(
-    __doc__, rows, {"models": ["small", "k-hop"], "examples": 512}, quick={"examples": 16}
+    __doc__,
+    lambda options: [row(name, options.examples, options.device) for name in options.models],
+    {"models": ["small", "k-hop"], "examples": 512},
+    quick={"examples": 16},
 )
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 import importlib
 import json
-import math
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from transformer_lens import HookedTransformer
+from transformer_lens import HookedTransformer, head_detector
 
 import retrieval_interp as ri
 
@@ -42,8 +41,7 @@ def rows(benchmark, tmp_path, capsys):
 
 def test_training_step(rows):
     presets = ["small", "transformer-a"]
-    options = ["--no-compile", "--rounds", "2", "--steps", "1", "--stock", "--device", "cpu"]
-    found, lines = rows("training_step", "--presets", *presets, *options)
+    found, lines = rows("training_step", "--presets", *presets, "--device", "cpu")
     assert [line.split()[0] for line in lines] == presets
     assert [row["precision"] for row in found] == ["float32", "bfloat16"]
     for row in found:
@@ -56,12 +54,12 @@ def test_the_contenders_of_a_training_step_are_alike(benchmark, mlp):
     config = ri.ModelConfig(layers=2, heads=2, d_model=16, mlp=mlp)
     model = ri.build_model(config, task)
     contenders = benchmark("training_step")
-    stock = contenders.StockTransformer(model)
-    plain = contenders.PlainTransformer(config, task)
+    stock, plain = contenders.stock_like(model), contenders.PlainTransformer(config, task)
     inputs = task.sample(4, 0).inputs
-    assert type(stock.hooked) is HookedTransformer
-    assert torch.allclose(stock(inputs), model(inputs), atol=1e-5)
-    assert plain(inputs).shape == model(inputs).shape
+    assert type(stock) is HookedTransformer
+    outputs = stock(inputs @ stock.W_E, start_at_layer=0)
+    assert torch.allclose(outputs, model(inputs), atol=1e-5)
+    assert plain(inputs).shape == outputs.shape
     sizes = {
         sum(p.numel() for p in each.parameters() if p.requires_grad)
         for each in (model, stock, plain)
@@ -71,16 +69,16 @@ def test_the_contenders_of_a_training_step_are_alike(benchmark, mlp):
 
 def test_ablations(rows):
     (row,), _ = rows("ablations", "--device", "cpu")
-    assert row["hypotheses"] == 150 and row["difference"] < 1e-5
-    assert min(row["naive/ours"], row["patch/ours"], row["naive/in circuit"]) > 0
+    assert row["hypotheses"] > 100 and row["difference"] < 1e-5
+    assert min(row["naive/ours"], row["patch/ours"], row["naive in circuit/in circuit"]) > 0
 
 
 @pytest.mark.slow
-def test_attribution(rows):
-    found, _ = rows("attribution", "--device", "cpu")
+def test_estimates(rows):
+    found, _ = rows("ablations", "--estimates", "--device", "cpu")
     names = ["exact", "first order", "integrated, 5", "integrated, 16"]
     assert [row["estimate"] for row in found] == names
-    assert all(-1 <= row["rank correlation"] <= 1 for row in found[1:])
+    assert all(-1 <= row["rank correlation"] <= 1 for row in found) and found[0]["seconds"] > 0
 
 
 @pytest.mark.slow
@@ -97,19 +95,13 @@ def test_recovery(rows):
     found, lines = rows("recovery")
     assert [row["steps"] for row in found] == [1, 2]
     assert all(row["exact"] and row["unique"] for row in found)
-    assert lines[2].split()[:3] == ["truth", "unique", "2"]
+    assert lines[0].split()[:3] == ["truth", "unique", "2"]
 
 
 def test_recovery_of_copies(rows):
     found, _ = rows("recovery", "--redundant")
     kinds = [(row["sets"], row["single"]) for row in found]
     assert kinds == [([1] * 3, [1] * 3), ([2] * 3, [3] * 3)]
-
-
-def test_whole_process(rows):
-    ((row,), _) = rows("whole_process", "--commands", "ablate --help")
-    assert row["status"] == 0
-    assert 0 < row["first output s"] <= row["total s"] and row["peak MB"] > 1
 
 
 def test_walking_and_doubling(rows):
@@ -125,40 +117,22 @@ def test_walking_and_doubling(rows):
 def test_head_detector_scores_and_what_replacing_shows(benchmark, rows):
     found, _ = rows("head_detector")
     assert [row["change"] for row in found] == sorted(row["change"] for row in found)[::-1]
-    script = benchmark("head_detector")
-    checkpoint = ri.load_checkpoint("equations")
+    script, checkpoint = benchmark("head_detector"), ri.load_checkpoint("equations")
     model, batch = checkpoint.model, checkpoint.task.sample(8, split="test")[:1]
     _, cache = model.run_with_cache(batch.inputs)
-    for head, of_head in script.detected(model, batch).items():
-        pattern = cache["pattern", head.layer][0, head.head]
-        assert of_head["previous"] == pytest.approx(
-            float(pattern.diagonal(-1).sum() / len(pattern))
-        )
-
-
-def test_a_process_is_measured_from_outside(benchmark):
-    """Its memory, its output and its status, independent of this process."""
-    code = "import sys; x = bytearray(b'x') * 300_000_000; print('out'); sys.exit(3)"
-    done = benchmark("measure").run_process([sys.executable, "-c", code])
-    assert done.status == 3 and done.output == "out\n"
-    assert done.peak > 300_000_000 and done.first <= done.seconds
+    for kind, scores in script.detected(model, batch).items():
+        wanted = script.DETECTED[kind](batch.inputs)
+        for (layer, number), score in np.ndenumerate(scores.numpy()):
+            expected = head_detector.compute_head_attention_similarity_score(
+                cache["pattern", layer][0, number], wanted, exclude_bos=False,
+                exclude_current_token=False, error_measure="mul",
+            )  # fmt: skip
+            assert score == pytest.approx(expected, abs=1e-6)
 
 
 def test_exponent_of_made_up_costs(benchmark):
-    exponent = benchmark("measure").exponent
+    exponent = benchmark("growth").exponent
     sizes = [3, 5, 8, 12]
     assert exponent(sizes, [0.2 * n**1.5 for n in sizes]) == pytest.approx(1.5)
-    assert exponent(sizes, [7.0] * 4) == pytest.approx(0)
     # Least squares by hand: logarithms base 2 are (0, 0), (1, 2), (2, 2); the slope is 1.
     assert exponent([1, 2, 4], [1, 4, 4]) == pytest.approx(1)
-
-
-def test_turns_and_ratios(benchmark):
-    measure = benchmark("measure")
-    assert measure.ratios([2, 3, 8], [1, 2, 2]) == (2, 1.75, 3)
-    assert measure.ratios([2], [1]) == (2, 2, 2)
-    called = []
-    contenders = {name: lambda n=name: called.append(n) for name in "ab"}
-    times = measure.in_turns(contenders, rounds=2, times=2)
-    assert "".join(called) == "aabbbbaa"
-    assert all(len(each) == 2 and math.isfinite(sum(each)) for each in times.values())

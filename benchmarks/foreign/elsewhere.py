@@ -1,8 +1,7 @@
 """What the programs of this folder share: a table of what is found in models of others.
 
-Each program reads the weights of models that others trained, from a path that the user gives. Their
-tasks are written anew, with roles, from what the authors say.
-
+Weights are read from a path that the user gives. Tasks are written anew, with roles, from what the
+authors say.
 A circuit is found by `ri.discover` with its defaults and scored on 2,000 examples of the `test`
 split. `holds` is what it promises, decided there: *yes* or *no* by two standard errors, else *not
 clear*; a search that finds nothing promises nothing.
@@ -15,14 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import retrieval_interp as ri
-from retrieval_interp.circuits import Circuit, Scorer
-from retrieval_interp.circuits.runs.means import standard_error
-from retrieval_interp.circuits.scores.scorer import (
-    Bar,
-    constant_loss,
-    kept_share,
-    uninformed_loss,
-)
+from retrieval_interp.circuits import Circuit
+from retrieval_interp.circuits.scores.scorer import constant_loss
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from measure import Rows, benchmark, timed
@@ -55,23 +48,23 @@ def row(model: Any, task: Foreign, examples: int, tested: int, **options: Any) -
     """What is found in one model."""
     seconds, circuit = timed(lambda: ri.discover(model, task, examples=examples, **options))
     batch = task.sample(tested, split="test")
-    scorer = Scorer(model, task, batch)
-    intact, losses = scorer.base_losses.mean(dim=1), scorer.losses(circuit).mean(dim=1)
-    nothing = uninformed_loss(model, task, batch, scorer.each)
-    above = Bar(task, intact, nothing.loss, None).side(losses)
-    holds = {True: "no", False: "yes", None: "not clear"}[above]
+    score = ri.score_circuit(model, task, circuit, batch, controls=0)
+    excess, error = score.combined_loss - score.baseline_loss, score.excess_se
+    allowed = score.limit - score.baseline_loss
+    holds = "no" if excess - 2 * error > allowed else "not clear"
+    holds = "yes" if excess + 2 * error < allowed else holds
     agrees = {says: check(circuit) for says, check in task.published}
     print(f"\n{task.title}:\n{circuit}", file=sys.stderr)
     for says, same in agrees.items():
         print(f"published: {says}: {'agrees' if same else 'not so here'}", file=sys.stderr)
     return {
         "model": task.title,
-        "intact": float(intact.mean()),
+        "intact": score.baseline_loss,
         "constant": constant_loss(task, batch, model.cfg.d_vocab_out),
-        "circuit": float(losses.mean()),
-        "excess": float((losses - intact).mean()),
-        "error": standard_error(losses - intact),
-        "kept": kept_share(float(losses.mean()), float(intact.mean()), nothing.loss),
+        "circuit": score.combined_loss,
+        "excess": excess,
+        "error": error,
+        "kept": score.kept,
         "replaced": f"{len(circuit.mechanisms)} of {model.cfg.n_layers * model.cfg.n_heads}",
         "holds": holds if circuit.mechanisms else "found nothing",
         "agrees": f"{sum(agrees.values())} of {len(agrees)}",

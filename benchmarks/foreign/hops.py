@@ -55,36 +55,32 @@ class Hops(Foreign):
         return [self.hops, *(17 + letter for letter in letters)], targets, roles
 
     def model(self, path: Path) -> Any:
+        """A GPT-2 of Hugging Face whose outputs are its last hidden state."""
         folder = path / f"models/induction_hops_full_seq/width4-depth{self.layers}"
-        return converted(folder / "model_100000.pt")
-
-
-def converted(file: Path) -> Any:
-    """A GPT-2 of Hugging Face whose outputs are its last hidden state."""
-    old = torch.load(file, map_location="cpu", weights_only=True)
-    weights = {name.removeprefix("backbone."): value for name, value in old.items()}
-    d_vocab, width = weights["wte.weight"].shape
-    n_ctx, layers = len(weights["wpe.weight"]), sum(".ln_1.weight" in name for name in weights)
-    sizes = {"vocab_size": d_vocab, "n_positions": n_ctx, "n_embd": width, "n_layer": layers}
-    theirs = GPT2LMHeadModel(GPT2Config(**sizes, n_head=4, tie_word_embeddings=False))
-    theirs.transformer.load_state_dict(
-        {name: weights[name] for name in theirs.transformer.state_dict()}
-    )
-    theirs.lm_head.weight.data = torch.eye(width)
-    model = stock_transformer(
-        n_layers=layers,
-        n_heads=4,
-        d_model=width,
-        d_head=width // 4,
-        n_ctx=n_ctx,
-        d_vocab=d_vocab,
-        d_vocab_out=width,
-        act_fn="gelu_new",
-        normalization_type="LN",
-        device="cpu",
-    )
-    model.load_state_dict(convert_gpt2_weights(theirs, model.cfg), strict=False)
-    return model
+        old = torch.load(folder / "model_100000.pt", map_location="cpu", weights_only=True)
+        weights = {name.removeprefix("backbone."): value for name, value in old.items()}
+        d_vocab, width = weights["wte.weight"].shape
+        n_ctx = len(weights["wpe.weight"])
+        sizes = {"vocab_size": d_vocab, "n_positions": n_ctx, "n_embd": width}
+        gpt2 = GPT2Config(**sizes, n_layer=self.layers, n_head=4, tie_word_embeddings=False)
+        theirs = GPT2LMHeadModel(gpt2)
+        own = theirs.transformer.state_dict()
+        theirs.transformer.load_state_dict({name: weights[name] for name in own})
+        theirs.lm_head.weight.data = torch.eye(width)
+        model = stock_transformer(
+            n_layers=self.layers,
+            n_heads=4,
+            d_model=width,
+            d_head=width // 4,
+            n_ctx=n_ctx,
+            d_vocab=d_vocab,
+            d_vocab_out=width,
+            act_fn="gelu_new",
+            normalization_type="LN",
+            device="cpu",
+        )
+        model.load_state_dict(convert_gpt2_weights(theirs, model.cfg), strict=False)
+        return model
 
 
 if __name__ == "__main__":
