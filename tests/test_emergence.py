@@ -196,18 +196,11 @@ def test_the_json_is_the_series_with_its_provenance(written, known):
 LAST = "L4.H0 s0<-s4"
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (lambda data: data.pop("run"), "expected the key 'run'"),
-        (lambda data: data["snapshots"][2]["paths"].pop(LAST), "the circuit's 7 paths"),
-    ],
-)
-def test_a_series_with_a_gap_is_refused(written, tmp_path, change, text):
+def test_a_series_with_a_gap_is_refused(written, tmp_path):
     data = json.loads(written[0].read_text())
-    change(data)
+    del data["snapshots"][2]["paths"][LAST]
     (tmp_path / "series.json").write_text(json.dumps(data))
-    with pytest.raises(InputError, match=text):
+    with pytest.raises(InputError, match="the circuit's 7 paths"):
         ri.read_series(tmp_path / "series.json")
 
 

@@ -252,7 +252,6 @@ def test_a_circuit_of_a_graph_delivers_its_nodes():
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (lambda: paper_bound(0), "steps"),
         (lambda: causal_depth(True), "steps"),
         (lambda: describe_flow(circuit_of("L3.H0 s0<-s2"), 3, 1), r"from L0\.H0 to L2\.H0"),
         (lambda: describe_flow(Circuit({}, 4), 1, 1), "roles"),

@@ -52,9 +52,6 @@ def test_no_row_is_silent(small, score):
     assert said["L0.H0 s2<-s1"].startswith("enables L2.H0 s0<-s2 (key")
     # By itself in the last layer: nothing later could lose attention.
     assert said["L4.H0 s0<-s0"] == "the intact model does without it"
-    row = next(row for row in score.enabling if str(row.path) == "L0.H0 s4<-s4")
-    quiet = replace(score, enabling=(replace(row, enables=()),))
-    assert does(quiet, small.task)["L0.H0 s4<-s4"] == "needed by the intact model"
 
 
 def test_a_tolerance_out_of_reach_is_said(small, score):

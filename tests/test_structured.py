@@ -45,8 +45,3 @@ def test_what_is_written_is_read_back():
 def test_what_does_not_fit_is_refused_in_one_line_that_says_where(data, text):
     with pytest.raises(ri.InputError, match=text):
         from_data(Drawing, data, "d")
-
-
-def test_what_is_not_json_is_refused():
-    with pytest.raises(ri.InputError, match="d: expected JSON, found"):
-        from_json(Drawing, "{", "d")

@@ -108,7 +108,6 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),
         (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
         (lambda bench: ri.open(bench.model, bench.task, examples=1), "examples"),
-        (lambda bench: ri.open(bench.model, bench.task, seed=-1), "seed"),
         (lambda bench: ri.open(bench.model, bench.task, tolerance=float("nan")), "tolerance"),
         (lambda bench: ri.open(bench.model, ri.RetrievalTask(chains=3, steps=3, dim=4)), "model"),
     ],
