@@ -37,8 +37,8 @@ _SEARCHING = 0.6  # part of the time; the rest is for measuring what was found
 _COARSE = 8  # the bisection ends where this part of its length is left
 _LEAST = 0.1  # part of the metric that the counterfactual has to take away
 _WIDER = 4  # a level is given up if it needs so many times the units of the one before ...
-_MANY = 100  # ... and more than so many, or than are within those ...
-_LEAST_TRIED = 24  # ... or than so many
+_LEAST_TRIED = 24  # ... and more than so many ...
+_MANY = 100  # ... or so many of those within them
 
 
 class Share(NamedTuple):
@@ -187,13 +187,14 @@ class KeepSearch:
     def _level(
         self, level: str, estimates: Estimates
     ) -> Generator[str, None, tuple[Unit, ...] | None]:
-        order, sizes = self._ranked(level, estimates)
+        starts = self._starts(level, estimates)
         yield f"{level}: as few as do"
-        most = next((size for size in sizes if self.recovery.holds(order[:size], self.keep)), 0)
-        if not most:
-            self.missing = f"no {sizes[-1]} {level} keep {self.keep:.0%} of what is lost"
+        order = next((units for units in starts if self.recovery.holds(units, self.keep)), None)
+        if order is None:
+            most = max(map(len, starts))
+            self.missing = f"no {most} {level} keep {self.keep:.0%} of what is lost"
             return None
-        low, high = 0, most  # low does not hold, high does; what is too many is taken away below
+        low, high = 0, len(order)  # low does not hold, high does; what is too many goes below
         while high - low > max(1, high // _COARSE):
             middle = (low + high) // 2
             yield f"{level}: {middle}"
@@ -215,22 +216,22 @@ class KeepSearch:
                 left = left[1:]
         return self._best
 
-    def _ranked(self, level: str, estimates: Estimates) -> tuple[list[Unit], list[int]]:
-        """Units by what they are estimated to bring, those within the level before first.
+    def _starts(self, level: str, estimates: Estimates) -> list[list[Unit]]:
+        """Units to begin with, best estimates first; another list where one does not hold.
 
-        And how many of them to begin with; more may not do better, as some take away.
+        Those of the level before that bring something; others that do as well; all of the level
+        before, as a saturated model has no slopes.
         """
         if not self.levels:
-            units = estimates.units(level)
-            return units, [len(units)]
-        units = estimates.units(level, self.levels[-1].units)
+            return [estimates.units(level)]
+        before = self.levels[-1].units
+        units = estimates.units(level, before)
         if level == "paths":
             allowed = set(allowed_paths(self.recovery.batch, is_causal(self.model)))
             units = [unit for unit in units if unit[1:] in allowed]
-        within = {unit[: LEVELS.index(level)] for unit in self.levels[-1].units}
+        within = {unit[: LEVELS.index(level)] for unit in before}
         inside = [unit for unit in units if unit[: LEVELS.index(level)] in within]
-        order = list(dict.fromkeys([*inside, *units]))
-        good = sum(estimates.of(unit) > 0 for unit in inside)
-        few = _WIDER * len(self.levels[-1].units)
-        most = max(few, min(len(inside), _MANY), _LEAST_TRIED)
-        return order, sorted({min(size, len(order)) for size in (good, few, most) if size})
+        good = [unit for unit in inside if estimates.of(unit) > 0]
+        more = [unit for unit in units if estimates.of(unit) > 0]
+        wider = list(dict.fromkeys([*good, *more]))[: max(_WIDER * len(before), _LEAST_TRIED)]
+        return [units for units in (good, wider, inside[:_MANY]) if units]
