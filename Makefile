@@ -3,7 +3,7 @@
 #             (test-all: also those that take long or start a cluster;
 #             BROWSER=install also installs Debian's chromium for the browser tests)
 # make docs   build the pages with the API reference into site/ (offline after installing)
-# make bench  timings in turns with hand-written and naive code, growth, memory (an hour or two)
+# make bench  timings in turns with hand-written and naive code (an hour or two)
 
 PYTHON ?= python3
 VENV := .venv
@@ -48,7 +48,6 @@ bench: $(INSTALLED)
 	$(RUN) benchmarks/recovery.py --models 66
 	$(RUN) benchmarks/recovery.py --models 24 --redundant
 	$(RUN) benchmarks/head_detector.py
-	$(RUN) benchmarks/growth.py --threads 1
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)

@@ -29,6 +29,7 @@ from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask, e
 from retrieval_interp.circuits.hooks import Hooked
 
 KEEP, STEPS = 0.9, 5
+COLUMNS = ("behaviour", "method", "units", "kept", "others", "passes", "estimating")
 
 
 class Asked:
@@ -211,15 +212,15 @@ def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Rows:
     ranked = estimates.units("heads")
     count = shortest(len(ranked), lambda n: deciding.kept(ranked[:n]).share >= KEEP)
     numbers = len(ranked), count, telling.kept(ranked[:count]).share, len(SHARES), seconds
-    rows = [row(name, "attention", *numbers)]
+    rows = [(name, "attention", *numbers)]
     switches = model.set_use_split_qkv_input, model.set_use_attn_result, model.set_use_hook_mlp_in
     for switch in switches:
         switch(True)
     for method in WAYS:
-        rows.append(row(name, method, *of_method(method, model, task, pairs)))
+        rows.append((name, method, *of_method(method, model, task, pairs)))
     for switch in switches:
         switch(False)
-    return rows
+    return [dict(zip(COLUMNS, row)) for row in rows]
 
 
 def of_method(
@@ -234,20 +235,6 @@ def of_method(
         raise RuntimeError(f"{method}: everything kept recovers {whole:.4f}, not all")
     count = shortest(total, lambda n: deciding.kept(marked(found, n)) >= KEEP)
     return total, count, telling.kept(marked(found, count)), deciding.passes, seconds
-
-
-def row(
-    name: str, method: str, units: int, kept: int, others: float, passes: int, seconds: float
-) -> dict[str, Any]:
-    return {
-        "behaviour": name,
-        "method": method,
-        "units": units,
-        "kept": kept,
-        "others": others,
-        "passes": passes,
-        "estimating": seconds,
-    }
 
 
 WAYS: dict[str, Callable[..., Any]] = {

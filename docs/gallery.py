@@ -1,11 +1,9 @@
-"""Make the pictures of README and the other pages: python docs/gallery.py [figures growth]
+"""Make the pictures of README and the other pages: python docs/gallery.py [figures]
 
 Needs chromium; about a minute. With `figures` only those of reproduction.md, which are drawn from
-the package's checkpoints and result files; with `growth` only that of speed.md, from what
-`benchmarks/growth.py --json` has written.
+the package's checkpoints and result files.
 """
 
-import json
 import sys
 import tempfile
 import threading
@@ -13,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-sys.path[:0] = [str(DOCS.parent), str(DOCS.parent / "benchmarks")]
+sys.path.insert(0, str(DOCS.parent))
 
 import plotly.express as px  # noqa: E402
-from growth import LABELS  # noqa: E402
 
 import retrieval_interp as ri  # noqa: E402
 from retrieval_interp.explorer.server import ExplorerServer  # noqa: E402
@@ -94,18 +91,6 @@ def figures(folder: Path) -> None:
             plot(folder, page, name, figure)
 
 
-def growth(folder: Path) -> None:
-    """How the costs grow."""
-    rows = json.loads((DOCS.parent / "benchmarks/results/growth.json").read_text())["rows"]
-    plot_of_all = px.line(
-        [{**row, "varied": LABELS[row["varied"]]} for row in rows],
-        x="size", y="seconds", color="cost of", symbol="cost of", facet_col="varied",
-        markers=True, log_x=True, log_y=True, template="plotly_white",
-    ).update_xaxes(matches=None)  # fmt: skip
-    with page_in_chromium(viewport={"width": 1000, "height": 480}) as (page, _):
-        plot(folder, page, "growth", plot_of_all)
-
-
 def plot(folder: Path, page: Any, name: str, figure: Any) -> None:
     """A Plotly figure or an SVG as docs/NAME.png."""
     if isinstance(figure, str):
@@ -118,7 +103,7 @@ def plot(folder: Path, page: Any, name: str, figure: Any) -> None:
     page.locator(".plotly-graph-div").screenshot(path=DOCS / f"{name}.png")
 
 
-PICTURES = {"explorer": explorer, "report": report, "figures": figures, "growth": growth}
+PICTURES = {"explorer": explorer, "report": report, "figures": figures}
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:

@@ -81,16 +81,6 @@ def test_estimates(rows):
     assert all(-1 <= row["rank correlation"] <= 1 for row in found) and found[0]["seconds"] > 0
 
 
-@pytest.mark.slow
-def test_growth(rows):
-    found, lines = rows("growth")
-    assert [line.split()[0] for line in lines] == 4 * ["ablations"] + 4 * ["discovery"]
-    assert all(row["exact"] for row in found if row["cost of"] == "discovery")
-    # 3 layers of one head, D = 2: each head uniform and identity, and from each of 5 roles to
-    # itself and to those before it: 1 + 2 + 3 + 4 + 5 paths.
-    assert [row["questions"] for row in found if "questions" in row][4:6] == 2 * [3 * (2 + 15)]
-
-
 def test_recovery(rows):
     found, lines = rows("recovery")
     assert [row["steps"] for row in found] == [1, 2]
@@ -128,11 +118,3 @@ def test_head_detector_scores_and_what_replacing_shows(benchmark, rows):
                 exclude_current_token=False, error_measure="mul",
             )  # fmt: skip
             assert score == pytest.approx(expected, abs=1e-6)
-
-
-def test_exponent_of_made_up_costs(benchmark):
-    exponent = benchmark("growth").exponent
-    sizes = [3, 5, 8, 12]
-    assert exponent(sizes, [0.2 * n**1.5 for n in sizes]) == pytest.approx(1.5)
-    # Least squares by hand: logarithms base 2 are (0, 0), (1, 2), (2, 2); the slope is 1.
-    assert exponent([1, 2, 4], [1, 4, 4]) == pytest.approx(1)
