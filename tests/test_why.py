@@ -220,7 +220,7 @@ def test_heads_that_look_at_the_answer_are_named():
 def test_the_workbench_shows_the_same():
     view = ri.open("small", examples=16).why(controls=2, upto="heads")
     assert [unit.text() for unit in view.data.levels[-1].units] == ["L2.H0", "L4.H0"]
-    assert view.data.finding in view.text and "L4.H0" in view.html
+    assert view.data.finding in view.text and "L4.H0 keeps" in view.html
 
 
 def test_a_circuit_of_what_is_kept_is_built_by_clicking():

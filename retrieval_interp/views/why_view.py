@@ -25,7 +25,8 @@ UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
 class _Kept(Shared):
     """A head with what it keeps, as arrows."""
 
-    label = "keeps"
+
+_Kept.kind = "keeps"  # set here, as circuits are not written with it
 
 
 _COLUMNS = 10  # roles that are all drawn; of more, those that paths join
