@@ -42,6 +42,7 @@ from retrieval_interp.tasks import Batch, Task
 _QUICK = 16  # examples of random sets
 _SEEN = 8  # examples on which it is seen who enables whom
 _DROP = 0.1  # least attention that a later path has to lose
+_TELLING = 0.02  # least rise in attention along the path that stands for a head or row
 _CUT = 0.05  # least difference in attention of paths that are cut
 Seen = dict[str, dict[int, Tensor]]  # queries, keys, own and used patterns by layer
 
@@ -194,12 +195,14 @@ def _unit_scores(
 
 
 def _main_path(unit: Unit, change: Tensor, batch: Batch, causal: bool) -> HeadPath | None:
-    """Its own path, or that of its head or row along which attention rises most."""
+    """Its own path, or that of its head or row along which attention rises most, if it does."""
     if unit.dest is not None and unit.src is not None:
         return HeadPath(unit.head, RolePath(unit.dest, unit.src))
     paths = [p for p in allowed_paths(batch, causal) if unit.dest in (None, p.dest)]
     best = max(paths, key=lambda path: float(change[unit.head][path]), default=None)
-    return None if best is None else HeadPath(unit.head, best)
+    if best is None or float(change[unit.head][best]) < _TELLING:
+        return None
+    return HeadPath(unit.head, best)
 
 
 def head_name(path: RolePath, task: Task, batch: Batch) -> str:

@@ -115,12 +115,12 @@ class Explanation:
     def sentence(self, score: UnitScore) -> str:
         """What a unit does, in words."""
         unit, path, labels = score.unit, score.path, self.task.role_labels
-        what = str(unit.head)
+        what = unit.text(self.task.role_names)
         if path is not None:
             dest, src = labels[path.path.dest], labels[path.path.src]
             less = score.attention < score.other
             looks = "looks less at" if less else "looks at"
-            what += f": {dest} {looks} {src}"
+            what = f"{unit.head}: {dest} {looks} {src}"
             if score.kind and not less:
                 what += f" ({score.kind})"
             what += f", {score.attention:.2f}; {score.other:.2f} on the counterfactual"
