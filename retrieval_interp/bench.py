@@ -28,7 +28,7 @@ from retrieval_interp.circuits import (
     why,
 )
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
-from retrieval_interp.circuits.counterfactual.mechanism import keeps_some, with_counterfactual
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, batch_for, keeps_some
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
@@ -55,7 +55,7 @@ from retrieval_interp.views.page import View, register_displays, render, unescap
 from retrieval_interp.views.report import render_report, score_drawing, score_parts
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from retrieval_interp.views.tables import own_terminal_width, wrapped
-from retrieval_interp.views.why_view import why_view
+from retrieval_interp.views.why_view import why_view, with_arrows
 
 
 def open(
@@ -195,16 +195,17 @@ class Workbench:
         return self.scorer.loss(self._with_lines(lines))
 
     def __repr__(self) -> str:
-        return f"{self.name}: {describe(self.model, self.task)}\n{self._state()}\n{self.circuit}"
+        return f"{self.name}: {describe(self.model, self.task)}\n{self.state()}\n{self.circuit}"
 
     def _repr_html_(self) -> str:
-        lines = [f"{self.name}: {describe(self.model, self.task)}", self._state()]
+        lines = [f"{self.name}: {describe(self.model, self.task)}", self.state()]
         return View(self.name, self._drawn(lines), "")._repr_html_()
 
     def _drawn(self, lines: Sequence[str]) -> str:
         return render("bench.html", lines=lines, drawing=unescaped(self.drawing()))
 
-    def _state(self) -> str:
+    def state(self) -> str:
+        """The loss, and how much is replaced or recovered, in a sentence."""
         _, loss, se, better = self._steps[-1]
         if not self.circuit.mechanisms:
             return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
@@ -224,7 +225,12 @@ class Workbench:
         n_layers, task, order = self.model.cfg.n_layers, self.task, self.order
         if self.scored is not None:
             return score_drawing(self.scored, n_layers, task, order, self.batch)
-        return draw_circuit(self.circuit, n_layers, order, task=task, batch=self.batch)
+        mechanisms = self.circuit.mechanisms.items()
+        kept = {
+            head: m.paths for head, m in mechanisms if isinstance(m, Counterfactual) and m.paths
+        }
+        circuit = with_arrows(self.circuit, kept)
+        return draw_circuit(circuit, n_layers, order, task=task, batch=self.batch)
 
     def suppose(self, *lines: str | Circuit) -> View:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.
@@ -276,10 +282,9 @@ class Workbench:
                 circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
             else:
                 circuit = suppose(circuit, line)
-        if keeps_some(circuit) and self.batch.counterfactual is None:
-            other = self.task.counterfactual(self.batch, self.seed)
-            self.batch = with_counterfactual(self.model, self.batch, other)
-            self.scorer = Scorer(self.model, self.task, self.batch)
+        batch = batch_for(circuit, self.model, self.task, self.batch, self.seed)
+        if batch is not self.batch:
+            self.batch, self.scorer = batch, Scorer(self.model, self.task, batch)
         return circuit
 
     @cached_property
@@ -323,7 +328,7 @@ class Workbench:
     def _changed_from(self, before: _Step, said: str = "") -> View:
         self._tell_listeners()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
-        lines = [*([said] if said else []), *changes, f"{self._state()} (was {before.loss:.4f})"]
+        lines = [*([said] if said else []), *changes, f"{self.state()} (was {before.loss:.4f})"]
         return View("What was supposed", self._drawn(lines), "\n".join(lines), self.loss)
 
     def _tell_listeners(self) -> None:
@@ -472,4 +477,4 @@ class Workbench:
         circuit = read_circuit(
             Path(path), self.task, cfg.n_layers, cfg.n_heads, trained, is_causal(self.model)
         )
-        return self._change(circuit)
+        return self.suppose(circuit)

@@ -109,7 +109,7 @@ def from_json(kind: Any, text: str, where: str) -> Any:
 def read_json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: expected JSON, found {error!s:.80}") from None
 
 

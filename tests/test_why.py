@@ -24,6 +24,7 @@ from retrieval_interp.circuits.counterfactual.units import (
 from retrieval_interp.circuits.counterfactual.why import propose
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated
+from retrieval_interp.circuits.scores.scorer import Scorer
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 from tests.random_models import random_heads
@@ -223,7 +224,7 @@ def test_the_workbench_shows_the_same():
     assert view.data.finding in view.text and "L4.H0 keeps" in view.html
 
 
-def test_a_circuit_of_what_is_kept_is_built_by_clicking():
+def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):
     bench = ri.open("small", examples=32, progress=lambda items, what: items)
     page = Exploring(bench, lambda html: None)
     page.answer({"do": "keep"})
@@ -245,6 +246,14 @@ def test_a_circuit_of_what_is_kept_is_built_by_clicking():
     page.answer({"do": "suppose", "line": "L2.H0 original"})  # a head
     page.answer({"do": "toggle", "path": "L2.H0 s0<-s2"})
     assert str(bench.circuit[2, 0]) == "counterfactual s0<-s2"
+    saved = bench.save(tmp_path / "kept.json")  # and read where nothing has a counterfactual yet
+    again = ri.open("small", examples=32, progress=lambda items, what: items)
+    again.load(saved)
+    score = ri.score_circuit(bench.model, bench.task, bench.circuit, again.batch, controls=0)
+    assert again.loss == pytest.approx(bench.loss) == score.combined_loss
+    assert "L2.H0 keeps" in again.drawing() and "is recovered" in page.page["said"]
+    with pytest.raises(InputError, match="expected a batch with a counterfactual"):
+        Scorer(bench.model, bench.task, bench.task.sample(2)).loss(bench.circuit)
     with pytest.raises(InputError, match="expected a head, a row or a path"):
         bench.keep("L2.H0 s0<-s2<-s3")
 

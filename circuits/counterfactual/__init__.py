@@ -1,5 +1,1 @@
-"""Circuits by attention taken from a counterfactual prompt.
-
-A circuit is what keeps its own attention: heads, rows of heads, paths. All other attention is the
-intact model's on a prompt of the same length that asks something else.
-"""
+"""Circuits of what keeps its own attention, all other being that on a counterfactual prompt."""

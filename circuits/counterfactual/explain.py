@@ -57,17 +57,9 @@ def explain(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Explanation:
-    """Measure what a search found.
+    """Measure what a search that has ended found, on other examples with a counterfactual.
 
-    Args:
-        model: a hooked model; left unchanged.
-        task: gives the metric.
-        search: which has ended.
-        batch: other examples, with a counterfactual.
-        other: their counterfactual prompts.
-        controls: random sets for each level.
-        seed: of these.
-        progress: wraps an iterable to show a bar.
+    `other` are their counterfactual prompts, `controls` random sets of units are tried beside.
     """
     recovery = Recovery(model, task, batch)
     levels = tuple(

@@ -17,7 +17,7 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, WithPaths
 from retrieval_interp.circuits.paths import RolePath
 from retrieval_interp.circuits.runs.means import read_patterns
-from retrieval_interp.tasks import Batch, InputError, parse_role, role_name
+from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
 
 _LEAST = 1e-12  # attention that can be scaled
@@ -119,6 +119,13 @@ class Patched(Counterfactual):
 def keeps_some(circuit: Circuit) -> bool:
     """Whether heads of a circuit attend as on a counterfactual prompt, but for what they keep."""
     return any(isinstance(each, Counterfactual) for each in circuit.mechanisms.values())
+
+
+def batch_for(circuit: Circuit, model: Any, task: Task, batch: Batch, seed: int = 0) -> Batch:
+    """The batch, with the task's counterfactual if the circuit needs one and it has none."""
+    if batch.counterfactual is not None or not keeps_some(circuit):
+        return batch
+    return with_counterfactual(model, batch, task.counterfactual(batch, seed))
 
 
 def with_counterfactual(model: Any, batch: Batch, other: Batch) -> Batch:

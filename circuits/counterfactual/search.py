@@ -145,7 +145,7 @@ class KeepSearch:
         if not 0 < keep < 1:
             raise InputError(f"keep: expected a share above 0 and below 1, found {keep:g}")
         if upto not in LEVELS:
-            raise InputError(f"level: expected one of {', '.join(LEVELS)}, found {upto!r:.40}")
+            raise InputError(f"upto: expected one of {', '.join(LEVELS)}, found {upto!r:.40}")
         limit, start = math.inf if time is None else time, monotonic()
         self._until, self.deadline = start + _SEARCHING * limit, start + limit
         self.model, self.task, self.keep, self.upto = model, task, keep, upto

@@ -68,9 +68,6 @@ def why(
         metric: of each example, from outputs and batch; by default the logit difference, or minus
             the loss where a task has none.
         progress: wraps an iterable to show a bar.
-
-    Raises:
-        InputError: there is nothing to recover, or the prompts do not fit each other.
     """
     if isinstance(what, Task):
         task = what

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.counterfactual.mechanism import batch_for
 from retrieval_interp.circuits.hooks import has_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head, HeadPath
@@ -179,6 +180,7 @@ def score_circuit(
         controls: number of random circuits to compare with.
         progress: wraps an iterable to show a bar, as `(items, text)`.
     """
+    batch = batch_for(circuit, model, task, batch)
     scorer = Scorer(model, task, batch)
     empty, own = scorer.empty_circuit, scorer.base_losses.mean(dim=1)
     uninformed = uninformed_loss(model, task, batch, scorer.each)

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.counterfactual.mechanism import keeps_some
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import UNIFORM, Where
 from retrieval_interp.circuits.paths import Head, HeadPath
@@ -103,6 +104,8 @@ class Scorer:
         circuit.check_roles(self.task)
         for mechanism in circuit.mechanisms.values():
             self.where.check(mechanism.paths, names=circuit.role_names)
+        if keeps_some(circuit) and self.batch.counterfactual is None:
+            raise InputError("circuit: expected a batch with a counterfactual, found one without")
 
     def _losses(self, outputs: Tensor) -> Float[Tensor, "batch target"]:
         # Otherwise half-precision losses would be averaged in half precision.

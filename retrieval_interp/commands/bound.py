@@ -34,7 +34,7 @@ class BoundOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
     options = parse_options(BoundOptions, argv, prog)
-    for number in options.steps:
+    for number in options.steps or (0,):
         if not 1 <= number <= MOST_STEPS:
             raise InputError(f"--steps: expected a number from 1 to {MOST_STEPS}, found {number}")
     check_outputs({"--json": options.json}, [])

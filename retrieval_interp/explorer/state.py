@@ -181,7 +181,8 @@ class Exploring:
         except Exception as error:  # a message has no cell to show a traceback in
             known = isinstance(error, InputError)
             said, failed = f"{'' if known else f'{type(error).__name__}: '}{error}", True
-        self.refresh(said if isinstance(said, str) else "", failed)
+        state = self.bench.state() if keeps_some(self.bench.circuit) else ""
+        self.refresh(said if isinstance(said, str) else state, failed)
 
     def refresh(self, said: str = "", failed: bool = False) -> None:
         """Show the workbench as it is; it calls this when its own methods have changed it."""
@@ -210,7 +211,7 @@ class Exploring:
         looks = {name: asked[name] for name in ("example", "with_circuit") if name in asked}
         chosen = replace(chosen, **looks)
         bench.check_head(chosen.head)
-        if not 0 <= chosen.example < len(bench.batch):
+        if chosen.example not in range(len(bench.batch)):
             raise InputError(f"example: expected 0 to {len(bench.batch) - 1}")
         self.selected = chosen
 

@@ -34,7 +34,7 @@ def range_text(within: tuple[float, float]) -> str:
 def describe(model: Any, task: Task) -> str:
     """The task and the sizes of a hooked model in one line."""
     cfg = model.cfg
-    return describe_config(ModelConfig(cfg.n_layers, cfg.n_heads, cfg.d_model), task)
+    return describe_config(ModelConfig(cfg.n_layers, cfg.n_heads, cfg.d_model, cfg.d_head), task)
 
 
 def describe_config(config: ModelConfig, task: Task) -> str:

@@ -1,11 +1,11 @@
 """Why a model answers as it does: what keeps its own attention, as a page, text and JSON."""
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from retrieval_interp.circuits.circuit import Circuit, HeadPath
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit
@@ -112,17 +112,19 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
     return View(f"Why? {found.task.description}", html, why_text(found), found)
 
 
+def with_arrows(circuit: Circuit, kept: Mapping[Head, Iterable[RolePath]]) -> Circuit:
+    """A circuit to draw, with the paths that heads keep."""
+    arrows = {head: _Kept(tuple(dict.fromkeys(paths))) for head, paths in kept.items()}
+    return replace(circuit, mechanisms={**circuit.mechanisms, **arrows})
+
+
 def why_drawing(found: Explanation, model: Any) -> str:
     """The paths of an explanation as SVG, layer by layer from the bottom."""
-    paths: dict[Any, list[HeadPath]] = {}
+    paths: dict[Head, list[RolePath]] = {}
     for score in found.units:
         if score.path is not None:
-            paths.setdefault(score.unit.head, []).append(score.path)
-    mechanisms = {
-        **found.circuit.mechanisms,
-        **{head: _Kept(tuple({each.path: None for each in own})) for head, own in paths.items()},
-    }
-    circuit = Circuit(mechanisms, found.circuit.n_roles, role_names=found.circuit.role_names)
+            paths.setdefault(score.unit.head, []).append(score.path.path)
+    circuit = with_arrows(found.circuit, paths)
     scores = {score.path: score for score in found.units if score.path is not None}
     order, ends = role_order(found.batch), {role for path in scores for role in path.path}
     whole = found.levels[-1].kept.share if found.levels else 1.0
