@@ -191,7 +191,8 @@ def executed(tmp_path, monkeypatch):
         notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", as_version=4)
         where = {"metadata": {"path": str(tmp_path)}}
         client = NotebookClient(notebook, timeout=900, kernel_name="python3", resources=where)
-        client.execute(env={**os.environ, **folders, "OMP_WAIT_POLICY": "PASSIVE"})
+        beside = {"PYTHONPATH": str(ROOT / "examples"), "OMP_WAIT_POLICY": "PASSIVE"}
+        client.execute(env={**os.environ, **folders, **beside})
         shown = {}
         for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
             texts, kinds = [], set()
