@@ -22,7 +22,7 @@ MOST_POSITIONS = 48  # of patterns; longer ones make the page large
 HEADER = ("head", "rule", "share", "mean", "loss alone", "change", "together")
 NOTE = (
     "share: how much of the head's attention the rule has; mean: how much its mean pattern has. "
-    "loss alone, change: when the rule takes the head's place (or its mean, if asked for). "
+    "loss alone, change: when the rule takes the head's place. "
     "together: what replaces it in the joint circuit; a dash means that it was not replaced."
 )
 
