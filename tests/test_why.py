@@ -427,6 +427,7 @@ def test_the_command_explains(run_command_in_process, tmp_path):
     assert data["levels"][-1]["units"] == ["L2.H0 s0<-s2", "L4.H0 s0<-s4"]
     assert data["levels"][-1]["kept"]["share"] > 0.9 and "L2.H0" in done.stdout
     assert data["units"][0]["enables"][0]["path"] == "L4.H0 s0<-s4"
+    assert data["intact"]["loss"] > data["nothing"]["loss"]
     assert data["needed"] == [["L2.H0 s0<-s2"], ["L4.H0 s0<-s4"]]
     assert (tmp_path / "why.html").read_text().count("<tr data-path=") == 2
 

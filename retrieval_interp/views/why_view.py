@@ -13,6 +13,7 @@ from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Shared
+from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, circuitsvis_script, render, unescaped
@@ -58,7 +59,7 @@ def _plain(value: Any, names: Sequence[str]) -> Any:
     """Records and numbers as JSON data; units and paths as text."""
     if isinstance(value, (Unit, HeadPath)):
         return value.text(names)
-    if isinstance(value, Share):
+    if isinstance(value, (Share, Measured)):
         return value._asdict()
     if isinstance(value, tuple):
         return [_plain(each, names) for each in value]
