@@ -161,8 +161,13 @@ def test_following_the_chain_gives_the_answer_and_its_roles(formulation):
                 words[role] = text[start:end]
         solved = solve(text, [asked, *sentences])
         assert words == solved
-        answer = list(solved.values())[-2 if formulation.name == "kingdoms" else -1]
-        assert answer == question.correct
+        answers = []
+        for each in (text, *formulation.others(text)):
+            *_, before, answer = solve(each, [asked, *sentences]).values()
+            answers.append(before if formulation.name == "kingdoms" else answer)
+            assert each.splitlines()[:-1] == text.splitlines()[:-1]
+        assert answers[0] == question.correct not in answers[1:]
+        assert len(answers) > 1 or formulation.chains == 1
         assert question.correct in question.acceptable
         assert len(set(question.acceptable)) == round(1 / formulation.chance)
 

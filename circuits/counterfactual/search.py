@@ -29,13 +29,13 @@ from retrieval_interp.circuits.counterfactual.units import (
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.control import allowed_paths
-from retrieval_interp.circuits.scores.scorer import Scorer, heads_of
+from retrieval_interp.circuits.scores.scorer import Scorer, heads_of, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 
 _FEW = 48  # examples of estimates
 _SEARCHING = 0.6  # part of the time; the rest is for measuring what was found
 _COARSE = 8  # the bisection ends where this part of its length is left
-_LEAST = 0.1  # part of the metric that the counterfactual has to take away
+_LEAST = 0.1  # part of what the model knows that the counterfactual has to take away
 _WIDER = 4  # a level is given up if it needs so many times the units of the one before ...
 _LEAST_TRIED = 24  # ... and more than so many ...
 _MANY = 100  # ... or so many of those within them
@@ -65,6 +65,25 @@ class Recovery:
         self.intact = -self.scorer.base_losses[:, 0]
         self.nothing = self.metric(keeping(self.empty, self.heads, ()))
         self.gap = float((self.intact - self.nothing).mean())
+
+    def check_gap(self) -> None:
+        """Check that the counterfactual takes away a part of what the model knows.
+
+        That is the loss of knowing nothing minus its own, or else the metric of the intact model.
+        """
+        task, intact, nothing = self.scorer.task, self.intact, self.nothing
+        knows = abs(float(intact.mean()))
+        if isinstance(task, MetricTask) and task.is_loss:
+            blind = uninformed_loss(self.model, task.task, self.batch, self.scorer.each)
+            knows = blind.loss + float(intact.mean())
+        least = max(2 * standard_error(intact - nothing), _LEAST * knows)
+        if not self.gap > least:
+            raise InputError(
+                f"expected a metric that falls by more than {least:.3g} where attention is the "
+                f"counterfactual's, found {float(intact.mean()):.4g} in the intact model and "
+                f"{float(nothing.mean()):.4g}; there is nothing to recover, use another "
+                "counterfactual"
+            )
 
     def metric(self, circuit: Circuit) -> Float[Tensor, " batch"]:
         """The metric of every example."""
@@ -150,15 +169,7 @@ class KeepSearch:
         self._until, self.deadline = start + _SEARCHING * limit, start + limit
         self.model, self.task, self.keep, self.upto = model, task, keep, upto
         self.recovery = Recovery(model, task, batch)
-        gap = self.recovery.intact - self.recovery.nothing
-        least = max(2 * standard_error(gap), _LEAST * abs(float(self.recovery.intact.mean())))
-        if not float(gap.mean()) > least:
-            raise InputError(
-                "expected a metric that falls where attention is the counterfactual's, found "
-                f"{float(self.recovery.intact.mean()):.3f} in the intact model and "
-                f"{float(self.recovery.nothing.mean()):.3f}; there is nothing to recover, use "
-                "another counterfactual"
-            )
+        self.recovery.check_gap()
         self.levels: list[Level] = []
         self.estimates: Estimates | None = None
         self.missing = "the search was cancelled"

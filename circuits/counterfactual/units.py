@@ -94,6 +94,7 @@ class MetricTask(Task):
 
     def __init__(self, task: Task, metric: Metric | None = None):
         self.task, self.metric = task, metric or default_metric(task)
+        self.is_loss = metric is None and not hasattr(task, "logit_differences")
         self.role_names, self.answer_roles = tuple(task.role_names), task.answer_roles
         self.vocabulary, self.answer_role = task.vocabulary, task.answer_role
         self.role_labels, self.role_symbols = task.role_labels, task.role_symbols

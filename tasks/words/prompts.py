@@ -42,6 +42,18 @@ class Prompt:
     def draw(self, rng: Draw) -> Question:
         raise NotImplementedError
 
+    def others(self, prompt: str) -> list[str]:
+        """The same statements with the questions about other chains, whose answers differ."""
+        facts, _, asked = prompt.rpartition("\n")
+        found = self.questions(facts.splitlines())
+        if asked not in found:
+            raise InputError(f"expected a prompt of {self.name}, found the question {asked!r:.60}")
+        return [f"{facts}\n{other}" for other, answer in found.items() if answer != found[asked]]
+
+    def questions(self, facts: Sequence[str]) -> dict[str, str]:
+        """All questions after these statements, each with its answer or what alone leads to it."""
+        raise NotImplementedError
+
 
 class LinearPrompt(Prompt):
     """A formulation whose chains are lines; subclasses provide names and sentences."""
@@ -56,6 +68,9 @@ class LinearPrompt(Prompt):
     def statement(self, step: int, first: str, second: str) -> tuple[str, Sequence[str]]:
         """The sentence of a pair, with marks {first} and {second}, and its words in this order."""
         raise NotImplementedError
+
+    def questions(self, facts: Sequence[str]) -> dict[str, str]:
+        return {self.ask.format(s0=first): first for first in self.symbols()[0]}
 
     def render(self, chains: Sequence[Sequence[str]], orders: Sequence[Sequence[int]]) -> Question:
         """Write x_0..x_D of every chain; orders[d-1] has the chains as their pairs d follow."""
@@ -169,6 +184,17 @@ class FunctionsPrompt(Prompt):
 
     name: ClassVar[str] = "functions"
 
+    def questions(self, facts: Sequence[str]) -> dict[str, str]:
+        is_ = dict(fact.split(" = ") for fact in facts)
+        _, aliases, variables = names.groups(names.letters(3 * self.chains), self.chains)
+        return {
+            _VALUE_OF.format(**{"alias@question": x, "variable@question": k}): is_[
+                f"{is_[x]}({is_[k]})"
+            ]
+            for x in aliases
+            for k in variables
+        }
+
     def render(
         self,
         tables: Sequence[Sequence[int]],
@@ -229,6 +255,10 @@ class RelativesPrompt(Prompt):
     def relations(self) -> tuple[str, ...]:
         """The relations of a person, in print order."""
         return tuple(names.RELATIONS)[: self.chains]
+
+    def questions(self, facts: Sequence[str]) -> dict[str, str]:
+        people = names.PERSONS[: self.chains]
+        return {_LIVES.format(**{"person@question": person}): person for person in people}
 
     def render(
         self,

@@ -9,6 +9,7 @@ them, with a warning.
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from retrieval_interp.tasks.roles import chain_labels, chain_symbols, role_name
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
 from retrieval_interp.tasks.words.prompts import LinearPrompt, Prompt
-from retrieval_interp.tasks.words.question import Question
+from retrieval_interp.tasks.words.question import Draw, Question
 
 END = "END"
 _TRIED = 20  # examples to try before a tokenizer is refused
@@ -209,6 +210,24 @@ class PromptTask(TextTask):
 
     def question(self, index: int, seed: int = 0, split: Split = "train") -> Question:
         return self.prompt.sample(index, seed, split)
+
+    def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
+        """The question about another chain, in as many tokens and with another answer."""
+        draw, inputs = Draw(f"counterfactual {seed}"), batch.inputs.clone()
+        for row, ends in zip(inputs, batch.roles[:, 0, -1].tolist()):
+            read = row[len(self.begin) : ends + 1]
+            text = self.tokenizer.decode(read, clean_up_tokenization_spaces=False)
+            prompt = text.rstrip()
+            others = [other + text[len(prompt) :] for other in self.prompt.others(prompt)]
+            found = [token_ids(self.tokenizer, other) for other in others]
+            found = [ids for ids in found if len(ids) == len(read)]
+            if not found:
+                raise InputError(
+                    f"counterfactual: expected a question about another chain in {len(read)} "
+                    f"tokens, found {len(others)} of other lengths"
+                )
+            read[:] = torch.tensor(found[draw.pick(len(found))])
+        return replace(batch, inputs=inputs)
 
     @property
     def description(self) -> str:
