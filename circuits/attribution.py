@@ -18,7 +18,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.hooks import Hooked, ablated, has_hooks, is_causal, pattern_hook_name
+from retrieval_interp.circuits.hooks import (
+    Hooked,
+    ablated,
+    has_hooks,
+    in_all_layers,
+    is_causal,
+    pattern_hook_name,
+)
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.runs.fits import check_batch_fits, check_model_fits
 from retrieval_interp.circuits.runs.runs import answer_hooks
@@ -198,19 +205,15 @@ def pattern_gradients(
         shifts[hook.layer()] = zero
         return z + torch.einsum("bhds,bshe->bdhe", zero, v)
 
-    def hooks(name: str, function: Callable[..., Any]) -> list[tuple[str, Callable[..., Any]]]:
-        names = (pattern_hook_name(layer) for layer in range(n_layers))
-        return [(each.replace("hook_pattern", name), function) for each in names]
-
     after = [
-        *hooks("hook_v", note(values)),
-        *hooks("hook_z", shift),
-        *hooks("hook_pattern", note(used)),
+        *in_all_layers(model, "hook_v", note(values)),
+        *in_all_layers(model, "hook_z", shift),
+        *in_all_layers(model, "hook_pattern", note(used)),
         *answer_hooks(model, batch, task.answer_roles),
     ]
     with torch.enable_grad():
         with (
-            model.hooks(fwd_hooks=hooks("hook_pattern", note(own))),
+            model.hooks(fwd_hooks=in_all_layers(model, "hook_pattern", note(own))),
             ablated(model, circuit, batch),
             model.hooks(fwd_hooks=after),
         ):

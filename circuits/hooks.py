@@ -25,6 +25,12 @@ def pattern_hook_name(layer: int) -> str:
     return f"blocks.{layer}.attn.hook_pattern"
 
 
+def in_all_layers(model: Any, name: str, function: HookFunction) -> list[tuple[Any, HookFunction]]:
+    """A hook on this part of every layer's attention, set at once: a bridge is slow to find one."""
+    names = (pattern_hook_name(layer) for layer in range(model.cfg.n_layers))
+    return [({each.replace("hook_pattern", name) for each in names}.__contains__, function)]
+
+
 def is_causal(model: Any) -> bool:
     """Whether positions attend only to themselves and earlier ones."""
     return bool(getattr(model.cfg, "attention_dir", "causal") == "causal")
@@ -150,19 +156,19 @@ def ablated(
     uses_pattern = not layers or Hooked(model).pattern_is_used(batch)
     hooks_of = _pattern_hooks if uses_pattern else _value_hooks
     of_layers = [hooks_of(layer, heads, pattern_of, batch) for layer, heads in layers.items()]
-    hooks = [hook for of_layer in of_layers for hook in of_layer]
+    points = model.hook_dict  # slow on a bridge, so all hooks are set at once
+    hooks = {points.get(name): (name, function) for of in of_layers for name, function in of}
     fired: set[str] = set()
 
-    def noting(name: str, function: HookFunction) -> HookFunction:
-        def replace(activation: Tensor, hook: Any) -> Tensor | None:
-            fired.add(name)
-            return function(activation, hook)
+    def replace(activation: Tensor, hook: Any) -> Tensor | None:
+        name, function = hooks[hook]
+        fired.add(name)
+        return function(activation, hook)
 
-        return replace
-
-    with model.hooks(fwd_hooks=[(name, noting(name, function)) for name, function in hooks]):
+    names = {name for name, _ in hooks.values()}
+    with model.hooks(fwd_hooks=[(names.__contains__, replace)]):
         yield model
-    for name, _ in hooks:
+    for name in names:
         if name not in fired:
             raise InputError(
                 f"ablation: expected every hook to fire, but {name} did not; the model was not "

@@ -8,7 +8,8 @@ these paths it needs, in one head or in one of several.
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,25 +27,24 @@ from retrieval_interp.circuits.counterfactual.search import (
     KeepSearch,
     OutOfTime,
     Recovery,
-    Share,
 )
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, keeping
 from retrieval_interp.circuits.discovery.search import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
-from retrieval_interp.circuits.hooks import Hooked, ablated, is_causal, pattern_hook_name
+from retrieval_interp.circuits.hooks import ablated, in_all_layers
 from retrieval_interp.circuits.paths import HeadPath, RolePath
 from retrieval_interp.circuits.runs.means import mean_attention
-from retrieval_interp.circuits.scores.control import allowed_paths
+from retrieval_interp.circuits.runs.runs import HookRuns
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.scorer import Measured, Progress, no_progress
 from retrieval_interp.tasks import Batch, Task
 
-_QUICK = 16  # examples of random sets
+_QUICK = 16  # examples of random sets, and of what the intact model needs
 _SEEN = 8  # examples on which it is seen who enables whom
 _DROP = 0.1  # least attention that a later path has to lose
 _TELLING = 0.02  # least rise in attention along the path that stands for a head or row
 _CUT = 0.05  # least difference in attention of paths that are cut
-Seen = dict[str, dict[int, Tensor]]  # queries, keys, own and used patterns by layer
+Seen = dict[str, dict[int, Tensor]]  # queries, keys and own patterns by layer
 
 
 def explain(
@@ -64,24 +64,31 @@ def explain(
     recovery = Recovery(model, task, batch)
     levels = tuple(
         LevelScore(
-            level.name, level.units, recovery.kept(level.units), recovery.without(level.units)
+            level.name,
+            level.units,
+            recovery.kept(level.units, stay=True),
+            recovery.without(level.units),
         )
         for level in search.levels
     )
     units = search.levels[-1].units if search.levels else ()
     control, scores, needed = list[float](), list[UnitScore](), list[Needed]()
     missing = [search.missing] if search.missing else []
-    few = Recovery(model, task, batch[:_QUICK])
-    few.deadline = recovery.deadline = search.deadline
-    means = mean_attention(model, batch).cpu(), _counterfactual_means(batch)
+    own, there = mean_attention(model, batch).cpu(), _counterfactual_means(batch)
     try:
-        for score in _unit_scores(search, recovery, units, *means, progress):
+        recovery.deadline = search.deadline
+        for score in _unit_scores(search, recovery, units, own, there, progress):
             scores.append(score)
-        for each in progress(_random_sets(few, search, controls, seed), "random sets"):
-            control.append(few.kept(each).share)
+        few = [Recovery(model, task, each[:_QUICK]) for each in (search.recovery.batch, batch)]
+        for each in few:
+            each.deadline = search.deadline
+        for sample in progress(_random_sets(search, units, controls, seed), "random sets"):
+            control.append(few[1].kept(sample).share)
+        for each in few:
+            each.metric(each.empty, stay=True)
         paths = dict.fromkeys(score.path.path for score in scores if score.path is not None)
         for path in progress(list(paths), "cutting paths in all heads"):
-            needed += _needed(search, few, path, means[0] - means[1])
+            needed += _needed(search, few, path, own - there)
     except OutOfTime:
         left = f"{len(scores)} of {len(units)} {search.levels[-1].name} were left out"
         missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")
@@ -97,8 +104,8 @@ def explain(
         tuple(scores),
         tuple(needed),
         keeping(recovery.empty, recovery.heads, units),
-        len(search.recovery.batch),
-        search.recovery.runs + recovery.runs,
+        sum(len(each.batch) for each in search.measured),
+        sum(each.runs for each in (*search.measured, recovery)),
         "; ".join(missing),
     )
 
@@ -109,44 +116,38 @@ def _counterfactual_means(batch: Batch) -> Tensor:
 
 
 def _random_sets(
-    recovery: Recovery, search: KeepSearch, count: int, seed: int
+    search: KeepSearch, units: Sequence[Unit], count: int, seed: int
 ) -> Iterator[list[Unit]]:
-    """Sets of as many units as the last level has."""
-    if not search.levels:
-        return
-    level, draw = search.levels[-1], random.Random(seed)
-    paths, heads = allowed_paths(recovery.batch, is_causal(recovery.model)), recovery.heads
-    every = {
-        "heads": [Unit(head) for head in heads],
-        "rows": [Unit(head, dest) for head in heads for dest in {p.dest for p in paths}],
-        "paths": [Unit(head, *path) for head in heads for path in paths],
-    }[level.name]
-    for _ in range(count):
-        yield draw.sample(every, min(len(level.units), len(every)))
+    """Sets of as many heads, rows and paths."""
+    draw, heads = random.Random(seed), search.recovery.heads
+    for _ in range(count if units else 0):
+        places = draw.sample(search.paths * len(heads), len(units))
+        chosen = draw.sample(heads * len(search.paths), len(units))
+        yield [
+            Unit(head, *(place[:1] if unit.src is None else place) if unit.dest is not None else ())
+            for unit, head, place in zip(units, chosen, places)
+        ]
 
 
 def _needed(
-    search: KeepSearch, telling: Recovery, path: RolePath, change: Tensor
+    search: KeepSearch, few: Sequence[Recovery], path: RolePath, change: Tensor
 ) -> Iterator[Needed]:
     """Smallest sets of heads of whose paths the intact model needs one.
 
     Found on examples that decide, and returned if they are so on the others too.
     """
-    estimates, keep = search.estimates, search.keep
-    heads = [head for head in telling.heads if abs(float(change[head][path])) >= _CUT]
-    units = [Unit(head, *path) for head in heads]
-    if estimates is not None:
-        units.sort(key=estimates.of, reverse=True)
-    deciding = Recovery(search.model, search.task, search.recovery.batch[:_QUICK])
-    deciding.deadline = telling.deadline
-    for recovery in (deciding, telling):
-        recovery.around(None)
+    assert search.estimates is not None
+    deciding, keep = few[0], search.keep
+    heads = [head for head in deciding.heads if abs(float(change[head][path])) >= _CUT]
+    units = sorted((Unit(head, *path) for head in heads), key=search.estimates.of, reverse=True)
+    if not units or deciding.needs(units, keep) is not True:
+        return
     for needed in minimal_sets(units, lambda lost: deciding.needs(lost, keep) is True):
         fewer = [[other for other in needed if other != unit] for unit in needed if needed[1:]]
         if all(
             recovery.needs(needed, keep) is True
             and all(recovery.needs(some, keep) is False for some in fewer)
-            for recovery in (deciding, telling)
+            for recovery in few
         ):
             yield tuple(sorted(HeadPath(unit.head, path) for unit in needed))
 
@@ -159,38 +160,33 @@ def _unit_scores(
     other: Tensor,
     progress: Progress,
 ) -> Iterator[UnitScore]:
-    model, batch, estimates = search.model, recovery.batch, search.estimates
-    paths = {unit: _main_path(unit, own - other, batch, is_causal(model)) for unit in units}
-    recovery.around(units)
-    few = batch[:_SEEN]
-    whole = keeping(recovery.empty, recovery.heads, units)
-    with_all = _seen(model, whole, few)
+    if not units:
+        return
+    task, batch, estimates = search.task.task, recovery.batch, search.estimates
+    assert estimates is not None
+    paths = {unit: _main_path(unit, own - other, search.paths) for unit in units}
+    sight = _Sight(search, keeping(recovery.empty, recovery.heads, units), batch[:_SEEN])
     for unit in progress(units, "leaving out one by one"):
-        rest = [each for each in units if each != unit]
-        path = paths[unit]
+        rest, path = [each for each in units if each != unit], paths[unit]
         later = [paths[each] for each in units if each.head.layer > unit.head.layer]
-        later_paths = list(dict.fromkeys(each for each in later if each is not None))
-        enables: tuple[Enabled, ...] = ()
-        if later_paths:
-            circuit = keeping(recovery.empty, recovery.heads, rest)
-            enables = tuple(_enabled(model, few, whole, circuit, with_all, later_paths))
+        circuit = keeping(recovery.empty, recovery.heads, rest)
         yield UnitScore(
             unit,
             path,
-            head_name(path.path, search.task.task, batch) if path else "",
+            head_name(path.path, task, batch) if path else "",
             float(own[path.head][path.path]) if path else float("nan"),
             float(other[path.head][path.path]) if path else float("nan"),
-            estimates.of(unit) if estimates else float("nan"),
-            recovery.kept(rest) if rest else Share(0.0, 0.0),
-            enables,
+            estimates.of(unit),
+            recovery.kept(rest),
+            tuple(sight.enabled(unit, circuit, [each for each in dict.fromkeys(later) if each])),
         )
 
 
-def _main_path(unit: Unit, change: Tensor, batch: Batch, causal: bool) -> HeadPath | None:
+def _main_path(unit: Unit, change: Tensor, allowed: Sequence[RolePath]) -> HeadPath | None:
     """Its own path, or that of its head or row along which attention rises most, if it does."""
     if unit.dest is not None and unit.src is not None:
         return HeadPath(unit.head, RolePath(unit.dest, unit.src))
-    paths = [p for p in allowed_paths(batch, causal) if unit.dest in (None, p.dest)]
+    paths = [path for path in allowed if unit.dest in (None, path.dest)]
     best = max(paths, key=lambda path: float(change[unit.head][path]), default=None)
     if best is None or float(change[unit.head][best]) < _TELLING:
         return None
@@ -207,69 +203,59 @@ def head_name(path: RolePath, task: Task, batch: Batch) -> str:
     return "mover head" if bool(((at < 0) | (there == answers)).all()) else ""
 
 
-def _enabled(
-    model: Any,
-    batch: Batch,
-    whole: Circuit,
-    circuit: Circuit,
-    with_all: Seen,
-    later: Sequence[HeadPath],
-) -> Iterator[Enabled]:
-    """Later paths that lose attention when a circuit is one unit short of another."""
-    without = _seen(model, circuit, batch)
+class _Sight:
+    """What heads attend to in runs of a circuit, and of the circuit without a unit."""
 
-    def along(seen: Seen, path: HeadPath) -> float:
-        pattern = seen["pattern"][path.head.layer][:, path.head.head]
-        return float(attention_along(pattern, path.path, batch.roles)[0])
+    def __init__(self, search: KeepSearch, circuit: Circuit, batch: Batch):
+        self.model, self.batch = search.model, batch
+        self.runs, self.used = HookRuns(self.model, batch, search.task.answer_roles), Seen()
+        with self._noting(("q", "k", "pattern")) as self.whole:
+            self.base = self.runs.base(circuit)
+        with ablated(self.model, circuit, batch), self._noting(("pattern",)) as self.used:
+            self.runs.hooked.run(batch)
 
-    lost = [p for p in later if along(with_all, p) - along(without, p) >= _DROP]
-    if not lost:
-        return
-    sides = [
-        _seen(model, whole, batch, {name: without[name]}, with_all["used"]) for name in ("q", "k")
-    ]
-    for path in sorted(lost, key=lambda p: along(without, p) - along(with_all, p)):
-        both = along(with_all, path), along(without, path)
-        yield Enabled(path, *both, *(along(side, path) for side in sides))
+    @contextmanager
+    def _noting(self, names: Sequence[str]) -> Iterator[Seen]:
+        seen: Seen = {name: {} for name in names}
 
-
-def _seen(
-    model: Any,
-    circuit: Circuit,
-    batch: Batch,
-    put: Mapping[str, Mapping[int, Tensor]] | None = None,
-    used: Mapping[int, Tensor] | None = None,
-) -> Seen:
-    """Queries, keys and patterns in a run of a circuit.
-
-    With other queries or keys `put` in, and the patterns `used` in spite of them, so that nothing
-    else changes: what each head attends to by these queries and keys alone.
-    """
-    seen: Seen = {"q": {}, "k": {}, "pattern": {}, "used": {}}
-
-    def note(name: str) -> Callable[..., None]:
-        def hold(x: Tensor, hook: Any) -> None:
+        def note(name: str, x: Tensor, hook: Any) -> None:
             seen[name][hook.layer()] = x.detach()
 
-        return hold
+        hooks = [in_all_layers(self.model, f"hook_{name}", partial(note, name)) for name in names]
+        with self.model.hooks(fwd_hooks=[hook for each in hooks for hook in each]):
+            yield seen
 
-    def set_to(values: Mapping[int, Tensor]) -> Callable[..., Tensor]:
-        return lambda x, hook: values[hook.layer()]
+    def enabled(self, unit: Unit, circuit: Circuit, later: Sequence[HeadPath]) -> Iterator[Enabled]:
+        """Later paths that lose attention when a circuit is this unit short of the whole one."""
+        if not later:
+            return
+        with self._noting(("q", "k", "pattern")) as without:
+            self.runs.outputs(circuit, self.base)
+        lost = [p for p in later if self._along(self.whole, p) - self._along(without, p) >= _DROP]
+        sides = [self._mixed(unit.head.layer + 1, name, without[name]) for name in "qk" if lost]
+        for path in sorted(
+            lost, key=lambda p: self._along(without, p) - self._along(self.whole, p)
+        ):
+            yield Enabled(path, *(self._along(x, path) for x in (self.whole, without, *sides)))
 
-    layers = range(model.cfg.n_layers)
+    def _along(self, seen: Seen, path: HeadPath) -> float:
+        pattern = seen["pattern"][path.head.layer][:, path.head.head]
+        return float(attention_along(pattern, path.path, self.batch.roles)[0])
 
-    def hooks(name: str, function: Callable[..., Any]) -> list[tuple[str, Callable[..., Any]]]:
-        names = [pattern_hook_name(layer) for layer in layers]
-        return [(each.replace("hook_pattern", f"hook_{name}"), function) for each in names]
+    @torch.no_grad()
+    def _mixed(self, layer: int, name: str, put: Mapping[int, Tensor]) -> Seen:
+        """What heads attend to by these queries or keys alone, all else as with the circuit."""
 
-    before = [hook for name, of in (put or {}).items() for hook in hooks(name, set_to(of))]
-    before += [hook for name in ("q", "k", "pattern") for hook in hooks(name, note(name))]
-    with torch.no_grad(), ExitStack() as stack:
-        stack.enter_context(model.hooks(fwd_hooks=before))
-        if used is None:
-            stack.enter_context(ablated(model, circuit, batch))
-        else:
-            stack.enter_context(model.hooks(fwd_hooks=hooks("pattern", set_to(used))))
-        stack.enter_context(model.hooks(fwd_hooks=hooks("pattern", note("used"))))
-        Hooked(model).run(batch)
-    return seen
+        def set_to(values: Mapping[int, Tensor]) -> Callable[..., Tensor | None]:
+            return lambda x, hook: values.get(hook.layer())
+
+        put_in = in_all_layers(self.model, f"hook_{name}", set_to(put))
+        use = in_all_layers(self.model, "hook_pattern", set_to(self.used["pattern"]))
+        before = self.base.returned[layer - 1] if self.base.returned else None
+        with (
+            self.model.hooks(fwd_hooks=put_in),
+            self._noting(("pattern",)) as seen,
+            self.model.hooks(fwd_hooks=use),
+        ):
+            self.runs.hooked.run(self.batch, layer if self.base.returned else 0, before)
+        return seen

@@ -1,10 +1,11 @@
 """What was found to explain an answer, as data and in words."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.search import Share
-from retrieval_interp.circuits.counterfactual.units import Unit
+from retrieval_interp.circuits.counterfactual.units import LEVELS, Unit
 from retrieval_interp.circuits.flow import listed
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.scores.enabling import Enabled
@@ -87,7 +88,9 @@ class Explanation:
         last = self.levels[-1]
         what = counted(len({unit.head for unit in last.units}), "head")
         if last.name != "heads":
-            what = f"{counted(len(last.units), last.name[:-1])} of {what}"
+            kinds = Counter(unit.level for unit in last.units)
+            of = [counted(kinds[name], name[:-1]) for name in reversed(LEVELS) if kinds[name]]
+            what = f"{listed(of, 'and')} of {what}"
         said = [f"{gap} {last.kept.share:.0%} of what is lost is recovered by {what}."]
         if last.kept.share + 2 * last.kept.se < self.keep:
             said.append(f"That is less than the {self.keep:.0%} asked for: it does not hold here.")
@@ -116,6 +119,8 @@ class Explanation:
         """What a unit does, in words."""
         unit, path, labels = score.unit, score.path, self.task.role_labels
         what = unit.text(self.task.role_names)
+        if path is None and unit.dest is not None:
+            what = f"{unit.head}: {labels[unit.dest]} looks at places without a name"
         if path is not None:
             dest, src = labels[path.path.dest], labels[path.path.src]
             less = score.attention < score.other

@@ -4,11 +4,15 @@
 2. Estimate what every unit brings (`units`).
 3. Heads: a beginning of the ranking that keeps the asked share, by bisection; then take away what
    is not needed, the least first, several at once while that works. Exact runs decide every step.
-4. The same with rows, those of the kept heads first; then with paths, those of the kept rows first.
+4. Other prompts confirm it: of all that held on the way, the fewest units that keep the share there
+   too. Otherwise it would be the luck of the prompts that decided, after so many trials.
+5. The same with rows, and then with paths: those of the units before, where these can be narrowed
+   to them at little cost, and the best of others. What attends to positions without a role cannot
+   be narrowed and stays as it is.
 """
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
@@ -32,13 +36,12 @@ from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Scorer, heads_of, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError
 
-_FEW = 48  # examples of estimates
+_FEW = 16  # examples of estimates
 _SEARCHING = 0.6  # part of the time; the rest is for measuring what was found
 _COARSE = 8  # the bisection ends where this part of its length is left
 _LEAST = 0.1  # part of what the model knows that the counterfactual has to take away
-_WIDER = 4  # a level is given up if it needs so many times the units of the one before ...
-_LEAST_TRIED = 24  # ... and more than so many ...
-_MANY = 100  # ... or so many of those within them
+_LITTLE = 0.01  # share that a unit may cost to be narrowed
+_OTHERS = 24  # units of others that are tried
 
 
 class Share(NamedTuple):
@@ -85,21 +88,19 @@ class Recovery:
                 "counterfactual"
             )
 
-    def metric(self, circuit: Circuit) -> Float[Tensor, " batch"]:
-        """The metric of every example."""
+    def metric(self, circuit: Circuit, stay: bool = False) -> Float[Tensor, " batch"]:
+        """The metric of every example; if runs stay here, the next ones compute what differs."""
         if monotonic() > self.deadline:
             raise OutOfTime
         self.runs += 1
-        return -self.scorer.losses(circuit)[:, 0]
+        if not stay:
+            return -self.scorer.losses(circuit)[:, 0]
+        self.scorer.rebase(circuit)
+        return -self.scorer.base_losses[:, 0]
 
-    def around(self, units: Sequence[Unit] | None) -> None:
-        """Run only what differs from these units being kept (None: all), from now on."""
-        kept = self.empty if units is None else keeping(self.empty, self.heads, units)
-        self.scorer.rebase(kept)
-
-    def kept(self, units: Sequence[Unit]) -> Share:
+    def kept(self, units: Sequence[Unit], stay: bool = False) -> Share:
         """What is recovered by keeping these units."""
-        return self.share(self.metric(keeping(self.empty, self.heads, units)))
+        return self.share(self.metric(keeping(self.empty, self.heads, units), stay))
 
     def without(self, units: Sequence[Unit]) -> Share:
         """What is recovered by keeping everything but these units."""
@@ -112,22 +113,22 @@ class Recovery:
         return Share(share, standard_error(residual) / self.gap)
 
     def holds(self, units: Sequence[Unit], keep: float) -> bool:
-        """Whether these units keep the asked share, by two standard errors."""
-        return self._side(keeping(self.empty, self.heads, units), keep) > 0
+        """Whether these units keep the asked share, by a standard error; then runs stay there."""
+        before = self.scorer.kept, self.scorer.base_losses
+        found = self.kept(units, stay=True)
+        if found.share - found.se >= keep:
+            return True
+        self.scorer.kept, self.scorer.base_losses = before
+        return False
 
     def needs(self, units: Sequence[Unit], keep: float) -> bool | None:
         """Whether the model without these units falls below the share; None if that is not clear.
 
         Both by two standard errors.
         """
-        side = self._side(losing(self.empty, units), keep)
-        return None if side == 0 else side < 0
-
-    def _side(self, circuit: Circuit, keep: float) -> int:
-        """On which side of the share a circuit is, 1 or -1, or 0 within two standard errors."""
-        excess = (self.metric(circuit) - self.nothing) - keep * (self.intact - self.nothing)
-        mean, margin = float(excess.mean()), 2 * standard_error(excess)
-        return (mean >= margin) - (mean <= -margin)
+        found = self.without(units)
+        clear = abs(found.share - keep) >= 2 * found.se
+        return found.share < keep if clear else None
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ class KeepSearch:
         model: a hooked model; left unchanged.
         task: gives the metric.
         batch: the examples that decide, with a counterfactual.
+        fresh: others that confirm, or none.
         keep: the share of the metric that has to be recovered.
         upto: the last level.
         time: seconds, of which three fifths are for the search; `deadline` is when all are over.
@@ -157,6 +159,7 @@ class KeepSearch:
         model: Any,
         task: MetricTask,
         batch: Batch,
+        fresh: Batch | None = None,
         keep: float = 0.9,
         upto: str = "paths",
         time: float | None = None,
@@ -170,79 +173,114 @@ class KeepSearch:
         self.model, self.task, self.keep, self.upto = model, task, keep, upto
         self.recovery = Recovery(model, task, batch)
         self.recovery.check_gap()
+        self.fresh = None if fresh is None else Recovery(model, task, fresh)
+        self.measured = [each for each in (self.recovery, self.fresh) if each is not None]
+        self.paths = allowed_paths(batch, is_causal(model))
         self.levels: list[Level] = []
         self.estimates: Estimates | None = None
         self.missing = "the search was cancelled"
-        self._best: tuple[Unit, ...] = ()
+        self._held: list[tuple[Unit, ...]] = []  # what held at this level, ever less
 
     def __iter__(self) -> Iterator[str]:
-        self.recovery.deadline = self._until
+        for each in self.measured:
+            each.deadline = self._until
         try:
             yield "estimating heads, rows and paths"
             self.estimates = estimate_units(self.model, self.task, self.recovery.batch[:_FEW])
-            for level in LEVELS[: LEVELS.index(self.upto) + 1]:
-                self._best = ()
-                units = yield from self._level(level, self.estimates)
-                if units is None:
-                    break
-                self.levels.append(Level(level, units))
-            else:
-                self.missing = ""
+            for name in LEVELS[: LEVELS.index(self.upto) + 1]:
+                self._held = []
+                yield from self._search(name, self.estimates)
+                self.levels.append(Level(name, self._confirmed()))
+            self.missing = ""
         except OutOfTime:
             self.missing = "the time limit was reached; fewer units may do"
-            if self._best:
-                self.levels.append(Level(level, self._best))
+            if self._held:
+                self.levels.append(Level(name, self._held[-1]))
         finally:
-            self.recovery.deadline = math.inf
+            for each in self.measured:
+                each.deadline = math.inf
 
-    def _level(
-        self, level: str, estimates: Estimates
-    ) -> Generator[str, None, tuple[Unit, ...] | None]:
-        starts = self._starts(level, estimates)
-        yield f"{level}: as few as do"
-        order = next((units for units in starts if self.recovery.holds(units, self.keep)), None)
-        if order is None:
-            most = max(map(len, starts))
-            self.missing = f"no {most} {level} keep {self.keep:.0%} of what is lost"
-            return None
+    def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
+        """Find as few units as hold."""
+        order = estimates.units("heads")
+        before = self.levels[-1].units if self.levels else tuple(order)
+        if self.levels:
+            own = yield from self._narrowed(before, level)
+            own.sort(key=estimates.of, reverse=True)
+            others = [unit for unit in estimates.units(level) if self._can_help(unit, estimates)]
+            order = list(dict.fromkeys([*own, *others[:_OTHERS], *before]))
+        if not self._holds(order):
+            order = list(before)
+            self._held.append(before)
         low, high = 0, len(order)  # low does not hold, high does; what is too many goes below
         while high - low > max(1, high // _COARSE):
             middle = (low + high) // 2
             yield f"{level}: {middle}"
-            holds = self.recovery.holds(order[:middle], self.keep)
-            low, high = (low, middle) if holds else (middle, high)
-        self._best = tuple(order[:high])
-        self.recovery.around(self._best)
-        left, size = list(reversed(self._best)), 2
-        while left and len(self._best) > 1:
-            yield f"{level}: {len(self._best)}"
-            without = left[: min(size, len(self._best) - 1)]
-            fewer = tuple(unit for unit in self._best if unit not in without)
-            if self.recovery.holds(fewer, self.keep):
-                left, size, self._best = left[len(without) :], 2 * size, fewer
-                self.recovery.around(fewer)
-            elif len(without) > 1:
-                size = len(without) // 2
-            else:
-                left = left[1:]
-        return self._best
+            low, high = (low, middle) if self._holds(order[:middle]) else (middle, high)
 
-    def _starts(self, level: str, estimates: Estimates) -> list[list[Unit]]:
-        """Units to begin with, best estimates first; another list where one does not hold.
+        def holds_without(some: Sequence[Unit]) -> bool:
+            return self._holds([unit for unit in self._held[-1] if unit not in some])
 
-        Those of the level before that bring something; others that do as well; all of the level
-        before, as a saturated model has no slopes.
-        """
-        if not self.levels:
-            return [estimates.units(level)]
-        before = self.levels[-1].units
-        units = estimates.units(level, before)
-        if level == "paths":
-            allowed = set(allowed_paths(self.recovery.batch, is_causal(self.model)))
-            units = [unit for unit in units if unit[1:] in allowed]
-        within = {unit[: LEVELS.index(level)] for unit in before}
-        inside = [unit for unit in units if unit[: LEVELS.index(level)] in within]
-        good = [unit for unit in inside if estimates.of(unit) > 0]
-        more = [unit for unit in units if estimates.of(unit) > 0]
-        wider = list(dict.fromkeys([*good, *more]))[: max(_WIDER * len(before), _LEAST_TRIED)]
-        return [units for units in (good, wider, inside[:_MANY]) if units]
+        for _ in in_groups(list(reversed(self._held[-1])), holds_without):
+            yield f"{level}: {len(self._held[-1])}"
+
+    def _holds(self, units: Sequence[Unit]) -> bool:
+        if holds := bool(units) and self.recovery.holds(units, self.keep):
+            self._held.append(tuple(units))
+        return holds
+
+    def _can_help(self, unit: Unit, estimates: Estimates) -> bool:
+        return estimates.of(unit) > 0 and (unit.src is None or unit[1:] in self.paths)
+
+    def _narrowed(self, units: Sequence[Unit], level: str) -> Generator[str, None, list[Unit]]:
+        """Heads as all their rows, or rows as all their paths, where that costs little."""
+        parts = {unit: [unit] for unit in units}
+        share = self.recovery.kept(units, stay=True).share
+
+        def whole(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
+            return [part for each in {**parts, **changed}.values() for part in each]
+
+        def costs_little(some: Sequence[Unit]) -> bool:
+            nonlocal share
+            changed = {unit: self._parts(unit, level) for unit in some}
+            found = self.recovery.kept(whole(changed)).share
+            if share - found > _LITTLE * len(some):
+                return False
+            parts.update(changed)
+            share = found
+            return True
+
+        for _ in in_groups(units, costs_little):
+            yield f"{level}: narrowing"
+        return whole({})
+
+    def _parts(self, unit: Unit, level: str) -> list[Unit]:
+        """The rows of a head, or the paths of a row."""
+        if unit.dest is None:
+            return [Unit(unit.head, dest) for dest in dict.fromkeys(p.dest for p in self.paths)]
+        return [Unit(unit.head, *path) for path in self.paths if path.dest == unit.dest]
+
+    def _confirmed(self) -> tuple[Unit, ...]:
+        """The fewest units that held and keep the share on other prompts as well."""
+        low, high = 0, len(self._held) - 1
+        while low < high and self.fresh is not None:
+            middle = (low + high + 1) // 2
+            kept = self.fresh.kept(self._held[middle]).share >= self.keep
+            low, high = (middle, high) if kept else (low, middle - 1)
+        return self._held[high]
+
+
+def in_groups(
+    items: Sequence[Unit], accepts: Callable[[Sequence[Unit]], bool]
+) -> Iterator[Sequence[Unit]]:
+    """Offer items, more at once while they are accepted and fewer where they are not."""
+    left, size = list(items), 2
+    while left:
+        some = left[:size]
+        yield some
+        if accepts(some):
+            left, size = left[len(some) :], 2 * size
+        elif len(some) > 1:
+            size = len(some) // 2
+        else:
+            left = left[1:]

@@ -46,6 +46,11 @@ class Unit(NamedTuple):
             raise InputError(f"expected a head, a row or a path, found {text!r:.60}")
         return cls(Head.parse(head), *(parse_role(name, roles) for name in names))
 
+    @property
+    def level(self) -> str:
+        """One of `LEVELS`."""
+        return LEVELS[sum(role is not None for role in (self.dest, self.src))]
+
     def text(self, names: Sequence[str] = ()) -> str:
         if self.dest is None:
             return str(self.head)
@@ -136,18 +141,12 @@ class Estimates(NamedTuple):
             return float(self.heads[head])
         return float(self.rows[head][dest] if src is None else self.paths[head][dest, src])
 
-    def units(self, level: str, within: Iterable[Unit] = ()) -> list[Unit]:
-        """The units of a level, those that bring most first.
-
-        Paths that bring nothing are left out, unless they are `within` one of these units.
-        """
+    def units(self, level: str) -> list[Unit]:
+        """The units of a level, those that bring most first."""
         values: Tensor = getattr(self, level)
-        some = values != 0 if level == "paths" else torch.ones_like(values, dtype=torch.bool)
-        for unit in within:
-            some[(*unit.head, *unit[1 : LEVELS.index(level)])] = True
-        places = some.nonzero()
-        order = values[some].argsort(descending=True, stable=True)
-        return [Unit(Head(at, head), *roles) for at, head, *roles in places[order].tolist()]
+        order = values.flatten().argsort(descending=True, stable=True)
+        places = torch.ones_like(values).nonzero()[order].tolist()
+        return [Unit(Head(layer, head), *roles) for layer, head, *roles in places]
 
 
 def estimate_units(

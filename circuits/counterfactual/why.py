@@ -21,6 +21,7 @@ from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
 from retrieval_interp.tasks.words.text_task import answer_tokens, token_ids
 
 _AT_ONCE = 64  # prompts of a proposal that are run at once
+_LEAST = 4  # prompts that decide, if others are to confirm it
 _TRIED = 16  # of those that turn the answer, how many are tried by their attention
 
 
@@ -77,15 +78,21 @@ def why(
     else:
         task = PairsTask(what, _tokenizer(model))
     draw: Callable[..., Batch] = partial(draw_batch, task)
+    sizes = 2 * examples, examples
     if isinstance(task, PairsTask):  # given prompts, of which one may serve as both
-        draw, examples = task.sample, min(examples, max(1, len(task) // 2))
+        half = max(1, len(task) // 2)
+        draw, sizes = task.sample, (min(sizes[0], half), min(examples, half))
     others = counterfactual if callable(counterfactual) else task.counterfactual
     measured, device = MetricTask(task, metric), next(model.parameters()).device
-    deciding, telling = (draw(examples, seed, device, split) for split in ("discovery", "test"))
-    deciding = with_counterfactual(model, deciding, others(deciding, seed))
+    drawn, telling = (
+        draw(size, seed, device, split) for size, split in zip(sizes, ("discovery", "test"))
+    )
+    drawn = with_counterfactual(model, drawn, others(drawn, seed))
     other = others(telling, seed)
     telling = with_counterfactual(model, telling, other)
-    search = KeepSearch(model, measured, deciding, keep, upto, time)
+    half = (len(drawn) + 1) // 2
+    deciding, fresh = (drawn[:half], drawn[half:]) if half >= _LEAST else (drawn, None)
+    search = KeepSearch(model, measured, deciding, fresh, keep, upto, time)
     try:
         for _ in progress(search, "searching"):
             pass

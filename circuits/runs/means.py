@@ -9,7 +9,13 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Head, RolePath
-from retrieval_interp.circuits.hooks import Patterns, call_options, is_causal, pattern_hook_name
+from retrieval_interp.circuits.hooks import (
+    Patterns,
+    call_options,
+    in_all_layers,
+    is_causal,
+    pattern_hook_name,
+)
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
 from retrieval_interp.circuits.runs.runs import parts_of
 from retrieval_interp.tasks import Batch, InputError
@@ -173,15 +179,19 @@ def _shared_rows(
 @torch.no_grad()
 def read_patterns(model: Any, batch: Batch, keep: Callable[[Tensor], Any]) -> list[Any]:
     """What `keep` makes of every layer's pattern, [batch head dest src], in one run."""
-    layers: list[Any] = []
-    names = [pattern_hook_name(layer) for layer in range(model.cfg.n_layers)]
-    hooks = [(name, lambda pattern, hook: layers.append(keep(pattern.detach()))) for name in names]
-    if all(name in model.hook_dict for name in names):
+    layers, count = list[Any](), model.cfg.n_layers
+
+    def note(pattern: Tensor, hook: Any) -> None:
+        layers.append(keep(pattern.detach()))
+
+    if all(pattern_hook_name(layer) in model.hook_dict for layer in (0, count - 1)):
+        hooks = in_all_layers(model, "hook_pattern", note)
         model.run_with_hooks(batch.inputs, **call_options(batch), fwd_hooks=hooks, return_type=None)
-    if len(layers) != len(names):
+    if len(layers) != count:
         raise InputError(
-            f"attention: expected {names[0]} and its counterparts to fire in {len(names)} layers, "
-            f"found {len(layers)}; load the model as a HookedTransformer or TransformerBridge"
+            f"attention: expected {pattern_hook_name(0)} and its counterparts to fire in {count} "
+            f"layers, found {len(layers)}; load the model as a HookedTransformer or "
+            "TransformerBridge"
         )
     return layers
 

@@ -8,7 +8,7 @@ others differ little, and `outputs(circuit, base)` computes what differs. `Runs`
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import Hooked, Patterns, ablated, has_hooks, is_causal
 from retrieval_interp.circuits.runs.role_runs import SCORED_ROLE, RoleBase, RoleRuns
+from retrieval_interp.circuits.runs.rows import Rows, alone, position_wise, reusing
 from retrieval_interp.tasks import Batch, Task
 
 WHOLE = 512  # examples per run; more are no faster and take memory
@@ -40,11 +41,12 @@ def parts_of(model: Any, batch: Batch) -> list[Batch]:
 
 @dataclass(frozen=True)
 class HookBase:
-    """A whole run: its outputs, and what each block but the last returned if runs start there."""
+    """A whole run; `returned` is of each block but the last, or empty if no run can start there."""
 
     circuit: Circuit
     outputs: Float[Tensor, "batch answer d_out"]
     returned: Sequence[Any]
+    rows: Rows
 
 
 class HookRuns:
@@ -58,36 +60,53 @@ class HookRuns:
         self.model, self.batch, self.hooked = model, batch, Hooked(model)
         self.reading = answer_hooks(model, batch, answer_roles)
         self.patterns = Patterns(batch, is_causal(model))
+        self.modules = [] if has_hooks(model) else position_wise(model)
 
     @torch.no_grad()
     def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
-        """Run a circuit as the base of others."""
-        returned: list[Any] = []
-        blocks = self.model.blocks[:-1]
+        """Run a circuit as the base of others, from where it differs from an old one."""
+        layer = self._first(circuit, old)
+        if old is not None and layer == len(self.model.blocks):
+            return replace(old, circuit=circuit)
+        returned = list(old.returned[:layer]) if old else []
+        rows, known = (dict(old.rows), old.rows) if old else (Rows(), Rows())
+        before = returned[-1] if returned else None
+        blocks = self.model.blocks[layer:-1]
         handles = [
             block.register_forward_hook(lambda block, inputs, output: returned.append(output))
             for block in blocks
         ]
         try:
-            outputs = self._run(circuit)
+            with reusing(self.modules, known, rows):
+                outputs = self._run(circuit, layer, before)
         finally:
             for handle in handles:
                 handle.remove()
+        if old is None:  # some modules may look at other positions
+            self.modules = alone(rows)
         if returned:  # a model may do more between blocks than pass on what they return
             again = self._run(circuit, len(returned), returned[-1])
             same = torch.allclose(again, outputs, atol=1e-5, rtol=1e-5, equal_nan=True)
-            returned = returned if same and len(returned) == len(blocks) else []
-        return HookBase(circuit, outputs, returned)
+            returned = returned if same and len(returned) == len(self.model.blocks) - 1 else []
+        return HookBase(circuit, outputs, returned, rows)
 
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
         """The outputs under a circuit, computed from where it differs from the base."""
+        layer = self._first(circuit, base)
+        if layer == len(self.model.blocks):
+            return base.outputs
+        with reusing(self.modules, base.rows):
+            return self._run(circuit, layer, [None, *base.returned][layer])
+
+    def _first(self, circuit: Circuit, base: HookBase | None) -> int:
+        """The first layer that differs from a base; the number of layers if none does."""
+        if base is None:
+            return 0
         heads = circuit.mechanisms.keys() | base.circuit.mechanisms.keys()
         layers = [head.layer for head in heads if circuit[head] != base.circuit[head]]
-        if not layers:
-            return base.outputs
-        layer = min(layers) if base.returned else 0
-        return self._run(circuit, layer, [None, *base.returned][layer])
+        layer = min(layers, default=len(self.model.blocks))
+        return layer if base.returned or not layers else 0
 
     def _run(self, circuit: Circuit, layer: int = 0, before: Any = None) -> Tensor:
         with (
