@@ -144,6 +144,42 @@ def test_estimates_are_the_slopes_of_exact_runs():
     assert estimates.units("paths")[0] in (Unit(head, 0, 2), Unit(Head(4, 0), 0, 4))
 
 
+@torch.no_grad()
+def test_estimates_beside_kept_attention_are_slopes_by_hand():
+    """Of a path of L2.H0 that is kept as well, with a row of L4.H0 that is kept already."""
+    small = ri.load_checkpoint("small")
+    task, model = small.task, small.model
+    batch = task.sample(8, split="discovery")
+    other = task.counterfactual(batch)
+    lines = ["L2.H0 counterfactual", "L4.H0 counterfactual s0"]
+    before = ri.parse_circuit(lines, task)
+    after = ri.parse_circuit([lines[0] + " s0<-s2", lines[1]], task)
+    made = with_counterfactual(model, batch, other)
+    found = ri.attribute(model, task, made, before, draws=0).estimate(after)
+
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in (2, 4)]
+    (_, own), (_, there) = (model.run_with_cache(each.inputs) for each in (batch, other))
+    own, old = own[names[0]][:, 0], there[names[0]][:, 0]  # before layer 2 nothing changes
+    new, example = old.clone(), torch.arange(8)[:, None]
+    dest, src = batch.roles[:, :, 0], batch.roles[:, :, 2]
+    left = (1 - own[example, dest, src]) / (1 - old[example, dest, src])
+    new[example, dest] *= left[..., None]
+    new[example, dest, src] = own[example, dest, src]
+
+    def loss(step):
+        def kept_row(pattern, hook):
+            mixed = there[hook.name].clone()
+            mixed[example, 0, dest] = pattern[example, 0, dest]
+            return mixed
+
+        moved = (old + step * (new - old))[:, None]
+        hooks = [(names[0], lambda pattern, hook: moved), (names[1], kept_row)]
+        return float(task.loss(model.run_with_hooks(batch.inputs, fwd_hooks=hooks), batch))
+
+    slope = (loss(0.01) - loss(-0.01)) / 0.02
+    assert abs(slope) > 0.01 and found.effect == pytest.approx(slope, rel=0.02)
+
+
 def test_a_model_whose_truth_is_known_is_explained():
     """Layer 0 looks two words back, whatever they are; layer 1 looks for what is asked."""
     model, task = by_hand()
@@ -342,6 +378,15 @@ def test_nothing_to_recover_is_said(tmp_path):
     small = ri.load_checkpoint("small")
     with pytest.raises(InputError, match="there is nothing to recover, use another"):
         ri.why(small.model, small.task, counterfactual=lambda batch, seed: batch)
+
+    def near(batch, seed):
+        """Asked for nearly the same: the loss is half as large again, and still next to nothing."""
+        other = small.task.counterfactual(batch, seed)
+        return replace(batch, inputs=torch.lerp(batch.inputs, other.inputs, 0.2))
+
+    # A tenth of 0.75, the loss of knowing nothing.
+    with pytest.raises(InputError, match="falls by more than 0.074. .* nothing to recover"):
+        ri.why(small.model, small.task, counterfactual=near)
     with pytest.raises(InputError, match="expected prompts of the same length and padding"):
         ri.why(
             small.model,

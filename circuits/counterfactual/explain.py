@@ -79,7 +79,8 @@ def explain(
         recovery.deadline = search.deadline
         for score in _unit_scores(search, recovery, units, own, there, progress):
             scores.append(score)
-        few = [Recovery(model, task, each[:_QUICK]) for each in (search.recovery.batch, batch)]
+        halves = (search.recovery.batch, batch) if units else ()
+        few = [Recovery(model, task, each[:_QUICK]) for each in halves]
         for each in few:
             each.deadline = search.deadline
         for sample in progress(_random_sets(search, units, controls, seed), "random sets"):

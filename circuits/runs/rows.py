@@ -4,8 +4,8 @@ Attention alone moves anything between positions. MLPs and linear maps give the 
 the same, as before the first position that a circuit reaches: there what they gave is used again.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,52 +15,43 @@ Rows = dict[nn.Module, tuple[Tensor, Tensor]]  # what each module took and gave,
 
 def position_wise(model: Any) -> list[nn.Module]:
     """A model's MLPs and the linear maps of its attention, if they are modules."""
-    found: list[nn.Module] = []
-    for block in model.blocks:
-        parts = {name: getattr(block, name, None) for name in ("attn", "mlp")}
-        if isinstance(parts["attn"], nn.Module):
-            leaves = [each for each in parts["attn"].modules() if not list(each.children())]
-            found += [x for x in leaves if getattr(getattr(x, "weight", None), "ndim", 0) == 2]
-        if isinstance(parts["mlp"], nn.Module):
-            found.append(parts["mlp"])
-    return found
+    mlps = [getattr(block, "mlp", None) for block in model.blocks]
+    inside = [each for block in model.blocks for each in block.attn.modules()]
+    linear = [each for each in inside if getattr(getattr(each, "weight", None), "ndim", 0) == 2]
+    leaves = [each for each in linear if not list(each.children())]
+    return [*(each for each in mlps if isinstance(each, nn.Module)), *leaves]
 
 
 @contextmanager
 def reusing(modules: list[nn.Module], known: Rows, noted: Rows | None = None) -> Iterator[None]:
-    """Compute only positions at which modules take something else than in a run that is known.
+    """Compute modules only at positions that differ from a known run; note what they do."""
 
-    What they take and give is `noted`.
-    """
-    taken: dict[nn.Module, Tensor] = {}
-    differ: dict[nn.Module, Tensor] = {}
+    def partly(module: nn.Module, whole: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(x: Tensor, *others: Any, **named: Any) -> Any:
+            took, gave = known.get(module, (x[:0], x))
+            if others or named or x.ndim != 3 or took.shape != x.shape:
+                output = whole(x, *others, **named)
+            else:
+                rows = (x != took).any(-1)
+                rows[0, 0] |= ~rows.any()  # there is always something to compute
+                output = gave.clone()
+                output[rows] = whole(x[rows][None])[0]
+            if noted is not None and isinstance(output, Tensor) and x.ndim == output.ndim == 3:
+                noted[module] = x, output
+            return output
 
-    def before(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        if len(args) != 1 or not isinstance(args[0], Tensor) or args[0].ndim != 3:
-            return None
-        taken[module] = args[0]
-        if module not in known or known[module][0].shape != args[0].shape:
-            return None
-        rows = (args[0] != known[module][0]).any(-1)
-        rows[0, 0] |= ~rows.any()  # there is always something to compute
-        differ[module] = rows
-        return (args[0][rows][None],)
+        return forward
 
-    def after(module: nn.Module, args: Any, output: Any) -> Any:
-        took, rows = taken.pop(module, None), differ.pop(module, None)
-        if rows is not None:
-            computed, output = output, known[module][1].clone()
-            output[rows] = computed[0]
-        fits = took is not None and isinstance(output, Tensor) and output.ndim == 3
-        if noted is not None and took is not None and fits:
-            noted[module] = took, output
-        return output
-
-    with ExitStack() as stack:
+    before = [vars(module).get("forward") for module in modules]
+    try:
         for module in modules:
-            stack.enter_context(module.register_forward_pre_hook(before))
-            stack.enter_context(module.register_forward_hook(after))
+            vars(module)["forward"] = partly(module, module.forward)
         yield
+    finally:
+        for module, forward in zip(modules, before):
+            vars(module)["forward"] = forward
+            if forward is None:
+                del vars(module)["forward"]
 
 
 def alone(rows: Rows) -> list[nn.Module]:
