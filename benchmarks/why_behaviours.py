@@ -40,7 +40,7 @@ def shopping(tokenizer: Any) -> ri.Task:
     """The next word of a list that is said again; in the counterfactual its last word is new."""
     text = "Shopping list: {A}, {B}, {C}, {D}. Again: {A2}, {B2},"
     fillings = {**dict.fromkeys("ABCD", WORDS), "A2": "A", "B2": "B"}
-    roles, wrong = ("END", "B2", "A2", "D", "C", "B", "A"), ["A", "B", "D"]
+    roles, wrong = ("END", "B2", "A2", "D", "C", "B+1", "B", "A+1", "A"), ["A", "B", "D"]
     others = {"B2": WORDS}
     return ri.TemplateTask(
         [text], fillings, "C", wrong, tokenizer=tokenizer, roles=roles, counterfactual=others
@@ -54,7 +54,7 @@ def docstring(tokenizer: Any) -> ri.Task:
         "    :param {B2}: the second\n    :param"
     )
     fillings = {**dict.fromkeys("ABC", ARGUMENTS), "A2": "A", "B2": "B"}
-    roles = ("END", "B2", "A2", "C", "B", "A")
+    roles = ("END", "B2", "A2", "C", "B+1", "B", "A+1", "A")
     return ri.TemplateTask(
         [text],
         fillings,
@@ -68,24 +68,22 @@ def docstring(tokenizer: Any) -> ri.Task:
 
 def repeated(tokenizer: Any) -> ri.Task:
     """The next of some random words that come again; see `another_word`."""
-    templates, marks = [], [f"C{place}" for place in range(COPY - 2)]
-    for place in range(2, COPY - 1):
-        first = [*marks[:place], "A", "B", *marks[place:]]
-        again = [*(f"{mark}b" for mark in marks[:place]), "Ab"]
-        templates.append(" ".join(f"{{{mark}}}" for mark in [*first, *again]))
-    fillings = dict.fromkeys(["A", "B", *marks], WORDS)
+    templates, marks = [], [f"C{place}" for place in range(COPY - 3)]
+    for place in range(2, COPY - 3):
+        for between in range(place, COPY - 4):
+            first = [*marks[:place], "A", "B", *marks[place:between], "X", *marks[between:]]
+            again = [*(f"{mark}b" for mark in marks[:place]), "Ab"]
+            templates.append(" ".join(f"{{{mark}}}" for mark in [*first, *again]))
+    fillings = dict.fromkeys(["A", "B", "X", *marks], WORDS)
     same = {f"{mark}b": mark for mark in ["A", *marks]}
-    return ri.TemplateTask(
-        templates, {**fillings, **same}, "B", tokenizer=tokenizer, roles=("END", "B", "A")
-    )
+    roles = ("END", "X+1", "X", "B", "A")
+    return ri.TemplateTask(templates, {**fillings, **same}, "B", tokenizer=tokenizer, roles=roles)
 
 
 def another_word(batch: ri.Batch, seed: int) -> ri.Batch:
-    """The last word is another one of the first copy, from before the one that comes next."""
-    draw, inputs = torch.Generator().manual_seed(seed), batch.inputs.clone()
-    for row, (end, _, first) in enumerate(batch.roles[:, 0].tolist()):
-        begin = first - 1 - int(torch.randint(first - 2, (1,), generator=draw))
-        inputs[row, end] = batch.inputs[row, begin]
+    """The last word is X, which has not come again yet."""
+    inputs, row = batch.inputs.clone(), torch.arange(len(batch))
+    inputs[row, batch.roles[:, 0, 0]] = inputs[row, batch.roles[:, 0, 2]]
     return replace(batch, inputs=inputs)
 
 

@@ -9,6 +9,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
 from tests import tiny_tokenizers
+from tests.test_prompts import answer_of
 
 FORMULATIONS = [
     ri.EquationsPrompt(steps=3),
@@ -80,22 +81,22 @@ def test_roles_are_at_the_last_token_of_their_symbols(rough, formulation):
 
 @pytest.mark.parametrize("formulation", FORMULATIONS, ids=lambda f: f.name)
 def test_a_counterfactual_asks_about_another_chain(formulation):
+    """Nothing but the question is another one, and so is the answer."""
     read = [formulation.sample(index) for index in range(200)]
     texts = [f"{question.prompt} {question.correct}" for question in read]
     task = ri.PromptTask(formulation, tiny_tokenizers.byte_pairs(texts, vocab_size=1500))
     (questions, made), batch = task.usable(10), task.sample(10)
     other = task.counterfactual(batch)
-    for question, tokens, row, own in zip(questions, made, other.inputs, batch.inputs):
-        facts = question.prompt[: question.prompt.rindex("\n")]
-        text = task.tokenizer.decode(row[1 : len(tokens.prompt)])
-        assert text.rstrip() in formulation.others(question.prompt)
-        differ = (row != own).nonzero()[:, 0].tolist()
-        assert differ and len(task.tokenizer.decode(own[1 : differ[0] + 1])) > len(facts)
+    for question, tokens, row in zip(questions, made, other.inputs):
+        text = task.tokenizer.decode(row[1 : len(tokens.prompt)]).rstrip()
+        assert text.splitlines()[:-1] == question.prompt.splitlines()[:-1]
+        assert answer_of(formulation, text) != question.correct
+        assert answer_of(formulation, question.prompt) == question.correct
 
 
 def test_a_question_about_another_chain_is_as_long():
     task = ri.PromptTask(ri.EquationsPrompt(steps=1, chains=1), byte_pairs())
-    with pytest.raises(ri.InputError, match="another chain in .* tokens, found 0 of other"):
+    with pytest.raises(ri.InputError, match="another question in .* tokens, found 0 of"):
         task.counterfactual(task.sample(2))
 
 

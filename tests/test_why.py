@@ -124,6 +124,30 @@ def test_what_is_kept_is_as_by_hand(model):
     assert [point.has_hooks() for point in model.hook_dict.values()] == before
 
 
+@torch.no_grad()
+def test_only_positions_that_differ_are_computed(model):
+    """And the rest is as in the run before, exactly."""
+    task = Ending()
+    task.n_words = model.cfg.d_vocab
+    batch = task.sample(6)
+    other = replace(batch, inputs=batch.inputs.clone())
+    other.inputs[:, -2] = task.sample(6, seed=1).inputs[:, -2]
+    batch = with_counterfactual(model, batch, other)
+    recovery = Recovery(model, MetricTask(task), batch)
+    sizes, parts = [], [part for part in model.blocks[0].mlp.modules() if not list(part.children())]
+    first = next(part for part in parts if getattr(getattr(part, "weight", None), "ndim", 0) == 2)
+    handle = first.register_forward_pre_hook(lambda part, args: sizes.append(args[0].numel()))
+    circuit = keeping(recovery.empty, recovery.heads, [Unit(Head(0, 1)), Unit(Head(1, 2), 0)])
+    found = recovery.metric(circuit)
+    with ablated(model, circuit, batch):
+        outputs = model(batch.inputs)
+    handle.remove()
+    some, whole = (size // model.cfg.d_model for size in sizes)
+    assert 6 * 2 <= some < 6 * 5 and whole == 6 * 9  # attention alike may differ in its last bit
+    torch.testing.assert_close(found, -task.example_losses(outputs, batch)[:, 0], atol=1e-5, rtol=0)
+    assert "forward" not in vars(model.blocks[0].mlp)
+
+
 def test_estimates_are_the_slopes_of_exact_runs():
     """At either end, by small steps of one unit's attention."""
     small = ri.load_checkpoint("small")
@@ -252,6 +276,28 @@ def test_heads_that_look_at_the_answer_are_named():
     kinds = [head_name(ri.RolePath(*path), task, batch) for path in ((end, answer), (end, first))]
     assert kinds == ["mover head", ""]
     assert head_name(ri.RolePath(again, first), task, batch) == "duplicate-token head"
+
+
+def test_a_row_that_looks_where_no_role_is_stays_a_row():
+    small = ri.load_checkpoint("small")
+
+    class Unnamed(ri.Task):
+        """The task of `small`, of whose positions only the query has a name."""
+
+        role_names, answer_roles, plateau = ("query",), (0,), small.task.plateau
+        counterfactual, example_losses = small.task.counterfactual, small.task.example_losses
+
+        def sample(self, n, seed=0, device="cpu", split="train", start=0):
+            batch = small.task.sample(n, seed, device, split, start)
+            return replace(batch, roles=batch.roles[:, :, :1])
+
+    found = ri.why(small.model, Unnamed(), controls=2)
+    assert {unit.text(["query"]) for unit in found.levels[-1].units} == {
+        "L2.H0 query",
+        "L4.H0 query",
+    }
+    assert "recovered by 2 rows of 2 heads" in found.finding
+    assert "L4.H0: query looks at places without a name. Without it" in str(found)
 
 
 def test_the_workbench_shows_the_same():

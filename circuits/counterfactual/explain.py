@@ -7,6 +7,7 @@ these paths it needs, in one head or in one of several.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from retrieval_interp.circuits.counterfactual.search import (
     OutOfTime,
     Recovery,
 )
-from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, keeping
+from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, keeping
 from retrieval_interp.circuits.discovery.search import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
 from retrieval_interp.circuits.hooks import ablated, in_all_layers
@@ -120,14 +121,18 @@ def _random_sets(
     search: KeepSearch, units: Sequence[Unit], count: int, seed: int
 ) -> Iterator[list[Unit]]:
     """Sets of as many heads, rows and paths."""
-    draw, heads = random.Random(seed), search.recovery.heads
+    draw, heads, counts = (
+        random.Random(seed),
+        search.recovery.heads,
+        Counter(u.level for u in units),
+    )
     for _ in range(count if units else 0):
-        places = draw.sample(search.paths * len(heads), len(units))
-        chosen = draw.sample(heads * len(search.paths), len(units))
-        yield [
-            Unit(head, *(place[:1] if unit.src is None else place) if unit.dest is not None else ())
-            for unit, head, place in zip(units, chosen, places)
-        ]
+        chosen = list[Unit]()
+        for length, level in enumerate(LEVELS):
+            places = {path[:length] for path in search.paths}
+            every = [Unit(head, *place) for head in heads for place in sorted(places)]
+            chosen += draw.sample(every, min(counts[level], len(every)))
+        yield chosen
 
 
 def _needed(

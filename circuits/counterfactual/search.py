@@ -6,9 +6,8 @@
    is not needed, the least first, several at once while that works. Exact runs decide every step.
 4. Other prompts confirm it: of all that held on the way, the fewest units that keep the share there
    too. Otherwise it would be the luck of the prompts that decided, after so many trials.
-5. The same with rows, and then with paths: those of the units before, where these can be narrowed
-   to them at little cost, and the best of others. What attends to positions without a role cannot
-   be narrowed and stays as it is.
+5. The same with rows, and then with paths: those of the units before and the best of others. A row
+   that is lost with all its paths kept, as it attends to positions without a role, stays a row.
 """
 
 import math
@@ -40,7 +39,7 @@ _FEW = 16  # examples of estimates
 _SEARCHING = 0.6  # part of the time; the rest is for measuring what was found
 _COARSE = 8  # the bisection ends where this part of its length is left
 _LEAST = 0.1  # part of what the model knows that the counterfactual has to take away
-_LITTLE = 0.01  # share that a unit may cost to be narrowed
+_LITTLE = 0.01  # share that it may cost to narrow some units
 _OTHERS = 24  # units of others that are tried
 
 
@@ -203,12 +202,19 @@ class KeepSearch:
     def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
         """Find as few units as hold."""
         order = estimates.units("heads")
-        before = self.levels[-1].units if self.levels else tuple(order)
         if self.levels:
+            before = self.levels[-1].units
             own = yield from self._narrowed(before, level)
-            own.sort(key=estimates.of, reverse=True)
-            others = [unit for unit in estimates.units(level) if self._can_help(unit, estimates)]
-            order = list(dict.fromkeys([*own, *others[:_OTHERS], *before]))
+            whole = {unit for unit in own if unit.level != level}
+            others = [
+                unit
+                for unit in estimates.units(level)
+                if estimates.of(unit) > 0
+                and (unit.src is None or unit[1:] in self.paths)
+                and unit not in own
+                and not whole & {Unit(unit.head), Unit(unit.head, unit.dest)}
+            ]
+            order = [*sorted(own, key=estimates.of, reverse=True), *others[:_OTHERS]]
         if not self._holds(order):
             order = list(before)
             self._held.append(before)
@@ -229,28 +235,25 @@ class KeepSearch:
             self._held.append(tuple(units))
         return holds
 
-    def _can_help(self, unit: Unit, estimates: Estimates) -> bool:
-        return estimates.of(unit) > 0 and (unit.src is None or unit[1:] in self.paths)
-
     def _narrowed(self, units: Sequence[Unit], level: str) -> Generator[str, None, list[Unit]]:
-        """Heads as all their rows, or rows as all their paths, where that costs little."""
+        """Heads as all their rows, or rows as all their paths, where it holds or costs little."""
         parts = {unit: [unit] for unit in units}
         share = self.recovery.kept(units, stay=True).share
 
         def whole(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
             return [part for each in {**parts, **changed}.values() for part in each]
 
-        def costs_little(some: Sequence[Unit]) -> bool:
+        def can_be(some: Sequence[Unit]) -> bool:
             nonlocal share
             changed = {unit: self._parts(unit, level) for unit in some}
-            found = self.recovery.kept(whole(changed)).share
-            if share - found > _LITTLE * len(some):
+            found = self.recovery.kept(whole(changed))
+            if found.share - found.se < self.keep and found.share < share - _LITTLE:
                 return False
             parts.update(changed)
-            share = found
+            share = found.share
             return True
 
-        for _ in in_groups(units, costs_little):
+        for _ in in_groups(units, can_be):
             yield f"{level}: narrowing"
         return whole({})
 
@@ -261,11 +264,12 @@ class KeepSearch:
         return [Unit(unit.head, *path) for path in self.paths if path.dest == unit.dest]
 
     def _confirmed(self) -> tuple[Unit, ...]:
-        """The fewest units that held and keep the share on other prompts as well."""
+        """The fewest that held and are not below the share by a standard error on other prompts."""
         low, high = 0, len(self._held) - 1
         while low < high and self.fresh is not None:
             middle = (low + high + 1) // 2
-            kept = self.fresh.kept(self._held[middle]).share >= self.keep
+            found = self.fresh.kept(self._held[middle])
+            kept = found.share + found.se >= self.keep
             low, high = (middle, high) if kept else (low, middle - 1)
         return self._held[high]
 

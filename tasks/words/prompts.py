@@ -42,16 +42,9 @@ class Prompt:
     def draw(self, rng: Draw) -> Question:
         raise NotImplementedError
 
-    def others(self, prompt: str) -> list[str]:
-        """The same statements with the questions about other chains, whose answers differ."""
-        facts, _, asked = prompt.rpartition("\n")
-        found = self.questions(facts.splitlines())
-        if asked not in found:
-            raise InputError(f"expected a prompt of {self.name}, found the question {asked!r:.60}")
-        return [f"{facts}\n{other}" for other, answer in found.items() if answer != found[asked]]
-
-    def questions(self, facts: Sequence[str]) -> dict[str, str]:
-        """All questions after these statements, each with its answer or what alone leads to it."""
+    @property
+    def asked(self) -> tuple[str, Sequence[str]]:
+        """A role in the question, and its words, each of which alone leads to another answer."""
         raise NotImplementedError
 
 
@@ -69,8 +62,9 @@ class LinearPrompt(Prompt):
         """The sentence of a pair, with marks {first} and {second}, and its words in this order."""
         raise NotImplementedError
 
-    def questions(self, facts: Sequence[str]) -> dict[str, str]:
-        return {self.ask.format(s0=first): first for first in self.symbols()[0]}
+    @property
+    def asked(self) -> tuple[str, Sequence[str]]:
+        return "s0", self.symbols()[0]
 
     def render(self, chains: Sequence[Sequence[str]], orders: Sequence[Sequence[int]]) -> Question:
         """Write x_0..x_D of every chain; orders[d-1] has the chains as their pairs d follow."""
@@ -184,16 +178,9 @@ class FunctionsPrompt(Prompt):
 
     name: ClassVar[str] = "functions"
 
-    def questions(self, facts: Sequence[str]) -> dict[str, str]:
-        is_ = dict(fact.split(" = ") for fact in facts)
-        _, aliases, variables = names.groups(names.letters(3 * self.chains), self.chains)
-        return {
-            _VALUE_OF.format(**{"alias@question": x, "variable@question": k}): is_[
-                f"{is_[x]}({is_[k]})"
-            ]
-            for x in aliases
-            for k in variables
-        }
+    @property
+    def asked(self) -> tuple[str, Sequence[str]]:
+        return "variable@question", names.groups(names.letters(3 * self.chains), self.chains)[2]
 
     def render(
         self,
@@ -256,9 +243,9 @@ class RelativesPrompt(Prompt):
         """The relations of a person, in print order."""
         return tuple(names.RELATIONS)[: self.chains]
 
-    def questions(self, facts: Sequence[str]) -> dict[str, str]:
-        people = names.PERSONS[: self.chains]
-        return {_LIVES.format(**{"person@question": person}): person for person in people}
+    @property
+    def asked(self) -> tuple[str, Sequence[str]]:
+        return "person@question", names.PERSONS[: self.chains]
 
     def render(
         self,

@@ -214,19 +214,22 @@ class PromptTask(TextTask):
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """The question about another chain, in as many tokens and with another answer."""
         draw, inputs = Draw(f"counterfactual {seed}"), batch.inputs.clone()
-        for row, ends in zip(inputs, batch.roles[:, 0, -1].tolist()):
-            read = row[len(self.begin) : ends + 1]
-            text = self.tokenizer.decode(read, clean_up_tokenization_spaces=False)
-            prompt = text.rstrip()
-            others = [other + text[len(prompt) :] for other in self.prompt.others(prompt)]
-            found = [token_ids(self.tokenizer, other) for other in others]
-            found = [ids for ids in found if len(ids) == len(read)]
-            if not found:
+        (role, words), first = self.prompt.asked, len(self.begin)
+        for row, places in zip(inputs, batch.roles[:, 0].tolist()):
+            read, at = row[first : places[-1] + 1], places[self.roles.index(role)] + 1 - first
+            text, before = map(self.tokenizer.decode, (read, read[:at]))
+            own = max((word for word in words if before.endswith(word)), key=len)
+            begin = before.removesuffix(own)
+            texts = [begin + word + text[len(before) :] for word in words if word != own]
+            others = [
+                ids for each in texts if len(ids := token_ids(self.tokenizer, each)) == len(read)
+            ]
+            if not others:
                 raise InputError(
-                    f"counterfactual: expected a question about another chain in {len(read)} "
-                    f"tokens, found {len(others)} of other lengths"
+                    f"counterfactual: expected another question in {len(read)} tokens, found "
+                    f"{len(texts)} of other lengths"
                 )
-            read[:] = torch.tensor(found[draw.pick(len(found))])
+            read[:] = torch.tensor(others[draw.pick(len(others))])
         return replace(batch, inputs=inputs)
 
     @property
