@@ -113,11 +113,14 @@ def _drawn(way: str, task: Any) -> Metric:
     draw = torch.Generator().manual_seed(0)
 
     def metric(outputs: Tensor, batch: Any) -> Tensor:
-        if hasattr(task, "logits"):
+        vectors = batch.targets.is_floating_point()  # of whose answers all signs are alike
+        if vectors:
+            logits = task.answers(outputs, batch).flatten(1)
+        elif hasattr(task, "logits"):
             logits = task.logits(outputs, batch).flatten(0, -2)
         else:  # of a text: of all acceptable answers
             logits = task.answers(outputs, batch)[:, 0, 0].gather(-1, batch.targets[:, 0])
-        if way == "curvature":
+        if vectors or way == "curvature":
             signs = torch.randint(2, logits.shape, generator=draw).to(logits) * 2 - 1
             return (logits * signs).sum(-1)
         chosen = torch.multinomial(logits.detach().softmax(-1).cpu(), 1, generator=draw)
@@ -146,7 +149,7 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
     order = ordered.abs().flatten().argsort(descending=True)[: options.heads].tolist()
     units = [Unit(recovery.heads[place]) for place in order]
     lost = [1 - recovery.without([unit]).share for unit in units]
-    recovery.around([])
+    recovery.kept((), stay=True)
     restored = [recovery.kept([unit]).share for unit in units]
     rows: Rows = []
     for (way, at), (seconds, found) in zip(WAYS, timings):
