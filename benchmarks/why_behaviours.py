@@ -33,7 +33,7 @@ _ARGUMENTS = """
     state mode level score image label group color input output node list
 """
 WORDS, ARGUMENTS = _WORDS.split(), _ARGUMENTS.split()
-COPY = 10  # words of each copy
+COPY = 12  # words of each copy
 
 
 def shopping(tokenizer: Any) -> ri.Task:
@@ -69,7 +69,7 @@ def docstring(tokenizer: Any) -> ri.Task:
 def repeated(tokenizer: Any) -> ri.Task:
     """The next of some random words that come again; see `another_word`."""
     templates, marks = [], [f"C{place}" for place in range(COPY - 3)]
-    for place in range(2, COPY - 3):
+    for place in range(4, COPY - 3):
         for between in range(place, COPY - 4):
             first = [*marks[:place], "A", "B", *marks[place:between], "X", *marks[between:]]
             again = [*(f"{mark}b" for mark in marks[:place]), "Ab"]

@@ -497,7 +497,7 @@ def test_another_half_of_the_pairs_is_reported(tmp_path):
             ["--model", "equations", "--prompt", "x y", "--answer", "1", "--wrong", "2"],
             "expected words that the model's tokenizer knows, found 'x y'",
         ),
-        ([], "expected --prompt, --pairs or --task"),
+        ([], "expected one of --prompt, --pairs and --task, found none of them"),
         (["--prompt", "a"], "expected --answer and --wrong"),
         (["--prompt", "a", "--task", "indirect-objects"], "expected one of --prompt, --pairs"),
         (["--model", "small", "--controls", "-1"], "--controls: expected at least 0"),

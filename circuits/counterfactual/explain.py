@@ -64,15 +64,10 @@ def explain(
     """
     recovery = Recovery(model, task, batch)
     levels = tuple(
-        LevelScore(
-            level.name,
-            level.units,
-            recovery.kept(level.units, stay=True),
-            recovery.without(level.units),
-        )
-        for level in search.levels
+        LevelScore(name, units, recovery.kept(units, stay=True), recovery.without(units))
+        for name, units in search.levels.items()
     )
-    units = search.levels[-1].units if search.levels else ()
+    units = levels[-1].units if levels else ()
     control, scores, needed = list[float](), list[UnitScore](), list[Needed]()
     missing = [search.missing] if search.missing else []
     own, there = mean_attention(model, batch).cpu(), _counterfactual_means(batch)
@@ -92,7 +87,7 @@ def explain(
         for path in progress(list(paths), "cutting paths in all heads"):
             needed += _needed(search, few, path, own - there)
     except OutOfTime:
-        left = f"{len(scores)} of {len(units)} {search.levels[-1].name} were left out"
+        left = f"{len(scores)} of {len(units)} {levels[-1].name} were left out"
         missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")
     return Explanation(
         task.task,

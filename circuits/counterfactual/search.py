@@ -4,15 +4,15 @@
 2. Estimate what every unit brings (`units`).
 3. Heads: a beginning of the ranking that keeps the asked share, by bisection; then take away what
    is not needed, the least first, several at once while that works. Exact runs decide every step.
-4. Other prompts confirm it: of all that held on the way, the fewest units that keep the share there
-   too. Otherwise it would be the luck of the prompts that decided, after so many trials.
+4. Other prompts confirm it, or as many units are put back as keep the share there too. Otherwise it
+   would be the luck of the prompts that decided, after so many trials.
 5. The same with rows, and then with paths: those of the units before and the best of others. A row
    that is lost with all its paths kept, as it attends to positions without a role, stays a row.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -130,18 +130,10 @@ class Recovery:
         return found.share < keep if clear else None
 
 
-@dataclass(frozen=True)
-class Level:
-    """What a search found at one level: `heads`, `rows` or `paths`."""
-
-    name: str
-    units: tuple[Unit, ...]  # the most important by estimate first
-
-
 class KeepSearch:
     """A search for what has to keep its own attention; goes on while it is iterated over.
 
-    Each level that was found is in `levels`; `missing` says what is not, and why.
+    `levels` has the units of each level that was found; `missing` says what is not, and why.
 
     Args:
         model: a hooked model; left unchanged.
@@ -175,7 +167,7 @@ class KeepSearch:
         self.fresh = None if fresh is None else Recovery(model, task, fresh)
         self.measured = [each for each in (self.recovery, self.fresh) if each is not None]
         self.paths = allowed_paths(batch, is_causal(model))
-        self.levels: list[Level] = []
+        self.levels: dict[str, tuple[Unit, ...]] = {}
         self.estimates: Estimates | None = None
         self.missing = "the search was cancelled"
         self._held: list[tuple[Unit, ...]] = []  # what held at this level, ever less
@@ -189,21 +181,22 @@ class KeepSearch:
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held = []
                 yield from self._search(name, self.estimates)
-                self.levels.append(Level(name, self._confirmed()))
+                self.levels[name] = self._confirmed()
             self.missing = ""
         except OutOfTime:
             self.missing = "the time limit was reached; fewer units may do"
             if self._held:
-                self.levels.append(Level(name, self._held[-1]))
+                self.levels[name] = self._held[-1]
         finally:
             for each in self.measured:
                 each.deadline = math.inf
 
     def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
         """Find as few units as hold."""
-        order = estimates.units("heads")
+        heads = tuple(estimates.units("heads"))
+        *_, before = heads, *self.levels.values()
+        order = list(before)
         if self.levels:
-            before = self.levels[-1].units
             own = yield from self._narrowed(before, level)
             whole = {unit for unit in own if unit.level != level}
             others = [
@@ -265,13 +258,21 @@ class KeepSearch:
 
     def _confirmed(self) -> tuple[Unit, ...]:
         """The fewest that held and are not below the share by a standard error on other prompts."""
-        low, high = 0, len(self._held) - 1
-        while low < high and self.fresh is not None:
-            middle = (low + high + 1) // 2
-            found = self.fresh.kept(self._held[middle])
-            kept = found.share + found.se >= self.keep
-            low, high = (middle, high) if kept else (low, middle - 1)
-        return self._held[high]
+        fresh, held = self.fresh, self._held
+        if fresh is None:
+            return held[-1]
+
+        def keeps(units: Sequence[Unit]) -> bool:
+            found = fresh.kept(units)
+            return found.share + found.se >= self.keep
+
+        fails = bisect_left(held, True, key=lambda units: not keeps(units))
+        if fails in (0, len(held)):
+            return held[fails - 1 if fails else 0]
+        fewer = held[fails]
+        more = [unit for unit in held[fails - 1] if unit not in fewer]
+        needs = bisect_left(range(len(more)), True, key=lambda n: keeps((*fewer, *more[:n])))
+        return (*fewer, *more[:needs])
 
 
 def in_groups(

@@ -93,13 +93,16 @@ def _of_heads(
 
 
 class MetricTask(Task):
-    """A task whose loss is minus a metric, so that all that measures losses measures it."""
+    """A task whose loss is minus a metric, so that all that measures losses measures it.
+
+    The metric is by default the logit difference, where the task has one, or else minus the loss.
+    """
 
     loss_name = "share lost"
 
     def __init__(self, task: Task, metric: Metric | None = None):
-        self.task, self.metric = task, metric or default_metric(task)
-        self.is_loss = metric is None and not hasattr(task, "logit_differences")
+        self.task, self._metric = task, metric or getattr(task, "logit_differences", None)
+        self.is_loss = self._metric is None
         self.role_names, self.answer_roles = tuple(task.role_names), task.answer_roles
         self.vocabulary, self.answer_role = task.vocabulary, task.answer_role
         self.role_labels, self.role_symbols = task.role_labels, task.role_symbols
@@ -112,19 +115,13 @@ class MetricTask(Task):
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
         return -self.metric(outputs, batch)[:, None]
 
+    def metric(self, outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
+        of_task = self._metric or self.task.example_losses
+        found: Tensor = of_task(outputs, batch).view(len(batch), -1).mean(1)
+        return -found if self.is_loss else found
+
     def to_dict(self) -> dict[str, Any]:
         return self.task.to_dict()
-
-
-def default_metric(task: Task) -> Metric:
-    """The logit difference, where the task has one, or else minus the loss."""
-    of_task: Any = getattr(task, "logit_differences", None)
-
-    def metric(outputs: Outputs, batch: Batch) -> Float[Tensor, " batch"]:
-        found: Tensor = of_task(outputs, batch) if of_task else -task.example_losses(outputs, batch)
-        return found.flatten(1).mean(1) if found.ndim > 1 else found
-
-    return metric
 
 
 class Estimates(NamedTuple):

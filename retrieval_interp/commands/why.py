@@ -88,12 +88,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
 
 def _check(options: WhyOptions) -> None:
     asked = [name for name in ("prompt", "pairs", "task") if getattr(options, name) is not None]
-    if len(asked) > 1:
-        raise ri.InputError(
-            f"expected one of --prompt, --pairs and --task, found {' and '.join(asked)}"
-        )
-    if not asked and options.model == "smollm2":
-        raise ri.InputError("expected --prompt, --pairs or --task, found none of them")
+    if len(asked) > 1 or (not asked and options.model == "smollm2"):
+        found = " and ".join(asked) or "none of them"
+        raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {found}")
     if options.prompt is not None and not (options.answer and options.wrong):
         raise ri.InputError("--prompt: expected --answer and --wrong with it, found none")
     if options.controls < 0:
@@ -105,10 +102,6 @@ def _asked(options: WhyOptions, model: Any, task: Any, pairs: str | None) -> Any
     if options.prompt is not None:
         return options.prompt
     if pairs is not None:
-        if getattr(model, "tokenizer", None) is None:
-            raise ri.InputError(
-                f"--pairs: expected a model with a tokenizer, found {options.model}"
-            )
         return ri.PairsTask.from_dict(read_json(pairs, "pairs"), model.tokenizer)
     if options.task is not None:
         return ri.IndirectObjectTask(model.tokenizer)
