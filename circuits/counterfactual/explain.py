@@ -8,16 +8,13 @@ these paths it needs, in one head or in one of several.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import attention_along, attention_by_role
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.counterfactual.explanation import (
     Explanation,
     LevelScore,
@@ -32,20 +29,16 @@ from retrieval_interp.circuits.counterfactual.search import (
 from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, keeping
 from retrieval_interp.circuits.discovery.search import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
-from retrieval_interp.circuits.hooks import ablated, in_all_layers
 from retrieval_interp.circuits.paths import HeadPath, RolePath
 from retrieval_interp.circuits.runs.means import mean_attention
-from retrieval_interp.circuits.runs.runs import HookRuns
-from retrieval_interp.circuits.scores.enabling import Enabled
+from retrieval_interp.circuits.scores.enabling import Sight
 from retrieval_interp.circuits.scores.scorer import Measured, Progress, no_progress
 from retrieval_interp.tasks import Batch, Task
 
 _QUICK = 16  # examples of random sets, and of what the intact model needs
 _SEEN = 8  # examples on which it is seen who enables whom
-_DROP = 0.1  # least attention that a later path has to lose
 _TELLING = 0.02  # least rise in attention along the path that stands for a head or row
 _CUT = 0.05  # least difference in attention of paths that are cut
-Seen = dict[str, dict[int, Tensor]]  # queries, keys and own patterns by layer
 
 
 def explain(
@@ -166,10 +159,11 @@ def _unit_scores(
     task, batch, estimates = search.task.task, recovery.batch, search.estimates
     assert estimates is not None
     paths = {unit: _main_path(unit, own - other, search.paths) for unit in units}
-    sight = _Sight(search, keeping(recovery.empty, recovery.heads, units), batch[:_SEEN])
+    whole = keeping(recovery.empty, recovery.heads, units)
+    sight = Sight(search.model, batch[:_SEEN], whole, task.answer_roles)
+    later = [path for path in dict.fromkeys(paths.values()) if path is not None]
     for unit in progress(units, "leaving out one by one"):
         rest, path = [each for each in units if each != unit], paths[unit]
-        later = [paths[each] for each in units if each.head.layer > unit.head.layer]
         circuit = keeping(recovery.empty, recovery.heads, rest)
         yield UnitScore(
             unit,
@@ -179,7 +173,7 @@ def _unit_scores(
             float(other[path.head][path.path]) if path else float("nan"),
             estimates.of(unit),
             recovery.kept(rest),
-            tuple(sight.enabled(unit, circuit, [each for each in dict.fromkeys(later) if each])),
+            tuple(sight.enabled(circuit, later)),
         )
 
 
@@ -202,61 +196,3 @@ def head_name(path: RolePath, task: Task, batch: Batch) -> str:
     there = batch.tokens.gather(1, at.clamp(min=0)[:, None])[:, 0]
     answers = batch.targets.flatten(1)[:, 0]  # the tokens of texts' answers, the correct one first
     return "mover head" if bool(((at < 0) | (there == answers)).all()) else ""
-
-
-class _Sight:
-    """What heads attend to in runs of a circuit, and of the circuit without a unit."""
-
-    def __init__(self, search: KeepSearch, circuit: Circuit, batch: Batch):
-        self.model, self.batch = search.model, batch
-        self.runs, self.used = HookRuns(self.model, batch, search.task.answer_roles), Seen()
-        with self._noting(("q", "k", "pattern")) as self.whole:
-            self.base = self.runs.base(circuit)
-        with ablated(self.model, circuit, batch), self._noting(("pattern",)) as self.used:
-            self.runs.hooked.run(batch)
-
-    @contextmanager
-    def _noting(self, names: Sequence[str]) -> Iterator[Seen]:
-        seen: Seen = {name: {} for name in names}
-
-        def note(name: str, x: Tensor, hook: Any) -> None:
-            seen[name][hook.layer()] = x.detach()
-
-        hooks = [in_all_layers(self.model, f"hook_{name}", partial(note, name)) for name in names]
-        with self.model.hooks(fwd_hooks=[hook for each in hooks for hook in each]):
-            yield seen
-
-    def enabled(self, unit: Unit, circuit: Circuit, later: Sequence[HeadPath]) -> Iterator[Enabled]:
-        """Later paths that lose attention when a circuit is this unit short of the whole one."""
-        if not later:
-            return
-        with self._noting(("q", "k", "pattern")) as without:
-            self.runs.outputs(circuit, self.base)
-        lost = [p for p in later if self._along(self.whole, p) - self._along(without, p) >= _DROP]
-        sides = [self._mixed(unit.head.layer + 1, name, without[name]) for name in "qk" if lost]
-        for path in sorted(
-            lost, key=lambda p: self._along(without, p) - self._along(self.whole, p)
-        ):
-            yield Enabled(path, *(self._along(x, path) for x in (self.whole, without, *sides)))
-
-    def _along(self, seen: Seen, path: HeadPath) -> float:
-        pattern = seen["pattern"][path.head.layer][:, path.head.head]
-        return float(attention_along(pattern, path.path, self.batch.roles)[0])
-
-    @torch.no_grad()
-    def _mixed(self, layer: int, name: str, put: Mapping[int, Tensor]) -> Seen:
-        """What heads attend to by these queries or keys alone, all else as with the circuit."""
-
-        def set_to(values: Mapping[int, Tensor]) -> Callable[..., Tensor | None]:
-            return lambda x, hook: values.get(hook.layer())
-
-        put_in = in_all_layers(self.model, f"hook_{name}", set_to(put))
-        use = in_all_layers(self.model, "hook_pattern", set_to(self.used["pattern"]))
-        before = self.base.returned[layer - 1] if self.base.returned else None
-        with (
-            self.model.hooks(fwd_hooks=put_in),
-            self._noting(("pattern",)) as seen,
-            self.model.hooks(fwd_hooks=use),
-        ):
-            self.runs.hooked.run(self.batch, layer if self.base.returned else 0, before)
-        return seen

@@ -65,7 +65,7 @@ class HookRuns:
     @torch.no_grad()
     def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
         """Run a circuit as the base of others, from where it differs from an old one."""
-        layer = self._first(circuit, old)
+        layer = self.first_layer(circuit, old)
         if old is not None and layer == len(self.model.blocks):
             return replace(old, circuit=circuit)
         returned = list(old.returned[:layer]) if old else []
@@ -93,13 +93,13 @@ class HookRuns:
     @torch.no_grad()
     def outputs(self, circuit: Circuit, base: HookBase) -> Float[Tensor, "batch answer d_out"]:
         """The outputs under a circuit, computed from where it differs from the base."""
-        layer = self._first(circuit, base)
+        layer = self.first_layer(circuit, base)
         if layer == len(self.model.blocks):
             return base.outputs
         with reusing(self.modules, base.rows):
             return self._run(circuit, layer, [None, *base.returned][layer])
 
-    def _first(self, circuit: Circuit, base: HookBase | None) -> int:
+    def first_layer(self, circuit: Circuit, base: HookBase | None) -> int:
         """The first layer that differs from a base; the number of layers if none does."""
         if base is None:
             return 0

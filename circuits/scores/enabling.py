@@ -4,30 +4,24 @@ With all patterns fixed, a path matters only by what it *carries* to the output.
 pairs, without which no later head finds its target, looks idle (the exception in appendix E).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import (
-    allowed_positions,
-    attention_along,
-    softmax_attention,
-)
+from retrieval_interp.circuits.attention import attention_along
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import is_causal
-from retrieval_interp.circuits.paths import Head, HeadPath
-from retrieval_interp.circuits.runs.means import weighted_mean
+from retrieval_interp.circuits.hooks import ablated, in_all_layers
+from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.runs.runs import HookRuns, parts_of
 from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, paths_of
-from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.tasks import Batch
 
-Seen = dict[int, dict[str, Tensor]]  # queries, keys and pattern by layer
+Seen = dict[str, dict[int, Tensor]]  # queries, keys and own patterns by layer
 
 
 @dataclass(frozen=True)
@@ -63,97 +57,79 @@ def enabled_by(
         through queries  ⇔  Ā_q(p, 0) < Ā_q(0, p),  otherwise through keys
 
     Args:
-        model: a hooked model without rotary attention.
-        batch: the examples.
+        model: a hooked model.
+        batch: the examples, of which those are used that fit in one run.
         cuts: what to cut in the intact model, one after the other: a path, or several at once.
         later: the paths to examine; those up to the layer of the (first) path cut are skipped.
         least_drop: the smallest loss of mean attention that counts.
         progress: as in `ablations`.
     """
-    means: dict[Cut, list[tuple[Tensor, Tensor]]] = {cut: [] for cut in cuts}
-    first = min(map(_layer, cuts), default=0)
-    layers = sorted({path.head.layer for path in later if path.head.layer > first})
-    if not layers:
-        return dict.fromkeys(cuts, ())
     empty = Circuit({}, batch.roles.shape[-1])
-    for part in parts_of(model, batch):
-        with _seeing(model, layers) as intact:
-            runs = HookRuns(model, part)
-            base = runs.base(empty)
-        pattern, mixed, *_ = _all_sides(model, part, intact, intact, later)[0]
-        if not torch.allclose(mixed, pattern, atol=1e-3):
-            raise InputError(
-                "enabling: expected heads to attend only by their queries and keys, found another "
-                "pattern; this model's queries and keys cannot be separated"
-            )
-        for cut in progress(cuts, "finding enabled paths"):
-            with _seeing(model, [layer for layer in layers if layer > _layer(cut)]) as changed:
-                if changed:
-                    runs.outputs(empty.cut(*paths_of(cut)), base)
-            means[cut].append(_all_sides(model, part, intact, changed, later))
-    found = {}
-    for cut, parts in means.items():
-        sides = weighted_mean(parts).T.tolist()
-        rows = [
-            Enabled(path, before, after, by_query, by_key)
-            for path, (before, by_key, by_query, after) in zip(later, sides)
-            if path.head.layer > _layer(cut) and before - after >= least_drop
-        ]
-        found[cut] = tuple(sorted(rows, key=lambda row: row.when_cut - row.attention))
-    return found
-
-
-def _layer(cut: Cut) -> int:
-    return min(path.head.layer for path in paths_of(cut))
-
-
-@contextmanager
-def _seeing(model: Any, layers: list[int]) -> Iterator[Seen]:
-    """Record some layers' queries, keys and patterns in the runs within."""
-    seen: Seen = {layer: {} for layer in layers}
-
-    def see(x: Tensor, hook: Any, layer: int, side: str) -> None:
-        seen[layer][side] = x.detach()
-
-    hooks = [
-        (f"blocks.{layer}.attn.hook_{side}", partial(see, layer=layer, side=side))
-        for layer in layers
-        for side in ("q", "k", "pattern")
-    ]
-    with model.hooks(fwd_hooks=hooks):
-        yield seen
-
-
-def _all_sides(
-    model: Any, batch: Batch, intact: Seen, changed: Seen, later: Sequence[HeadPath]
-) -> tuple[Float[Tensor, "side path"], Float[Tensor, " path"]]:
-    """Mean attention of paths with neither, the keys, the queries, and both from the changed run;
-    and how many chains each is the mean of.
-    """
-    sides, counts = torch.zeros(4, len(later)), torch.zeros(len(later))
-    patterns = {
-        head: (
-            intact[head.layer]["pattern"][:, head.head],
-            _mixed(model, batch, head, intact, changed),
-            _mixed(model, batch, head, changed, intact),
-            changed[head.layer]["pattern"][:, head.head],
-        )
-        for head in {path.head for path in later if path.head.layer in changed}
+    sight = Sight(model, parts_of(model, batch)[0], empty)
+    return {
+        cut: tuple(sight.enabled(empty.cut(*paths_of(cut)), later, least_drop))
+        for cut in progress(cuts, "finding enabled paths")
     }
-    for place, path in enumerate(later):
-        for side, pattern in enumerate(patterns.get(path.head, ())):
-            sides[side, place], counts[place] = attention_along(pattern, path.path, batch.roles)
-    return sides, counts
 
 
-def _mixed(
-    model: Any, batch: Batch, head: Head, queries: Seen, keys: Seen
-) -> Float[Tensor, "batch dest src"]:
-    """A head's pattern from the queries of one run and the keys of another."""
-    query, key = queries[head.layer]["q"], keys[head.layer]["k"]
-    group = query.shape[2] // key.shape[2]
-    scale = getattr(model.blocks[head.layer].attn, "attn_scale", None) or query.shape[-1] ** 0.5
-    allowed = allowed_positions(
-        query.shape[1], is_causal(model), query.device, batch.attention_mask
-    )
-    return softmax_attention(query[:, :, head.head], key[:, :, head.head // group], allowed, scale)
+class Sight:
+    """What heads attend to in a run of a circuit, and in those of others that differ from it."""
+
+    def __init__(
+        self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
+    ):
+        self.model, self.batch = model, batch
+        self.runs = HookRuns(model, batch, answer_roles)
+        with self._noting("q", "k", "pattern") as self.before:
+            self.base = self.runs.base(circuit)
+        with ablated(model, circuit, batch), self._noting("pattern") as self.used:
+            self.runs.hooked.run(batch)
+
+    @torch.no_grad()
+    def enabled(
+        self, circuit: Circuit, later: Sequence[HeadPath], least_drop: float = 0.1
+    ) -> Iterator[Enabled]:
+        """Later paths that lose attention in another circuit, those that lose most first."""
+        first = self.runs.first_layer(circuit, self.base)
+        later = [path for path in later if path.head.layer > first]
+        if not later:
+            return
+        with self._noting("q", "k", "pattern") as after:
+            self.runs.outputs(circuit, self.base)
+        drops = {path: self._along(self.before, path) - self._along(after, path) for path in later}
+        lost = [path for path in later if drops[path] >= least_drop]
+        sides = [self._mixed(first + 1, name, after[name]) for name in "qk" if lost]
+        for path in sorted(lost, key=drops.__getitem__, reverse=True):
+            yield Enabled(path, *(self._along(x, path) for x in (self.before, after, *sides)))
+
+    @contextmanager
+    def _noting(self, *names: str) -> Iterator[Seen]:
+        seen: Seen = {name: {} for name in names}
+
+        def note(name: str, x: Tensor, hook: Any) -> None:
+            seen[name][hook.layer()] = x.detach()
+
+        hooks = [in_all_layers(self.model, f"hook_{name}", partial(note, name)) for name in names]
+        with self.model.hooks(fwd_hooks=[hook for each in hooks for hook in each]):
+            yield seen
+
+    def _along(self, seen: Seen, path: HeadPath) -> float:
+        pattern = seen["pattern"][path.head.layer][:, path.head.head]
+        return float(attention_along(pattern, path.path, self.batch.roles)[0])
+
+    def _mixed(self, layer: int, name: str, put: Mapping[int, Tensor]) -> Seen:
+        """What heads attend to by these queries or keys alone, all else as before."""
+
+        def set_to(values: Mapping[int, Tensor]) -> Callable[..., Tensor | None]:
+            return lambda x, hook: values.get(hook.layer())
+
+        put_in = in_all_layers(self.model, f"hook_{name}", set_to(put))
+        use = in_all_layers(self.model, "hook_pattern", set_to(self.used["pattern"]))
+        before = self.base.returned[layer - 1] if self.base.returned else None
+        with (
+            self.model.hooks(fwd_hooks=put_in),
+            self._noting("pattern") as seen,
+            self.model.hooks(fwd_hooks=use),
+        ):
+            self.runs.hooked.run(self.batch, layer if self.base.returned else 0, before)
+        return seen
