@@ -12,7 +12,7 @@ import retrieval_interp as ri
 from examples.reach_the_bound import TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Circuit, Head
 from retrieval_interp.circuits.counterfactual.explain import explain, head_name
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, with_counterfactual
+from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
 from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery
 from retrieval_interp.circuits.counterfactual.units import (
     MetricTask,
@@ -122,6 +122,10 @@ def test_what_is_kept_is_as_by_hand(model):
     found = recovery.metric(keeping(recovery.empty, recovery.heads, units))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert [point.has_hooks() for point in model.hook_dict.values()] == before
+    circuit = keeping(recovery.empty, recovery.heads, units)
+    with pytest.raises(InputError, match="expected a batch with the attention of"):
+        with ablated(model, circuit, batch):
+            model(batch.inputs)
 
 
 @torch.no_grad()
@@ -148,60 +152,45 @@ def test_only_positions_that_differ_are_computed(model):
     assert "forward" not in vars(model.blocks[0].mlp)
 
 
-def test_estimates_are_the_slopes_of_exact_runs():
-    """At either end, by small steps of one unit's attention."""
-    small = ri.load_checkpoint("small")
-    task, model = MetricTask(small.task), small.model
-    batch = small.task.sample(8, split="discovery")
-    batch = with_counterfactual(model, batch, small.task.counterfactual(batch))
-    recovery = Recovery(model, task, batch)
-    empty, step = recovery.empty, 0.01
-    estimates = estimate_units(model, task, batch, shares=(0.0,))
-    head = Head(2, 0)
-    nothing = Circuit(dict.fromkeys(recovery.heads, Counterfactual()), empty.n_roles)
-    moved = [nothing.replace(head, Counterfactual(share=share)) for share in (step, -step)]
-    up, down = (float(recovery.metric(circuit).mean()) for circuit in moved)
-    assert float(estimates.heads[head]) == pytest.approx((up - down) / (2 * step), rel=0.05)
-    rows = estimates.rows[head]
-    assert float(rows[0]) == pytest.approx(float(estimates.heads[head]), rel=1e-3)
-    # Towards one path: the rest of its row is scaled, which the estimate takes into account.
-    assert estimates.units("paths")[0] in (Unit(head, 0, 2), Unit(Head(4, 0), 0, 4))
-
-
 @torch.no_grad()
-def test_estimates_beside_kept_attention_are_slopes_by_hand():
-    """Of a path of L2.H0 that is kept as well, with a row of L4.H0 that is kept already."""
+def test_estimates_are_slopes_by_hand():
+    """Where nothing is kept, towards a path of L2.H0 and a row of L4.H0 that are."""
     small = ri.load_checkpoint("small")
     task, model = small.task, small.model
     batch = task.sample(8, split="discovery")
     other = task.counterfactual(batch)
-    lines = ["L2.H0 counterfactual", "L4.H0 counterfactual s0"]
-    before = ri.parse_circuit(lines, task)
-    after = ri.parse_circuit([lines[0] + " s0<-s2", lines[1]], task)
-    made = with_counterfactual(model, batch, other)
-    found = ri.attribute(model, task, made, before, draws=0).estimate(after)
+    made, metric = with_counterfactual(model, batch, other), MetricTask(task)
+    units, heads = [Unit(Head(2, 0), 0, 2), Unit(Head(4, 0), 0)], [Head(n, 0) for n in range(5)]
+    before, after = (keeping(Circuit.empty(task), heads, kept) for kept in ((), units))
+    found = ri.attribute(model, task, made, before, draws=0).estimate(after).effect
+    estimates = estimate_units(model, metric, made, shares=(0.0,))
+    assert found == pytest.approx(-sum(map(estimates.of, units)), rel=1e-4)
+    assert estimates.units("paths")[0] in (units[0], Unit(Head(4, 0), 0, 4))
 
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in (2, 4)]
-    (_, own), (_, there) = (model.run_with_cache(each.inputs) for each in (batch, other))
-    own, old = own[names[0]][:, 0], there[names[0]][:, 0]  # before layer 2 nothing changes
-    new, example = old.clone(), torch.arange(8)[:, None]
-    dest, src = batch.roles[:, :, 0], batch.roles[:, :, 2]
-    left = (1 - own[example, dest, src]) / (1 - old[example, dest, src])
-    new[example, dest] *= left[..., None]
-    new[example, dest, src] = own[example, dest, src]
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(5)]
+    _, there = model.run_with_cache(other.inputs)
+    own, change, example = {}, {}, torch.arange(8)[:, None]
 
     def loss(step):
-        def kept_row(pattern, hook):
-            mixed = there[hook.name].clone()
-            mixed[example, 0, dest] = pattern[example, 0, dest]
-            return mixed
+        def move(pattern, hook):
+            own.setdefault(hook.name, pattern)
+            return there[hook.name] + step * change.get(hook.name, 0.0)
 
-        moved = (old + step * (new - old))[:, None]
-        hooks = [(names[0], lambda pattern, hook: moved), (names[1], kept_row)]
+        hooks = [(name, move) for name in names]
         return float(task.loss(model.run_with_hooks(batch.inputs, fwd_hooks=hooks), batch))
 
+    loss(0.0)
+    change = {name: torch.zeros_like(own[name]) for name in names}
+    dest, src = batch.roles[:, :, 0], batch.roles[:, :, 2]
+    for name in (names[2], names[4]):
+        old, new = there[name][example, 0, dest], own[name][example, 0, dest]
+        if name == names[2]:  # its other shares are scaled
+            path = torch.zeros_like(old).scatter(-1, src[..., None], 1.0).bool()
+            left = (1 - new[path]) / (1 - old[path])
+            new = torch.where(path, new, old * left.view_as(src)[..., None])
+        change[name][example, 0, dest] = new - old
     slope = (loss(0.01) - loss(-0.01)) / 0.02
-    assert abs(slope) > 0.01 and found.effect == pytest.approx(slope, rel=0.02)
+    assert abs(slope) > 0.01 and found == pytest.approx(slope, rel=0.02)
 
 
 def test_a_model_whose_truth_is_known_is_explained():
@@ -298,6 +287,12 @@ def test_a_row_that_looks_where_no_role_is_stays_a_row():
     }
     assert "recovered by 2 rows of 2 heads" in found.finding
     assert "L4.H0: query looks at places without a name. Without it" in str(found)
+    page = ri.why_view(found, small.model)  # where a row shows its head
+    assert sorted(re.findall(r'<tr data-path="([^"]*)"', page.html)) == [
+        "L2.H0 query",
+        "L4.H0 query",
+    ]
+    assert page.html.count('"L4.H0":') == 1
 
 
 def test_the_workbench_shows_the_same():
@@ -338,34 +333,6 @@ def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):
         Scorer(bench.model, bench.task, bench.task.sample(2)).loss(bench.circuit)
     with pytest.raises(InputError, match="expected a head, a row or a path"):
         bench.keep("L2.H0 s0<-s2<-s3")
-
-
-def test_a_unit_without_a_path_has_a_row_that_shows_its_head():
-    small = ri.load_checkpoint("small")
-    found = ri.why(small.model, small.task, examples=16, controls=0, upto="heads")
-    first, *others = found.units
-    page = ri.why_view(replace(found, units=(replace(first, path=None), *others)), small.model)
-    keys = re.findall(r'<tr data-path="([^"]*)"', page.html)
-    assert len(keys) == 2 and all(f'"{key.split()[0]}":' in page.html for key in keys)
-
-
-def test_patterns_on_the_counterfactual_are_of_the_intact_model(model):
-    task = Ending()
-    task.n_words = model.cfg.d_vocab
-    batch, other = task.sample(4), task.sample(4, seed=1)
-    made = with_counterfactual(model, batch, other)
-    empty = Circuit.empty(task)
-    circuit = empty.replace(Head(0, 0), Counterfactual()).replace(Head(1, 3), Counterfactual())
-    with ablated(model, circuit, made):
-        _, cache = model.run_with_cache(batch.inputs)
-    _, expected = model.run_with_cache(other.inputs)
-    for layer, head in ((0, 0), (1, 3)):
-        name = f"blocks.{layer}.attn.hook_pattern"
-        torch.testing.assert_close(cache[name][:, head], expected[name][:, head])
-    assert made[1:3].counterfactual.shape[0] == 2
-    with pytest.raises(InputError, match="expected a batch with the attention of"):
-        with ablated(model, circuit, batch):
-            model(batch.inputs)
 
 
 def test_circuits_are_read_back():

@@ -6,8 +6,8 @@ order, the sum of (P - P') g over it. The mean over a few a is used (integrated 
 end ranks what can be added and the other what can be taken away. One pass gives all units.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -60,36 +60,31 @@ class Unit(NamedTuple):
 
 def keeping(empty: Circuit, heads: Iterable[Head], units: Iterable[Unit]) -> Circuit:
     """The circuit in which these units keep their own attention, and nothing else does."""
-    whole, mechanisms = _of_heads(units, Counterfactual)
-    kept = {head: mechanisms.get(head, Counterfactual()) for head in heads}
-    return Circuit(
-        {head: ORIGINAL if head in whole else each for head, each in kept.items()},
-        empty.n_roles,
-        empty.task,
-        role_names=empty.role_names,
-    )
+    return _circuit(empty, heads, units, Counterfactual, ORIGINAL)
 
 
-def losing(empty: Circuit, units: Iterable[Unit]) -> Circuit:
+def losing(empty: Circuit, units: Sequence[Unit]) -> Circuit:
     """The circuit in which everything but these units keeps its own attention."""
-    whole, mechanisms = _of_heads(units, Patched)
-    mechanisms |= dict.fromkeys(whole, Counterfactual())
-    return Circuit(mechanisms, empty.n_roles, empty.task, role_names=empty.role_names)
+    return _circuit(empty, (), units, Patched, Counterfactual())
 
 
-def _of_heads(
-    units: Iterable[Unit], kind: type[Counterfactual]
-) -> tuple[set[Head], dict[Head, Mechanism]]:
-    by_head: dict[Head, list[Unit]] = defaultdict(list)
+def _circuit(
+    empty: Circuit,
+    heads: Iterable[Head],
+    units: Iterable[Unit],
+    some: type[Counterfactual],
+    whole: Mechanism,
+) -> Circuit:
+    by_head: dict[Head, list[Unit]] = {head: [] for head in heads}
     for unit in units:
-        by_head[unit.head].append(unit)
-    whole = {head for head, own in by_head.items() if any(unit.dest is None for unit in own)}
+        by_head.setdefault(unit.head, []).append(unit)
     mechanisms: dict[Head, Mechanism] = {}
     for head, own in by_head.items():
-        rows = [(dest, src) for _, dest, src in own if dest is not None]
-        paths = tuple(RolePath(dest, src) for dest, src in rows if src is not None)
-        mechanisms[head] = kind(paths, tuple(sorted(d for d, src in rows if src is None)))
-    return whole, mechanisms
+        paths = [RolePath(d, s) for _, d, s in own if d is not None and s is not None]
+        rows = [dest for _, dest, src in own if dest is not None and src is None]
+        all_of_it = any(unit.dest is None for unit in own)
+        mechanisms[head] = whole if all_of_it else some(tuple(paths), tuple(sorted(rows)))
+    return replace(empty, mechanisms=mechanisms)
 
 
 class MetricTask(Task):
@@ -161,7 +156,7 @@ def estimate_units(
     found: list[Estimates] = []
     for share in shares:
         moved = Counterfactual(share=share)
-        circuit = Circuit(dict.fromkeys(every, moved), empty.n_roles, role_names=empty.role_names)
+        circuit = replace(empty, mechanisms=dict.fromkeys(every, moved))
         for part in attribute(model, task, batch, circuit, draws=0).parts:
             weight = len(part.batch) / len(batch) / len(shares)
             assert part.batch.counterfactual is not None
