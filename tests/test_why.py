@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from examples.reach_the_bound import TOKEN, compile_circuit, split
 from retrieval_interp.circuits import Circuit, Head
 from retrieval_interp.circuits.counterfactual.explain import explain, head_name
 from retrieval_interp.circuits.counterfactual.mechanism import with_counterfactual
-from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery
+from retrieval_interp.circuits.counterfactual.search import KeepSearch, Recovery, Share
 from retrieval_interp.circuits.counterfactual.units import (
     MetricTask,
     Unit,
@@ -225,6 +226,18 @@ def test_shipped_models_keep_what_their_circuits_say(name, paths):
         assert later.unit.head == (2, 0) and one.side == "query" and not rest
         assert one.when_cut < 0.1 < 0.9 < one.attention
         assert "enables L4.H0" in str(found) and "looks at B of A->B" in str(found)
+
+
+def test_units_are_put_back_until_other_prompts_confirm():
+    small = ri.load_checkpoint("small")
+    batch = small.task.sample(8, split="discovery")
+    batch = with_counterfactual(small.model, batch, small.task.counterfactual(batch))
+    search = KeepSearch(small.model, MetricTask(small.task), batch)
+    units = [Unit(Head(layer, 0)) for layer in (2, 4, 3, 1, 0)]
+    search._held = [tuple(units), tuple(units[:4]), (units[0],)]
+    for least, best in ((5, 5), (4, 4), (3, 3), (2, 2), (1, 1), (9, 5)):  # 9: not all would do
+        search.fresh = SimpleNamespace(kept=lambda some: Share(0.9 * len(some) / least, 0.0))
+        assert search._confirmed() == tuple(units[:best])
 
 
 @pytest.mark.parametrize("index", range(0, 24, 2))

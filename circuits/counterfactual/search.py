@@ -257,22 +257,22 @@ class KeepSearch:
         return [Unit(unit.head, *path) for path in self.paths if path.dest == unit.dest]
 
     def _confirmed(self) -> tuple[Unit, ...]:
-        """The fewest that held and are not below the share by a standard error on other prompts."""
+        """The fewest that held and keep the share on other prompts, or what all keep there."""
         fresh, held = self.fresh, self._held
         if fresh is None:
             return held[-1]
+        least = min(self.keep, fresh.kept(held[0]).share)
 
-        def keeps(units: Sequence[Unit]) -> bool:
-            found = fresh.kept(units)
-            return found.share + found.se >= self.keep
+        def fails(units: Sequence[Unit]) -> bool:
+            return fresh.kept(units).share < least
 
-        fails = bisect_left(held, True, key=lambda units: not keeps(units))
-        if fails in (0, len(held)):
-            return held[fails - 1 if fails else 0]
-        fewer = held[fails]
-        more = [unit for unit in held[fails - 1] if unit not in fewer]
-        needs = bisect_left(range(len(more)), True, key=lambda n: keeps((*fewer, *more[:n])))
-        return (*fewer, *more[:needs])
+        first = bisect_left(held, True, lo=1, key=fails)
+        if first == len(held):
+            return held[-1]
+        fewer = held[first]
+        more = [unit for unit in held[first - 1] if unit not in fewer]
+        count = bisect_left(range(len(more)), True, key=lambda n: not fails((*fewer, *more[:n])))
+        return (*fewer, *more[:count])
 
 
 def in_groups(
