@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -236,7 +237,8 @@ def test_units_are_put_back_until_other_prompts_confirm():
     units = [Unit(Head(layer, 0)) for layer in (2, 4, 3, 1, 0)]
     search._held = [tuple(units), tuple(units[:4]), (units[0],)]
     for least, best in ((5, 5), (4, 4), (3, 3), (2, 2), (1, 1), (9, 5)):  # 9: not all would do
-        search.fresh = SimpleNamespace(kept=lambda some: Share(0.9 * len(some) / least, 0.0))
+        kept = partial(lambda least, some: Share(0.9 * len(some) / least, 0.0), least)
+        search.fresh = SimpleNamespace(kept=kept)
         assert search._confirmed() == tuple(units[:best])
 
 
