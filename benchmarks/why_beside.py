@@ -1,6 +1,6 @@
 """The question of `ri.why` asked in other ways: how much has to be kept for 90%?
 
-    python benchmarks/why_beside.py [--behaviours names repeated] [--examples 24]
+    python benchmarks/why_beside.py [--behaviours names repeated] [--examples 12]
 
 - `attention`: heads that keep their own attention, as in `ri.why` (before it takes any away).
 - `outputs`: heads that keep their own outputs; all others give those of the counterfactual prompt.
@@ -252,7 +252,7 @@ def run(options: argparse.Namespace) -> Rows:
 main = benchmark(
     __doc__,
     run,
-    {"behaviours": list(BEHAVIOURS), "examples": 24},
+    {"behaviours": ["names"], "examples": 12},
     quick={"behaviours": ["list"], "examples": 2},
 )
 
