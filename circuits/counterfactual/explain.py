@@ -29,7 +29,7 @@ from retrieval_interp.circuits.counterfactual.search import (
 from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, keeping
 from retrieval_interp.circuits.discovery.search import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
-from retrieval_interp.circuits.paths import HeadPath, RolePath
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.enabling import Sight
 from retrieval_interp.circuits.scores.scorer import Measured, Progress, no_progress
@@ -55,6 +55,10 @@ def explain(
 
     `other` are their counterfactual prompts, `controls` random sets of units are tried beside.
     """
+    decided = search.measured[0].batch
+    decided_on = sum(len(each.batch) for each in search.measured)
+    runs = sum(each.runs for each in search.measured)
+    search.measured.clear()  # what they hold takes memory
     recovery = Recovery(model, task, batch)
     levels = tuple(
         LevelScore(name, units, recovery.kept(units, stay=True), recovery.without(units))
@@ -68,11 +72,13 @@ def explain(
         recovery.deadline = search.deadline
         for score in _unit_scores(search, recovery, units, own, there, progress):
             scores.append(score)
-        halves = (search.recovery.batch, batch) if units else ()
-        few = [Recovery(model, task, each[:_QUICK]) for each in halves]
+        both = (decided, batch) if units else ()
+        few = [Recovery(model, task, each[:_QUICK]) for each in both]
         for each in few:
             each.deadline = search.deadline
-        for sample in progress(_random_sets(search, units, controls, seed), "random sets"):
+        for sample in progress(
+            _random_sets(search, recovery.heads, units, controls, seed), "random sets"
+        ):
             control.append(few[1].kept(sample).share)
         for each in few:
             each.metric(each.empty, stay=True)
@@ -94,8 +100,8 @@ def explain(
         tuple(scores),
         tuple(needed),
         keeping(recovery.empty, recovery.heads, units),
-        sum(len(each.batch) for each in search.measured),
-        sum(each.runs for each in (*search.measured, recovery)),
+        decided_on,
+        runs + recovery.runs,
         "; ".join(missing),
     )
 
@@ -106,14 +112,10 @@ def _counterfactual_means(batch: Batch) -> Tensor:
 
 
 def _random_sets(
-    search: KeepSearch, units: Sequence[Unit], count: int, seed: int
+    search: KeepSearch, heads: Sequence[Head], units: Sequence[Unit], count: int, seed: int
 ) -> Iterator[list[Unit]]:
     """Sets of as many heads, rows and paths."""
-    draw, heads, counts = (
-        random.Random(seed),
-        search.recovery.heads,
-        Counter(u.level for u in units),
-    )
+    draw, counts = random.Random(seed), Counter(unit.level for unit in units)
     for _ in range(count if units else 0):
         chosen = list[Unit]()
         for length, level in enumerate(LEVELS):

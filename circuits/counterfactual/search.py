@@ -162,10 +162,9 @@ class KeepSearch:
         limit, start = math.inf if time is None else time, monotonic()
         self._until, self.deadline = start + _SEARCHING * limit, start + limit
         self.model, self.task, self.keep, self.upto = model, task, keep, upto
-        self.recovery = Recovery(model, task, batch)
-        self.recovery.check_gap()
-        self.fresh = None if fresh is None else Recovery(model, task, fresh)
-        self.measured = [each for each in (self.recovery, self.fresh) if each is not None]
+        drawn = [batch] if fresh is None else [batch, fresh]
+        self.measured = [Recovery(model, task, each) for each in drawn]
+        self.measured[0].check_gap()
         self.paths = allowed_paths(batch, is_causal(model))
         self.levels: dict[str, tuple[Unit, ...]] = {}
         self.estimates: Estimates | None = None
@@ -177,7 +176,7 @@ class KeepSearch:
             each.deadline = self._until
         try:
             yield "estimating heads, rows and paths"
-            self.estimates = estimate_units(self.model, self.task, self.recovery.batch[:_FEW])
+            self.estimates = estimate_units(self.model, self.task, self.measured[0].batch[:_FEW])
             for name in LEVELS[: LEVELS.index(self.upto) + 1]:
                 self._held = []
                 yield from self._search(name, self.estimates)
@@ -224,14 +223,14 @@ class KeepSearch:
             yield f"{level}: {len(self._held[-1])}"
 
     def _holds(self, units: Sequence[Unit]) -> bool:
-        if holds := bool(units) and self.recovery.holds(units, self.keep):
+        if holds := bool(units) and self.measured[0].holds(units, self.keep):
             self._held.append(tuple(units))
         return holds
 
     def _narrowed(self, units: Sequence[Unit], level: str) -> Generator[str, None, list[Unit]]:
         """Heads as all their rows, or rows as all their paths, where it holds or costs little."""
         parts = {unit: [unit] for unit in units}
-        share = self.recovery.kept(units, stay=True).share
+        share = self.measured[0].kept(units, stay=True).share
 
         def whole(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
             return [part for each in {**parts, **changed}.values() for part in each]
@@ -239,7 +238,7 @@ class KeepSearch:
         def can_be(some: Sequence[Unit]) -> bool:
             nonlocal share
             changed = {unit: self._parts(unit, level) for unit in some}
-            found = self.recovery.kept(whole(changed))
+            found = self.measured[0].kept(whole(changed))
             if found.share - found.se < self.keep and found.share < share - _LITTLE:
                 return False
             parts.update(changed)
@@ -258,8 +257,8 @@ class KeepSearch:
 
     def _confirmed(self) -> tuple[Unit, ...]:
         """The fewest that held and keep the share on other prompts, or what all keep there."""
-        fresh, held = self.fresh, self._held
-        if fresh is None:
+        held, fresh = self._held, self.measured[-1]
+        if len(self.measured) == 1:  # there are none
             return held[-1]
         least = min(self.keep, fresh.kept(held[0]).share)
 
