@@ -164,15 +164,29 @@ def test_no_layer_is_left_out_where_that_would_change_the_numbers(task, hooked):
     torch.testing.assert_close(Scorer(model, task, batch).losses(circuit), expected)
 
 
-def test_what_enables_what_is_left_out_where_it_cannot_be_known(task):
-    """Rotary attention: the pattern is more than queries times keys."""
-    model = hooked_model(positional_embedding_type="rotary", rotary_dim=8)
-    bench = ri.open(model, task, examples=8)
-    bench.suppose("L0.H0 s2<-s1", "L1.H0 s0<-s2")
-    view = bench.score()
-    assert all(row.enables == () for row in view.data.paths)
-    assert len(view.data.notes) == 1 and "Enabled paths are not shown" in repr(view)
-    assert "Enabled paths are not shown" in view.html
+@torch.no_grad()
+def test_what_enables_what_is_known_with_rotary_attention(task):
+    """By the queries of the model with a path cut, and the keys of the intact one, or reversely."""
+    model, batch = hooked_model(positional_embedding_type="rotary", rotary_dim=8), task.sample(8)
+    cut, later = (ri.parse_head_path(text, task) for text in ("L0.H0 s2<-s1", "L1.H0 s0<-s2"))
+    (found,) = ri.enabled_by(model, batch, [cut], [later], least_drop=-1.0)[cut]
+    runs = []
+    for circuit in (ri.parse_circuit([], task), ri.parse_circuit([], task).cut(cut)):
+        with ri.ablated(model, circuit, batch):
+            _, cache = model.run_with_cache(batch.inputs)
+        runs.append([cache[f"blocks.1.attn.hook_rot_{side}"][:, :, 0] for side in "qk"])
+    (q, k), (cut_q, cut_k) = runs
+    example, dest, src = torch.arange(8)[:, None], batch.roles[:, :, 0], batch.roles[:, :, 2]
+    for queries, keys, value in (
+        (q, k, found.attention),
+        (cut_q, cut_k, found.when_cut),
+        (cut_q, k, found.by_query),
+        (q, cut_k, found.by_key),
+    ):
+        scores = queries @ keys.mT / queries.shape[-1] ** 0.5
+        hidden = torch.ones_like(scores).triu(1).bool()
+        pattern = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        assert value == pytest.approx(float(pattern[example, dest, src].mean()), abs=1e-5)
 
 
 def test_a_position_with_several_roles_has_the_mean_of_their_weighted_rows():

@@ -61,7 +61,7 @@ def why(
             batch and a seed, by default `task.counterfactual`.
         keep: the share of the metric that is to be recovered.
         upto: the last level: `heads`, `rows` or `paths`.
-        examples: that decide, and as many others that are reported.
+        examples: that decide; as many others confirm it, and as many more are reported.
         seed: of these examples.
         time: seconds that all may take; only the run under way is finished. Then the best circuit
             so far is reported, and what was not measured is said.

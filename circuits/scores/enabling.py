@@ -15,7 +15,7 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_along
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.hooks import ablated, in_all_layers
+from retrieval_interp.circuits.hooks import in_all_layers
 from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.runs.runs import HookRuns, parts_of
 from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, paths_of
@@ -82,8 +82,6 @@ class Sight:
         self.runs = HookRuns(model, batch, answer_roles)
         with self._noting("q", "k", "pattern") as self.before:
             self.base = self.runs.base(circuit)
-        with ablated(model, circuit, batch), self._noting("pattern") as self.used:
-            self.runs.hooked.run(batch)
 
     @torch.no_grad()
     def enabled(
@@ -98,7 +96,8 @@ class Sight:
             self.runs.outputs(circuit, self.base)
         drops = {path: self._along(self.before, path) - self._along(after, path) for path in later}
         lost = [path for path in later if drops[path] >= least_drop]
-        sides = [self._mixed(first + 1, name, after[name]) for name in "qk" if lost]
+        pairs = [(after, self.before), (self.before, after)] if lost else []
+        sides = [self._mixed(first + 1, *pair) for pair in pairs]
         for path in sorted(lost, key=drops.__getitem__, reverse=True):
             yield Enabled(path, *(self._along(x, path) for x in (self.before, after, *sides)))
 
@@ -117,19 +116,15 @@ class Sight:
         pattern = seen["pattern"][path.head.layer][:, path.head.head]
         return float(attention_along(pattern, path.path, self.batch.roles)[0])
 
-    def _mixed(self, layer: int, name: str, put: Mapping[int, Tensor]) -> Seen:
-        """What heads attend to by these queries or keys alone, all else as before."""
+    def _mixed(self, layer: int, queries: Seen, keys: Seen) -> Seen:
+        """What heads attend to, from a layer on, by the queries of one run and keys of another."""
 
         def set_to(values: Mapping[int, Tensor]) -> Callable[..., Tensor | None]:
             return lambda x, hook: values.get(hook.layer())
 
-        put_in = in_all_layers(self.model, f"hook_{name}", set_to(put))
-        use = in_all_layers(self.model, "hook_pattern", set_to(self.used["pattern"]))
+        put = in_all_layers(self.model, "hook_q", set_to(queries["q"]))
+        put += in_all_layers(self.model, "hook_k", set_to(keys["k"]))
         before = self.base.returned[layer - 1] if self.base.returned else None
-        with (
-            self.model.hooks(fwd_hooks=put_in),
-            self._noting("pattern") as seen,
-            self.model.hooks(fwd_hooks=use),
-        ):
+        with self.model.hooks(fwd_hooks=put), self._noting("pattern") as seen:
             self.runs.hooked.run(self.batch, layer if self.base.returned else 0, before)
         return seen

@@ -34,7 +34,7 @@ from retrieval_interp.circuits.scores.scorer import (
     removed_losses,
     uninformed_loss,
 )
-from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks import Batch, Task
 
 _ENABLING = 128  # examples on which enabled paths are found
 
@@ -109,7 +109,7 @@ class CircuitScore:
     excess_se: float  # of combined minus baseline, example by example
     paths: tuple[PathScore, ...]  # every path of the circuit
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
-    notes: tuple[str, ...] = ()  # what was not measured, or is not shown, one sentence each
+    notes: tuple[str, ...] = ()  # one sentence each
 
     @property
     def limit(self) -> float:
@@ -189,7 +189,7 @@ def score_circuit(
     for head in progress(scorer.heads, "replacing heads"):
         losses = scorer.losses(empty.replace(head, circuit[head]))
         heads.append(HeadScore(head, circuit[head], *Measured.of(losses)))
-    cut, redundant, unshown = _cut(scorer, circuit, bar, progress)
+    cut, redundant = _cut(scorer, circuit, bar, progress)
     paths = []
     for path, losses in removed_losses(scorer, circuit, progress):
         loss, se = Measured.of(losses)
@@ -210,40 +210,33 @@ def score_circuit(
         tuple(paths),
         tuple(random_control(scorer, circuit, controls, progress=progress)),
     )
-    return replace(score, notes=(*_notes(score, task.answer_role), *filter(None, [unshown])))
+    return replace(score, notes=tuple(_notes(score, task.answer_role)))
 
 
 def _cut(
     scorer: Scorer, circuit: Circuit, bar: Bar, progress: Progress
-) -> tuple[dict[HeadPath, LivePathScore], tuple[RedundantScore, ...], str]:
-    """Every path, and every set of which one suffices, cut in the intact model.
-
-    And why it is not shown what they enable, if it is not.
-    """
+) -> tuple[dict[HeadPath, LivePathScore], tuple[RedundantScore, ...]]:
+    """Every path, and every set of which one suffices, cut in the intact model."""
     model, batch, sets = scorer.model, scorer.batch, circuit.redundant
     attention = mean_attention(model, batch)
     paths = [*circuit.paths(), *circuit.enabling]
     cuts: list[Cut] = [*paths, *sets, *itertools.chain(*map(all_but_one, sets))]
     cut = {each: losses.mean(dim=1) for each, losses in cut_losses(scorer, cuts, progress)}
     few = batch if has_hooks(model) else batch[:_ENABLING]  # hooks may be made for this batch
-    unshown, enables = "", dict[Cut, tuple[Enabled, ...]]()
-    try:
-        enables = enabled_by(model, few, [*paths, *sets], paths, progress=progress)
-    except InputError as error:
-        unshown = f"Enabled paths are not shown: {error}."
+    enables = enabled_by(model, few, [*paths, *sets], paths, progress=progress)
     rows = {}
     for path in paths:
         weight, losses = float(attention[path.head][path.path]), cut[path]
-        live = (*Measured.of(losses), enables.get(path, ()), bar.side(losses))
+        live = (*Measured.of(losses), enables[path], bar.side(losses))
         rows[path] = LivePathScore(path, weight, *live)
     redundant = []
     for same in sets:
         losses, left = cut[same], [cut[few] for few in all_but_one(same)]
         each = tuple(float(losses.mean()) for losses in left)
         suffice = tuple(None if above is None else not above for above in map(bar.side, left))
-        found = (*Measured.of(losses), each, enables.get(same, ()), bar.side(losses), suffice)
+        found = (*Measured.of(losses), each, enables[same], bar.side(losses), suffice)
         redundant.append(RedundantScore(same, *found))
-    return rows, tuple(redundant), unshown
+    return rows, tuple(redundant)
 
 
 def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
