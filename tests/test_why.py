@@ -252,12 +252,17 @@ def test_heads_that_stand_in_for_each_other_are_told():
     assert "one of L0.H0, L0.H1 or L0.H2 s0<-s1" in found.finding
 
 
-def test_heads_that_look_at_the_answer_are_named():
+def giving(counterfactual=None):
     names = ["Ann", "Bob", "Cid", "Dan"]
     tokenizer = byte_pairs([f"to {name} and" for name in names] * 9 + [SENTENCE], vocab_size=400)
     sentence = "When {S1} and {IO} went to the store, {S2} gave a drink to"
     fillings = {"IO": names, "S1": names, "S2": "S1"}
-    task = ri.TemplateTask([sentence], fillings, answer="IO", wrong="S1", tokenizer=tokenizer)
+    options = {"wrong": "S1", "tokenizer": tokenizer, "counterfactual": counterfactual}
+    return ri.TemplateTask([sentence], fillings, answer="IO", **options)
+
+
+def test_heads_that_look_at_the_answer_are_named():
+    task = giving()
     end, again, first, answer = (task.roles.index(name) for name in ("END", "S2", "S1", "IO"))
     batch = task.sample(4)
     kinds = [head_name(ri.RolePath(*path), task, batch) for path in ((end, answer), (end, first))]
@@ -525,12 +530,7 @@ def test_repeated_tokens_are_not_repeated():
 
 
 def test_a_third_name_is_put_in_place():
-    names = ["Ann", "Bob", "Cid", "Dan"]
-    tokenizer = byte_pairs([f"to {name} and" for name in names] * 9 + [SENTENCE], vocab_size=400)
-    sentence = "When {S1} and {IO} went to the store, {S2} gave a drink to"
-    fillings = {"IO": names, "S1": names, "S2": "S1"}
-    options = {"answer": "IO", "wrong": "S1", "tokenizer": tokenizer}
-    task = ri.TemplateTask([sentence], fillings, **options, counterfactual={"S2": names})
+    task = giving({"S2": ["Ann", "Bob", "Cid", "Dan"]})
     batch = task.sample(8)
     other = task.counterfactual(batch)
     place = batch.roles[:, 0, task.roles.index("S2")]
@@ -538,16 +538,16 @@ def test_a_third_name_is_put_in_place():
         changed = (other.inputs != batch.inputs)[example].nonzero()[:, 0].tolist()
         assert changed == [int(place[example])]
         assert int(other.inputs[example, place[example]]) not in batch.inputs[example].tolist()
-    resampled = ri.TemplateTask([sentence], fillings, **options)
+    resampled = giving()
     alike = resampled.counterfactual(batch)
     assert all(row.tolist() in batch.inputs.tolist() for row in alike.inputs)
     assert bool((alike.inputs != batch.inputs).any(1).all())
     with pytest.raises(InputError, match="expected another example with its roles at the same"):
         resampled.counterfactual(batch[:1])
     with pytest.raises(InputError, match="counterfactual: expected one of END"):
-        ri.TemplateTask([sentence], fillings, **options, counterfactual={"X": names})
+        giving({"X": ["Ann"]})
     with pytest.raises(InputError, match="at least three words of one token for S2"):
-        ri.TemplateTask([sentence], fillings, **options, counterfactual={"S2": ["Ann"]})
+        giving({"S2": ["Ann"]})
     with pytest.raises(InputError, match="expected at least two chains, found one"):
         one = ri.RetrievalTask(chains=1, steps=1)
         one.counterfactual(one.sample(2))
