@@ -40,6 +40,7 @@ _SEARCHING = 0.6  # part of the time; the rest is for measuring what was found
 _COARSE = 8  # the bisection ends where this part of its length is left
 _LEAST = 0.1  # part of what the model knows that the counterfactual has to take away
 _LITTLE = 0.01  # share that it may cost to narrow some units
+_MOST = 0.95  # of what the parts of a unit are estimated to bring; the rest is left out
 _OTHERS = 24  # units of others that are tried
 
 
@@ -196,7 +197,7 @@ class KeepSearch:
         *_, before = heads, *self.levels.values()
         order = list(before)
         if self.levels:
-            own = yield from self._narrowed(before, level)
+            own = yield from self._narrowed(before, level, estimates)
             whole = {unit for unit in own if unit.level != level}
             others = [
                 unit
@@ -227,20 +228,22 @@ class KeepSearch:
             self._held.append(tuple(units))
         return holds
 
-    def _narrowed(self, units: Sequence[Unit], level: str) -> Generator[str, None, list[Unit]]:
-        """Heads as all their rows, or rows as all their paths, where it holds or costs little."""
+    def _narrowed(
+        self, units: Sequence[Unit], level: str, estimates: Estimates
+    ) -> Generator[str, None, list[Unit]]:
+        """Heads as their rows, or rows as their paths, where that holds or costs little."""
         parts = {unit: [unit] for unit in units}
         share = self.measured[0].kept(units, stay=True).share
 
         def whole(changed: Mapping[Unit, list[Unit]]) -> list[Unit]:
             return [part for each in {**parts, **changed}.values() for part in each]
 
-        def can_be(some: Sequence[Unit]) -> bool:
+        def can_be(some: Sequence[Unit], most: float = _MOST) -> bool:
             nonlocal share
-            changed = {unit: self._parts(unit, level) for unit in some}
+            changed = {unit: self._parts(unit, estimates, most) for unit in some}
             found = self.measured[0].kept(whole(changed))
             if found.share - found.se < self.keep and found.share < share - _LITTLE:
-                return False
+                return len(some) == 1 and most < 1 and can_be(some, 1.0)
             parts.update(changed)
             share = found.share
             return True
@@ -249,11 +252,15 @@ class KeepSearch:
             yield f"{level}: narrowing"
         return whole({})
 
-    def _parts(self, unit: Unit, level: str) -> list[Unit]:
-        """The rows of a head, or the paths of a row."""
-        if unit.dest is None:
-            return [Unit(unit.head, dest) for dest in dict.fromkeys(p.dest for p in self.paths)]
-        return [Unit(unit.head, *path) for path in self.paths if path.dest == unit.dest]
+    def _parts(self, unit: Unit, estimates: Estimates, most: float) -> list[Unit]:
+        """The rows of a head, or the paths of a row, that are estimated to bring most of it."""
+        length = len(LEVELS[: LEVELS.index(unit.level) + 1])
+        places = {path[:length] for path in self.paths if unit.dest in (None, path.dest)}
+        parts = [Unit(unit.head, *place) for place in sorted(places)]
+        parts.sort(key=lambda part: -abs(estimates.of(part)))
+        sizes = [abs(estimates.of(part)) for part in parts]
+        enough = (at for at in range(len(parts)) if sum(sizes[:at]) >= most * sum(sizes))
+        return parts[: next(enough, len(parts)) if most < 1 else len(parts)]
 
     def _confirmed(self) -> tuple[Unit, ...]:
         """The fewest that held and keep the share on other prompts, or what all keep there."""
