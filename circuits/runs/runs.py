@@ -24,6 +24,7 @@ from retrieval_interp.tasks import Batch, Task
 WHOLE = 512  # examples per run; more are no faster and take memory
 PART = 256  # examples per part of a larger batch; as fast as 512; 2.2 GB, not 2.5, for 4,096
 LOGITS = 300_000_000  # numbers that a run's logits may have; a language model has many a position
+NOTED = 200_000_000  # numbers that a run may note to be used again
 _CHECKED = 16  # examples on which role runs are compared with the model
 _LEAST = 1_000_000  # numbers in all residual streams that are worth a thread
 
@@ -56,11 +57,15 @@ class HookRuns:
     would fill the memory.
     """
 
-    def __init__(self, model: Any, batch: Batch, answer_roles: tuple[int, ...] = ()):
+    def __init__(
+        self, model: Any, batch: Batch, answer_roles: tuple[int, ...] = (), most: int = NOTED
+    ):
         self.model, self.batch, self.hooked = model, batch, Hooked(model)
         self.reading = answer_hooks(model, batch, answer_roles)
         self.patterns = Patterns(batch, is_causal(model))
-        self.modules = [] if has_hooks(model) else position_wise(model)
+        n_examples, n_positions = batch.inputs.shape[:2]
+        size = 7 * model.cfg.n_layers * model.cfg.d_model * n_examples * n_positions
+        self.modules = [] if has_hooks(model) or size > most else position_wise(model)
 
     @torch.no_grad()
     def base(self, circuit: Circuit, old: HookBase | None = None) -> HookBase:
@@ -142,7 +147,8 @@ def make_runs(model: Any, batch: Batch, task: Task) -> "Runs":
     """The fastest way that is exact for this model, batch and loss."""
     parts = parts_of(model, batch)
     if not _role_runs_are_exact(model, batch, task):
-        return Runs([HookRuns(model, part, task.answer_roles) for part in parts])
+        most = NOTED // len(parts)
+        return Runs([HookRuns(model, part, task.answer_roles, most) for part in parts])
     threads = torch.get_num_threads() if batch.inputs.device.type == "cpu" else 1
     if len(parts) == 1:
         numbers = model.cfg.n_layers * batch.roles[0].numel() * model.cfg.d_model
