@@ -202,8 +202,7 @@ class KeepSearch:
             others = [
                 unit
                 for unit in estimates.units(level)
-                if estimates.of(unit) > 0
-                and (unit.src is None or unit[1:] in self.paths)
+                if (unit.src is None or unit[1:] in self.paths)
                 and unit not in own
                 and not whole & {Unit(unit.head), Unit(unit.head, unit.dest)}
             ]

@@ -134,10 +134,11 @@ class Estimates(NamedTuple):
         return float(self.rows[head][dest] if src is None else self.paths[head][dest, src])
 
     def units(self, level: str) -> list[Unit]:
-        """The units of a level, those that bring most first."""
+        """The units of a level, those that bring most first; rows and paths only if they do."""
         values: Tensor = getattr(self, level)
-        order = values.flatten().argsort(descending=True, stable=True)
-        places = torch.ones_like(values).nonzero()[order].tolist()
+        some = values > (-torch.inf if level == "heads" else 0.0)
+        order = values[some].argsort(descending=True, stable=True)
+        places = some.nonzero()[order].tolist()
         return [Unit(Head(layer, head), *roles) for layer, head, *roles in places]
 
 
