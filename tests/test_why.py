@@ -289,7 +289,7 @@ def test_a_row_that_looks_where_no_role_is_stays_a_row():
         "L4.H0 query",
     }
     assert "recovered by 2 rows of 2 heads" in found.finding
-    assert "L4.H0: query looks at places without a name. Without it" in str(found)
+    assert "L4.H0: query looks at places without a name, a whole row. Without" in str(found)
     page = ri.why_view(found, small.model)  # where a row shows its head
     assert sorted(re.findall(r'<tr data-path="([^"]*)"', page.html)) == [
         "L2.H0 query",

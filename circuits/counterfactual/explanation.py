@@ -129,6 +129,8 @@ class Explanation:
             if score.kind and not less:
                 what += f" ({score.kind})"
             what += f", {score.attention:.2f}; {score.other:.2f} on the counterfactual"
+        if unit.level != self.levels[-1].name:
+            what += f", a whole {unit.level[:-1]}"
         said = [f"{what}. Without it {score.without.share:.0%} is recovered."]
         if score.enables:
             later = ", ".join(
