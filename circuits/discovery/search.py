@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge, OutOfTime
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
-from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps, named
+from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps
 from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import mean_attention
@@ -61,6 +62,7 @@ class SearchOptions:
     time: float | None = None
     heads: Sequence[Head] | None = None
     strategy: str = "greedy"
+    fewest: str = "paths"
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
@@ -161,7 +163,7 @@ class Search:
         self.judge = Judge(model, task, batch, options.tolerance)
         attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
         rules = rule_candidates(model, batch, heads)
-        self.space = Space(self.judge.empty, attention, heads, rules, options.shared)
+        self.space = Space(self.judge.empty, attention, heads, rules, options.shared, options.fewest)
         self.steps, self.best, self._ranked = Steps(self.judge, self.space), self.judge.empty, 0
         self._found: Circuit | None = None
         self._last = SearchState("", 0, self.best)
@@ -206,8 +208,9 @@ class Search:
         near = self.judge.around(empty)
         paths = allowed_paths(near.batch, is_causal(near.model))
         present = [HeadPath(h, p) for p in paths for h in heads if attention[h][p] >= _WEAKEST]
-        trials = [empty.cut(path) for path in present]
-        effects = yield from named("ordering paths", near.effects(empty, trials))
+        yield "ordering paths"
+        changes = self.judge.changes(empty)
+        effects = [changes.change(head, Cut((path,))).effect for head, path in present]
         by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
         each = list(dict.fromkeys(path.path for path in by_effect))
         for number, same in enumerate(each):

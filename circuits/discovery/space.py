@@ -1,6 +1,7 @@
 """What a search may make of a head, by its attention, and change about a circuit."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from retrieval_interp.tasks import Batch
 # Kinds of candidates with paths, and the least mean attention of these.
 _THRESHOLDS = [("one-hot", 0.5), ("one-hot", 0.3), ("one-hot", 0.1)]
 _SHARED_THRESHOLDS = [("shared", 0.4), ("shared", 0.25), ("shared", 0.15)]
+_MUCH = 100_000
 _WEAK = 0.1  # paths with at least this mean attention may be added
 _RULE_SHARE = 0.25  # a rule that has less of a head's attention is no candidate ...
 _RULE_IN_ROLE = 0.5  # ... unless it has as much of the attention of a single role
@@ -100,17 +102,25 @@ class Space:
         heads: list[Head],  # that may be replaced
         rules: Mapping[Head, Sequence[Mechanism]],  # candidates by position and token
         shared: bool,  # whether sources may share
+        fewest: str = "paths",
     ):
+        self.fewest = fewest
         self.empty, self.attention, self.heads = empty, attention, heads
         self.rules, self.shared = rules, shared
         self._least = _THRESHOLDS + (_SHARED_THRESHOLDS if shared else [])
         self.means = {head: role_mean(attention[head]) for head in heads}
+        self.attended = {
+            head: [RolePath(*ends) for ends in (attention[head] >= _WEAK).nonzero().tolist()]
+            for head in heads
+        }
         self.candidates = {head: self._candidates(head) for head in heads}
 
     def _candidates(self, head: Head) -> list[Mechanism]:
         """Mechanisms of a head, cheapest first; identity before uniform, which runs slower."""
         paths = [propose(self.attention[head], *least) for least in self._least]
-        found = [IDENTITY, UNIFORM, *self.rules[head], *paths, self.means[head], ORIGINAL]
+        found = [IDENTITY, UNIFORM, *paths, ORIGINAL]
+        if self.shared:
+            found += [*self.rules[head], self.means[head]]
         return sorted(dict.fromkeys(found), key=self._cost)
 
     def _cost(self, mechanism: Mechanism) -> int:
@@ -120,9 +130,44 @@ class Space:
         """The cost of all heads that may be replaced."""
         return sum(self._cost(circuit[head]) for head in self.heads)
 
+    def aiming(self, fewest: str) -> "Space":
+        """The same space with another idea of what is simple."""
+        other = copy(self)
+        other.fewest = fewest
+        return other
+
     def simplicity(self, circuit: Circuit) -> tuple[int, int]:
-        """Cost, and number of heads with paths or without a mechanism."""
-        return self.cost(circuit), len(self.useful(circuit))
+        """Cost, and number of heads that are not idle; the other way round for fewest heads."""
+        first, second = divmod(self.key(circuit), _MUCH)
+        return first, second
+
+    def key(self, circuit: Circuit) -> int:
+        """The simplicity in one number, a sum over heads."""
+        return sum(self.key_of(circuit[head]) for head in self.heads)
+
+    def key_of(self, mechanism: Mechanism) -> int:
+        """What a head with this mechanism adds to the key."""
+        cost = self._cost(mechanism)
+        return cost + _MUCH * (cost > 0) if self.fewest == "heads" else _MUCH * cost + (cost > 0)
+
+    def size(self, key: int) -> int:
+        """Cost and number of heads that are not idle together."""
+        return sum(divmod(key, _MUCH))
+
+    def circuit(self, mechanisms: Sequence[Mechanism]) -> Circuit:
+        """The circuit with these mechanisms of `heads`."""
+        return replace(self.empty, mechanisms=dict(zip(self.heads, mechanisms)))
+
+    def options(self, head: Head, mechanism: Mechanism) -> list[Mechanism]:
+        """What one change can make of a head: another candidate, or a path more or less."""
+        found = [*self.candidates[head]]
+        if mechanism.follows_paths:
+            found += [mechanism.without(path) for path in mechanism.paths]
+        if not _is_vague(mechanism):
+            kept = mechanism.paths if mechanism.follows_paths else ()
+            for new in set(self.attended[head]) - set(kept):
+                found.append(along([p for p in kept if self.shared or p.dest != new.dest] + [new]))
+        return [each for each in dict.fromkeys(found) if each != mechanism]
 
     def useful(self, circuit: Circuit) -> list[Head]:
         """Heads that are not idle."""
@@ -176,7 +221,8 @@ class Space:
             {head: propose(self.attention[head], *least) for head in self.heads}
             for least in self._least
         ]
-        circuits = [replace(self.empty, mechanisms=each) for each in [*mechanisms, self.means]]
+        mechanisms += [self.means] if self.shared else []
+        circuits = [replace(self.empty, mechanisms=each) for each in mechanisms]
         return list(dict.fromkeys(circuits))
 
     def changed(self, circuit: Circuit, *changes: Change) -> Circuit:
