@@ -16,7 +16,6 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,10 +26,11 @@ from retrieval_interp.circuits.runs.fits import check_batch_fits, check_model_fi
 from retrieval_interp.circuits.runs.runs import answer_hooks
 from retrieval_interp.tasks import Batch, InputError, Task
 
+_READ = 64  # outputs of a position that a curvature may have
 _PART = 128  # examples per pass; their patterns and gradients are held for all layers
 
 Patterns = Float[Tensor, "batch head dest src"]
-Projections = Float[Tensor, "1+draw batch"]  # of the loss, and of each draw of the outputs
+Projections = Float[Tensor, "product batch"]  # of the loss, and of each draw of the outputs
 
 
 @dataclass(frozen=True)
@@ -285,43 +285,40 @@ def _random_projections(
 ) -> list[Float[Tensor, "batch pos d_out"]]:
     """Random weights w of the outputs y, such that E[(w · dy)²] = dyᵀ H dy.
 
-    H is the second derivative of the loss by the outputs, of which signs v give H v. Where it is
-    diagonal, as that of a squared error, w = ±√H with random signs does it. Where it is that of a
-    cross entropy, s (diag(p) - p pᵀ) with p = softmax(y), w = √s (e - p) does, with e the one-hot
-    vector of a token drawn from p. If it is neither for two choices of signs, there are none.
+    H is the second derivative of the loss by the outputs. Where it has a block for each position
+    and none is negative, as for squared errors and cross entropies, w = √H v with random signs v
+    does it. Otherwise, or if a loss reads more than `_READ` outputs of a position, there are none.
     """
     generator = torch.Generator().manual_seed(seed)
-
-    def signs() -> Tensor:
-        return random_signs(outputs.shape, generator).to(outputs.device)
-
-    at = outputs.detach().float().requires_grad_()
+    at = outputs.detach().double().requires_grad_()  # small curvatures are differences
     loss = task.example_losses(at, batch).mean(dim=1).sum()
     (gradient,) = torch.autograd.grad(loss, at, create_graph=True, allow_unused=True)
     if not draws or gradient is None or not gradient.requires_grad:
         return []
-    choices = [signs(), signs()]
-    products = [torch.autograd.grad(gradient, at, v, retain_graph=True)[0] for v in choices]
-
-    def agree(ones: list[Tensor], others: list[Tensor]) -> bool:
-        least = 1e-7 * max(float(each.abs().max()) for each in others)
-        return all(torch.allclose(*pair, rtol=1e-4, atol=least) for pair in zip(ones, others))
-
-    diagonal = choices[0] * products[0]
-    if agree([v * diagonal for v in choices], products):
-        if not bool((diagonal > 0).any()) or bool((diagonal < 0).any()):
-            return []
-        return [diagonal.sqrt() * signs() for _ in range(draws)]
-    p = at.detach().softmax(-1)
-    shapes = [p * v - p * (p * v).sum(-1, keepdim=True) for v in choices]
-    squares = sum(shape.square().sum(-1, keepdim=True) for shape in shapes)
-    along = sum((u * v).sum(-1, keepdim=True) for u, v in zip(shapes, products))
-    scale = along / squares.clamp(min=1e-30)
-    if not agree([scale * shape for shape in shapes], products) or bool((scale < 0).any()):
+    read = (gradient != 0).flatten(0, -2).any(0).nonzero()[:, 0]
+    if not 0 < len(read) <= _READ:
         return []
-    tokens = torch.multinomial(p.flatten(0, 1).cpu(), draws, True, generator=generator)
-    drawn = tokens.to(p.device).unflatten(0, p.shape[:2])
-    return [scale.sqrt() * (F.one_hot(k, p.shape[-1]) - p) for k in drawn.unbind(-1)]
+
+    def signs() -> Tensor:
+        drawn = random_signs((*outputs.shape[:-1], len(read)), generator)
+        return torch.zeros_like(at).index_copy(-1, read, drawn.to(at))
+
+    def product(v: Tensor) -> Tensor:
+        (found,) = torch.autograd.grad(gradient, at, v, retain_graph=True)
+        return found.index_select(-1, read)
+
+    units = torch.eye(at.shape[-1], device=at.device)[read]
+    blocks = torch.stack([product(unit.expand(at.shape)) for unit in units], dim=-1)
+    some = signs()
+    expected, values = product(some), (blocks @ some[..., read, None])[..., 0]
+    if not torch.allclose(values, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max())):
+        return []
+    sizes, vectors = torch.linalg.eigh(blocks)
+    if not float(sizes.max()) > 0 or float(sizes.min()) < -1e-4 * float(sizes.max()):
+        return []
+    root = vectors * sizes.clamp(min=0).sqrt()[..., None, :]
+    drawn = [(root @ signs()[..., read, None])[..., 0] for _ in range(draws)]
+    return [torch.zeros_like(at).index_copy(-1, read, each).float() for each in drawn]
 
 
 def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:

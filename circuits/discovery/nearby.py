@@ -8,14 +8,15 @@
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution import Changed
+from retrieval_interp.circuits.attribution import Attribution, Changed
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.judge import MeasuredChanges
 from retrieval_interp.circuits.discovery.space import Space
 from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.paths import Head
@@ -23,12 +24,6 @@ from retrieval_interp.circuits.paths import Head
 _DEPTH = 8  # changes of a beam search, one after the other
 _STATES = 600  # circuits that it keeps after each of them
 _SAME = 1e-6  # difference of losses that is none
-
-
-class Changes(Protocol):
-    """What other mechanisms of a circuit's heads change."""
-
-    def change(self, head: Head, mechanism: Mechanism) -> Changed: ...
 
 
 class Near(NamedTuple):
@@ -76,7 +71,7 @@ class Nearby:
         space: Space,
         circuit: Circuit,
         loss: float,
-        changes: Changes,
+        changes: Attribution | MeasuredChanges,
         measure: Callable[[Circuit], float],
         most: int,
     ):
