@@ -300,7 +300,7 @@ def _random_projections(
         return []
 
     def signs() -> Tensor:
-        drawn = random_signs((*outputs.shape[:-1], len(read)), generator)
+        drawn = random_signs(torch.Size((*outputs.shape[:-1], len(read))), generator)
         return torch.zeros_like(at).index_copy(-1, read, drawn.to(at))
 
     def product(v: Tensor) -> Tensor:

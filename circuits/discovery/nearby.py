@@ -45,7 +45,7 @@ class Options(NamedTuple):
 
 
 class After(NamedTuple):
-    """What comes of every change of some circuits: of which circuit, which head and which option."""
+    """What comes of every change of some circuits, and of which circuit, head and option it is."""
 
     losses: Float[Tensor, " change"]
     keys: Int[Tensor, " change"]
@@ -111,8 +111,14 @@ class Nearby:
             order = order[after.keys[order].argsort(stable=True)]
             counts = after.keys[order].unique_consecutive(return_counts=True)[1]
             width = max(2, _STATES // max(1, len(counts)))
-            chosen = [int(place) for of_key in order.split(counts.tolist()) for place in of_key[:width]]
-            front = [near for near in (self._changed(front, after, place) for place in chosen) if near.mechanisms not in seen]
+            chosen = [
+                int(place) for of_key in order.split(counts.tolist()) for place in of_key[:width]
+            ]
+            front = [
+                near
+                for near in (self._changed(front, after, place) for place in chosen)
+                if near.mechanisms not in seen
+            ]
             seen.update(near.mechanisms for near in front)
             for near in front:
                 same = round(near.loss / _SAME)
@@ -179,7 +185,10 @@ class Nearby:
     def _of_head(self, head: Head, mechanism: Mechanism) -> Options:
         if (head, mechanism) not in self._options:
             mechanisms = self.space.options(head, mechanism)
-            before, changed = self._change(head, mechanism), [self._change(head, m) for m in mechanisms]
+            before, changed = (
+                self._change(head, mechanism),
+                [self._change(head, m) for m in mechanisms],
+            )
             keys = torch.tensor([self.space.key_of(each) for each in mechanisms])
             first = torch.tensor([each.first for each in changed]) - before.first
             second = torch.stack([each.second for each in changed]) - before.second

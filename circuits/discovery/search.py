@@ -163,7 +163,9 @@ class Search:
         self.judge = Judge(model, task, batch, options.tolerance)
         attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
         rules = rule_candidates(model, batch, heads)
-        self.space = Space(self.judge.empty, attention, heads, rules, options.shared, options.fewest)
+        self.space = Space(
+            self.judge.empty, attention, heads, rules, options.shared, options.fewest
+        )
         self.steps, self.best, self._ranked = Steps(self.judge, self.space), self.judge.empty, 0
         self._found: Circuit | None = None
         self._last = SearchState("", 0, self.best)

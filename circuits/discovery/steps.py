@@ -35,7 +35,7 @@ class Steps:
         on from the intact model.
         """
         yield "starting"
-        starts = sorted(self.space.whole_circuits(), key=self.promise)[:restarts]
+        starts = sorted(self.space.whole, key=self.promise)[:restarts]
         looked: dict[str, set[Circuit]] = {"paths": set(), "heads": set()}
         for number, start in enumerate([*starts, self.space.empty], 1):
             if start == self.space.empty and self.judge.holding:
@@ -59,7 +59,9 @@ class Steps:
             looked.add(circuit)
             yield "looking around"
             before, failed = best, failed + 1
-            for trial in self._proposed(circuit, space, math.inf if best is None else space.key(best)):
+            for trial in self._proposed(
+                circuit, space, math.inf if best is None else space.key(best)
+            ):
                 yield ""
                 if self.judge.around(circuit).holds(trial):
                     best, circuit, failed = trial, trial, 0
