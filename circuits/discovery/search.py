@@ -45,7 +45,7 @@ class SearchOptions:
             paper), or else the loss at which 95% of what the model has learned is kept.
         examples: number of examples that decide.
         seed: of these examples.
-        restarts: number of starting circuits, at least 1; there are at most 7.
+        restarts: number of starting circuits, at least 1; there are at most 8.
         shared: whether several sources may share a role's attention; otherwise paths are one-hot
             only, as in the paper.
         time: seconds that it may take, by default until there is a local optimum. After two thirds
@@ -57,7 +57,7 @@ class SearchOptions:
     tolerance: float | None = None
     examples: int = 512
     seed: int = 0
-    restarts: int = 3
+    restarts: int = 2
     shared: bool = True
     time: float | None = None
     heads: Sequence[Head] | None = None

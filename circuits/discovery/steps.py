@@ -22,6 +22,12 @@ _MEASURED_FAST = 256  # ... where only what changes is run
 _PATIENCE = 6  # looks without a simpler circuit, after which a search ends
 
 
+def named(name: str, doing: Doing[None]) -> Doing[None]:
+    """Put a name before what is done."""
+    for what in doing:
+        yield f"{name}: {what}" if what else name
+
+
 class Steps:
     """Steps from circuits to simpler ones, and the greedy search that takes them."""
 
@@ -29,25 +35,29 @@ class Steps:
         self.judge, self.space = judge, space
 
     def search(self, restarts: int) -> Doing[Circuit]:
-        """Go on from several starts: to fewest paths, to fewest heads, and to what is asked for.
+        """Simplify circuits from several starts: first to fewest paths, then to fewest heads.
 
-        What is reached on the way to one often leads to the other. If no start comes to hold, go
-        on from the intact model.
+        The intact model is the second start, or the last if no other comes to hold. What is
+        reached on the way to fewest heads may have fewer paths, and the other way round.
         """
         yield "starting"
-        starts = sorted(self.space.whole, key=self.promise)[:restarts]
+        intact = self.space.empty
+        starts = sorted(self.space.whole, key=self.promise)
+        starts = [*starts[:1], intact, *starts[1:]][:restarts]
         looked: dict[str, set[Circuit]] = {"paths": set(), "heads": set()}
-        for number, start in enumerate([*starts, self.space.empty], 1):
-            if start == self.space.empty and self.judge.holding:
-                break
-            for aim in ("paths", "heads", self.space.fewest):
-                space = self.space.aiming(aim)
-                circuit = min(self.judge.holding, key=space.simplicity, default=start)
-                circuit = circuit if looked["paths"] and number == 1 else start
-                if circuit not in looked[aim]:
-                    for what in self.simplify(circuit, space, looked[aim]):
-                        yield f"start {number} of {len(starts)}, fewest {aim}: {what}"
-        return min(self.judge.holding, key=self.rank, default=self.space.empty)
+        for number, start in enumerate(starts, 1):
+            doing = self.simplify(start, self.space.aiming("paths"), looked["paths"])
+            yield from named(f"start {number} of {len(starts)}", doing)
+        if not self.judge.holding:
+            doing = self.simplify(intact, self.space.aiming("paths"), looked["paths"])
+            yield from named("from the intact model", doing)
+        for aim in ("heads", self.space.fewest):
+            space = self.space.aiming(aim)
+            best = min(self.judge.holding, key=space.simplicity, default=intact)
+            if best not in looked[aim]:
+                doing = self.simplify(best, space, looked[aim])
+                yield from named(f"fewer {aim}", doing)
+        return min(self.judge.holding, key=self.rank, default=intact)
 
     def simplify(self, circuit: Circuit, space: Space, looked: set[Circuit]) -> Doing[None]:
         """Look around ever simpler circuits that hold, and around some that nearly do.
@@ -59,9 +69,8 @@ class Steps:
             looked.add(circuit)
             yield "looking around"
             before, failed = best, failed + 1
-            for trial in self._proposed(
-                circuit, space, math.inf if best is None else space.key(best)
-            ):
+            limit = math.inf if best is None else space.key(best)
+            for trial in self._proposed(circuit, space, limit):
                 yield ""
                 if self.judge.around(circuit).holds(trial):
                     best, circuit, failed = trial, trial, 0
