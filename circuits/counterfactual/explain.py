@@ -29,7 +29,7 @@ from retrieval_interp.circuits.counterfactual.search import (
     Share,
 )
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, keeping
-from retrieval_interp.circuits.discovery.search import minimal_sets
+from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
 from retrieval_interp.circuits.hooks import Hooked, ablated, is_causal, pattern_hook_name
 from retrieval_interp.circuits.paths import HeadPath, RolePath

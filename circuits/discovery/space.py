@@ -92,8 +92,11 @@ class Space:
     ):
         self.empty, self.heads, self.shared, self.fewest = empty, heads, shared, fewest
         least = _THRESHOLDS + (_SHARED_THRESHOLDS if shared else [])
-        alike = [{head: propose(attention[head], *each) for head in heads} for each in least]
-        alike += [{head: role_mean(attention[head]) for head in heads}] if shared else []
+        alike: list[dict[Head, Mechanism]] = [
+            {head: propose(attention[head], *each) for head in heads} for each in least
+        ]
+        if shared:
+            alike.append({head: role_mean(attention[head]) for head in heads})
         self.whole = list(dict.fromkeys(replace(empty, mechanisms=each) for each in alike))
         self.candidates: dict[Head, list[Mechanism]] = {}
         self.attended: dict[Head, list[RolePath]] = {}

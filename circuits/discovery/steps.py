@@ -4,7 +4,7 @@ It yields what is done, so that a search can be watched, and left, at any time. 
 predicted (`nearby`); every decision is made by exact losses (`judge`).
 """
 
-import math
+import sys
 from collections.abc import Generator
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ Doing = Generator[str, None, Result]  # yields what is done and returns what com
 _PROMISING = 16  # circuits of a look that should hold, and as many others, that are tried
 _MEASURED = 48  # simpler heads of a look that are measured ...
 _MEASURED_FAST = 256  # ... where only what changes is run
+_NO_LIMIT = sys.maxsize
 _PATIENCE = 6  # looks without a simpler circuit, after which a search ends
 
 
@@ -69,7 +70,7 @@ class Steps:
             looked.add(circuit)
             yield "looking around"
             before, failed = best, failed + 1
-            limit = math.inf if best is None else space.key(best)
+            limit = _NO_LIMIT if best is None else space.key(best)
             for trial in self._proposed(circuit, space, limit):
                 yield ""
                 if self.judge.around(circuit).holds(trial):
@@ -91,7 +92,7 @@ class Steps:
         holds, loss = self.judge.holds(circuit), self.judge.loss(circuit)
         return not holds, (0.0 if holds else loss), self.space.simplicity(circuit)
 
-    def _proposed(self, circuit: Circuit, space: Space, limit: float) -> list[Circuit]:
+    def _proposed(self, circuit: Circuit, space: Space, limit: int) -> list[Circuit]:
         """Circuits near one, with keys below a limit, that are worth a try; the simplest first."""
         near, bar = self.judge.around(circuit), self.judge.bar.loss
         nearby = Nearby(
@@ -102,7 +103,7 @@ class Steps:
             lambda trial: near.loss(trial, 1),
             _MEASURED_FAST if near.fast else _MEASURED,
         )
-        chain = nearby.down(bar) if limit < math.inf else nearby.up(bar)
+        chain = nearby.down(bar) if limit < _NO_LIMIT else nearby.up(bar)
         tried = [chain[(len(chain) >> halved) - 1] for halved in range(len(chain).bit_length())]
         found = [
             each
@@ -120,7 +121,7 @@ class Steps:
 
         In turns that which loses least, and that which loses least for what it saves.
         """
-        limit = math.inf if best is None else space.key(best)
+        limit = _NO_LIMIT if best is None else space.key(best)
         measured = [each for each in self.judge.measured() if each not in looked]
         simpler = {each: self.judge.loss(each) for each in measured if space.key(each) < limit}
         if len(looked) % 2:
@@ -130,7 +131,7 @@ class Steps:
         }
         return min(price, key=price.__getitem__, default=None)
 
-    def _price(self, space: Space, loss: float, key: int, limit: float) -> float:
+    def _price(self, space: Space, loss: float, key: int, limit: int) -> float:
         """By how much a loss is too high, for each unit of cost and each head that is saved."""
-        saved = space.size(int(limit)) - space.size(key) if limit < math.inf else 1
+        saved = space.size(limit) - space.size(key) if limit < _NO_LIMIT else 1
         return max(0.0, loss - self.judge.bar.loss) / max(saved, 0.5)
