@@ -17,10 +17,10 @@ from retrieval_interp.circuits.counterfactual.mechanism import (
     with_counterfactual as with_counterfactual,
 )
 from retrieval_interp.circuits.counterfactual.why import why as why
+from retrieval_interp.circuits.discovery.needed import needed_paths as needed_paths
 from retrieval_interp.circuits.discovery.search import Search as Search
 from retrieval_interp.circuits.discovery.search import SearchOptions as SearchOptions
 from retrieval_interp.circuits.discovery.search import discover as discover
-from retrieval_interp.circuits.discovery.search import needed_paths as needed_paths
 from retrieval_interp.circuits.hooks import ablated as ablated
 from retrieval_interp.circuits.mechanisms import Mechanism as Mechanism
 from retrieval_interp.circuits.runs.means import mean_attention as mean_attention

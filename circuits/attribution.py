@@ -11,7 +11,9 @@ Estimates say which hypotheses to score; `circuits.scores` scores them exactly.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -26,15 +28,16 @@ from retrieval_interp.circuits.hooks import (
     is_causal,
     pattern_hook_name,
 )
-from retrieval_interp.circuits.mechanisms import Mechanism, Where
+from retrieval_interp.circuits.mechanisms import Mechanism, Where, along
 from retrieval_interp.circuits.runs.fits import check_batch_fits, check_model_fits
 from retrieval_interp.circuits.runs.runs import answer_hooks
 from retrieval_interp.tasks import Batch, InputError, Task
 
+_READ = 64  # outputs of a position that a curvature may have
 _PART = 128  # examples per pass; their patterns and gradients are held for all layers
 
 Patterns = Float[Tensor, "batch head dest src"]
-Projection = tuple[Float[Tensor, " batch"], Float[Tensor, "draw batch"]]
+Projections = Float[Tensor, "product batch"]  # of the loss, and of each draw of the outputs
 
 
 @dataclass(frozen=True)
@@ -55,22 +58,47 @@ class Estimate:
         return self.first + self.curvature
 
 
+class Changed(NamedTuple):
+    """What a change does to the loss: `first` + |`second`|², where changes of several heads add."""
+
+    first: float
+    second: Float[Tensor, " number"]
+
+    @property
+    def effect(self) -> float:
+        """What the change does by itself."""
+        return self.first + float(self.second.square().sum())
+
+
 class Attribution:
     """Estimates from the gradients on one set of examples."""
 
     def __init__(self, parts: "Sequence[PatternGradients]"):
         self.parts = parts
+        self._known: dict[tuple[Head, Mechanism], Changed] = {}
 
     @property
     def has_curvature(self) -> bool:
         return bool(self.parts[0].of_outputs)
 
+    def change(self, head: Head, mechanism: Mechanism) -> Changed:
+        """What another mechanism for a head changes."""
+        key = head, mechanism
+        if key not in self._known:
+            each = torch.cat([part.change(head, mechanism) for part in self.parts], dim=1)
+            scale = (2 * max(1, each[1:].numel())) ** -0.5
+            self._known[key] = Changed(float(each[0].mean()), scale * each[1:].flatten())
+        return self._known[key]
+
     def estimate(self, circuit: Circuit) -> Estimate:
         """The estimated change of the loss when `circuit` replaces the one in place."""
-        pairs = [part.projections(circuit) for part in self.parts]
-        first = torch.cat([first for first, _ in pairs]).mean()
-        second = torch.cat([second for _, second in pairs], dim=1)
-        return Estimate(float(first), float(second.square().mean()) / 2 if len(second) else 0.0)
+        before = self.parts[0].circuit
+        heads = sorted(circuit.mechanisms.keys() | before.mechanisms.keys())
+        changed = [self.change(h, circuit[h]) for h in heads if circuit[h] != before[h]]
+        if not changed:
+            return Estimate(0.0, 0.0)
+        second = torch.stack([change.second for change in changed]).sum(0)
+        return Estimate(sum(change.first for change in changed), float(second.square().sum()))
 
     def effects(self, circuits: Sequence[Circuit]) -> list[float]:
         """The estimated effects of many circuits."""
@@ -154,27 +182,32 @@ class PatternGradients:
     used: list[Patterns]
     of_loss: list[Patterns]
     of_outputs: list[Float[Tensor, "draw batch head dest src"]]
-    _known: dict[tuple[Head, Mechanism], Projection] = field(default_factory=dict)
+    _known: dict[tuple[Head, Mechanism | None], Projections] = field(default_factory=dict)
 
-    def projections(self, circuit: Circuit) -> Projection:
-        """The products of gradients and changed patterns, of the loss and of each projection."""
-        first = torch.zeros_like(self.losses)
-        second = first.expand(len(self.of_outputs[0]) if self.of_outputs else 0, -1)
-        for head in sorted(circuit.mechanisms.keys() | self.circuit.mechanisms.keys()):
-            if (mechanism := circuit[head]) != self.circuit[head]:
-                key = head, mechanism
-                if key not in self._known:
-                    self._known[key] = self._projection(*key)
-                first, second = first + self._known[key][0], second + self._known[key][1]
-        return first, second
+    def change(self, head: Head, mechanism: Mechanism) -> Projections:
+        """The products of a head's changed pattern with the gradient of the loss and the others.
 
-    def _projection(self, head: Head, mechanism: Mechanism) -> Projection:
-        change = self.pattern(head, mechanism) - self.used[head.layer][:, head.head]
-        first = torch.einsum("bds,bds->b", self.of_loss[head.layer][:, head.head], change)
-        if not self.of_outputs:
-            return first, first.new_zeros(0, len(first))
-        gradient = self.of_outputs[head.layer][:, :, head.head]
-        return first, torch.einsum("rbds,bds->rb", gradient, change)
+        Those of a mechanism along paths are summed over its rows, which many mechanisms share.
+        """
+        return self._product(head, mechanism) - self._product(head, None)
+
+    def _product(self, head: Head, mechanism: Mechanism | None) -> Projections:
+        """With the pattern of a mechanism, or the one in place (None)."""
+        key = head, mechanism
+        if key not in self._known:
+            paths = mechanism.paths if mechanism and mechanism.follows_paths else ()
+            rows = [along(row) for _, row in groupby(paths, attrgetter("dest"))]
+            if len(rows) > 1:
+                self._known[key] = torch.stack([self._product(head, row) for row in rows]).sum(0)
+            else:
+                used = self.used[head.layer][:, head.head]
+                pattern = used if mechanism is None else self.pattern(head, mechanism)
+                gradients = [self.of_loss[head.layer][:, head.head, None].transpose(0, 1)]
+                if self.of_outputs:
+                    gradients.append(self.of_outputs[head.layer][:, :, head.head])
+                products = torch.cat(gradients) * pattern
+                self._known[key] = products.sum((-2, -1))
+        return self._known[key]
 
     def pattern(self, head: Head, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
         """What a head attends to under a mechanism."""
@@ -255,30 +288,40 @@ def _random_projections(
 ) -> list[Float[Tensor, "batch pos d_out"]]:
     """Random weights w of the outputs y, such that E[(w · dy)²] = dyᵀ H dy.
 
-    H is the second derivative of the loss by the outputs. Where it is diagonal, w = ±√H with random
-    signs does it, and signs v give H as v * (H v). If that is not the same for two choices of signs
-    (cross entropy), or H is zero, there are none.
+    H is the second derivative of the loss by the outputs. Where it has a block for each position
+    and none is negative, as for squared errors and cross entropies, w = √H v with random signs v
+    does it. Otherwise, or if a loss reads more than `_READ` outputs of a position, there are none.
     """
     generator = torch.Generator().manual_seed(seed)
-
-    def signs() -> Tensor:
-        return random_signs(outputs.shape, generator).to(outputs.device)
-
-    at = outputs.detach().float().requires_grad_()
+    at = outputs.detach().double().requires_grad_()  # small curvatures are differences
     loss = task.example_losses(at, batch).mean(dim=1).sum()
     (gradient,) = torch.autograd.grad(loss, at, create_graph=True, allow_unused=True)
     if not draws or gradient is None or not gradient.requires_grad:
         return []
-    diagonals = []
-    for weights in (signs(), signs()):
-        (product,) = torch.autograd.grad(gradient, at, weights, retain_graph=True)
-        diagonals.append(weights * product)
-    one, other = diagonals
-    if not torch.allclose(one, other, rtol=1e-4, atol=1e-7 * float(one.abs().max())):
+    read = (gradient != 0).flatten(0, -2).any(0).nonzero()[:, 0]
+    if not 0 < len(read) <= _READ:
         return []
-    if not bool((one > 0).any()) or bool((one < 0).any()):
+
+    def signs() -> Tensor:
+        drawn = random_signs(torch.Size((*outputs.shape[:-1], len(read))), generator)
+        return torch.zeros_like(at).index_copy(-1, read, drawn.to(at))
+
+    def product(v: Tensor) -> Tensor:
+        (found,) = torch.autograd.grad(gradient, at, v, retain_graph=True)
+        return found.index_select(-1, read)
+
+    units = torch.eye(at.shape[-1], device=at.device)[read]
+    blocks = torch.stack([product(unit.expand(at.shape)) for unit in units], dim=-1)
+    some = signs()
+    expected, values = product(some), (blocks @ some[..., read, None])[..., 0]
+    if not torch.allclose(values, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max())):
         return []
-    return [one.sqrt() * signs() for _ in range(draws)]
+    sizes, vectors = torch.linalg.eigh(blocks)
+    if not float(sizes.max()) > 0 or float(sizes.min()) < -1e-4 * float(sizes.max()):
+        return []
+    root = vectors * sizes.clamp(min=0).sqrt()[..., None, :]
+    drawn = [(root @ signs()[..., read, None])[..., 0] for _ in range(draws)]
+    return [torch.zeros_like(at).index_copy(-1, read, each).float() for each in drawn]
 
 
 def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution import attribute, pattern_gradients, rank_correlation
+from retrieval_interp.circuits.attribution import (
+    _random_projections,
+    attribute,
+    pattern_gradients,
+    rank_correlation,
+)
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.scores.scorer import Scorer
@@ -110,7 +115,9 @@ def test_first_order_equals_finite_differences(mlp, base):
             ):
                 losses[size] = task.example_losses(model(batch.inputs), batch).mean(dim=1)
         slope = (losses[1e-4] - losses[-1e-4]) / 2e-4
-        assert torch.allclose(found.projections(trial)[0].double(), slope, atol=1e-5, rtol=1e-3)
+        assert torch.allclose(
+            found.change(head, trial[head])[0].double(), slope, atol=1e-5, rtol=1e-3
+        )
 
 
 def test_the_model_is_left_as_it_was(model, task):
@@ -175,8 +182,28 @@ def test_a_bridge_gets_the_estimates_of_the_same_weights_hooked(hooked):
         assert theirs.estimate(trial).first == pytest.approx(expected.first, abs=1e-5)
 
 
-def test_a_cross_entropy_has_no_curvature_term(hooked):
-    attribution = attribute(hooked, Lookup(), Lookup().sample(6))
+def test_random_weights_have_the_second_derivative_of_a_loss_as_their_covariance():
+    """Of a cross entropy; those of a squared error are tested by exact effects above."""
+    task, batch = Lookup(), Lookup().sample(1)
+    outputs = 2 * torch.randn(1, 13, 13, generator=torch.Generator().manual_seed(0))
+    weights = torch.stack(_random_projections(task, outputs, batch, draws=40_000, seed=0))
+    found = torch.einsum("dpv,dpw->pvw", weights[:, 0], weights[:, 0]) / len(weights)
+
+    def loss(y):
+        return task.example_losses(y[None], batch).sum()
+
+    exact = torch.autograd.functional.hessian(loss, outputs[0])
+    blocks = exact[torch.arange(13), :, torch.arange(13)]
+    assert torch.allclose(found, blocks, atol=0.02 * float(blocks.abs().max()))
+    assert float(blocks.abs().max()) > 0.01
+
+
+def test_a_loss_that_bends_down_has_no_curvature_term(hooked):
+    class Concave(Lookup):
+        def example_losses(self, outputs, batch):
+            return -super().example_losses(outputs, batch).square()
+
+    attribution = attribute(hooked, Concave(), Lookup().sample(6))
     found = attribution.estimate(parse_circuit(["L1.H0 uniform"], Lookup()))
     assert not attribution.has_curvature and found.curvature == 0
     assert found.effect == found.first != 0

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.judge import Judge
-from retrieval_interp.circuits.discovery.search import needed_paths
+from retrieval_interp.circuits.discovery.needed import needed_paths
 from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit

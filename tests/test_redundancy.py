@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import retrieval_interp as ri
 from examples.reach_the_bound import compile_circuit, doubling_heads, split
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, circuit_diff
-from retrieval_interp.circuits.discovery.search import minimal_sets
+from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.hooks import ablated
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.views.score_text import path_table

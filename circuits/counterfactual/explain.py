@@ -27,7 +27,7 @@ from retrieval_interp.circuits.counterfactual.search import (
     Recovery,
 )
 from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, keeping
-from retrieval_interp.circuits.discovery.search import minimal_sets
+from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
 from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.means import mean_attention

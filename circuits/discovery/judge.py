@@ -4,7 +4,6 @@ A circuit that is far off after some examples is not run on the rest.
 """
 
 import math
-from collections.abc import Generator, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -13,17 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution import attribute
+from retrieval_interp.circuits.attribution import Attribution, Changed, attribute
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.mechanisms import Mechanism
+from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.scorer import Bar, Scorer, has_learned, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError, Task
 
 _LOOKS = (16, 64, 192)  # examples after which a circuit may be given up
-_ESTIMATED = 32  # examples of estimates
-_AT_ONCE = 64  # estimates after which a search may be left
-_FEW = 8  # trials that are compared by exact losses; more are by estimates
-_FEW_FAST = 64  # the same where only what changes is run
+_ESTIMATED = 64  # examples of estimates
+_DRAWS = 4  # of random projections of their outputs
 
 
 class OutOfTime(Exception):
@@ -62,6 +61,11 @@ class Judge:
         """Number of circuits whose loss was measured, on some or all examples."""
         return len(self._losses)
 
+    @property
+    def fast(self) -> bool:
+        """Whether a run computes only what differs, so that many cost little."""
+        return self.parts[0].runs.compute_changes_only
+
     def around(self, circuit: Circuit) -> "Judge":
         """This judge for the neighbours of a circuit, of which only what differs from it is run."""
         whole = len(self._losses.get(circuit, [])) == len(self.parts)
@@ -85,27 +89,20 @@ class Judge:
         """Whether the loss exceeds the tolerance by two standard errors."""
         return not self._is_close(circuit) or self.bar.breaks(self.losses(circuit))
 
-    def loss(self, circuit: Circuit) -> float:
-        """The loss on the first 64 examples."""
-        return float(self._losses_of(circuit, 2).mean())
+    def loss(self, circuit: Circuit, parts: int = 2) -> float:
+        """The loss on the first parts of the examples, 64 by default."""
+        return float(self._losses_of(circuit, parts).mean())
 
-    def effects(
-        self, circuit: Circuit, trials: Sequence[Circuit]
-    ) -> Generator[str, None, list[float]]:
-        """What each trial does to the loss: estimated if they are many, else on few examples."""
-        fast, found = self.parts[0].runs.compute_changes_only, list[float]()
-        if len(trials) > (_FEW_FAST if fast else _FEW):
-            with suppress(InputError):  # the loss has no gradient, or none that is finite
-                gradients = attribute(self.model, self.task, self.batch[:_ESTIMATED], circuit)
-                for start in range(0, len(trials), _AT_ONCE):
-                    yield ""
-                    found += gradients.effects(trials[start : start + _AT_ONCE])
-                return found
-        before = self.around(circuit)._losses_of(circuit, 1).mean()
-        for trial in trials:
-            yield ""
-            found.append(float(self._losses_of(trial, 1).mean() - before))
-        return found
+    def changes(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
+        """What other mechanisms do to a circuit's loss: estimated, or measured on few examples."""
+        with suppress(InputError):  # the loss has no gradient, or none that is finite
+            few = self.batch[:_ESTIMATED]
+            return attribute(self.model, self.task, few, circuit, draws=_DRAWS)
+        return MeasuredChanges(self, circuit)
+
+    def measured(self) -> list[Circuit]:
+        """Circuits whose loss was measured on 64 examples at least."""
+        return [circuit for circuit, seen in self._losses.items() if len(seen) > 1]
 
     def _losses_of(self, circuit: Circuit, parts: int) -> Float[Tensor, " few"]:
         """Each example's loss, on the first parts of the examples."""
@@ -124,3 +121,15 @@ class Judge:
         """Whether the first examples leave it open that the circuit holds."""
         looks = (self._losses_of(circuit, parts) for parts in range(1, len(self.parts)))
         return all(self.bar.above(losses, -4.0) <= 0 for losses in looks)
+
+
+class MeasuredChanges:
+    """What another mechanism of one head does to a circuit's loss, on the first examples."""
+
+    def __init__(self, judge: Judge, circuit: Circuit):
+        self.judge, self.circuit = judge, circuit
+
+    def change(self, head: Head, mechanism: Mechanism) -> Changed:
+        """As of `Attribution`, without a second part."""
+        near, trial = self.judge.around(self.circuit), self.circuit.replace(head, mechanism)
+        return Changed(near.loss(trial, 1) - near.loss(self.circuit, 1), torch.zeros(0))

@@ -1,34 +1,33 @@
 """Searching for a circuit (paper, appendix E, automated).
 
-Its seven steps are in docs/guide/discovery.md: 1. list candidates (`space`); 2. to 6. starts,
-simplify, rearrange, start again, two changes at once (`steps`, which decide by a `judge`); 7. what
-the intact model needs, also where any of several heads would do. Unlike the paper, a head is judged
-with all other replacements in place.
+Its steps are in docs/guide/discovery.md: 1. list candidates (`space`); 2. to 4. look around
+circuits from several starts (`steps`), trying what is predicted to do (`nearby`) by exact losses
+(`judge`); 5. confirm what was found on other examples; 6. list what the intact model needs
+(`needed`). Unlike the paper, a head is judged with all other replacements in place.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import Judge, OutOfTime
+from retrieval_interp.circuits.discovery.needed import cut_paths
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
-from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps, named
+from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import mean_attention
-from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
-from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
+from retrieval_interp.circuits.scores.control import allowed_attention
+from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
 
-Item = TypeVar("Item")
 STRATEGIES: dict[str, Callable[[Steps, int], Doing[Circuit]]] = {"greedy": Steps.search}
-_WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
+_OTHER = 1_000_003  # added to the seed of the examples that confirm
 _CANCELLED = (
     "the search was cancelled; a simpler circuit may exist, and what the intact model needs was "
     "not looked for"
@@ -44,23 +43,27 @@ class SearchOptions:
             paper), or else the loss at which 95% of what the model has learned is kept.
         examples: number of examples that decide.
         seed: of these examples.
-        restarts: number of starting circuits, at least 1; there are at most 7.
-        shared: whether several sources may share a role's attention; otherwise paths are one-hot
-            only, as in the paper.
+        restarts: number of starting circuits, at least 1; there are at most 8.
+        shared: whether several sources may share a role's attention, and rules and measured
+            patterns are allowed. Otherwise the paper's rules hold: idle heads are uniform or
+            identity, the others one-hot maps, in which a role without a source attends nowhere.
         time: seconds that it may take, by default until there is a local optimum. After two thirds
             of it the best circuit so far is taken; the rest is for what the intact model needs.
         heads: heads that may be replaced, by default all; the others stay as they are.
         strategy: one of `STRATEGIES`, what to do with the steps and the number of restarts.
+        fewest: what counts first, the cost of `paths` or the number of useful `heads`, which are
+            those that are neither uniform nor identity.
     """
 
     tolerance: float | None = None
     examples: int = 512
     seed: int = 0
-    restarts: int = 3
+    restarts: int = 2
     shared: bool = True
     time: float | None = None
     heads: Sequence[Head] | None = None
     strategy: str = "greedy"
+    fewest: str = "paths"
 
     def __post_init__(self) -> None:
         if self.restarts < 1:
@@ -70,6 +73,8 @@ class SearchOptions:
         if self.strategy not in STRATEGIES:
             expected = ", ".join(STRATEGIES)
             raise InputError(f"strategy: expected one of {expected}, found {self.strategy!r:.40}")
+        if self.fewest not in ("paths", "heads"):
+            raise InputError(f"fewest: expected paths or heads, found {self.fewest!r:.40}")
 
 
 DEFAULTS = SearchOptions()
@@ -150,7 +155,6 @@ class Search:
         start, device = monotonic(), next(model.parameters()).device
         limit = math.inf if options.time is None else options.time
         self._deadlines = start + limit * 2 / 3, start + limit
-        self._strategy, self._restarts = options.strategy, options.restarts
         batch = draw_batch(task, options.examples, options.seed, device, "discovery")
         every = heads_of(model)
         heads = every if options.heads is None else sorted(set(options.heads))
@@ -159,9 +163,11 @@ class Search:
             found = ", ".join(str(head) for head in heads if head not in every) or "none"
             raise InputError(f"heads: expected {expected}, found {found}")
         self.judge = Judge(model, task, batch, options.tolerance)
-        attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
+        means, self._options = mean_attention(model, batch).cpu(), options
+        self._attention = allowed_attention(means, batch, is_causal(model))
         rules = rule_candidates(model, batch, heads)
-        self.space = Space(self.judge.empty, attention, heads, rules, options.shared)
+        among = self.judge.empty, self._attention, heads, rules
+        self.space = Space(*among, options.shared, options.fewest)
         self.steps, self.best, self._ranked = Steps(self.judge, self.space), self.judge.empty, 0
         self._found: Circuit | None = None
         self._last = SearchState("", 0, self.best)
@@ -172,15 +178,35 @@ class Search:
         if not self.judge.learned:
             self._found, self.missing = self.judge.empty, []
             return
-        searching = STRATEGIES[self._strategy](self.steps, self._restarts)
+        searching = STRATEGIES[self._options.strategy](self.steps, self._options.restarts)
         found = yield from self._until(self._deadlines[0], searching)
         late = "the search was stopped by its time limit; a simpler circuit may exist"
         before = [late] if found is None else []
-        self._found = self.best if found is None else found
+        self._found = yield from self._until(self._deadlines[1], self._confirm())
         unknown = "before all paths were cut; the intact model may need more"
         self.missing = [*before, f"cancelled {unknown}"]
-        done = yield from self._until(self._deadlines[1], self.cut_paths())
+        doing = cut_paths(self.judge, self._attention, self.space.heads, self.needed)
+        done = yield from self._until(self._deadlines[1], doing)
         self.missing = before if done else [*before, f"stopped by its time limit {unknown}"]
+
+    def _confirm(self) -> Doing[Circuit]:
+        """The best circuit that also holds on other examples, where a task has others.
+
+        The best of many that hold may hold by chance on the examples that decided.
+        """
+        judge, options = self.judge, self._options
+        yield "confirming on other examples"
+        if judge.task.fixed or not judge.holding:
+            return self.best
+        device, seed = judge.batch.inputs.device, options.seed + _OTHER
+        others = draw_batch(judge.task, options.examples, seed, device, "discovery")
+        other = Judge(judge.model, judge.task, others, options.tolerance)
+        other.deadline = judge.deadline
+        for circuit in sorted(judge.holding, key=self.steps.rank):
+            yield "confirming on other examples"
+            if other.keeps(circuit):
+                return circuit
+        return judge.empty
 
     @property
     def circuit(self) -> Circuit:
@@ -194,30 +220,14 @@ class Search:
             unfinished="; ".join(self.missing),
         )
 
-    def cut_paths(self) -> Doing[bool]:
-        """What the intact model needs (`needed_paths`), which is added to `needed`.
-
-        Where two heads do the same, cutting either one changes nothing. So a role path is cut in
-        all heads at once, and where the model minds, the smallest sets of heads are looked for.
-        """
-        empty, attention, heads = self.judge.empty, self.space.attention, self.space.heads
-        if not self.judge.keeps(empty):
-            return True  # no cut can be blamed
-        near = self.judge.around(empty)
-        paths = allowed_paths(near.batch, is_causal(near.model))
-        present = [HeadPath(h, p) for p in paths for h in heads if attention[h][p] >= _WEAKEST]
-        trials = [empty.cut(path) for path in present]
-        effects = yield from named("ordering paths", near.effects(empty, trials))
-        by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
-        each = list(dict.fromkeys(path.path for path in by_effect))
-        for number, same in enumerate(each):
-            yield f"cutting paths, {number + 1} of {len(each)}"
-            heads_of_it = [path for path in by_effect if path.path == same]
-            for needed in minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost))):
-                others = all_but_one(needed) if len(needed) > 1 else []
-                if all(near.keeps(empty.cut(*left)) for left in others):
-                    self.needed.append(tuple(sorted(needed)))
-        return True
+    def front(self) -> list[Circuit]:
+        """Of the circuits that hold, those than which none has fewer heads and costs no more."""
+        found: list[Circuit] = []
+        space = self.space.aiming("heads")
+        for circuit in sorted(self.judge.holding, key=space.simplicity):
+            if not found or space.cost(circuit) < space.cost(found[-1]):
+                found.append(circuit)
+        return found
 
     def _until(
         self, deadline: float, doing: Doing[Result]
@@ -245,63 +255,3 @@ class Search:
                 loss = float(self.judge.losses(self.best).mean())
                 self._last = SearchState("", 0, self.best, self.space.cost(self.best), loss)
         return replace(self._last, doing=doing, scored=self.judge.scored)
-
-
-def needed_paths(
-    model: Any,
-    task: Task,
-    tolerance: float | None = None,
-    examples: int = 512,
-    seed: int = 0,
-    progress: Progress = no_progress,
-) -> list[tuple[HeadPath, ...]]:
-    """Find the paths that a model needs, by themselves or as one of several heads.
-
-    With loss(S) the loss of the intact model with the paths S cut live, each set S that is
-    returned has one role path, in one or more heads, and
-
-        loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
-
-    each by two standard errors. So of a set of several paths any one suffices; where that is not
-    clear, no set is returned. Sets are disjoint, and those that seem to matter most come first.
-    Paths with less than 0.05 of mean attention are never cut.
-
-    Returns:
-        The sets, each sorted; none for a model that has not learned the task or that is not two
-        standard errors below the tolerance by itself. Arguments are those of `discover`.
-    """
-    search = Search(model, task, SearchOptions(tolerance=tolerance, examples=examples, seed=seed))
-    if search.judge.learned:
-        for _ in progress(search.cut_paths(), "cutting paths"):
-            pass
-    return search.needed
-
-
-def minimal_sets(
-    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
-) -> list[tuple[Item, ...]]:
-    """Disjoint sets that break something, but no longer if any one item is left out.
-
-    All items outside these sets, together, break nothing. Items that come first are tried first.
-
-    >>> minimal_sets("abcde", lambda lost: "b" in lost or {"a", "d"} <= set(lost))
-    [('b',), ('a', 'd')]
-    """
-    found: list[tuple[Item, ...]] = []
-    rest = list(items)
-    while rest and (breaks(rest[:1]) or breaks(rest)):
-        size = 1
-        while size < len(rest) and not breaks(rest[:size]):
-            size *= 2
-        sizes = range(size // 2 + 1, min(size, len(rest)))
-        least = size // 2 + 1 + bisect_left(sizes, True, key=lambda size: breaks(rest[:size]))
-        chosen = rest[:least]
-        before: list[Item] = []
-        while before != chosen:
-            before = chosen
-            for item in reversed(before):
-                fewer = [other for other in chosen if other != item]
-                chosen = fewer if fewer and breaks(fewer) else chosen
-        found.append(tuple(chosen))
-        rest = [item for item in rest if item not in chosen]
-    return found

@@ -1,8 +1,9 @@
-"""What a search may make of a head, by its attention, and change about a circuit."""
+"""What a search may make of a head, by its attention, and what is simple."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -29,6 +30,7 @@ from retrieval_interp.tasks import Batch
 # Kinds of candidates with paths, and the least mean attention of these.
 _THRESHOLDS = [("one-hot", 0.5), ("one-hot", 0.3), ("one-hot", 0.1)]
 _SHARED_THRESHOLDS = [("shared", 0.4), ("shared", 0.25), ("shared", 0.15)]
+_MUCH = 100_000  # more than any circuit costs
 _WEAK = 0.1  # paths with at least this mean attention may be added
 _RULE_SHARE = 0.25  # a rule that has less of a head's attention is no candidate ...
 _RULE_IN_ROLE = 0.5  # ... unless it has as much of the attention of a single role
@@ -65,132 +67,91 @@ def rule_candidates(model: Any, batch: Batch, heads: list[Head]) -> dict[Head, l
     return found
 
 
-class Change(NamedTuple):
-    """Another mechanism for a head, or one path of it more or less."""
-
-    head: Head
-    mechanism: Mechanism | None = None
-    more: RolePath | None = None
-    less: RolePath | None = None
-
-
-def drops(circuit: Circuit) -> list[Change]:
-    """Leaving out each path of a circuit."""
-    return [Change(head, less=path) for head, path in circuit.paths()]
-
-
-def compatible(changes: Sequence[Change]) -> bool:
-    """Whether no change undoes another one: a replaced head is changed by nothing else."""
-    replaced = [change.head for change in changes if change.mechanism is not None]
-    heads = [change.head for change in changes]
-    return all(heads.count(head) == 1 for head in replaced)
-
-
-def _is_vague(mechanism: Mechanism) -> bool:
-    return mechanism.keeps_own or mechanism.is_measured
-
-
 class Space:
-    """The circuits of a model, and those that lie near a circuit."""
+    """The circuits of a model, and which of them are simple.
+
+    Args:
+        empty: the circuit that replaces nothing.
+        attention: mean attention of every head, by role.
+        heads: heads that may be replaced.
+        rules: their candidates by position and token.
+        shared: whether several sources may share a role's attention, and rules and measured
+            patterns are allowed; otherwise there are only uniform, identity and one-hot maps, as
+            in the paper.
+        fewest: what counts first, the cost of `paths` or the number of `heads` that are not idle.
+    """
 
     def __init__(
         self,
-        empty: Circuit,  # replaces nothing
-        attention: Float[Tensor, "layer head dest src"],  # mean, by role
-        heads: list[Head],  # that may be replaced
-        rules: Mapping[Head, Sequence[Mechanism]],  # candidates by position and token
-        shared: bool,  # whether sources may share
+        empty: Circuit,
+        attention: Float[Tensor, "layer head dest src"],
+        heads: list[Head],
+        rules: Mapping[Head, Sequence[Mechanism]],
+        shared: bool,
+        fewest: str = "paths",
     ):
-        self.empty, self.attention, self.heads = empty, attention, heads
-        self.rules, self.shared = rules, shared
-        self._least = _THRESHOLDS + (_SHARED_THRESHOLDS if shared else [])
-        self.means = {head: role_mean(attention[head]) for head in heads}
-        self.candidates = {head: self._candidates(head) for head in heads}
+        self.empty, self.heads, self.shared, self.fewest = empty, heads, shared, fewest
+        least = _THRESHOLDS + (_SHARED_THRESHOLDS if shared else [])
+        alike: list[dict[Head, Mechanism]] = [
+            {head: propose(attention[head], *each) for head in heads} for each in least
+        ]
+        if shared:
+            alike.append({head: role_mean(attention[head]) for head in heads})
+        self.whole = list(dict.fromkeys(replace(empty, mechanisms=each) for each in alike))
+        self.candidates: dict[Head, list[Mechanism]] = {}
+        self.attended: dict[Head, list[RolePath]] = {}
+        for head in heads:
+            measured = rules[head] if shared else []
+            found = [IDENTITY, UNIFORM, *(each[head] for each in alike), *measured, ORIGINAL]
+            self.candidates[head] = sorted(dict.fromkeys(found), key=self._cost)
+            paths = (attention[head] >= _WEAK).nonzero().tolist()
+            self.attended[head] = [RolePath(*path) for path in paths]
 
-    def _candidates(self, head: Head) -> list[Mechanism]:
-        """Mechanisms of a head, cheapest first; identity before uniform, which runs slower."""
-        paths = [propose(self.attention[head], *least) for least in self._least]
-        found = [IDENTITY, UNIFORM, *self.rules[head], *paths, self.means[head], ORIGINAL]
-        return sorted(dict.fromkeys(found), key=self._cost)
-
-    def _cost(self, mechanism: Mechanism) -> int:
-        return mechanism.cost(self.empty.n_roles)
+    def aiming(self, fewest: str) -> "Space":
+        """The same space with another idea of what counts first."""
+        other = copy(self)
+        other.fewest = fewest
+        return other
 
     def cost(self, circuit: Circuit) -> int:
         """The cost of all heads that may be replaced."""
         return sum(self._cost(circuit[head]) for head in self.heads)
 
     def simplicity(self, circuit: Circuit) -> tuple[int, int]:
-        """Cost, and number of heads with paths or without a mechanism."""
-        return self.cost(circuit), len(self.useful(circuit))
+        """Cost, and number of heads that are not idle; the other way round for fewest heads."""
+        first, second = divmod(self.key(circuit), _MUCH)
+        return first, second
 
-    def useful(self, circuit: Circuit) -> list[Head]:
-        """Heads that are not idle."""
-        return [head for head in self.heads if self._cost(circuit[head])]
+    def key(self, circuit: Circuit) -> int:
+        """The simplicity in one number, a sum over heads."""
+        return sum(self.key_of(circuit[head]) for head in self.heads)
 
-    def vague(self, circuit: Circuit) -> list[Head]:
-        """Heads whose attention is their own, or measured."""
-        return [head for head in self.heads if _is_vague(circuit[head])]
+    def key_of(self, mechanism: Mechanism) -> int:
+        """What a head with this mechanism adds to the key."""
+        cost = self._cost(mechanism)
+        return cost + _MUCH * (cost > 0) if self.fewest == "heads" else _MUCH * cost + (cost > 0)
 
-    def richer(self, circuit: Circuit) -> list[Change]:
-        """The vague mechanisms of each head that cost more than what it has, the simplest first."""
-        return [
-            Change(head, richer)
-            for head in self.heads
-            for richer in self.candidates[head]
-            if _is_vague(richer) and self._cost(richer) > self._cost(circuit[head])
-        ]
+    def size(self, key: int) -> int:
+        """Cost and number of heads that are not idle, added."""
+        return sum(divmod(key, _MUCH))
 
-    def cheaper(self, circuit: Circuit, heads: Sequence[Head] | None = None) -> list[Change]:
-        """Every candidate of some heads, or of all, that costs less than what the head has."""
-        return [
-            Change(head, candidate)
-            for head in heads or self.heads
-            for candidate in self.candidates[head]
-            if self._cost(candidate) < self._cost(circuit[head])
-        ]
+    def circuit(self, mechanisms: Sequence[Mechanism]) -> Circuit:
+        """The circuit with these mechanisms of `heads`."""
+        return replace(self.empty, mechanisms=dict(zip(self.heads, mechanisms)))
 
-    def absent(self, circuit: Circuit) -> list[Change]:
-        """Adding each path with some attention that the circuit lacks."""
-        vague = self.vague(circuit)
-        return [
-            Change(head, more=path)
-            for head in self.heads
-            if head not in vague
-            for dest, src in (self.attention[head] >= _WEAK).nonzero().tolist()
-            if (path := RolePath(dest, src)) not in circuit[head].paths
-        ]
+    def options(self, head: Head, mechanism: Mechanism) -> list[Mechanism]:
+        """What one change can make of a head: another candidate, or a path more or less.
 
-    def other_idle(self, circuit: Circuit, heads: Sequence[Head] | None = None) -> list[Circuit]:
-        """The circuit with uniform in place of identity, or the reverse, one head at a time."""
-        other = {IDENTITY: UNIFORM, UNIFORM: IDENTITY}
-        return [
-            circuit.replace(head, other[circuit[head]])
-            for head in heads or self.heads
-            if circuit[head] in other
-        ]
-
-    def whole_circuits(self) -> list[Circuit]:
-        """Circuits that replace every head alike, by what it attends to."""
-        mechanisms: list[Mapping[Head, Mechanism]] = [
-            {head: propose(self.attention[head], *least) for head in self.heads}
-            for least in self._least
-        ]
-        circuits = [replace(self.empty, mechanisms=each) for each in [*mechanisms, self.means]]
-        return list(dict.fromkeys(circuits))
-
-    def changed(self, circuit: Circuit, *changes: Change) -> Circuit:
-        """The circuit after some changes, one after the other.
-
-        Where no sources may share, an added path takes the place of the role's other one.
+        Where no sources may share, a path that is added takes the place of the role's other one.
         """
-        for head, mechanism, more, less in changes:
-            old = circuit[head]
-            if less is not None:
-                mechanism = old.without(less)
-            elif more is not None:
-                kept = old.paths if old.follows_paths else ()
-                kept = tuple(p for p in kept if self.shared or p.dest != more.dest)
-                mechanism = along((*kept, more))
-            circuit = circuit.replace(head, mechanism or old)
-        return circuit
+        found = [*self.candidates[head]]
+        kept = mechanism.paths if mechanism.follows_paths else ()
+        found += [along(other for other in kept if other != path) for path in kept]
+        if not (mechanism.keeps_own or mechanism.is_measured):
+            for new in self.attended[head]:
+                others = [path for path in kept if self.shared or path.dest != new.dest]
+                found += [along([*others, new])] if new not in kept else []
+        return [each for each in dict.fromkeys(found) if each != mechanism]
+
+    def _cost(self, mechanism: Mechanism) -> int:
+        return mechanism.cost(self.empty.n_roles)

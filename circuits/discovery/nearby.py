@@ -1,0 +1,211 @@
+"""Circuits near one, and the losses that they are predicted to have.
+
+1. One pass gives the gradients at a circuit. With them the loss of every circuit near it is a
+   quadratic function of what differs (`attribute`): changes that make up for each other are seen.
+2. What makes one head simpler is measured on a few examples, as gradients miss what a layer norm
+   hides; the errors are added to all predictions.
+3. A beam search then finds the circuits that should lose least, without a run.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from retrieval_interp.circuits.attribution import Attribution, Changed
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.judge import MeasuredChanges
+from retrieval_interp.circuits.discovery.space import Space
+from retrieval_interp.circuits.mechanisms import Mechanism, along
+from retrieval_interp.circuits.paths import Head
+
+_DEPTH = 8  # changes of a beam search, one after the other
+_STATES = 600  # circuits that it keeps after each of them
+_SAME = 1e-6  # difference of losses that is none
+
+
+class Near(NamedTuple):
+    """A circuit near the one in place: the mechanism of each head, and what it should lose."""
+
+    mechanisms: tuple[Mechanism, ...]
+    key: int
+    loss: float
+    second: Float[Tensor, " number"]
+
+
+class Options(NamedTuple):
+    """What one change can make of a head, and how this differs from its mechanism."""
+
+    mechanisms: list[Mechanism]
+    keys: Int[Tensor, " option"]
+    first: Float[Tensor, " option"]
+    second: Float[Tensor, "option number"]
+
+
+class After(NamedTuple):
+    """What comes of every change of some circuits, and of which circuit, head and option it is."""
+
+    losses: Float[Tensor, " change"]
+    keys: Int[Tensor, " change"]
+    circuits: Int[Tensor, " change"]
+    heads: Int[Tensor, " change"]
+    options: Int[Tensor, " change"]
+
+
+class Nearby:
+    """The circuits near one.
+
+    Args:
+        space: the heads, what may be made of them, and what is simple.
+        circuit: the circuit in place.
+        loss: its loss.
+        changes: what other mechanisms change, estimated.
+        measure: the loss of a circuit on a few examples.
+        most: of how many changes of one head it is measured, of those that should cost least.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        circuit: Circuit,
+        loss: float,
+        changes: Attribution | MeasuredChanges,
+        measure: Callable[[Circuit], float],
+        most: int,
+    ):
+        self.space, self.circuit, self.changes = space, circuit, changes
+        self._options: dict[tuple[Head, Mechanism], Options] = {}
+        self._errors: dict[tuple[Head, Mechanism], float] = {}
+        mechanisms = tuple(circuit[head] for head in space.heads)
+        second = changes.change(space.heads[0], mechanisms[0]).second
+        self.start = Near(mechanisms, space.key(circuit), loss, torch.zeros_like(second))
+        simpler = [
+            (head, option)
+            for head, mechanism in zip(space.heads, mechanisms)
+            for option in space.options(head, mechanism)
+            if space.key_of(option) <= space.key_of(mechanism)
+        ]
+        estimates = {each: changes.change(*each).effect for each in simpler}
+        own = measure(circuit)
+        for head, option in sorted(simpler, key=estimates.__getitem__)[:most]:
+            risen = measure(circuit.replace(head, option)) - own
+            self._errors[head, option] = risen - estimates[head, option]
+
+    def around(self, most: float) -> list[Near]:
+        """Of each key up to the start's, circuits that should lose least, and no more than `most`.
+
+        A beam search: of each key the best are changed once more. Of those that should lose the
+        same, as where a path leads nowhere, only the simplest is kept. The best come first.
+        """
+        front, found = [self.start], dict[int, Near]()
+        seen = {self.start.mechanisms}
+        for _ in range(_DEPTH):
+            after = self._after(front)
+            rounded = (after.losses / _SAME).round()
+            order = ((after.keys <= self.start.key) & (after.losses <= most)).nonzero()[:, 0]
+            order = order[after.keys[order].argsort(stable=True)]
+            order = order[rounded[order].argsort(stable=True)]
+            order = order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]
+            order = order[after.keys[order].argsort(stable=True)]
+            counts = after.keys[order].unique_consecutive(return_counts=True)[1]
+            width = max(2, _STATES // max(1, len(counts)))
+            chosen = [
+                int(place) for of_key in order.split(counts.tolist()) for place in of_key[:width]
+            ]
+            front = [
+                near
+                for near in (self._changed(front, after, place) for place in chosen)
+                if near.mechanisms not in seen
+            ]
+            seen.update(near.mechanisms for near in front)
+            for near in front:
+                same = round(near.loss / _SAME)
+                if same not in found or near.key < found[same].key:
+                    found[same] = near
+            if not front:
+                break
+        return sorted(found.values(), key=lambda near: near.loss)
+
+    def down(self, most: float) -> list[Near]:
+        """Ever simpler circuits; what should cost least for what it saves goes first."""
+        return self._chain(lambda near, after: (after.keys < near.key) & (after.losses <= most))
+
+    def up(self, most: float) -> list[Near]:
+        """Circuits that should lose ever less, until it is less than `most`."""
+        return self._chain(lambda near, after: (after.losses < near.loss) & (near.loss >= most))
+
+    def _chain(self, allowed: Callable[[Near, After], Bool[Tensor, " change"]]) -> list[Near]:
+        chain = [self.start]
+        while True:
+            after = self._after(chain[-1:])
+            risen, more = after.losses - chain[-1].loss, after.keys - chain[-1].key
+            # What rises counts per unit that is saved; what falls, per unit that is spent.
+            price = torch.where(risen > 0, risen / (-more).clamp(min=1), risen / more.clamp(min=1))
+            price[~allowed(chain[-1], after)] = torch.inf
+            best = int(price.argmin())
+            if not bool(price[best] < torch.inf):
+                return chain[1:]
+            chain.append(self._changed(chain[-1:], after, best))
+
+    def _after(self, front: list[Near]) -> After:
+        seconds = torch.stack([near.second for near in front])
+        losses = torch.tensor([near.loss for near in front])
+        keys = torch.tensor([near.key for near in front])
+        found = []
+        for place, head in enumerate(self.space.heads):
+            alike: dict[Mechanism, list[int]] = {}
+            for number, near in enumerate(front):
+                alike.setdefault(near.mechanisms[place], []).append(number)
+            for mechanism, numbers in alike.items():
+                options, of = self._of_head(head, mechanism), torch.tensor(numbers)
+                effects = options.first + options.second.square().sum(1)
+                crossed = 2 * seconds[of] @ options.second.T
+                count = torch.arange(len(options.mechanisms))
+                after = [
+                    losses[of, None] + effects + crossed,
+                    keys[of, None] + options.keys,
+                    *torch.meshgrid(of, torch.tensor([place]).expand(len(count)), indexing="ij"),
+                    count.expand(len(of), -1),
+                ]
+                found.append([each.flatten() for each in after])
+        return After(*map(torch.cat, zip(*found)))
+
+    def _changed(self, front: list[Near], after: After, number: int) -> Near:
+        """A circuit after the change with this number."""
+        near, place = front[int(after.circuits[number])], int(after.heads[number])
+        options = self._of_head(self.space.heads[place], near.mechanisms[place])
+        option = int(after.options[number])
+        mechanisms = list(near.mechanisms)
+        mechanisms[place] = options.mechanisms[option]
+        key, loss = int(after.keys[number]), float(after.losses[number])
+        return Near(tuple(mechanisms), key, loss, near.second + options.second[option])
+
+    def _of_head(self, head: Head, mechanism: Mechanism) -> Options:
+        if (head, mechanism) not in self._options:
+            mechanisms = self.space.options(head, mechanism)
+            before, changed = (
+                self._change(head, mechanism),
+                [self._change(head, m) for m in mechanisms],
+            )
+            keys = torch.tensor([self.space.key_of(each) for each in mechanisms])
+            first = torch.tensor([each.first for each in changed]) - before.first
+            second = torch.stack([each.second for each in changed]) - before.second
+            keys = keys - self.space.key_of(mechanism)
+            self._options[head, mechanism] = Options(mechanisms, keys, first, second)
+        return self._options[head, mechanism]
+
+    def _change(self, head: Head, mechanism: Mechanism) -> Changed:
+        """What a mechanism changes, with the errors of the estimates that are known."""
+        base, change = self.circuit[head], self.changes.change(head, mechanism)
+        measured = [mechanism]
+        if base.follows_paths and mechanism.follows_paths:  # row by row
+            measured = [
+                along([*(p for p in base.paths if p.dest != dest), *row])
+                for dest in {path.dest for path in (*base.paths, *mechanism.paths)}
+                if (row := [p for p in mechanism.paths if p.dest == dest])
+                != [p for p in base.paths if p.dest == dest]
+            ]
+        errors = [self._errors.get((head, each), 0.0) for each in measured]
+        return change._replace(first=change.first + sum(errors))

@@ -1,0 +1,119 @@
+"""The paths that an intact model needs, singly or as one of several heads (paper, appendix E)."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from retrieval_interp.circuits.discovery.judge import Judge
+from retrieval_interp.circuits.discovery.steps import Doing
+from retrieval_interp.circuits.hooks import is_causal
+from retrieval_interp.circuits.mechanisms import Cut
+from retrieval_interp.circuits.paths import Head, HeadPath
+from retrieval_interp.circuits.runs.fits import draw_batch
+from retrieval_interp.circuits.runs.means import mean_attention
+from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
+from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
+from retrieval_interp.tasks import Task
+
+Item = TypeVar("Item")
+_WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
+
+
+def needed_paths(
+    model: Any,
+    task: Task,
+    tolerance: float | None = None,
+    examples: int = 512,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> list[tuple[HeadPath, ...]]:
+    """Find the paths that a model needs, by themselves or as one of several heads.
+
+    With loss(S) the loss of the intact model with the paths S cut live, each set S that is
+    returned has one role path, in one or more heads, and
+
+        loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
+
+    each by two standard errors. So of a set of several paths any one suffices; where that is not
+    clear, no set is returned. Sets are disjoint, and those that seem to matter most come first.
+    Paths with less than 0.05 of mean attention are never cut.
+
+    Returns:
+        The sets, each sorted; none for a model that has not learned the task or that is not two
+        standard errors below the tolerance by itself. Arguments are those of `discover`.
+    """
+    device = next(model.parameters()).device
+    judge = Judge(model, task, draw_batch(task, examples, seed, device, "discovery"), tolerance)
+    attention = allowed_attention(
+        mean_attention(model, judge.batch).cpu(), judge.batch, is_causal(model)
+    )
+    found: list[tuple[HeadPath, ...]] = []
+    if judge.learned:
+        for _ in progress(cut_paths(judge, attention, heads_of(model), found), "cutting paths"):
+            pass
+    return found
+
+
+def cut_paths(
+    judge: Judge,
+    attention: Float[Tensor, "layer head dest src"],
+    heads: Sequence[Head],
+    found: list[tuple[HeadPath, ...]],
+) -> Doing[bool]:
+    """Add what the intact model needs (`needed_paths`) to `found`; return that it is done.
+
+    Where two heads do the same, cutting either one changes nothing. So a role path is cut in all
+    heads at once, and where the model minds, the smallest sets of heads are looked for.
+    """
+    empty = judge.empty
+    if not judge.keeps(empty):
+        return True  # no cut can be blamed
+    near = judge.around(empty)
+    paths = allowed_paths(near.batch, is_causal(near.model))
+    present = [HeadPath(h, p) for p in paths for h in heads if attention[h][p] >= _WEAKEST]
+    yield "ordering paths"
+    changes = judge.changes(empty)
+    effects = [changes.change(head, Cut((path,))).effect for head, path in present]
+    by_effect = [path for _, path in sorted(zip(effects, present), reverse=True)]
+    each = list(dict.fromkeys(path.path for path in by_effect))
+    for number, same in enumerate(each, 1):
+        yield f"cutting paths, {number} of {len(each)}"
+        heads_of_it = [path for path in by_effect if path.path == same]
+        for needed in minimal_sets(heads_of_it, lambda lost: near.exceeds(empty.cut(*lost))):
+            others = all_but_one(needed) if len(needed) > 1 else []
+            if all(near.keeps(empty.cut(*left)) for left in others):
+                found.append(tuple(sorted(needed)))
+    return True
+
+
+def minimal_sets(
+    items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]
+) -> list[tuple[Item, ...]]:
+    """Disjoint sets that break something, but no longer if any one item is left out.
+
+    All items outside these sets, together, break nothing. Items that come first are tried first.
+
+    >>> minimal_sets("abcde", lambda lost: "b" in lost or {"a", "d"} <= set(lost))
+    [('b',), ('a', 'd')]
+    """
+    found: list[tuple[Item, ...]] = []
+    rest = list(items)
+    while rest and (breaks(rest[:1]) or breaks(rest)):
+        size = 1
+        while size < len(rest) and not breaks(rest[:size]):
+            size *= 2
+        sizes = range(size // 2 + 1, min(size, len(rest)))
+        least = size // 2 + 1 + bisect_left(sizes, True, key=lambda size: breaks(rest[:size]))
+        chosen = rest[:least]
+        before: list[Item] = []
+        while before != chosen:
+            before = chosen
+            for item in reversed(before):
+                fewer = [other for other in chosen if other != item]
+                chosen = fewer if fewer and breaks(fewer) else chosen
+        found.append(tuple(chosen))
+        rest = [item for item in rest if item not in chosen]
+    return found
