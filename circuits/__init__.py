@@ -17,6 +17,8 @@ from retrieval_interp.circuits.counterfactual.mechanism import (
     with_counterfactual as with_counterfactual,
 )
 from retrieval_interp.circuits.counterfactual.why import why as why
+from retrieval_interp.circuits.discovery.alternatives import Alternatives as Alternatives
+from retrieval_interp.circuits.discovery.alternatives import alternatives as alternatives
 from retrieval_interp.circuits.discovery.needed import needed_paths as needed_paths
 from retrieval_interp.circuits.discovery.search import Search as Search
 from retrieval_interp.circuits.discovery.search import SearchOptions as SearchOptions

@@ -1,5 +1,6 @@
 from retrieval_interp.bench import Workbench as Workbench
 from retrieval_interp.bench import open as open
+from retrieval_interp.circuits import Alternatives as Alternatives
 from retrieval_interp.circuits import Circuit as Circuit
 from retrieval_interp.circuits import CircuitScore as CircuitScore
 from retrieval_interp.circuits import Head as Head
@@ -10,6 +11,7 @@ from retrieval_interp.circuits import Search as Search
 from retrieval_interp.circuits import SearchOptions as SearchOptions
 from retrieval_interp.circuits import ablated as ablated
 from retrieval_interp.circuits import ablations as ablations
+from retrieval_interp.circuits import alternatives as alternatives
 from retrieval_interp.circuits import attribute as attribute
 from retrieval_interp.circuits import discover as discover
 from retrieval_interp.circuits import enabled_by as enabled_by

@@ -135,14 +135,7 @@ def discover(
     """
     given = {"tolerance": tolerance, "examples": examples, **choices}
     given = {name: value for name, value in given.items() if value is not None}
-    search = Search(model, task, replace(options, **given))
-    with suppress(KeyboardInterrupt):
-        for _ in progress(search, "searching"):
-            pass
-    found = search.circuit
-    if search.missing == [_CANCELLED] and not found.mechanisms:
-        raise KeyboardInterrupt("cancelled before any circuit held")
-    return found
+    return Search(model, task, replace(options, **given)).run(progress)
 
 
 class Search:
@@ -208,6 +201,15 @@ class Search:
                 return circuit
         return judge.empty
 
+    def run(self, progress: Progress = no_progress) -> Circuit:
+        """Search to the end, or until it is interrupted; see `discover`."""
+        with suppress(KeyboardInterrupt):
+            for _ in progress(self, "searching"):
+                pass
+        if self.missing == [_CANCELLED] and not self.circuit.mechanisms:
+            raise KeyboardInterrupt("cancelled before any circuit held")
+        return self.circuit
+
     @property
     def circuit(self) -> Circuit:
         """What was found so far, with the paths that the intact model needs and it does not."""
@@ -221,13 +223,26 @@ class Search:
         )
 
     def front(self) -> list[Circuit]:
-        """Of the circuits that hold, those than which none has fewer heads and costs no more."""
+        """Of the circuits that hold, those with fewer heads or a lower cost than any other."""
         found: list[Circuit] = []
         space = self.space.aiming("heads")
         for circuit in sorted(self.judge.holding, key=space.simplicity):
             if not found or space.cost(circuit) < space.cost(found[-1]):
                 found.append(circuit)
         return found
+
+    def front_text(self) -> str:
+        """The front in one line; empty if one circuit has the fewest heads and the lowest cost."""
+        space = self.space.aiming("heads")
+        each = [
+            "{} heads at cost {} ({:.4f})".format(
+                *space.simplicity(circuit), float(self.judge.losses(circuit).mean())
+            )
+            for circuit in self.front()
+        ]
+        return f"fewest heads or lowest cost, of those that hold: {', '.join(each)}" * (
+            len(each) > 1
+        )
 
     def _until(
         self, deadline: float, doing: Doing[Result]

@@ -34,6 +34,7 @@ class Steps:
 
     def __init__(self, judge: Judge, space: Space):
         self.judge, self.space = judge, space
+        self.most = (judge.bar.loss + judge.uninformed.loss) / 2  # that is predicted of a trial
 
     def search(self, restarts: int) -> Doing[Circuit]:
         """Simplify circuits from several starts: first to fewest paths, then to fewest heads.
@@ -92,22 +93,21 @@ class Steps:
         holds, loss = self.judge.holds(circuit), self.judge.loss(circuit)
         return not holds, (0.0 if holds else loss), self.space.simplicity(circuit)
 
+    def nearby(self, circuit: Circuit, space: Space) -> Nearby:
+        """What lies around a circuit."""
+        near = self.judge.around(circuit)
+        few = _MEASURED_FAST if near.fast else _MEASURED
+        changes, loss = near.changes(circuit), near.loss(circuit)
+        return Nearby(space, circuit, loss, changes, lambda trial: near.loss(trial, 1), few)
+
     def _proposed(self, circuit: Circuit, space: Space, limit: int) -> list[Circuit]:
         """Circuits near one, with keys below a limit, that are worth a try; the simplest first."""
-        near, bar = self.judge.around(circuit), self.judge.bar.loss
-        nearby = Nearby(
-            space,
-            circuit,
-            near.loss(circuit),
-            near.changes(circuit),
-            lambda trial: near.loss(trial, 1),
-            _MEASURED_FAST if near.fast else _MEASURED,
-        )
+        bar, nearby = self.judge.bar.loss, self.nearby(circuit, space)
         chain = nearby.down(bar) if limit < _NO_LIMIT else nearby.up(bar)
         tried = [chain[(len(chain) >> halved) - 1] for halved in range(len(chain).bit_length())]
         found = [
             each
-            for each in nearby.around((bar + self.judge.uninformed.loss) / 2)
+            for each in nearby.around(self.most)
             if each.key < limit and space.circuit(each.mechanisms) not in self.judge.known
         ]
         hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)

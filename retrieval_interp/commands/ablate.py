@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import (
@@ -27,7 +28,9 @@ class AblateOptions(MeasuringOptions):
         circuit: score this circuit instead of finding one.
         save_circuit: write the circuit to this file, to be edited or given to --circuit.
         tolerance: the loss that a working circuit stays below; by default the task's own.
-        one_hot: find a circuit of one-hot paths alone, as in the paper: no two sources share.
+        one_hot: search by the paper's rules: idle heads uniform or identity, all others one-hot.
+        fewest: what the circuit has fewest of, paths or heads.
+        alternatives: for so many seconds, look for other circuits that do as well.
     """
 
     ckpt: str = "small"
@@ -35,6 +38,8 @@ class AblateOptions(MeasuringOptions):
     save_circuit: Path | None = None
     tolerance: float | None = None
     one_hot: bool = False
+    fewest: Literal["paths", "heads"] = "paths"
+    alternatives: float | None = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
@@ -55,7 +60,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     command = f"{prog} {shlex.join(argv)}"
     batch = task.sample(options.examples, options.seed, device, split="test")
     if options.circuit is None:
-        circuit = ri.discover(model, task, progress=progress_bar, options=_search(options))
+        search = ri.Search(model, task, _search(options))
+        circuit = search.run(progress_bar)
     else:
         circuit = read_circuit(options.circuit, task, *sizes, f"{name} was trained on")
     score = ri.score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
@@ -79,6 +85,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     say(task.loss_meaning)
     print(f"\n{ri.score_table(score, task, terminal_width())}")
     say(ri.verdict(score, task))
+    if options.circuit is None:
+        say(search.front_text())
+    if options.alternatives is not None:
+        how = options.tolerance, options.examples, options.seed, options.alternatives
+        say(ri.alternatives(model, task, circuit, *how, progress=progress_bar).text(task))
     if task.graph is not None and circuit.mechanisms:
         say(ri.describe_flow(circuit, *sizes))
     tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
@@ -91,4 +102,5 @@ def _search(options: AblateOptions) -> "ri.SearchOptions":
         seed=options.seed,
         shared=not options.one_hot,
         time=options.time,
+        fewest=options.fewest,
     )

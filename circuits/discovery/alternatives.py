@@ -1,0 +1,110 @@
+"""All circuits that do as well as one: as simple, and holding too."""
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.discovery.judge import OutOfTime
+from retrieval_interp.circuits.discovery.search import Search, SearchOptions
+from retrieval_interp.circuits.mechanisms import OneHot
+from retrieval_interp.circuits.paths import HeadPath
+from retrieval_interp.circuits.scores.scorer import Progress, no_progress
+from retrieval_interp.tasks import Task
+
+Paths = frozenset[HeadPath]
+_TRIED = 48  # circuits around each one
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """Circuits of one cost that hold, with different paths; the one that was given comes first.
+
+    Attributes:
+        circuits: with the loss of each, on the examples that decided.
+        complete: whether time allowed to look around all of them. There may be more all the same.
+    """
+
+    circuits: dict[Circuit, float]
+    complete: bool
+
+    @property
+    def core(self) -> list[HeadPath]:
+        """The paths that all of them share."""
+        return sorted(frozenset.intersection(*map(_paths, self.circuits)))
+
+    @property
+    def exchanges(self) -> list[tuple[HeadPath, HeadPath]]:
+        """Pairs of paths that stand in for each other: two circuits differ by them alone."""
+        each = list(map(_paths, self.circuits))
+        pairs = {(*sorted(a - b), *sorted(b - a)) for a in each for b in each if len(a - b) == 1}
+        return sorted(
+            {(one, other) for one, other in map(sorted, (p for p in pairs if len(p) == 2))}
+        )
+
+    def text(self, task: Task) -> str:
+        """What they share and where they differ, in a few lines."""
+        names, count = task.role_names, len(self.circuits)
+        if count == 1:
+            return "No other circuit of this cost was found that holds."
+        core = ", ".join(path.text(names) for path in self.core) or "no path"
+        lines = [
+            f"{count} circuits of this cost hold{'' if self.complete else ' so far'}. "
+            f"All of them have {core}."
+        ]
+        pairs = [" or ".join(path.text(names) for path in pair) for pair in self.exchanges]
+        return "\n".join([*lines, *([f"In its place: {'; '.join(pairs)}."] if pairs else [])])
+
+
+def _paths(circuit: Circuit) -> Paths:
+    return frozenset(circuit.paths())
+
+
+def alternatives(
+    model: Any,
+    task: Task,
+    circuit: Circuit,
+    tolerance: float | None = None,
+    examples: int = 512,
+    seed: int = 0,
+    time: float = 60.0,
+    progress: Progress = no_progress,
+) -> Alternatives:
+    """Find circuits that cost as much as one and hold on the same examples (`discover`).
+
+    Faithful circuits of one model need not overlap (https://arxiv.org/abs/2605.12671), so that one
+    of them is half an answer. It looks around the given circuit, then around each that is found.
+    Circuits that differ only in which idle heads are uniform or identity count once.
+
+    Args:
+        circuit: one with mechanisms for all heads that count; others are as in `discover`.
+        time: seconds.
+    """
+    one_hot = all(isinstance(m, OneHot) or not m.paths for m in circuit.mechanisms.values())
+    options = SearchOptions(tolerance, examples, seed, shared=not one_hot)
+    search = Search(model, task, options)
+    judge, steps, space = search.judge, search.steps, search.space
+    judge.deadline = monotonic() + time
+    key, given = space.key(circuit), search.space.circuit([circuit[h] for h in space.heads])
+    found = {given: float(judge.losses(given).mean())}
+    known, waiting, complete = {_paths(given)}, [given], True
+
+    def looking() -> Any:
+        while waiting:
+            at = waiting.pop(0)
+            yield f"{len(found)} circuits"
+            around = steps.nearby(at, space).around(steps.most)
+            alike = [near for near in around if near.key == key][:_TRIED]
+            for trial in (space.circuit(near.mechanisms) for near in alike):
+                yield f"{len(found)} circuits"
+                if _paths(trial) not in known and judge.around(at).holds(trial):
+                    known.add(_paths(trial))
+                    found[trial] = float(judge.losses(trial).mean())
+                    waiting.append(trial)
+
+    try:
+        for _ in progress(looking(), "looking for others that do as well"):
+            pass
+    except OutOfTime:
+        complete = False
+    return Alternatives(found, complete)
