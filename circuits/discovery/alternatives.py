@@ -13,7 +13,6 @@ from retrieval_interp.circuits.scores.scorer import Progress, no_progress
 from retrieval_interp.tasks import Task
 
 Paths = frozenset[HeadPath]
-_TRIED = 48  # circuits around each one
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def alternatives(
             at = waiting.pop(0)
             yield f"{len(found)} circuits"
             around = steps.nearby(at, space).around(steps.most)
-            alike = [near for near in around if near.key == key][:_TRIED]
+            alike = [near for near in around if near.key == key]
             for trial in (space.circuit(near.mechanisms) for near in alike):
                 yield f"{len(found)} circuits"
                 if _paths(trial) not in known and judge.around(at).holds(trial):
