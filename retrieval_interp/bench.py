@@ -3,6 +3,7 @@
 Every method returns something that a notebook draws and a terminal prints; nothing is printed here.
 """
 
+import asyncio
 import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from retrieval_interp.circuits import (
     why,
 )
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, batch_for, keeps_some
+from retrieval_interp.circuits.counterfactual.mechanism import batch_for, keeps_some
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
@@ -52,10 +53,10 @@ from retrieval_interp.training import choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, role_maps
 from retrieval_interp.views.page import View, register_displays, render, unescaped
-from retrieval_interp.views.report import render_report, score_drawing, score_parts
+from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from retrieval_interp.views.tables import own_terminal_width, wrapped
-from retrieval_interp.views.why_view import why_view, with_arrows
+from retrieval_interp.views.why_view import why_view
 
 
 def open(
@@ -225,12 +226,7 @@ class Workbench:
         n_layers, task, order = self.model.cfg.n_layers, self.task, self.order
         if self.scored is not None:
             return score_drawing(self.scored, n_layers, task, order, self.batch)
-        mechanisms = self.circuit.mechanisms.items()
-        kept = {
-            head: m.paths for head, m in mechanisms if isinstance(m, Counterfactual) and m.paths
-        }
-        circuit = with_arrows(self.circuit, kept)
-        return draw_circuit(circuit, n_layers, order, task=task, batch=self.batch)
+        return draw_circuit(with_kept(self.circuit), n_layers, order, task=task, batch=self.batch)
 
     def suppose(self, *lines: str | Circuit) -> View:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.
@@ -427,9 +423,8 @@ class Workbench:
         score = self.scored
         if score is None or controls != self._controls:
             measured = self.model, self.task, self.circuit, self.batch, self.stated
-            score = self._score = score_circuit(*measured, controls, progress or self.progress)
-            self._controls = controls
-            self._tell_listeners()
+            score = score_circuit(*measured, controls, progress or self.progress)
+            self.take_score(score, controls)
         task, width = self.task, own_terminal_width()
         nothing = "Nothing is supposed yet: these are the intact model's numbers."
         note = "" if self.circuit.mechanisms else nothing
@@ -438,6 +433,11 @@ class Workbench:
         parts = score_parts(score, self.model, task, self.order, self.batch)
         html = render("scored.html", parts=parts, note=note, seed=self.seed)
         return View(f"Circuit of {self.name}", html, text, score)
+
+    def take_score(self, score: CircuitScore, controls: int = 20) -> None:
+        """Keep a score, which is shown as long as its circuit is the current one."""
+        self._score, self._controls = score, controls
+        self._tell_listeners()
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
@@ -454,7 +454,16 @@ class Workbench:
         return path
 
     def explore(self) -> Any:
-        """The explorer, a widget in which circuits are built by clicking (needs anywidget)."""
+        """The explorer, in which circuits are built by clicking.
+
+        In a notebook it is a widget (needs anywidget), elsewhere a page, served until Ctrl-C.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            from retrieval_interp.explorer.server import serve_explorer
+
+            return serve_explorer(self)
         try:
             from retrieval_interp.explorer.widget import Explorer
         except ModuleNotFoundError as error:

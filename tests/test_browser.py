@@ -35,13 +35,23 @@ def chromium(address, width=1440, own="file:", **context):
 
 @contextlib.contextmanager
 def served(bench, width=1440):
-    """The explorer's page, and a function that answers the next message."""
+    """The explorer's page, and a function that answers the next message and measures."""
     server = ExplorerServer(bench)
+
+    def measure():
+        while not server.asked.empty():
+            server.asked.get()()
+
+    def answer():
+        server.asked.get(timeout=60)()
+        measure()
+
+    measure()
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         with chromium(server.address, width, server.address) as page:
             page.locator(".ri-explorer .loss").wait_for(timeout=LONG)
-            yield page, lambda: server.exploring.answer(server.asked.get(timeout=60))
+            yield page, answer
     finally:
         server.shutdown()
         server.server_close()

@@ -146,7 +146,7 @@ def role_map(
         weight = float(weights[path.path])
         hidden = column > row and weight == 0
         return {
-            "weight": round(weight, 3),
+            "weight": weight,
             "title": f"{task.path_label(*path.path)}: {weight:.3f}",
             "path": None if hidden else path.text(task.role_names),
             "framed": path in framed,

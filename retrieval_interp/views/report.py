@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrieval_interp.circuits import CircuitScore, mean_attention
+from retrieval_interp.circuits import Circuit, CircuitScore, mean_attention
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow
@@ -21,6 +22,7 @@ from retrieval_interp.views.score_text import (
     shown_paths,
     verdict,
 )
+from retrieval_interp.views.why_view import with_arrows
 
 _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples
@@ -81,8 +83,14 @@ def score_drawing(
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
     losses = {row.path: row.ablated_loss for row in score.paths}
     enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
-    learned = score.baseline_loss, score.uninformed_loss
-    return draw_circuit(score.circuit, n_layers, order, losses, task, enables, batch, *learned)
+    learned, circuit = (score.baseline_loss, score.uninformed_loss), with_kept(score.circuit)
+    return draw_circuit(circuit, n_layers, order, losses, task, enables, batch, *learned)
+
+
+def with_kept(circuit: Circuit) -> Circuit:
+    """A circuit to draw, with the paths that heads keep from a counterfactual."""
+    kept = {h: m.paths for h, m in circuit.mechanisms.items() if isinstance(m, Counterfactual)}
+    return with_arrows(circuit, {head: paths for head, paths in kept.items() if paths})
 
 
 def score_parts(
