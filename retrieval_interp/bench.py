@@ -4,9 +4,10 @@ Every method returns something that a notebook draws and a terminal prints; noth
 """
 
 import asyncio
+import itertools
 import math
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,15 +49,18 @@ from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
 from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.training import choose_device
 from retrieval_interp.views.ablations_view import ablations_view
-from retrieval_interp.views.attention import attention_view, role_maps
+from retrieval_interp.views.attention import attention_view, checked, role_maps
 from retrieval_interp.views.page import View, register_displays, render, unescaped
 from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from retrieval_interp.views.tables import own_terminal_width, wrapped
 from retrieval_interp.views.why_view import why_view
+
+_PIPED = 80  # characters per line of prose where there is no terminal
 
 
 def open(
@@ -98,6 +102,18 @@ def open(
         unnamed = given in (None, "", "custom", "native")  # HookedTransformers' and bridges' own
         name = f"{type(task).__name__} model" if unnamed else Path(str(given)).name
     return Workbench(what, task, name, training, examples, seed, tolerance, progress)
+
+
+def _each(lines: Any) -> Iterator[str | Circuit]:
+    """Every line of what may be a text, a circuit, or several of them."""
+    if isinstance(lines, Circuit):
+        yield lines
+    elif isinstance(lines, str):
+        yield from filter(str.strip, lines.splitlines()) if lines.strip() else [lines]
+    elif isinstance(lines, Iterable):
+        yield from itertools.chain.from_iterable(map(_each, lines))
+    else:
+        raise InputError(f"expected lines such as 'L3.H0 uniform', or a circuit, found {lines!r}")
 
 
 class _Step(NamedTuple):
@@ -270,7 +286,7 @@ class Workbench:
 
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
         circuit = self.circuit
-        for line in lines:
+        for line in _each(lines):
             if isinstance(line, Circuit):
                 circuit = line
             elif line.split()[1:] == ["role-mean"]:  # the only mechanism that has to be measured
@@ -325,7 +341,8 @@ class Workbench:
         self._tell_listeners()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
         lines = [*([said] if said else []), *changes, f"{self.state()} (was {before.loss:.4f})"]
-        return View("What was supposed", self._drawn(lines), "\n".join(lines), self.loss)
+        text = "\n".join(wrapped("\n".join(lines), own_terminal_width() or _PIPED))
+        return View("What was supposed", self._drawn(lines), text, self.loss)
 
     def _tell_listeners(self) -> None:
         for listener in list(self.listeners):
@@ -346,8 +363,12 @@ class Workbench:
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
         self._check_unchanged()
-        if choices.get("heads") is not None:
-            choices["heads"] = [Head.parse(str(head)) for head in choices["heads"]]
+        given = {name: value for name, value in choices.items() if name != "heads"}
+        from_data(SearchOptions, given, "discover")  # checks them
+        heads = choices.get("heads")
+        if heads is not None:
+            heads = heads.split() if isinstance(heads, str) else heads
+            choices["heads"] = [Head.parse(head) for head in heads]
         own = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
         return SearchOptions(**{**own, **choices})
 
@@ -385,8 +406,7 @@ class Workbench:
         """
         attention = self.mean_attention(with_circuit)
         if layer is not None:
-            if not 0 <= layer < len(attention):
-                raise InputError(f"layer: expected 0 to {len(attention) - 1}, found {layer}")
+            checked([layer], len(attention), "layer")
             attention = attention[layer : layer + 1]
         caption = " with the circuit in place" if with_circuit else ""
         paths = list(self.circuit.every_path())
@@ -420,6 +440,8 @@ class Workbench:
         the intact model.
         """
         self._check_unchanged()
+        if type(controls) is not int or controls < 0:
+            raise InputError(f"controls: expected 0 or more, found {controls!r:.40}")
         score = self.scored
         if score is None or controls != self._controls:
             measured = self.model, self.task, self.circuit, self.batch, self.stated
@@ -429,7 +451,7 @@ class Workbench:
         nothing = "Nothing is supposed yet: these are the intact model's numbers."
         note = "" if self.circuit.mechanisms else nothing
         said = note or verdict(score, task)
-        text = "\n".join([score_table(score, task, width), *wrapped(said, width or 100)])
+        text = "\n".join([score_table(score, task, width), *wrapped(said, width or _PIPED)])
         parts = score_parts(score, self.model, task, self.order, self.batch)
         html = render("scored.html", parts=parts, note=note, seed=self.seed)
         return View(f"Circuit of {self.name}", html, text, score)

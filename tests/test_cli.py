@@ -31,7 +31,9 @@ def test_the_overview_has_every_command_in_a_line(monkeypatch):
 def test_an_unknown_command_is_refused_with_the_known_ones(monkeypatch):
     status, out, err = run(monkeypatch, "ablat")
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert ", ".join(cli.COMMANDS) in err and "found 'ablat'" in err
+    assert "expected ablate, found 'ablat'" in err
+    _, _, err = run(monkeypatch, "xyz")
+    assert ", ".join(cli.COMMANDS) in err
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))

@@ -5,6 +5,7 @@ Commands import heavy libraries only after their options are read.
 
 import atexit
 import contextlib
+import difflib
 import io
 import math
 import re
@@ -21,6 +22,14 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
+# Types of options, each with its name in `--help` and in errors.
+_VALUES: dict[Any, tuple[str, str]] = {
+    int: ("INT", "a whole number"),
+    float: ("NUMBER", "a number"),
+    Path: ("FILE", "a file"),
+}
+# What is meant by a word without an option.
+_MAIN = ("--ckpt", "--run", "--preset", "--grid", "--prompt", "--model", "--steps", "--only")
 
 
 def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
@@ -43,6 +52,28 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
             str_from_instance=lambda value: [str(value)],
         )
 
+    @registry.primitive_rule
+    def as_value(info: Any) -> Any:
+        """A number or a file, or none; what is no number is told in words."""
+        kinds = [kind for kind in _VALUES if info.type in (kind, kind | None)]
+        if not kinds:
+            return None
+        name, words = _VALUES[kinds[0]]
+
+        def read(texts: Sequence[str]) -> Any:
+            try:
+                return kinds[0](texts[0])
+            except ValueError:
+                raise ValueError(f"expected {words}, found {texts[0]!r:.40}") from None
+
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar=name,
+            instance_from_str=read,
+            is_instance=lambda value: isinstance(value, (*kinds, type(None))),
+            str_from_instance=lambda value: [str(value)],
+        )
+
     errors, given = io.StringIO(), {} if default is None else {"default": default}
     # Where a field may be of several classes, it is of the default's.
     more: dict[str, Any] = {"config": (tyro.conf.AvoidSubcommands,), "registry": registry, **given}
@@ -53,17 +84,32 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise InputError(_one_line(errors.getvalue(), prog)) from None
+        shown = io.StringIO()
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(shown):
+            tyro.cli(cls, args=["--help"], **more)
+        names = sorted(set(re.findall(r"--[a-z][\w.-]*", shown.getvalue())) - {"--help"})
+        raise InputError(f"{_one_line(errors.getvalue(), names)}; see {prog} --help") from None
 
 
-def _one_line(box: str, prog: str) -> str:
+def _one_line(box: str, names: Sequence[str]) -> str:
     """The message inside the box that the option parser draws, in colours on a terminal."""
     box = re.sub(r"\x1b\[[0-9;]*m|-{5,}", "", box)
     lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines() if line.strip("│╭╮╰╯─ \t")]
     text = lines[1:] if len(lines) > 1 and "─" in box.splitlines()[0] else lines
     message = re.split("Argument helptext|For full helptext", " ".join(text[:9]))[0].strip()
-    message = re.sub(r"^Error parsing [\w.-]+: (?=\w+: expected)", "", message)
-    return f"{message}; see {prog} --help"
+    if unknown := re.search(r"Unrecognized options: ([^\s,]+)", message):
+        return _meant(unknown[1], names)
+    message = message.replace("Could not find valid parse for arguments:", "expected others, found")
+    return re.sub(r"^Error parsing (?:[\w.-]+: (?=\w+: expected)|)", "", message)
+
+
+def _meant(word: str, names: Sequence[str]) -> str:
+    """What to write in place of an option that there is none of, or of a word without one."""
+    if not word.startswith("-"):
+        given = next((name for name in _MAIN if name in names), "an option before it:")
+        return f"expected options, found {word}; write {given} {word}"
+    close = difflib.get_close_matches(word, names, 1, 0.65) or names
+    return f"expected {', '.join(close) or 'no options'}, found {word}"
 
 
 def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:

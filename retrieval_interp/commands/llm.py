@@ -37,9 +37,9 @@ class LlmOptions:
     """
 
     command: Positional[Literal["plot"]]
-    logs: Annotated[Positional[tuple[Path, ...]], arg(metavar="LOG ...")]
-    out: Annotated[Path | None, arg(aliases=["--html"], metavar="FILE")] = None
-    json: Annotated[Path | None, arg(metavar="FILE")] = None
+    logs: Annotated[Positional[tuple[Path, ...]], arg(metavar="LOG ...", help_behavior_hint="")]
+    out: Annotated[Path | None, arg(aliases=["--html"])] = None
+    json: Path | None = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:

@@ -7,6 +7,9 @@ say how they were made.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
 
 from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
 from retrieval_interp.progress import progress_bar
@@ -24,7 +27,7 @@ class ReproduceOptions:
         runs: folder of finished runs, searched after the package's own results.
     """
 
-    only: tuple[str, ...] = ()
+    only: Annotated[tuple[str, ...], arg(metavar="CLAIM [CLAIM ...]", help_behavior_hint="")] = ()
     json: Path | None = None
     markdown: Path | None = None
     runs: Path = Path("runs")
