@@ -27,7 +27,7 @@ class ReproduceOptions:
         runs: folder of finished runs, searched after the package's own results.
     """
 
-    only: Annotated[tuple[str, ...], arg(metavar="CLAIM [CLAIM ...]", help_behavior_hint="")] = ()
+    only: Annotated[tuple[str, ...], arg(metavar="CLAIM [CLAIM [CLAIM ...]]", help_behavior_hint="")] = ()
     json: Path | None = None
     markdown: Path | None = None
     runs: Path = Path("runs")
