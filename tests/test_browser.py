@@ -133,15 +133,12 @@ def test_an_arrow_a_row_and_a_cell_of_the_report_are_one_path(report):
         assert page.url.endswith("#costs")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_ablations_fit_a_phone_and_follow_the_theme(model, task, tmp_path, scheme):
+def test_ablations_fit_a_phone(model, task, tmp_path):
     bench = ri.open(model, task, **QUIET)
     path = bench.ablations(least=0.05).save_html(tmp_path / "ablations.html")
-    with chromium(path.as_uri(), 390, color_scheme=scheme) as page:
-        figure = page.locator(".plotly-graph-div")
-        figure.locator(".main-svg").first.wait_for(timeout=LONG)
-        inverted = figure.evaluate("figure => getComputedStyle(figure).filter")
-        assert (inverted != "none") == (scheme == "dark")
+    assert path.stat().st_size < 50_000
+    with chromium(path.as_uri(), 390) as page:
+        page.locator(".maps td").first.wait_for(timeout=LONG)
 
 
 # The explorer

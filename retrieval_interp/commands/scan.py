@@ -1,9 +1,12 @@
 """What each head looks at, and which heads rules replace: `retrieval-interp scan --model small`."""
 
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import (
@@ -52,6 +55,11 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
             f"{options.model}: expected text for a model without a task, found none; add --text "
             "FILE"
         )
+    if text is not None and getattr(model, "tokenizer", None) is None:
+        raise ri.InputError(
+            f"--text: expected a model that reads words, found {options.model}, which has no "
+            "tokenizer; leave it out to scan the model on its own task"
+        )
     found = ri.scan(
         model,
         task if text is None else text,
@@ -59,7 +67,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
         seed=options.seed,
         tolerance=options.tolerance,
         time=options.time,
-        progress=progress_bar,
+        progress=_told,
     )
     record = provenance(f"{prog} {shlex.join(argv)}")
     if options.json is not None:
@@ -71,3 +79,13 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     say(f"{options.model}: {found.task.description}")
     print(f"\n{scan_text(found, terminal_width())}")
     tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
+
+
+def _told(items: Iterable[Any], what: str) -> Iterator[Any]:
+    """Show a bar; where there is none, say how long it takes, if that is long."""
+    start, count = monotonic(), len(items) if isinstance(items, Sized) else 0
+    for done, item in enumerate(progress_bar(items, what)):
+        yield item
+        seconds = (monotonic() - start) / (done + 1) * count
+        if done == 1 and seconds > 30 and not sys.stderr.isatty():
+            print(f"{what}: {count}, about {seconds / 60:.1f} min", file=sys.stderr, flush=True)

@@ -253,6 +253,8 @@ def verdict(score: CircuitScore, task: Task) -> str:
     if score.paths and score.sufficient:
         said.append(_minimality(score, papers))
     said += [control_summary(score)] if score.control else []
+    if (differ := len(set(score.control))) < len(score.control) / 2:
+        said.append(f"There are few such circuits: only {differ} of these differ.")
     said += score.notes
     if not score.reachable:
         said.append(
@@ -289,6 +291,7 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
 def _minimality(score: CircuitScore, papers: bool) -> str:
     costs = [row.ablated_loss for row in score.paths]
     each = f"without one of its paths it is {min(costs):.2f} to {max(costs):.2f}"
+    each = each if len(costs) > 1 else f"without its path it is {costs[0]:.2f}"
     if score.minimal:
         theirs = f" (paper: {range_text(PATHS)} per path, {range_text(FIRST_LAYER)} in the first "
         theirs = theirs + "useful layer)" if papers else ""
