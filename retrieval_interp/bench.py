@@ -453,7 +453,7 @@ class Workbench:
         said = note or verdict(score, task)
         text = "\n".join([score_table(score, task, width), *wrapped(said, width or _PIPED)])
         parts = score_parts(score, self.model, task, self.order, self.batch)
-        html = render("scored.html", parts=parts, note=note, seed=self.seed)
+        html = render("scored.html", parts=parts, note=note)
         return View(f"Circuit of {self.name}", html, text, score)
 
     def take_score(self, score: CircuitScore, controls: int = 20) -> None:

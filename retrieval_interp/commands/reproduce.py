@@ -15,6 +15,8 @@ from retrieval_interp.commands.command import check_outputs, parse_options, sayi
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.tasks.errors import InputError
 
+_CLAIMS = arg(metavar="CLAIM [CLAIM [CLAIM ...]]", help_behavior_hint="")
+
 
 @dataclass(frozen=True)
 class ReproduceOptions:
@@ -27,7 +29,7 @@ class ReproduceOptions:
         runs: folder of finished runs, searched after the package's own results.
     """
 
-    only: Annotated[tuple[str, ...], arg(metavar="CLAIM [CLAIM [CLAIM ...]]", help_behavior_hint="")] = ()
+    only: Annotated[tuple[str, ...], _CLAIMS] = ()
     json: Path | None = None
     markdown: Path | None = None
     runs: Path = Path("runs")

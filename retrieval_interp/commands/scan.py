@@ -69,13 +69,13 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
         time=options.time,
         progress=_told,
     )
-    record = provenance(f"{prog} {shlex.join(argv)}")
+    record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
         write_json(options.json, {"model": options.model, **scan_to_dict(found), "record": record})
     if options.save_circuit is not None:
         write_whole(options.save_circuit, found.circuit.to_json(record))
     if options.report is not None:
-        ri.scan_view(found, model).save_html(options.report)
+        ri.scan_view(found, model, record).save_html(options.report)
     say(f"{options.model}: {found.task.description}")
     print(f"\n{scan_text(found, terminal_width())}")
     tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)

@@ -34,7 +34,7 @@ from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render, unescaped
 from retrieval_interp.views.report import score_parts
-from retrieval_interp.views.score_text import Row, describe, shown_paths
+from retrieval_interp.views.score_text import Row, describe, mechanism_words, shown_paths
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
@@ -139,6 +139,7 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
         {
             "name": name,
             "line": f"{head} {'role-mean' if mechanism.is_measured else mechanism.text(names)}",
+            "about": mechanism_words([mechanism]),
             "chosen": circuit[head] == mechanism,
             "circuit": circuit.replace(head, mechanism),
             "paths": [] if mechanism.is_measured else mechanism.text(names).split()[1:],

@@ -6,6 +6,7 @@ as it is, so that templates can be nested.
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -68,6 +69,17 @@ def unescaped(markup: str) -> "Markup":
     from markupsafe import Markup
 
     return Markup(markup)
+
+
+def record_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How numbers were computed, one fact per row."""
+    texts = {
+        what: ", ".join(f"{name} {text}" for name, text in said.items())
+        if isinstance(said, dict)
+        else str(said)
+        for what, said in record.items()
+    }
+    return [(what, text) for what, text in texts.items() if text]
 
 
 def unbroken(text: str) -> "Markup":

@@ -1,6 +1,7 @@
 """The HTML report of a scored circuit, one file that needs no network."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,13 @@ from retrieval_interp.storage.files import provenance
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
-from retrieval_interp.views.page import render, unescaped
+from retrieval_interp.views.page import record_rows, render, unescaped
 from retrieval_interp.views.score_text import (
     describe,
+    finding,
     head_table,
     loss_lines,
+    mechanism_words,
     path_table,
     shown_paths,
     verdict,
@@ -102,7 +105,9 @@ def score_parts(
         said.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))
     return {
         "score": score,
-        "scale": task.loss_meaning,
+        "finding": finding(score),
+        "scale": f"{task.loss_meaning}; measured on {score.examples} examples",
+        "mechanisms": mechanism_words(row.mechanism for row in score.heads),
         "verdict": " ".join(said),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
         "drawing": unescaped(score_drawing(score, n_layers, task, order, batch)),
@@ -133,11 +138,13 @@ def example_sequence(
 ) -> list[dict[str, str]]:
     """The positions of the first example, with the roles that its first question gives them."""
     chain = batch.roles[0, 0].tolist()
-    labels = position_labels(model, task, batch[:1], 0)
+    labels = [
+        re.sub(r" \(.*\)$", "", label) for label in position_labels(model, task, batch[:1], 0)
+    ]
     last = min(len(labels), max(_LONGEST, 1 + max(chain)))
     return [
         {
-            "text": labels[position],
+            "text": re.sub(r" \(.*\)$", "", labels[position]),  # `role` has what it does
             "role": " ".join(task.role_names[role] for role in order if chain[role] == position),
         }
         for position in range(last)
@@ -148,15 +155,12 @@ def _record(
     score: CircuitScore, seed: int, command: str, training: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """How the numbers were computed, one fact per row."""
-    made = provenance(command)
     examples = f"{score.examples} of the test split, seed {seed}; searches draw from another split"
     rows = {
-        "command": command,
-        "date": made["date"],
+        **provenance(command),
         "examples": examples,
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
-        "versions": ", ".join(f"{name} {text}" for name, text in made["versions"].items()),
         "trained": json.dumps(training) if training else "",
         "method": CITATION,
     }
-    return [(what, text) for what, text in rows.items() if text]
+    return record_rows(rows)

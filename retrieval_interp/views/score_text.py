@@ -1,10 +1,11 @@
 """Scores as rows, from which come tables of text, pages, JSON, and the explorer's list."""
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from retrieval_interp.circuits import CircuitScore, HeadPath
+from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import (
     LivePathScore,
@@ -234,6 +235,25 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
 
 
 # The verdict
+
+
+def finding(score: CircuitScore) -> str:
+    """What a circuit that replaces every head shows, in one sentence; empty if it does not work."""
+    paths, heads = list(score.circuit.paths()), len(score.heads)
+    if not paths or not score.sufficient or len(score.circuit.mechanisms) < heads:
+        return ""
+    useful = len({path.head for path in paths})
+    kept = f"keeps {score.kept:.1%} of what it learned" if math.isfinite(score.kept) else "works"
+    return (
+        f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')} do the "
+        f"work: without all other attention the model {kept}."
+    )
+
+
+def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
+    """What each kind of these mechanisms is, as its class says."""
+    kinds = {each.kind: (inspect.getdoc(each) or "").split("\n")[0] for each in mechanisms}
+    return " ".join(f"{kind}: {said[:1].lower()}{said[1:]}" for kind, said in kinds.items())
 
 
 def unlearned_text(loss: float, task: Task) -> str:
