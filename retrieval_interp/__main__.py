@@ -21,7 +21,6 @@ COMMANDS = {
     "reproduce": "compare the paper's claims with our numbers",
     "llm": "plot how well language models answer (paper, figure 2)",
     "list": "list checkpoints, presets, grids and tasks",
-    "diff": "show what changed between two circuit files",
 }
 
 

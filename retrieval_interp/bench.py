@@ -4,10 +4,9 @@ Every method returns something that a notebook draws and a terminal prints; noth
 """
 
 import asyncio
-import itertools
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,19 +15,8 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits import (
-    Circuit,
-    CircuitScore,
-    Head,
-    Scorer,
-    SearchOptions,
-    ablated,
-    ablations,
-    discover,
-    mean_attention,
-    score_circuit,
-    why,
-)
+from retrieval_interp import circuits
+from retrieval_interp.circuits import Circuit, CircuitScore, Head, Scorer, SearchOptions
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import batch_for, keeps_some
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
@@ -102,18 +90,6 @@ def open(
         unnamed = given in (None, "", "custom", "native")  # HookedTransformers' and bridges' own
         name = f"{type(task).__name__} model" if unnamed else Path(str(given)).name
     return Workbench(what, task, name, training, examples, seed, tolerance, progress)
-
-
-def _each(lines: Any) -> Iterator[str | Circuit]:
-    """Every line of what may be a text, a circuit, or several of them."""
-    if isinstance(lines, Circuit):
-        yield lines
-    elif isinstance(lines, str):
-        yield from filter(str.strip, lines.splitlines()) if lines.strip() else [lines]
-    elif isinstance(lines, Iterable):
-        yield from itertools.chain.from_iterable(map(_each, lines))
-    else:
-        raise InputError(f"expected lines such as 'L3.H0 uniform', or a circuit, found {lines!r}")
 
 
 class _Step(NamedTuple):
@@ -196,15 +172,15 @@ class Workbench:
     @cached_property
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
-        attention = mean_attention(self.model, self.batch).cpu()
+        attention = circuits.mean_attention(self.model, self.batch).cpu()
         return allowed_attention(attention, self.batch, is_causal(self.model))
 
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
         if not with_circuit:
             return self.intact_attention
-        with ablated(self.model, self.circuit, self.batch):
-            return mean_attention(self.model, self.batch).cpu()
+        with circuits.ablated(self.model, self.circuit, self.batch):
+            return circuits.mean_attention(self.model, self.batch).cpu()
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if these lines, or another circuit, were supposed; nothing changes."""
@@ -286,10 +262,11 @@ class Workbench:
 
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
         circuit = self.circuit
-        for line in _each(lines):
+        several = len(lines) == 1 and isinstance(lines[0], (list, tuple))
+        for line in lines[0] if several else lines:
             if isinstance(line, Circuit):
                 circuit = line
-            elif line.split()[1:] == ["role-mean"]:  # the only mechanism that has to be measured
+            elif str(line).split()[1:] == ["role-mean"]:  # which has to be measured
                 head = self.check_head(Head.parse(line.split()[0]))
                 circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
             else:
@@ -358,7 +335,9 @@ class Workbench:
                 `restarts=1`, or `shared=False` for one-hot paths only.
         """
         options = self.search_options(**choices)
-        return self.take(discover(self.model, self.task, options=options, progress=self.progress))
+        return self.take(
+            circuits.discover(self.model, self.task, options=options, progress=self.progress)
+        )
 
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
@@ -419,7 +398,9 @@ class Workbench:
         `ri.ablations` gives.
         """
         self._check_unchanged()
-        found = ablations(self.model, self.task, self.batch, least=least, progress=self.progress)
+        found = circuits.ablations(
+            self.model, self.task, self.batch, least=least, progress=self.progress
+        )
         return ablations_view(found, self.task)
 
     def why(self, **choices: Any) -> View:
@@ -429,7 +410,7 @@ class Workbench:
         `data` is an `Explanation`.
         """
         self._check_unchanged()
-        found = why(self.model, self.task, **{"progress": self.progress, **choices})
+        found = circuits.why(self.model, self.task, **{"progress": self.progress, **choices})
         return why_view(found, self.model)
 
     def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
@@ -445,7 +426,7 @@ class Workbench:
         score = self.scored
         if score is None or controls != self._controls:
             measured = self.model, self.task, self.circuit, self.batch, self.stated
-            score = score_circuit(*measured, controls, progress or self.progress)
+            score = circuits.score_circuit(*measured, controls, progress or self.progress)
             self.take_score(score, controls)
         task, width = self.task, own_terminal_width()
         nothing = "Nothing is supposed yet: these are the intact model's numbers."

@@ -240,7 +240,7 @@ def test_heads_are_shown_during_a_search_and_cancelling_gives_the_best_circuit_s
 
 def test_a_search_and_a_score_may_be_cancelled_at_once(searchable):
     page = searchable
-    for what, said in (("discover", "nothing was found: "), ("score", "score: cancelled")):
+    for what, said in (("discover", "cancelled before"), ("score", "scoring: cancelled")):
         page.answer({"do": what})
         ask(page, "cancel")
         assert page.page["said"].startswith(said) and page.bench.circuit.mechanisms == {}

@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
 from retrieval_interp.tasks.errors import InputError
@@ -26,7 +29,7 @@ class BoundOptions:
     """
 
     steps: tuple[int, ...] = DEFAULT_STEPS
-    json: Path | None = None
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:

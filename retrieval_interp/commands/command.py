@@ -22,12 +22,10 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
-# Types of options, each with its name in `--help` and in errors.
-_VALUES: dict[Any, tuple[str, str]] = {
-    int: ("INT", "a whole number"),
-    float: ("NUMBER", "a number"),
-    Path: ("FILE", "a file"),
-}
+_NO_NUMBER = (
+    r"(?:no type matching|Could not find valid parse|invalid literal|could not convert)"
+    r".*?(\[.*?\]|'[^']*').*"
+)
 # What is meant by a word without an option.
 _MAIN = ("--ckpt", "--run", "--preset", "--grid", "--prompt", "--model", "--steps", "--only")
 
@@ -49,28 +47,6 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
             metavar=info.type.__name__.upper(),
             instance_from_str=lambda words: info.type.parse(words[0]),
             is_instance=lambda value: isinstance(value, info.type),
-            str_from_instance=lambda value: [str(value)],
-        )
-
-    @registry.primitive_rule
-    def as_value(info: Any) -> Any:
-        """A number or a file, or none; what is no number is told in words."""
-        kinds = [kind for kind in _VALUES if info.type in (kind, kind | None)]
-        if not kinds:
-            return None
-        name, words = _VALUES[kinds[0]]
-
-        def read(texts: Sequence[str]) -> Any:
-            try:
-                return kinds[0](texts[0])
-            except ValueError:
-                raise ValueError(f"expected {words}, found {texts[0]!r:.40}") from None
-
-        return PrimitiveConstructorSpec(
-            nargs=1,
-            metavar=name,
-            instance_from_str=read,
-            is_instance=lambda value: isinstance(value, (*kinds, type(None))),
             str_from_instance=lambda value: [str(value)],
         )
 
@@ -99,8 +75,8 @@ def _one_line(box: str, names: Sequence[str]) -> str:
     message = re.split("Argument helptext|For full helptext", " ".join(text[:9]))[0].strip()
     if unknown := re.search(r"Unrecognized options: ([^\s,]+)", message):
         return _meant(unknown[1], names)
-    message = message.replace("Could not find valid parse for arguments:", "expected others, found")
-    return re.sub(r"^Error parsing (?:[\w.-]+: (?=\w+: expected)|)", "", message)
+    message = re.sub(_NO_NUMBER, r"expected a number, found \1", message)
+    return re.sub(r"^Error parsing (?:[\w.-]+: (?=\w+: expected))?", "", message)
 
 
 def _meant(word: str, names: Sequence[str]) -> str:

@@ -38,8 +38,8 @@ class LlmOptions:
 
     command: Positional[Literal["plot"]]
     logs: Annotated[Positional[tuple[Path, ...]], arg(metavar="LOG ...", help_behavior_hint="")]
-    out: Annotated[Path | None, arg(aliases=["--html"])] = None
-    json: Path | None = None
+    out: Annotated[Path | None, arg(aliases=["--html"], metavar="FILE")] = None
+    json: Annotated[Path | None, arg(metavar="FILE")] = None
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:

@@ -15,8 +15,6 @@ from retrieval_interp.commands.command import check_outputs, parse_options, sayi
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.tasks.errors import InputError
 
-_CLAIMS = arg(metavar="CLAIM [CLAIM [CLAIM ...]]", help_behavior_hint="")
-
 
 @dataclass(frozen=True)
 class ReproduceOptions:
@@ -29,7 +27,7 @@ class ReproduceOptions:
         runs: folder of finished runs, searched after the package's own results.
     """
 
-    only: Annotated[tuple[str, ...], _CLAIMS] = ()
+    only: Annotated[tuple[str, ...], arg(help_behavior_hint="")] = ()
     json: Path | None = None
     markdown: Path | None = None
     runs: Path = Path("runs")

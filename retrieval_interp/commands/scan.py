@@ -2,28 +2,20 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import (
-    MeasuringOptions,
-    load_model,
-    parse_options,
-    say,
-    saying,
-    tell_files,
-)
+from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
 from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class ScanOptions(MeasuringOptions):
+class ScanOptions(command.MeasuringOptions):
     """Say what each head looks at, and which heads rules can replace together.
 
     Attributes:
@@ -43,13 +35,13 @@ class ScanOptions(MeasuringOptions):
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
-    options = parse_options(ScanOptions, argv, prog)
+    options = command.parse_options(ScanOptions, argv, prog)
     options.check([Path(options.model), options.text], options.tolerance, options.save_circuit)
     text = None if options.text is None else read_text(options.text, "text")
-    with saying("loading PyTorch and the model"):
+    with command.saying("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict
 
-        model, task = load_model(options.model, options.device)
+        model, task = command.load_model(options.model, options.device)
     if task is None and text is None:
         raise ri.InputError(
             f"{options.model}: expected text for a model without a task, found none; add --text "
@@ -76,16 +68,12 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
         write_whole(options.save_circuit, found.circuit.to_json(record))
     if options.report is not None:
         ri.scan_view(found, model, record).save_html(options.report)
-    say(f"{options.model}: {found.task.description}")
+    command.say(f"{options.model}: {found.task.description}")
     print(f"\n{scan_text(found, terminal_width())}")
-    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
+    command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 
-def _told(items: Iterable[Any], what: str) -> Iterator[Any]:
-    """Show a bar; where there is none, say how long it takes, if that is long."""
-    start, count = monotonic(), len(items) if isinstance(items, Sized) else 0
-    for done, item in enumerate(progress_bar(items, what)):
-        yield item
-        seconds = (monotonic() - start) / (done + 1) * count
-        if done == 1 and seconds > 30 and not sys.stderr.isatty():
-            print(f"{what}: {count}, about {seconds / 60:.1f} min", file=sys.stderr, flush=True)
+def _told(items: Iterable[Any], what: str) -> Iterable[Any]:
+    """A bar; in a pipe it is a line a minute, from the tenth second on."""
+    seldom = {} if sys.stderr.isatty() else {"disable": False, "delay": 10, "mininterval": 60}
+    return progress_bar(items, what, **seldom)

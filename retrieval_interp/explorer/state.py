@@ -8,26 +8,19 @@ a thread and a copy of the model.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrieval_interp.circuits import (
-    Circuit,
-    Head,
-    HeadPath,
-    Mechanism,
-    RolePath,
-    Search,
-    score_circuit,
-)
+from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, discover, score_circuit
 from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
@@ -193,11 +186,9 @@ class Exploring:
     def answer(self, asked: dict[str, Any]) -> None:
         """Do what a message asks, and show the result or what went wrong."""
         bench = self.bench
-        looks: dict[str, Callable[[], Any]] = {
+        requests: dict[str, Callable[[], Any]] = {
             "show": lambda: self._select(asked),
             "cancel": self._cancel,
-        }
-        changes: dict[str, Callable[[], Any]] = {
             "toggle": lambda: self._toggle(asked["path"]),
             "suppose": lambda: bench.suppose(asked["line"]),
             "undo": bench.undo,
@@ -206,10 +197,10 @@ class Exploring:
             "score": self._score,
             "discover": self._discover,
         }
-        if self.busy and asked["do"] in changes:
+        if self.busy and asked["do"] not in ("show", "cancel"):
             self.refresh(f"{asked['do']}: expected to wait; cancel ends it", failed=True)
         else:
-            self._carry_out(lambda: (looks | changes)[asked["do"]]())
+            self._carry_out(lambda: requests[asked["do"]]())
 
     def _carry_out(self, act: Callable[[], Any]) -> None:
         """Do something, and show the result or what went wrong."""
@@ -271,61 +262,48 @@ class Exploring:
     # Work that takes long
 
     def _discover(self) -> None:
-        bench, options = self.bench, self.bench.search_options()
+        task, options = self.bench.task, self.bench.search_options()
 
         def search(model: Any) -> Circuit:
-            search = Search(model, bench.task, options)
-            for state in search:
-                if self.cancelled:
-                    break
-                self._tell(str(state))
-            return search.circuit
+            return discover(model, task, options=options, progress=self._watched)
 
-        def take(found: Circuit) -> str:
-            if found.unfinished and not found.mechanisms:
-                return f"nothing was found: {found.unfinished}"
-            bench.take(found)
-            return f"unfinished: {found.unfinished}" if found.unfinished else ""
-
-        self._start("searching", search, take)
+        self._start("searching", search, self.bench.take)
 
     def _score(self) -> None:
         measured = self.bench.task, self.bench.circuit, self.bench.batch, self.bench.stated
 
-        def passed_on(items: Iterable[T], what: str) -> Iterator[T]:
-            some: Any = items
-            for number, item in enumerate(items, 1):
-                if self.cancelled:
-                    raise InputError("score: cancelled; nothing was scored")
-                self._tell(f"{what}, {number} of {len(some)}")
-                yield item
-
-        def score(model: Any) -> Any:
-            return score_circuit(model, *measured, progress=passed_on)
+        def score(model: Any) -> CircuitScore:
+            return score_circuit(model, *measured, progress=self._watched)
 
         self._start("scoring", score, self.bench.take_score)
 
     def _start(self, what: str, work: Callable[[Any], T], take: Callable[[T], Any]) -> None:
         """Work with a copy of the model in a thread, and take what it gives in this one."""
 
-        def end(done: "Future[T]") -> None:
+        def end(done: "Future[T]") -> str:
             self.busy = ""
-            self._carry_out(lambda: take(done.result()))
+            try:
+                take(done.result())
+            except KeyboardInterrupt as stop:
+                raise InputError(str(stop) or f"{what}: cancelled") from None
+            left = self.bench.circuit.unfinished
+            return f"unfinished: {left}" if left else ""
 
         self.busy, self.cancelled, self._told = what, False, 0.0
         done = self._worker.submit(work, deepcopy(self.bench.model))
-        done.add_done_callback(lambda done: self.later(lambda: end(done)))
+        done.add_done_callback(lambda done: self.later(lambda: self._carry_out(lambda: end(done))))
 
-    def _tell(self, text: str) -> None:
-        """Say where the work is, now and then."""
-        if time.monotonic() - self._told > _TELLING:
-            self._told = time.monotonic()
-            self.later(lambda: self._say(text))
-
-    def _say(self, text: str) -> None:
-        if self.busy and not self.cancelled:
-            self.busy = text
-            self._show()
+    def _watched(self, items: Iterable[T], what: str) -> Iterator[T]:
+        """Pass items on until it is cancelled, and say now and then where the work is."""
+        total = len(items) if isinstance(items, Sized) else 0
+        for number, item in enumerate(items, 1):
+            if self.cancelled:
+                raise KeyboardInterrupt
+            if time.monotonic() - self._told > _TELLING:
+                self._told = time.monotonic()
+                self.busy = f"{what}, {number} of {total}" if total else str(item)
+                self.later(self._show)
+            yield item
 
     def _cancel(self) -> None:
         self.cancelled, self.busy = True, self.busy and "cancelling"

@@ -73,13 +73,8 @@ def unescaped(markup: str) -> "Markup":
 
 def record_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """How numbers were computed, one fact per row."""
-    texts = {
-        what: ", ".join(f"{name} {text}" for name, text in said.items())
-        if isinstance(said, dict)
-        else str(said)
-        for what, said in record.items()
-    }
-    return [(what, text) for what, text in texts.items() if text]
+    versions = ", ".join(" ".join(pair) for pair in record.get("versions", {}).items())
+    return [(what, text) for what, text in {**record, "versions": versions}.items() if text]
 
 
 def unbroken(text: str) -> "Markup":

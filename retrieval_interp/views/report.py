@@ -13,18 +13,9 @@ from retrieval_interp.circuits.flow import describe_flow
 from retrieval_interp.storage.files import provenance
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.views import score_text
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
 from retrieval_interp.views.page import record_rows, render, unescaped
-from retrieval_interp.views.score_text import (
-    describe,
-    finding,
-    head_table,
-    loss_lines,
-    mechanism_words,
-    path_table,
-    shown_paths,
-    verdict,
-)
 from retrieval_interp.views.why_view import with_arrows
 
 _MOST_EXAMPLES = 8
@@ -100,27 +91,29 @@ def score_parts(
     score: CircuitScore, model: Any, task: Task, order: Sequence[int], batch: Batch
 ) -> dict[str, Any]:
     """What the macros of `score.html` show."""
-    n_layers, said = model.cfg.n_layers, [verdict(score, task)]
+    n_layers, said = model.cfg.n_layers, [score_text.verdict(score, task)]
     if task.graph is not None and score.circuit.mechanisms:
         said.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))
     return {
         "score": score,
-        "finding": finding(score),
+        "finding": score_text.finding(score),
         "scale": f"{task.loss_meaning}; measured on {score.examples} examples",
-        "mechanisms": mechanism_words(row.mechanism for row in score.heads),
+        "mechanisms": score_text.mechanism_words(row.mechanism for row in score.heads),
         "verdict": " ".join(said),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
         "drawing": unescaped(score_drawing(score, n_layers, task, order, batch)),
-        "losses": loss_lines(score),
-        "heads": head_table(score),
-        "paths": path_table(score, task),
-        "path_keys": [row.get("paths", [row["name"]])[0] for row in shown_paths(score, task)],
+        "losses": score_text.loss_lines(score),
+        "heads": score_text.head_table(score),
+        "paths": score_text.path_table(score, task),
+        "path_keys": [
+            row.get("paths", [row["name"]])[0] for row in score_text.shown_paths(score, task)
+        ],
     }
 
 
 def task_words(model: Any, task: Task, batch: Batch) -> str:
     """The task in two sentences."""
-    description = describe(model, task)
+    description = score_text.describe(model, task)
     *roles, last = [
         f"{label} ({name})" if label != name else name
         for label, name in zip(task.role_labels, task.role_names)

@@ -19,11 +19,7 @@ from retrieval_interp.views.page import View, circuitsvis_script, record_rows, r
 from retrieval_interp.views.score_text import finite, mechanism_words
 from retrieval_interp.views.tables import text_table, wrapped
 
-_CALLED = {
-    "previous": "previous-token head",
-    "same": "duplicate-token head",
-    "after-same": "induction head",
-}
+_CALLED = {"previous": "previous-token", "same": "duplicate-token", "after-same": "induction"}
 _COSTLY = 0.1  # of what the model knows, lost without one head
 MOST_ROWS = 30
 MOST_POSITIONS = 48  # of patterns; longer ones make the page large
@@ -36,7 +32,7 @@ NOTE = (
 )
 
 
-def _name(mechanism: Mechanism | None, names: Sequence[str], most: float) -> str:
+def _name(mechanism: Mechanism | None, names: Sequence[str], most: int) -> str:
     """A rule in a word or two; of more than so many, paths are counted."""
     if mechanism is None:
         return "-"
@@ -44,14 +40,16 @@ def _name(mechanism: Mechanism | None, names: Sequence[str], most: float) -> str
     return f"{len(mechanism.paths)} paths" if many else mechanism.text(names)
 
 
-def _called(row: HeadScan, scan: Scan, most: float) -> str:
+def _called(row: HeadScan, scan: Scan, most: int) -> str:
     """A head's rule, and what a head of such a rule or such paths is called."""
-    paths = [HeadPath(row.head, path) for path in row.rule.paths]
-    called = _CALLED.get(row.rule.kind) or (head_kind(paths, scan.batch) if paths else "")
-    return ", ".join(filter(None, [_name(row.rule, scan.circuit.role_names, most), called]))
+    name, paths = _name(row.rule, scan.circuit.role_names, most), row.rule.paths
+    if row.rule.kind in _CALLED:
+        return f"{name}, {_CALLED[row.rule.kind]} head"
+    called = head_kind([HeadPath(row.head, path) for path in paths], scan.batch) if paths else ""
+    return f"{name}, {called}" if called else name
 
 
-def scan_cells(scan: Scan, most: float = 2) -> list[list[str]]:
+def scan_cells(scan: Scan, most: int = 2) -> list[list[str]]:
     """The cells of the table under `HEADER`; heads that cost most when replaced alone first.
 
     Where a rule has more than `most` paths, they are counted.
@@ -173,7 +171,7 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
         legend={row.rule.kind: row.rule for row in scan.heads}.items(),
         mechanism_words=mechanism_words,
         header=HEADER,
-        rows=scan_cells(scan, math.inf),
+        rows=scan_cells(scan, most=1000),
         record=record_rows({**(record or {}), "examples": f"{len(scan.batch)}"}),
         note=NOTE,
         circuitsvis=circuitsvis_script(),
