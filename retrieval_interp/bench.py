@@ -26,13 +26,8 @@ from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import role_mean, standard_error
+from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.circuits.scores.scorer import (
-    Progress,
-    default_tolerance,
-    heads_of,
-    is_unlearned,
-)
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
@@ -59,7 +54,7 @@ def open(
     seed: int = 0,
     tolerance: float | None = None,
     device: str = "auto",
-    progress: Progress = progress_bar,
+    progress: scorer.Progress = progress_bar,
 ) -> "Workbench":
     """Open a trained model on a workbench.
 
@@ -114,7 +109,7 @@ class Workbench:
     examples: int
     seed: int
     stated: float | None  # tolerance; None where each set of examples has its own
-    progress: Progress
+    progress: scorer.Progress
 
     def __post_init__(self) -> None:
         for what, value, least in (("examples", self.examples, 2), ("seed", self.seed, 0)):
@@ -122,7 +117,7 @@ class Workbench:
                 raise InputError(f"{what}: expected {least} to {2**31}, found {value!r:.40}")
         if self.stated is not None and not 0 < self.stated < math.inf:
             raise InputError(f"tolerance: expected a number above 0, found {self.stated!r:.40}")
-        self.heads, device = heads_of(self.model), next(self.model.parameters()).device
+        self.heads, device = scorer.heads_of(self.model), next(self.model.parameters()).device
         self.batch = draw_batch(self.task, self.examples, self.seed, device, "test")
         self.order = role_order(self.batch)
         self.scorer = Scorer(self.model, self.task, self.batch)
@@ -141,7 +136,7 @@ class Workbench:
 
     @cached_property
     def _default(self) -> float:
-        return default_tolerance(self.scorer, self.intact_loss)
+        return scorer.default_tolerance(self.scorer, self.intact_loss)
 
     @property
     def circuit(self) -> Circuit:
@@ -354,7 +349,7 @@ class Workbench:
     def take(self, found: Circuit) -> View:
         """Make a circuit that a search found the current one."""
         said = found.unfinished and f"Unfinished: {found.unfinished}."
-        if is_unlearned(self.intact_loss, self.task):
+        if scorer.is_unlearned(self.intact_loss, self.task):
             said = unlearned_text(self.intact_loss, self.task)
         elif not found.mechanisms and not said:
             lost = self.intact_loss >= self.tolerance
@@ -413,7 +408,7 @@ class Workbench:
         found = circuits.why(self.model, self.task, **{"progress": self.progress, **choices})
         return why_view(found, self.model)
 
-    def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
+    def score(self, controls: int = 20, *, progress: scorer.Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
         `controls` random circuits are compared with it. The view's `data` is the `CircuitScore`;

@@ -16,13 +16,7 @@ import torch
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer, discover, mean_attention
 from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
 from retrieval_interp.config import PRESETS, Recipe
-from retrieval_interp.emergence.crossing import (
-    THRESHOLD,
-    Crossing,
-    first_above,
-    first_below,
-    half_of_final,
-)
+from retrieval_interp.emergence import crossing
 from retrieval_interp.storage.checkpoint import (
     checkpoint_files,
     load_checkpoint,
@@ -246,10 +240,10 @@ class PathEmergence:
 
     path: HeadPath
     attention: float  # mean at the last measured step
-    above: Crossing | None  # 0.5
-    attention_half: Crossing | None
+    above: crossing.Crossing | None  # 0.5
+    attention_half: crossing.Crossing | None
     necessity: float  # at the last step, cut in the intact model
-    necessity_half: Crossing | None
+    necessity_half: crossing.Crossing | None
     carries: bool  # or only enables
 
     @property
@@ -268,22 +262,22 @@ def path_emergence(series: Series) -> list[PathEmergence]:
             PathEmergence(
                 path,
                 attention[-1],
-                first_above(steps, attention, THRESHOLD),
-                half_of_final(steps, attention, LEAST_ATTENTION),
+                crossing.first_above(steps, attention, crossing.THRESHOLD),
+                crossing.half_of_final(steps, attention, LEAST_ATTENTION),
                 necessity[-1],
-                half_of_final(steps, necessity, least_necessity),
+                crossing.half_of_final(steps, necessity, least_necessity),
                 path not in series.circuit.enabling,
             )
         )
     return rows
 
 
-def loss_emergence(series: Series) -> dict[str, Crossing | None]:
+def loss_emergence(series: Series) -> dict[str, crossing.Crossing | None]:
     """When each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
     steps, task = [row.step for row in series.losses], series.recipe.task
     curves = zip(task.asked, zip(*(row.partial_losses for row in series.losses)))
-    below = THRESHOLD * task.loss_scale
-    return {symbol: first_below(steps, losses, below) for symbol, losses in curves}
+    below = crossing.THRESHOLD * task.loss_scale
+    return {symbol: crossing.first_below(steps, losses, below) for symbol, losses in curves}
 
 
 def paper_epochs(recipe: Recipe) -> bool:

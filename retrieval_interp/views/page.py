@@ -116,8 +116,8 @@ def circuitsvis_script() -> "Markup":
 
 @cache
 def explorer_script() -> "Markup":
-    """The script of the explorer's page: one module, from three files."""
-    return unescaped("\n".join(map(asset, ("explorer.js", "paths.js", "sort.js"))))
+    """The script of the explorer's page: one module, from two files."""
+    return unescaped("\n".join(map(asset, ("explorer.js", "paths.js"))))
 
 
 def register_displays() -> None:

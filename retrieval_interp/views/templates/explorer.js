@@ -55,7 +55,6 @@ class Page {
       const active = old.getRootNode().activeElement, path = old.contains(active) && active.dataset.path;
       for (const { name, value } of panel.attributes) old.setAttribute(name, value);
       old.replaceChildren(...panel.childNodes);
-      old.querySelectorAll("table.sortable").forEach(makeSortable);
       if (path) refocus = () => old.querySelector(`[data-path="${CSS.escape(path)}"]`)?.focus();
     }
     this.selected = this.root.querySelector("[data-selected]").dataset.selected;
