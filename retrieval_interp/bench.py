@@ -40,10 +40,8 @@ from retrieval_interp.views.attention import attention_view, checked, role_maps
 from retrieval_interp.views.page import View, register_displays, render, unescaped
 from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
-from retrieval_interp.views.tables import own_terminal_width, wrapped
+from retrieval_interp.views.tables import terminal_width, wrapped
 from retrieval_interp.views.why_view import why_view
-
-_PIPED = 80  # characters per line of prose where there is no terminal
 
 
 def open(
@@ -257,8 +255,8 @@ class Workbench:
 
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
         circuit = self.circuit
-        several = len(lines) == 1 and isinstance(lines[0], (list, tuple))
-        for line in lines[0] if several else lines:
+        several: Any = lines[0] if len(lines) == 1 and isinstance(lines[0], list) else lines
+        for line in several:
             if isinstance(line, Circuit):
                 circuit = line
             elif str(line).split()[1:] == ["role-mean"]:  # which has to be measured
@@ -313,7 +311,7 @@ class Workbench:
         self._tell_listeners()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
         lines = [*([said] if said else []), *changes, f"{self.state()} (was {before.loss:.4f})"]
-        text = "\n".join(wrapped("\n".join(lines), own_terminal_width() or _PIPED))
+        text = "\n".join(wrapped("\n".join(lines), terminal_width(piped=80)))
         return View("What was supposed", self._drawn(lines), text, self.loss)
 
     def _tell_listeners(self) -> None:
@@ -337,12 +335,10 @@ class Workbench:
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
         self._check_unchanged()
-        given = {name: value for name, value in choices.items() if name != "heads"}
-        from_data(SearchOptions, given, "discover")  # checks them
-        heads = choices.get("heads")
-        if heads is not None:
-            heads = heads.split() if isinstance(heads, str) else heads
-            choices["heads"] = [Head.parse(head) for head in heads]
+        heads = choices.pop("heads", None)
+        from_data(SearchOptions, choices, "discover")  # checks them
+        heads = heads.split() if isinstance(heads, str) else heads
+        choices["heads"] = heads and [Head.parse(head) for head in heads]
         own = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
         return SearchOptions(**{**own, **choices})
 
@@ -423,11 +419,11 @@ class Workbench:
             measured = self.model, self.task, self.circuit, self.batch, self.stated
             score = circuits.score_circuit(*measured, controls, progress or self.progress)
             self.take_score(score, controls)
-        task, width = self.task, own_terminal_width()
+        task, width = self.task, terminal_width(piped=0)  # a table is as wide as it needs to be
         nothing = "Nothing is supposed yet: these are the intact model's numbers."
         note = "" if self.circuit.mechanisms else nothing
         said = note or verdict(score, task)
-        text = "\n".join([score_table(score, task, width), *wrapped(said, width or _PIPED)])
+        text = "\n".join([score_table(score, task, width), *wrapped(said, width or 80)])
         parts = score_parts(score, self.model, task, self.order, self.batch)
         html = render("scored.html", parts=parts, note=note)
         return View(f"Circuit of {self.name}", html, text, score)

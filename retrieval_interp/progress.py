@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def progress_bar(items: Iterable[T], what: str, **more: Any) -> Iterable[T]:
+def progress_bar(items: Iterable[T], what: str) -> Iterable[T]:
     """Show a bar on a terminal or in a notebook, and nothing elsewhere.
 
     For a search it is a line that says what is tried, the best circuit so far, and the time.
-    `more` is for tqdm.
     """
     from tqdm.auto import tqdm
 
@@ -21,8 +20,7 @@ def progress_bar(items: Iterable[T], what: str, **more: Any) -> Iterable[T]:
 
     if isinstance(items, (Search, KeepSearch)):
         return search_line(items, what)
-    how = {"desc": what, "leave": False, "disable": _hidden(), "dynamic_ncols": True, **more}
-    bar: Iterable[T] = tqdm(items, **how)
+    bar: Iterable[T] = tqdm(items, desc=what, leave=False, disable=_hidden(), dynamic_ncols=True)
     return bar
 
 

@@ -26,8 +26,7 @@ _NO_NUMBER = (
     r"(?:no type matching|Could not find valid parse|invalid literal|could not convert)"
     r".*?(\[.*?\]|'[^']*').*"
 )
-# What is meant by a word without an option.
-_MAIN = ("--ckpt", "--run", "--preset", "--grid", "--prompt", "--model", "--steps", "--only")
+_MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means
 
 
 def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
@@ -74,18 +73,14 @@ def _one_line(box: str, names: Sequence[str]) -> str:
     text = lines[1:] if len(lines) > 1 and "─" in box.splitlines()[0] else lines
     message = re.split("Argument helptext|For full helptext", " ".join(text[:9]))[0].strip()
     if unknown := re.search(r"Unrecognized options: ([^\s,]+)", message):
-        return _meant(unknown[1], names)
+        word = unknown[1]
+        if not word.startswith("-"):
+            given = next((name for name in _MAIN if name in names), "an option before it:")
+            return f"expected options, found {word}; write {given} {word}"
+        close = difflib.get_close_matches(word, names, 1, 0.65) or names
+        return f"expected {', '.join(close) or 'no options'}, found {word}"
     message = re.sub(_NO_NUMBER, r"expected a number, found \1", message)
     return re.sub(r"^Error parsing (?:[\w.-]+: (?=\w+: expected))?", "", message)
-
-
-def _meant(word: str, names: Sequence[str]) -> str:
-    """What to write in place of an option that there is none of, or of a word without one."""
-    if not word.startswith("-"):
-        given = next((name for name in _MAIN if name in names), "an option before it:")
-        return f"expected options, found {word}; write {given} {word}"
-    close = difflib.get_close_matches(word, names, 1, 0.65) or names
-    return f"expected {', '.join(close) or 'no options'}, found {word}"
 
 
 def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:

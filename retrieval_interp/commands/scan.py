@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tqdm.auto import tqdm
+
 import retrieval_interp as ri
 from retrieval_interp.commands import command
-from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
 from retrieval_interp.views.tables import terminal_width
 
@@ -75,5 +76,6 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
 
 def _told(items: Iterable[Any], what: str) -> Iterable[Any]:
     """A bar; in a pipe it is a line a minute, from the tenth second on."""
-    seldom = {} if sys.stderr.isatty() else {"disable": False, "delay": 10, "mininterval": 60}
-    return progress_bar(items, what, **seldom)
+    seldom = {} if sys.stderr.isatty() else {"delay": 10, "mininterval": 60}
+    bar: Iterable[Any] = tqdm(items, desc=what, leave=False, dynamic_ncols=True, **seldom)
+    return bar

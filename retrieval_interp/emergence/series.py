@@ -17,12 +17,7 @@ from retrieval_interp.circuits import Circuit, HeadPath, Scorer, discover, mean_
 from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
 from retrieval_interp.config import PRESETS, Recipe
 from retrieval_interp.emergence import crossing
-from retrieval_interp.storage.checkpoint import (
-    checkpoint_files,
-    load_checkpoint,
-    read_metrics,
-    read_recipe,
-)
+from retrieval_interp.storage import checkpoint
 from retrieval_interp.storage.files import read_part, read_text
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.structured import read_json, to_data
@@ -211,7 +206,7 @@ def follow_run(
         circuit_from: where a given circuit comes from, in words.
     """
     run = Path(run)
-    recipe, files = read_recipe(run), checkpoint_files(run)
+    recipe, files = checkpoint.read_recipe(run), checkpoint.checkpoint_files(run)
     if not files:
         raise InputError(
             f"{run}: expected a run folder with checkpoints/step-*.safetensors, found none; train "
@@ -219,17 +214,18 @@ def follow_run(
         )
     task, tolerance = recipe.task, recipe.task.tolerance if tolerance is None else tolerance
     if circuit is None:
-        last = load_checkpoint(files[max(files)], device).model
+        last = checkpoint.load_checkpoint(files[max(files)], device).model
         circuit = discover(last, task, tolerance, seed=seed, progress=progress)
         circuit_from = f"found in {files[max(files)]}, seed {seed}, tolerance {tolerance:g}"
     paths_of(circuit)
     circuit.check_fits(recipe.model.layers, recipe.model.heads)
     batch = task.sample(examples, seed, device, split="test")
     snapshots = tuple(
-        measure(load_checkpoint(files[step], device).model, task, batch, circuit, step)
+        measure(checkpoint.load_checkpoint(files[step], device).model, task, batch, circuit, step)
         for step in progress(list(files), "checkpoints")
     )
-    logged = [read_part(Losses, row, f"{run}/metrics.jsonl") for row in read_metrics(run)]
+    rows = checkpoint.read_metrics(run)
+    logged = [read_part(Losses, row, f"{run}/metrics.jsonl") for row in rows]
     losses = tuple(logged or map(Losses.measured, snapshots))
     return Series(str(run), recipe, circuit, circuit_from, tolerance, snapshots, losses)
 

@@ -2,9 +2,8 @@
 
 `page_state` says what there is to see of a workbench, and `explorer.html` makes HTML of it.
 `explorer.js` sends what is clicked as a message: `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
-`Exploring` does what it asks of the workbench, and publishes the page again. It measures one loss
-after the other, and between two of them answers what was asked meanwhile; searches and scores have
-a thread and a copy of the model.
+`Exploring` does what it asks and publishes the page again. Between two losses it answers what was
+asked meanwhile; searches and scores have a thread and a copy of the model.
 """
 
 import time

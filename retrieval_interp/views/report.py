@@ -20,10 +20,6 @@ from retrieval_interp.views.why_view import with_arrows
 
 _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples
-CITATION = (
-    "T. Mușat, Mechanism and Emergence of Stacked Attention Heads in Multi-Layer Transformers, "
-    "appendix E"
-)
 _LONGEST = 160  # positions of the example shown
 
 
@@ -154,6 +150,6 @@ def _record(
         "examples": examples,
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
         "trained": json.dumps(training) if training else "",
-        "method": CITATION,
+        "method": "T. Mușat, arXiv:2411.12118, appendix E",
     }
     return record_rows(rows)

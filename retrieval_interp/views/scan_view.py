@@ -20,7 +20,6 @@ from retrieval_interp.views.score_text import finite, mechanism_words
 from retrieval_interp.views.tables import text_table, wrapped
 
 _CALLED = {"previous": "previous-token", "same": "duplicate-token", "after-same": "induction"}
-_COSTLY = 0.1  # of what the model knows, lost without one head
 MOST_ROWS = 30
 MOST_POSITIONS = 48  # of patterns; longer ones make the page large
 HEADER = ("head", "rule", "share", "mean", "loss alone", "change", "together")
@@ -43,9 +42,8 @@ def _name(mechanism: Mechanism | None, names: Sequence[str], most: int) -> str:
 def _called(row: HeadScan, scan: Scan, most: int) -> str:
     """A head's rule, and what a head of such a rule or such paths is called."""
     name, paths = _name(row.rule, scan.circuit.role_names, most), row.rule.paths
-    if row.rule.kind in _CALLED:
-        return f"{name}, {_CALLED[row.rule.kind]} head"
-    called = head_kind([HeadPath(row.head, path) for path in paths], scan.batch) if paths else ""
+    called = head_kind([HeadPath(row.head, path) for path in paths], scan.batch)
+    called = f"{_CALLED[row.rule.kind]} head" if row.rule.kind in _CALLED else called
     return f"{name}, {called}" if called else name
 
 
@@ -122,9 +120,9 @@ def scan_verdict(scan: Scan) -> str:
             f"{loss} {scan.joint_loss:.4f}, {known}; {scan.kept:.1%} of what the model knows is "
             f"kept {limit}."
         ]
-    at_stake = _COSTLY * (scan.uninformed_loss - scan.intact_loss)
-    limit_alone = max(scan.joint_loss, scan.intact_loss) + at_stake
-    if costly := [row for row in scan.heads if row.replaced and row.loss > limit_alone]:
+    stake = scan.uninformed_loss - scan.intact_loss
+    costly = [row for row in scan.heads if row.replaced and row.loss > scan.joint_loss + stake / 10]
+    if costly:
         one = max(costly, key=lambda row: row.loss)
         said.append(
             f"{one.head} alone costs {one.loss - scan.intact_loss:+.2f}, but not here: such heads "

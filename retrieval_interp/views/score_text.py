@@ -6,13 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
+from retrieval_interp.circuits.scores import score as scores
 from retrieval_interp.circuits.scores.enabling import Enabled
-from retrieval_interp.circuits.scores.score import (
-    LivePathScore,
-    PathScore,
-    RedundantScore,
-    control_summary,
-)
+from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.scores.scorer import is_unlearned
 from retrieval_interp.config import ModelConfig
 from retrieval_interp.tasks import RetrievalTask, Task, path_letters
@@ -240,13 +236,13 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
 def finding(score: CircuitScore) -> str:
     """What a circuit that replaces every head shows, in one sentence; empty if it does not work."""
     paths, heads = list(score.circuit.paths()), len(score.heads)
-    if not paths or not score.sufficient or len(score.circuit.mechanisms) < heads:
-        return ""
     useful = len({path.head for path in paths})
-    kept = f"keeps {score.kept:.1%} of what it learned" if math.isfinite(score.kept) else "works"
+    all_replaced = paths and len(score.circuit.mechanisms) == heads
+    if not all_replaced or not score.sufficient or not math.isfinite(score.kept):
+        return ""
     return (
         f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')} do the "
-        f"work: without all other attention the model {kept}."
+        f"work: without all other attention the model keeps {score.kept:.1%} of what it learned."
     )
 
 
@@ -272,7 +268,7 @@ def verdict(score: CircuitScore, task: Task) -> str:
     said = [_sufficiency(score, papers)]
     if score.paths and score.sufficient:
         said.append(_minimality(score, papers))
-    said += [control_summary(score)] if score.control else []
+    said += [scores.control_summary(score)] if score.control else []
     if (differ := len(set(score.control))) < len(score.control) / 2:
         said.append(f"There are few such circuits: only {differ} of these differ.")
     said += score.notes
