@@ -419,7 +419,7 @@ class Workbench:
             measured = self.model, self.task, self.circuit, self.batch, self.stated
             score = circuits.score_circuit(*measured, controls, progress or self.progress)
             self.take_score(score, controls)
-        task, width = self.task, terminal_width(piped=0)  # a table is as wide as it needs to be
+        task, width = self.task, terminal_width(piped=0) or None
         nothing = "Nothing is supposed yet: these are the intact model's numbers."
         note = "" if self.circuit.mechanisms else nothing
         said = note or verdict(score, task)
@@ -448,10 +448,7 @@ class Workbench:
         return path
 
     def explore(self) -> Any:
-        """The explorer, in which circuits are built by clicking.
-
-        In a notebook it is a widget (needs anywidget), elsewhere a page, served until Ctrl-C.
-        """
+        """The explorer: in a notebook a widget (needs anywidget), else a page until Ctrl-C."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:

@@ -35,9 +35,13 @@ def build_model(
             or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
             embeddings of words (standard normal). Biases are zero.
     """
-    from retrieval_interp.circuits.models import transformer
+    from retrieval_interp.circuits.models.transformer import (
+        HookedTransformerConfig,
+        Transformer,
+        VectorTransformer,
+    )
 
-    cfg = transformer.HookedTransformerConfig(
+    cfg = HookedTransformerConfig(
         n_layers=config.layers,
         n_heads=config.heads,
         d_model=config.d_model,
@@ -55,10 +59,10 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(task, TokenTask):
-            model = transformer.Transformer(cfg, tokenizer_of(task))
+            model = Transformer(cfg, tokenizer_of(task))
             model.pos_embed.W_pos.data.copy_(task.position_encoding(cfg.d_model))
         else:
-            model = transformer.VectorTransformer(cfg)
+            model = VectorTransformer(cfg)
         if init == "linear":
             _init_as_linear_layers(model)
     model.to(device, print_details=False)

@@ -37,6 +37,8 @@ class ExploreOptions:
 def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     options = parse_options(ExploreOptions, argv, prog)
     check_sampling(options.examples, options.seed, options.tolerance)
+    if not 0 <= options.port < 65536:
+        raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
     find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
     print(f"opening {options.ckpt} ...", flush=True)
 

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 
-def _told(items: Iterable[Any], what: str) -> Iterable[Any]:
+def _told(items: Iterable[Any], what: str) -> Iterator[Any]:
     """A bar; in a pipe it is a line a minute, from the tenth second on."""
     seldom = {} if sys.stderr.isatty() else {"delay": 10, "mininterval": 60}
-    bar: Iterable[Any] = tqdm(items, desc=what, leave=False, dynamic_ncols=True, **seldom)
-    return bar
+    yield from tqdm(items, desc=what, leave=False, dynamic_ncols=True, **seldom)

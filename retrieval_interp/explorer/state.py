@@ -159,11 +159,8 @@ def _adding(circuit: Circuit, path: HeadPath) -> str:
 
 
 class Exploring:
-    """One page's view of a workbench.
-
-    Attributes:
-        publish: is told its HTML after every change.
-        later: calls a function in the thread that answers, after what has been asked until then.
+    """One page's view of a workbench: `publish` is told its HTML after every change, and `later`
+    calls a function in the thread that answers, after what has been asked until then.
     """
 
     def __init__(

@@ -150,6 +150,5 @@ def _record(
         "examples": examples,
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
         "trained": json.dumps(training) if training else "",
-        "method": "T. Mușat, arXiv:2411.12118, appendix E",
     }
     return record_rows(rows)
