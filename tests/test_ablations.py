@@ -133,6 +133,7 @@ def test_the_ablations_of_a_workbench_are_a_heat_map_and_a_table(tmp_path):
     bench = ri.open("small", examples=16)
     view = bench.ablations(least=0.3)
     costs = view.data.head_costs
+    assert len(view.html) < 20_000  # no library
     shown = re.findall(r'title="(L\d.H\d): .*">(.*)</td>', view.html)
     assert shown == [(str(head), f"{costs[head]:+.3f}") for head in bench.heads[::-1]]
     for words in (repr(view), unescape(re.sub(r"</?span[^>]*>", "", view.html))):

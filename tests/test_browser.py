@@ -119,14 +119,6 @@ def test_an_arrow_a_row_and_a_cell_of_the_report_are_one_path(report):
         assert page.url.endswith("#costs")
 
 
-def test_ablations_fit_a_phone(model, task, tmp_path):
-    bench = ri.open(model, task, **QUIET)
-    path = bench.ablations(least=0.05).save_html(tmp_path / "ablations.html")
-    assert path.stat().st_size < 50_000
-    with chromium(path.as_uri(), 390) as page:
-        page.locator(".maps td").first.wait_for(timeout=LONG)
-
-
 # The explorer
 
 

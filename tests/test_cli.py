@@ -31,8 +31,7 @@ def test_an_unknown_command_is_refused_with_the_known_ones(monkeypatch):
     status, out, err = run(monkeypatch, "ablat")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "expected ablate, found 'ablat'" in err
-    _, _, err = run(monkeypatch, "xyz")
-    assert ", ".join(cli.COMMANDS) in err
+    assert ", ".join(cli.COMMANDS) in run(monkeypatch, "xyz")[2]
 
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))

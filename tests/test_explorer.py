@@ -172,9 +172,7 @@ def test_what_cannot_be_is_said_and_changes_nothing(page, bench, asked, text):
     assert not page.page["failed"]
 
 
-def in_a_notebook(cell):
-    """A notebook runs its cells in an event loop."""
-
+def in_an_event_loop(cell):  # as notebooks run their cells
     async def run():
         return cell()
 
@@ -194,14 +192,14 @@ def test_what_the_workbench_changes_is_shown_in_every_widget(bench):
         assert cut["kind"] == "cut"
         assert not any(cell["framed"] for row in cut["rows"] for cell in row)
 
-    in_a_notebook(cell)
+    in_an_event_loop(cell)
 
 
 def test_without_widgets_it_says_what_to_install(bench, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "retrieval_interp.explorer.widget", raising=False)
     with pytest.raises(InputError, match="pip install"):
-        in_a_notebook(bench.explore)
+        in_an_event_loop(bench.explore)
 
 
 # Searching
