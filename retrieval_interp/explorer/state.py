@@ -118,7 +118,7 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
     attention = bench.intact_attention[head]
     found: dict[Mechanism, str] = {each: each.kind for each in (ORIGINAL, UNIFORM, IDENTITY)}
     for kind, least in (("one-hot", _STRONG), ("shared", _STRONG / 2)):
-        found[propose(attention, kind, least)] = kind
+        found.setdefault(propose(attention, kind, least), kind)
     found[role_mean(attention)] = "role-mean"
     if keeps_some(circuit):  # then a head keeps all, its row that differs most, or nothing
         there: Any = bench.batch.counterfactual
