@@ -233,7 +233,7 @@ def _roles_named(file: _File) -> int:
 
 def suppose(circuit: Circuit, line: str) -> Circuit:
     """Add one line to a circuit: a mechanism for a head, or paths to those that it has."""
-    words = line.split()
+    words = line.split() if isinstance(line, str) else []
     written = {kind: cls for kind, cls in MECHANISMS.items() if not cls.is_measured}
     if len(words) < 2 or not (words[1] in written or "<-" in words[1]):
         raise InputError(

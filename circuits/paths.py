@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from retrieval_interp.tasks import InputError, parse_role, role_name
+from retrieval_interp.tasks import InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
 
 
@@ -22,7 +22,7 @@ class Head(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Head":
         """Read `L1.H0`."""
-        match = re.fullmatch(r"\s*L([0-9]{1,6})\.H([0-9]{1,6})\s*", text)
+        match = re.fullmatch(r"\s*L([0-9]{1,6})\.H([0-9]{1,6})\s*", str(text))
         if match is None:
             raise InputError(f"expected a head such as L1.H0, found {text!r:.60}")
         return cls(int(match[1]), int(match[2]))
@@ -50,12 +50,13 @@ class RolePath(NamedTuple):
         """From the names of its roles."""
         return cls(parse_role(dest, roles), parse_role(src, roles))
 
-    def ends(self, names: Sequence[str] = ()) -> tuple[str, str]:
+    def ends(self, names: Sequence[str] | Task = ()) -> tuple[str, str]:
         """The names of destination and source, as `join` reads them."""
+        names = names.role_names if isinstance(names, Task) else names
         return role_name(self.dest, names), role_name(self.src, names)
 
-    def text(self, names: Sequence[str] = ()) -> str:
-        """The path with a task's names for its roles."""
+    def text(self, names: Sequence[str] | Task = ()) -> str:
+        """The path with the names of a task's roles, or of the task that has them."""
         return "<-".join(self.ends(names))
 
     def __str__(self) -> str:
@@ -71,11 +72,11 @@ class HeadPath(NamedTuple):
     @classmethod
     def parse(cls, text: str, roles: Roles) -> "HeadPath":
         """Read `L1.H0 s0<-s2`."""
-        head, _, path = text.strip().partition(" ")
+        head, _, path = str(text).strip().partition(" ")
         return cls(Head.parse(head), RolePath.parse(path, roles))
 
-    def text(self, names: Sequence[str] = ()) -> str:
-        """The path with a task's names for its roles."""
+    def text(self, names: Sequence[str] | Task = ()) -> str:
+        """The path with the names of a task's roles, or of the task that has them."""
         return f"{self.head} {self.path.text(names)}"
 
     def __str__(self) -> str:

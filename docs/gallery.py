@@ -34,7 +34,7 @@ def explorer(folder: Path) -> None:
         page.get_by_role("button", name="Discover").click()
         page.get_by_role("button", name="Undo", disabled=False).wait_for(timeout=120_000)
         page.get_by_role("button", name="Score").click()
-        page.locator(".circuit tbody tr.selected").wait_for(timeout=120_000)
+        page.locator(".scored tbody tr.selected").wait_for(timeout=120_000)
         page.wait_for_timeout(1500)
         page.screenshot(path=DOCS / "explorer.png", full_page=True)
 

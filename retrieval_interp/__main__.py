@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
@@ -20,7 +21,6 @@ COMMANDS = {
     "reproduce": "compare the paper's claims with our numbers",
     "llm": "plot how well language models answer (paper, figure 2)",
     "list": "list checkpoints, presets, grids and tasks",
-    "diff": "show what changed between two circuit files",
 }
 
 
@@ -38,9 +38,8 @@ def run() -> None:
 
 def _overview(argv: Sequence[str], prog: str) -> None:
     if argv and argv[0] not in ("--help", "-h"):
-        raise InputError(
-            f"expected one of: {', '.join(COMMANDS)}, found {argv[0]!r:.60}; see {prog} --help"
-        )
+        close = get_close_matches(argv[0], COMMANDS, 1) or COMMANDS
+        raise InputError(f"expected {', '.join(close)}, found {argv[0]!r:.60}; see {prog} --help")
     print(f"usage: {prog} COMMAND [OPTIONS]\n")
     for name, about in COMMANDS.items():
         print(f"  {name:<10} {about}")

@@ -3,6 +3,7 @@
 Every method returns something that a notebook draws and a terminal prints; nothing is printed here.
 """
 
+import asyncio
 import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,21 +15,10 @@ from typing import Any, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits import (
-    Circuit,
-    CircuitScore,
-    Head,
-    Scorer,
-    SearchOptions,
-    ablated,
-    ablations,
-    discover,
-    mean_attention,
-    score_circuit,
-    why,
-)
+from retrieval_interp import circuits
+from retrieval_interp.circuits import Circuit, CircuitScore, Head, Scorer, SearchOptions
 from retrieval_interp.circuits.circuit import circuit_diff, parse_head_path, suppose
-from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, batch_for, keeps_some
+from retrieval_interp.circuits.counterfactual.mechanism import batch_for, keeps_some
 from retrieval_interp.circuits.counterfactual.units import Unit, keeping
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
@@ -36,26 +26,22 @@ from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import ORIGINAL
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.runs.means import role_mean, standard_error
+from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.circuits.scores.scorer import (
-    Progress,
-    default_tolerance,
-    heads_of,
-    is_unlearned,
-)
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import check_writable, write_whole
 from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.training import choose_device
 from retrieval_interp.views.ablations_view import ablations_view
-from retrieval_interp.views.attention import attention_view, role_maps
+from retrieval_interp.views.attention import attention_view, checked, role_maps
 from retrieval_interp.views.page import View, register_displays, render, unescaped
-from retrieval_interp.views.report import render_report, score_drawing, score_parts
+from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
-from retrieval_interp.views.tables import own_terminal_width, wrapped
-from retrieval_interp.views.why_view import why_view, with_arrows
+from retrieval_interp.views.tables import terminal_width, wrapped
+from retrieval_interp.views.why_view import why_view
 
 
 def open(
@@ -66,7 +52,7 @@ def open(
     seed: int = 0,
     tolerance: float | None = None,
     device: str = "auto",
-    progress: Progress = progress_bar,
+    progress: scorer.Progress = progress_bar,
 ) -> "Workbench":
     """Open a trained model on a workbench.
 
@@ -121,7 +107,7 @@ class Workbench:
     examples: int
     seed: int
     stated: float | None  # tolerance; None where each set of examples has its own
-    progress: Progress
+    progress: scorer.Progress
 
     def __post_init__(self) -> None:
         for what, value, least in (("examples", self.examples, 2), ("seed", self.seed, 0)):
@@ -129,7 +115,7 @@ class Workbench:
                 raise InputError(f"{what}: expected {least} to {2**31}, found {value!r:.40}")
         if self.stated is not None and not 0 < self.stated < math.inf:
             raise InputError(f"tolerance: expected a number above 0, found {self.stated!r:.40}")
-        self.heads, device = heads_of(self.model), next(self.model.parameters()).device
+        self.heads, device = scorer.heads_of(self.model), next(self.model.parameters()).device
         self.batch = draw_batch(self.task, self.examples, self.seed, device, "test")
         self.order = role_order(self.batch)
         self.scorer = Scorer(self.model, self.task, self.batch)
@@ -148,7 +134,7 @@ class Workbench:
 
     @cached_property
     def _default(self) -> float:
-        return default_tolerance(self.scorer, self.intact_loss)
+        return scorer.default_tolerance(self.scorer, self.intact_loss)
 
     @property
     def circuit(self) -> Circuit:
@@ -179,15 +165,15 @@ class Workbench:
     @cached_property
     def intact_attention(self) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model, on the CPU; zero where it is forbidden."""
-        attention = mean_attention(self.model, self.batch).cpu()
+        attention = circuits.mean_attention(self.model, self.batch).cpu()
         return allowed_attention(attention, self.batch, is_causal(self.model))
 
     def mean_attention(self, with_circuit: bool) -> Float[Tensor, "layer head dest src"]:
         """Mean attention by role of the intact model or with the circuit in place, on the CPU."""
         if not with_circuit:
             return self.intact_attention
-        with ablated(self.model, self.circuit, self.batch):
-            return mean_attention(self.model, self.batch).cpu()
+        with circuits.ablated(self.model, self.circuit, self.batch):
+            return circuits.mean_attention(self.model, self.batch).cpu()
 
     def loss_with(self, *lines: str | Circuit) -> float:
         """The loss if these lines, or another circuit, were supposed; nothing changes."""
@@ -225,12 +211,7 @@ class Workbench:
         n_layers, task, order = self.model.cfg.n_layers, self.task, self.order
         if self.scored is not None:
             return score_drawing(self.scored, n_layers, task, order, self.batch)
-        mechanisms = self.circuit.mechanisms.items()
-        kept = {
-            head: m.paths for head, m in mechanisms if isinstance(m, Counterfactual) and m.paths
-        }
-        circuit = with_arrows(self.circuit, kept)
-        return draw_circuit(circuit, n_layers, order, task=task, batch=self.batch)
+        return draw_circuit(with_kept(self.circuit), n_layers, order, task=task, batch=self.batch)
 
     def suppose(self, *lines: str | Circuit) -> View:
         """Change what some heads do, and measure the mean loss with the whole circuit in place.
@@ -274,10 +255,11 @@ class Workbench:
 
     def _with_lines(self, lines: Sequence[str | Circuit]) -> Circuit:
         circuit = self.circuit
-        for line in lines:
+        several: Any = lines[0] if len(lines) == 1 and isinstance(lines[0], list) else lines
+        for line in several:
             if isinstance(line, Circuit):
                 circuit = line
-            elif line.split()[1:] == ["role-mean"]:  # the only mechanism that has to be measured
+            elif str(line).split()[1:] == ["role-mean"]:  # which has to be measured
                 head = self.check_head(Head.parse(line.split()[0]))
                 circuit = circuit.replace(head, role_mean(self.intact_attention[head]))
             else:
@@ -329,7 +311,8 @@ class Workbench:
         self._tell_listeners()
         changes = circuit_diff(before.circuit, self.circuit) or ["nothing changed"]
         lines = [*([said] if said else []), *changes, f"{self.state()} (was {before.loss:.4f})"]
-        return View("What was supposed", self._drawn(lines), "\n".join(lines), self.loss)
+        text = "\n".join(wrapped("\n".join(lines), terminal_width(piped=80)))
+        return View("What was supposed", self._drawn(lines), text, self.loss)
 
     def _tell_listeners(self) -> None:
         for listener in list(self.listeners):
@@ -345,20 +328,24 @@ class Workbench:
                 `restarts=1`, or `shared=False` for one-hot paths only.
         """
         options = self.search_options(**choices)
-        return self.take(discover(self.model, self.task, options=options, progress=self.progress))
+        return self.take(
+            circuits.discover(self.model, self.task, options=options, progress=self.progress)
+        )
 
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
         self._check_unchanged()
-        if choices.get("heads") is not None:
-            choices["heads"] = [Head.parse(str(head)) for head in choices["heads"]]
+        heads = choices.pop("heads", None)
+        from_data(SearchOptions, choices, "discover")  # checks them
+        heads = heads.split() if isinstance(heads, str) else heads
+        choices["heads"] = heads and [Head.parse(head) for head in heads]
         own = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
         return SearchOptions(**{**own, **choices})
 
     def take(self, found: Circuit) -> View:
         """Make a circuit that a search found the current one."""
         said = found.unfinished and f"Unfinished: {found.unfinished}."
-        if is_unlearned(self.intact_loss, self.task):
+        if scorer.is_unlearned(self.intact_loss, self.task):
             said = unlearned_text(self.intact_loss, self.task)
         elif not found.mechanisms and not said:
             lost = self.intact_loss >= self.tolerance
@@ -389,8 +376,7 @@ class Workbench:
         """
         attention = self.mean_attention(with_circuit)
         if layer is not None:
-            if not 0 <= layer < len(attention):
-                raise InputError(f"layer: expected 0 to {len(attention) - 1}, found {layer}")
+            checked([layer], len(attention), "layer")
             attention = attention[layer : layer + 1]
         caption = " with the circuit in place" if with_circuit else ""
         paths = list(self.circuit.every_path())
@@ -403,7 +389,9 @@ class Workbench:
         `ri.ablations` gives.
         """
         self._check_unchanged()
-        found = ablations(self.model, self.task, self.batch, least=least, progress=self.progress)
+        found = circuits.ablations(
+            self.model, self.task, self.batch, least=least, progress=self.progress
+        )
         return ablations_view(found, self.task)
 
     def why(self, **choices: Any) -> View:
@@ -413,10 +401,10 @@ class Workbench:
         `data` is an `Explanation`.
         """
         self._check_unchanged()
-        found = why(self.model, self.task, **{"progress": self.progress, **choices})
+        found = circuits.why(self.model, self.task, **{"progress": self.progress, **choices})
         return why_view(found, self.model)
 
-    def score(self, controls: int = 20, *, progress: Progress | None = None) -> View:
+    def score(self, controls: int = 20, *, progress: scorer.Progress | None = None) -> View:
         """Score the current circuit: each head, each path ablated both ways, and a control.
 
         `controls` random circuits are compared with it. The view's `data` is the `CircuitScore`;
@@ -424,20 +412,26 @@ class Workbench:
         the intact model.
         """
         self._check_unchanged()
+        if type(controls) is not int or controls < 0:
+            raise InputError(f"controls: expected 0 or more, found {controls!r:.40}")
         score = self.scored
         if score is None or controls != self._controls:
             measured = self.model, self.task, self.circuit, self.batch, self.stated
-            score = self._score = score_circuit(*measured, controls, progress or self.progress)
-            self._controls = controls
-            self._tell_listeners()
-        task, width = self.task, own_terminal_width()
+            score = circuits.score_circuit(*measured, controls, progress or self.progress)
+            self.take_score(score, controls)
+        task, width = self.task, terminal_width(piped=0) or None
         nothing = "Nothing is supposed yet: these are the intact model's numbers."
         note = "" if self.circuit.mechanisms else nothing
         said = note or verdict(score, task)
-        text = "\n".join([score_table(score, task, width), *wrapped(said, width or 100)])
+        text = "\n".join([score_table(score, task, width), *wrapped(said, width or 80)])
         parts = score_parts(score, self.model, task, self.order, self.batch)
-        html = render("scored.html", parts=parts, note=note, seed=self.seed)
+        html = render("scored.html", parts=parts, note=note)
         return View(f"Circuit of {self.name}", html, text, score)
+
+    def take_score(self, score: CircuitScore, controls: int = 20) -> None:
+        """Keep a score, which is shown as long as its circuit is the current one."""
+        self._score, self._controls = score, controls
+        self._tell_listeners()
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
@@ -454,7 +448,13 @@ class Workbench:
         return path
 
     def explore(self) -> Any:
-        """The explorer, a widget in which circuits are built by clicking (needs anywidget)."""
+        """The explorer: in a notebook a widget (needs anywidget), else a page until Ctrl-C."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            from retrieval_interp.explorer.server import serve_explorer
+
+            return serve_explorer(self)
         try:
             from retrieval_interp.explorer.widget import Explorer
         except ModuleNotFoundError as error:

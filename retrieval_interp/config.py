@@ -4,16 +4,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
-from retrieval_interp.tasks import (
-    GRAPHS,
-    ConditionalRetrievalTask,
-    EquationsTask,
-    InputError,
-    KHopTask,
-    RepeatedTokensTask,
-    RetrievalTask,
-    TrainingTask,
-)
+from retrieval_interp import tasks
+from retrieval_interp.tasks import GRAPHS, InputError, RetrievalTask, TrainingTask
 from retrieval_interp.tasks.structured import to_data
 
 Init = Literal["gpt2", "linear"]
@@ -209,7 +201,7 @@ PRESETS: dict[str, Recipe] = {
     "transformer-d": _with_base(PAPER["transformer-d"], 100.0, schedule="cooldown"),
     # Section 3.1's example, for which the paper has no recipe.
     "conditional": Recipe(
-        task=ConditionalRetrievalTask(graph=GRAPHS["triple"], base=10.0, tables="chains"),
+        task=tasks.ConditionalRetrievalTask(graph=GRAPHS["triple"], base=10.0, tables="chains"),
         model=ModelConfig(layers=6, heads=1, d_model=64),
         steps=6_000,
         **_QUICK,
@@ -217,7 +209,7 @@ PRESETS: dict[str, Recipe] = {
     # A language model of whole words.
     "equations": replace(
         _ON_TOKENS,
-        task=EquationsTask(steps=2),
+        task=tasks.EquationsTask(steps=2),
         model=replace(_ON_TOKENS.model, layers=6),
         steps=3_500,
         seed=1,
@@ -225,16 +217,16 @@ PRESETS: dict[str, Recipe] = {
     # Induction on tokens, for which other papers are the source: docs/tokens.md.
     "repeated": replace(
         _ON_TOKENS,
-        task=RepeatedTokensTask(),
+        task=tasks.RepeatedTokensTask(),
         model=replace(_ON_TOKENS.model, layers=2),
         steps=1_000,
     ),
     # A layer more than three hops need at least.
-    "k-hop": replace(_ON_TOKENS, task=KHopTask(), log_every=100),
+    "k-hop": replace(_ON_TOKENS, task=tasks.KHopTask(), log_every=100),
     # Exactly the four layers that seven hops need.
     "k-hop-7": replace(
         _ON_TOKENS,
-        task=KHopTask(hops=7, alphabet=5),
+        task=tasks.KHopTask(hops=7, alphabet=5),
         model=ModelConfig(layers=4, heads=4, d_model=128, mlp=False),
         steps=4_000,
         log_every=100,

@@ -48,9 +48,8 @@ BAD = [
     ("reproduce", "--only C99", "C99"),
     ("llm", "plot", "found none"),
     ("list", "models", "models"),
-    ("diff", "empty.json", "compare it with"),
-    ("diff", "empty.json none.json", "none.json: expected a circuit"),
-    ("diff", "empty.json half.json", "half.json: circuit: expected JSON"),
+    ("ablate", "--circuit none.json", "none.json: expected a circuit"),
+    ("ablate", "--circuit half.json", "half.json: circuit: expected JSON"),
 ]
 
 

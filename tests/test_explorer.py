@@ -1,12 +1,15 @@
 """What the explorer's page shows and does, without a browser."""
 
 import asyncio
+import html
+import queue
 import sys
 
 import pytest
 import torch
 
 import retrieval_interp as ri
+from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 
 
@@ -15,13 +18,32 @@ def bench(model, task):
     return ri.open(model, task, examples=8, progress=lambda items, what: items)
 
 
+def explored(bench):
+    """A page without a browser, and what waits for it."""
+    waiting = queue.SimpleQueue()
+    page = Exploring(bench, lambda html: None, waiting.put)
+    page.waiting = waiting
+    return page
+
+
 @pytest.fixture
 def page(bench):
-    return bench.explore().exploring
+    return explored(bench)
+
+
+def work(page):
+    """Do all that waits, also for a search or a score."""
+    while page.busy or not page.waiting.empty():
+        page.waiting.get(timeout=300)()
 
 
 def ask(page, what, **more):
     page.answer({"do": what, **more})
+    work(page)
+
+
+def worth(page, key):
+    return page.losses[page.page["row"][key]]
 
 
 def test_a_click_makes_a_path_and_a_second_takes_it_away(page, bench):
@@ -42,20 +64,20 @@ def test_a_selected_path_says_what_it_is_worth(page, bench):
     ask(page, "show", path=path)
     row, empty = page.page["row"], bench.scorer.empty_circuit
     cut = bench.loss_with(empty.cut(ri.parse_head_path(path, 5)))
-    assert row["live_loss"] == pytest.approx(cut, abs=1e-6) and not page.page["inside"]
-    assert row["added_loss"] == pytest.approx(bench.loss_with(path), abs=1e-6)
+    assert worth(page, "cut") == pytest.approx(cut, abs=1e-6) and not page.page["inside"]
+    assert worth(page, "changed") == pytest.approx(bench.loss_with(path), abs=1e-6)
     assert row["attention"] == pytest.approx(float(bench.intact_attention[1, 0, 0, 2]), abs=1e-4)
     ask(page, "suppose", line="L0.H0 uniform")
     ask(page, "toggle", path=path)
-    row = page.page["row"]
     assert page.page["inside"]
-    assert row["ablated_loss"] == pytest.approx(bench.loss_with("L1.H0 one-hot"))
+    assert worth(page, "changed") == pytest.approx(bench.loss_with("L1.H0 one-hot"))
     ask(page, "score")
     (scored,) = bench.scored.paths
     assert page.page["rows"][0]["ablated_loss"] == scored.ablated_loss
-    assert page.page["rows"][0]["live_loss"] == pytest.approx(row["live_loss"], abs=1e-6)
+    assert page.page["rows"][0]["live_loss"] == pytest.approx(worth(page, "cut"), abs=1e-6)
+    assert ri.verdict(bench.score().data, bench.task) in html.unescape(page.html)
     ask(page, "show", path="L1.H0 s2<-s0")
-    assert "source before its destination" in page.page["row"]["hidden"]
+    assert "source before its destination" in page.html
 
 
 def test_the_choices_are_worth_what_they_say(page, bench):
@@ -63,12 +85,35 @@ def test_the_choices_are_worth_what_they_say(page, bench):
     ask(page, "show", head="L1.H1", example=3)
     choices = page.page["choices"]
     (chosen,) = [choice for choice in choices if choice["chosen"]]
-    assert chosen["line"] == "L1.H1 one-hot s4<-s3" and chosen["name"] == "one-hot, now"
+    assert chosen["line"] == "L1.H1 one-hot s4<-s3" and chosen["name"] == "as it is"
     assert {"original", "uniform", "identity", "role-mean"} <= {row["name"] for row in choices}
-    for choice in choices:
+    said = [page.losses[choice["circuit"]] for choice in choices]
+    for choice, loss in zip(choices, said):
         ask(page, "suppose", line=choice["line"])
-        assert bench.loss == pytest.approx(choice["loss"], abs=1e-5), choice
+        assert bench.loss == pytest.approx(loss, abs=1e-5), choice
         assert not page.page["failed"]
+
+
+def test_a_click_is_answered_between_two_losses(page):
+    work(page)
+    page.answer({"do": "show", "head": "L1.H0"})
+    assert page.page["map"]["head"] == "L1.H0" and page.html.count("…") > 1
+    page.waiting.get()()  # measures one loss, and leaves the next for later
+    page.answer({"do": "show", "head": "L2.H0"})
+    assert page.page["map"]["head"] == "L2.H0"
+    work(page)
+    assert "…" not in page.html
+
+
+def test_choices_and_heads_say_what_is_kept(page, bench):
+    ask(page, "keep")
+    ask(page, "toggle", path="L1.H0 s0<-s2")
+    ask(page, "show", head="L1.H0")
+    names = [choice["name"] for choice in page.page["choices"]]
+    assert names == ["keeps all", "keeps a row", "keeps nothing", "as it is"]
+    assert {row["kind"] for row in page.page["maps"]} == {"keeps nothing", "keeps 1"}
+    ask(page, "score")
+    assert ri.verdict(bench.scored, bench.task) in html.unescape(page.html)
 
 
 def weights(map):
@@ -127,24 +172,34 @@ def test_what_cannot_be_is_said_and_changes_nothing(page, bench, asked, text):
     assert not page.page["failed"]
 
 
+def in_an_event_loop(cell):  # as notebooks run their cells
+    async def run():
+        return cell()
+
+    return asyncio.run(run())
+
+
 def test_what_the_workbench_changes_is_shown_in_every_widget(bench):
-    widgets = bench.explore(), bench.explore()
-    bench.suppose("L0.H0 uniform")
-    for widget in widgets:
-        assert f"{bench.loss:.4f}" in widget.page and "1 of 6 heads" in widget.page
-    widgets[1]._answer(None, {"do": "undo"})
-    assert "0 of 6 heads" in widgets[0].page
-    bench.suppose("L1.H0 cut s2<-s1")
-    ((_, cut),) = [(at, row) for at, row in enumerate(widgets[0].exploring.page["maps"])
-                   if row["head"] == "L1.H0"]  # fmt: skip
-    assert cut["kind"] == "cut" and not any(cell["framed"] for row in cut["rows"] for cell in row)
+    def cell():
+        widgets = bench.explore(), bench.explore()
+        bench.suppose("L0.H0 uniform")
+        for widget in widgets:
+            assert f"{bench.loss:.4f}" in widget.page and "1 of 6 heads" in widget.page
+        widgets[1].exploring.answer({"do": "undo"})
+        assert "0 of 6 heads" in widgets[0].page
+        bench.suppose("L1.H0 cut s2<-s1")
+        (cut,) = [row for row in widgets[0].exploring.page["maps"] if row["head"] == "L1.H0"]
+        assert cut["kind"] == "cut"
+        assert not any(cell["framed"] for row in cut["rows"] for cell in row)
+
+    in_an_event_loop(cell)
 
 
 def test_without_widgets_it_says_what_to_install(bench, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "retrieval_interp.explorer.widget", raising=False)
     with pytest.raises(InputError, match="pip install"):
-        bench.explore()
+        in_an_event_loop(bench.explore)
 
 
 # Searching
@@ -152,51 +207,39 @@ def test_without_widgets_it_says_what_to_install(bench, monkeypatch):
 
 @pytest.fixture
 def searchable(monkeypatch):
-    """An explorer of the shipped model that says at every score where a search is."""
+    """A page of the shipped model that says at every score where a search is."""
     monkeypatch.setattr("retrieval_interp.explorer.state._TELLING", -1)
-    bench = ri.open("small", examples=32, progress=lambda items, what: items)
-    return bench.explore()
+    return explored(ri.open("small", examples=32, progress=lambda items, what: items))
 
 
-def test_a_cancelled_search_gives_the_best_circuit_so_far(searchable):
-    page, texts = searchable.exploring, []
-
-    def publish(html):
-        if "best cost" in page.page["busy"]:
-            texts.append(page.page["busy"])
-            page.cancelled = True
-
-    page.publish = publish
-    ask(page, "discover")
-    assert len(texts) == 1 and page.page["said"].startswith("unfinished: the search was cancelled")
-    assert page.bench.circuit.mechanisms and page.bench.circuit.unfinished
-    assert page.page["busy"] == "" and page.bench.undoable
-    ask(page, "clear")
-    page.publish = lambda html: setattr(page, "cancelled", True)
-    ask(page, "discover")
-    assert page.page["said"].startswith("nothing was found: the search was cancelled")
-    assert page.bench.circuit.mechanisms == {} and not page.page["failed"]
+def work_until(page, text):
+    while text not in page.busy:
+        page.waiting.get(timeout=300)()
 
 
-def test_messages_are_answered_while_a_notebook_searches(searchable):
-    """A notebook has an event loop. The search has a copy of the model, which others may use."""
-    page, seen = searchable.exploring, []
-
-    async def becomes(condition):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-    async def work():
-        searchable._answer(None, {"do": "discover"})
-        assert not page.bench.circuit.mechanisms  # asked, and not yet done
-        await asyncio.wait_for(becomes(lambda: "best cost" in page.page.get("busy", "")), 300)
-        searchable._answer(None, {"do": "show", "head": "L2.H0", "example": 3})
-        seen.append(weights(page.page["look"]))
-        searchable._answer(None, {"do": "cancel"})
-        await asyncio.wait_for(becomes(lambda: page.bench.circuit.mechanisms), 300)
-        await asyncio.wait_for(becomes(lambda: page.page["said"]), 300)
-
-    asyncio.run(work())
+def test_heads_are_shown_during_a_search_and_cancelling_gives_the_best_circuit_so_far(searchable):
+    page = searchable
+    page.answer({"do": "discover"})
+    work_until(page, "best cost")
+    page.answer({"do": "show", "head": "L2.H0", "example": 3})
+    assert page.busy and not page.page["failed"] and not page.bench.circuit.mechanisms
+    seen = weights(page.page["look"])
+    page.answer({"do": "clear"})
+    assert page.page["failed"] and "cancel" in page.page["said"] and page.busy
+    page.answer({"do": "cancel"})
+    assert page.busy == "cancelling" and "Cancel" in page.html
+    work(page)
     assert page.page["said"].startswith("unfinished: the search was cancelled")
+    assert page.bench.circuit.mechanisms and page.bench.circuit.unfinished
+    assert page.busy == "" and page.bench.undoable
     _, cache = page.bench.model.run_with_cache(page.bench.batch.inputs)
-    torch.testing.assert_close(seen[0], cache["blocks.2.attn.hook_pattern"][3, 0])
+    torch.testing.assert_close(seen, cache["blocks.2.attn.hook_pattern"][3, 0])
+
+
+def test_a_search_and_a_score_may_be_cancelled_at_once(searchable):
+    page = searchable
+    for what, said in (("discover", "cancelled before"), ("score", "scoring: cancelled")):
+        page.answer({"do": what})
+        ask(page, "cancel")
+        assert page.page["said"].startswith(said) and page.bench.circuit.mechanisms == {}
+    assert page.bench.scored is None

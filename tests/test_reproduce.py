@@ -54,7 +54,7 @@ def grid(name="section7-ic", partial=((0.6, 0.7, 0.8), (0.1, 0.4, 0.8)), **chang
 def results(tmp_path, monkeypatch):
     """An empty folder in place of the package's results, and no shipped checkpoints."""
     monkeypatch.setattr(evidence_module, "results_folder", lambda: tmp_path / "results")
-    monkeypatch.setattr(evidence_module, "shipped_checkpoints", dict)
+    monkeypatch.setattr(evidence_module.storage, "shipped_checkpoints", dict)
     (tmp_path / "results").mkdir()
     return tmp_path / "results"
 
@@ -107,7 +107,7 @@ def test_a_finished_sweep_counts_too_if_it_says_how_it_was_made(results):
 def ship(monkeypatch, *names):
     """Leave these of the shipped checkpoints."""
     some = {name: ri.shipped_checkpoints()[name] for name in names}
-    monkeypatch.setattr(evidence_module, "shipped_checkpoints", lambda: some)
+    monkeypatch.setattr(evidence_module.storage, "shipped_checkpoints", lambda: some)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import retrieval_interp as ri
+from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.model import build_model
 from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
@@ -106,7 +107,7 @@ def bench_pages(text, folder):
     yield "attention", bench.attention().save_html(folder / "attention.html").read_text()
     yield "report", bench.report(folder / "report.html").read_text()
     yield "bench", bench._repr_html_()
-    yield "explorer", bench.explore().page
+    yield "explorer", Exploring(bench, lambda html: None, lambda act: act()).html
     yield "drawing", ri.draw_circuit(bench.circuit, 2, [1, 2, 0], task=task)
     yield "circuit", circuit_html(bench.circuit)
 

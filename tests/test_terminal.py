@@ -33,7 +33,6 @@ def folder(tmp_path_factory):
 COMMANDS = {
     "list": ["list"],
     "bound": ["bound", "--steps", 1, 2, 128],
-    "diff": ["diff", SMALL, RESULTS / "transformer-a.circuit.json"],
     "ablate": ["ablate", "--circuit", SMALL, "--examples", 16],
     "cross entropy": [
         *["ablate", "--ckpt", "k-hop", "--circuit", RESULTS / "k-hop.circuit.json"],

@@ -306,12 +306,12 @@ def test_the_workbench_shows_the_same():
 
 def test_a_circuit_of_what_is_kept_is_built_by_clicking(tmp_path):
     bench = ri.open("small", examples=32, progress=lambda items, what: items)
-    page = Exploring(bench, lambda html: None)
+    page = Exploring(bench, lambda html: None, lambda act: act())
     page.answer({"do": "keep"})
     nothing = bench.loss
     page.answer({"do": "toggle", "path": "L2.H0 s0<-s2"})  # a path
     page.answer({"do": "show", "head": "L4.H0"})
-    assert [each["name"] for each in page.page["choices"]][1] == "counterfactual s0"
+    assert page.page["choices"][1]["line"] == "L4.H0 counterfactual s0"
     page.answer({"do": "suppose", "line": page.page["choices"][1]["line"]})  # a row
     found = bench.circuit
     assert "of what the counterfactual takes away is recovered" in repr(bench)

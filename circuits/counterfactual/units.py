@@ -40,7 +40,7 @@ class Unit(NamedTuple):
     @classmethod
     def parse(cls, text: str, roles: Roles) -> "Unit":
         """Read `L2.H0`, `L2.H0 s0` or `L2.H0 s0<-s2`."""
-        head, _, path = text.strip().partition(" ")
+        head, _, path = str(text).strip().partition(" ")
         names = path.split("<-") if path else []
         if len(names) > 2:
             raise InputError(f"expected a head, a row or a path, found {text!r:.60}")

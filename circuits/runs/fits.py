@@ -116,6 +116,8 @@ def check_batch_fits(batch: Batch, task: Task) -> None:
     expect(names, "a task with role_names such as ('s0', 's1')", "none")
     shapes = f"the task's {len(names)} roles, {names[0]} to {names[-1]}"
     expect(roles.shape[-1] == len(names), shapes, f"{roles.shape[-1]}")
+    answers = all(role in range(len(names)) for role in task.answer_roles)
+    expect(answers, f"answer_roles from 0 to {len(names) - 1}", f"{task.answer_roles!r:.60}")
     lowest, highest, last = int(roles.min()), int(roles.max()), batch.inputs.shape[1] - 1
     places = f"roles at positions 0 to {last}, or -1 where absent"
     expect(-1 <= lowest <= highest <= last, places, f"{lowest} to {highest}")

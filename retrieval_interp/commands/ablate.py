@@ -7,20 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import (
-    MeasuringOptions,
-    parse_options,
-    say,
-    saying,
-    tell_files,
-)
+from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import find_checkpoint, provenance, write_json, write_whole
 from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class AblateOptions(MeasuringOptions):
+class AblateOptions(command.MeasuringOptions):
     """Find which attention paths of a trained transformer do the work.
 
     Attributes:
@@ -43,12 +37,12 @@ class AblateOptions(MeasuringOptions):
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
-    options = parse_options(AblateOptions, argv, prog)
+    options = command.parse_options(AblateOptions, argv, prog)
     options.check([Path(options.ckpt), options.circuit], options.tolerance, options.save_circuit)
     if options.circuit is not None and (options.one_hot or options.time is not None):
         raise ri.InputError("--one-hot, --time: expected a search, found --circuit; leave one out")
     find_checkpoint(options.ckpt)
-    with saying("loading PyTorch and the model"):
+    with command.saying("loading PyTorch and the model"):
         from retrieval_interp.storage.checkpoint import read_circuit
         from retrieval_interp.training import choose_device
         from retrieval_interp.views.score_text import describe, score_to_dict
@@ -57,7 +51,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         checkpoint = ri.load_checkpoint(options.ckpt, device)
     name, model, task = checkpoint.name, checkpoint.model, checkpoint.task
     sizes = checkpoint.config.layers, checkpoint.config.heads
-    command = f"{prog} {shlex.join(argv)}"
+    typed = f"{prog} {shlex.join(argv)}"
     batch = task.sample(options.examples, options.seed, device, split="test")
     if options.circuit is None:
         search = ri.Search(model, task, _search(options))
@@ -69,30 +63,31 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     if options.json is not None:
         write_json(options.json, score_to_dict(score, name, task, options.seed))
     if options.save_circuit is not None:
-        made = None if options.circuit else provenance(command)
+        made = None if options.circuit else provenance(typed)
         write_whole(options.save_circuit, circuit.to_json(made))
     if options.report is not None:
         measured = score, model, task, batch, checkpoint.training
-        page = ri.render_report(*measured, name=name, seed=options.seed, command=command)
+        page = ri.render_report(*measured, name=name, seed=options.seed, command=typed)
         write_whole(options.report, page)
     source = options.circuit and f"read from {options.circuit}"
     source = source or f"found on {options.examples} other examples"
-    say(f"{name}: {describe(model, task)}")
-    say(
+    command.say(f"{name}: {describe(model, task)}")
+    command.say(
         f"circuit {source}; every {task.loss_name} is measured on {options.examples} examples, "
         f"seed {options.seed}"
     )
-    say(task.loss_meaning)
+    command.say(task.loss_meaning)
     print(f"\n{ri.score_table(score, task, terminal_width())}")
-    say(ri.verdict(score, task))
-    if options.circuit is None:
-        say(search.front_text())
+    command.say(ri.verdict(score, task))
+    if options.circuit is None and (front := search.front_text()):
+        command.say(front)
     if options.alternatives is not None:
         how = options.tolerance, options.examples, options.seed, options.alternatives
-        say(ri.alternatives(model, task, circuit, *how, progress=progress_bar).text(task))
+        others = ri.alternatives(model, task, circuit, *how, progress=progress_bar)
+        command.say(others.text(task))
     if task.graph is not None and circuit.mechanisms:
-        say(ri.describe_flow(circuit, *sizes))
-    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
+        command.say(ri.describe_flow(circuit, *sizes))
+    command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
 
 
 def _search(options: AblateOptions) -> "ri.SearchOptions":

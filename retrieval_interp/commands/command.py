@@ -5,6 +5,7 @@ Commands import heavy libraries only after their options are read.
 
 import atexit
 import contextlib
+import difflib
 import io
 import math
 import re
@@ -21,6 +22,11 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
+_NO_NUMBER = (
+    r"(?:no type matching|Could not find valid parse|invalid literal|could not convert)"
+    r".*?(\[.*?\]|'[^']*').*"
+)
+_MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means
 
 
 def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
@@ -53,17 +59,28 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise InputError(_one_line(errors.getvalue(), prog)) from None
+        shown = io.StringIO()
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(shown):
+            tyro.cli(cls, args=["--help"], **more)
+        names = sorted(set(re.findall(r"--[a-z][\w.-]*", shown.getvalue())) - {"--help"})
+        raise InputError(f"{_one_line(errors.getvalue(), names)}; see {prog} --help") from None
 
 
-def _one_line(box: str, prog: str) -> str:
+def _one_line(box: str, names: Sequence[str]) -> str:
     """The message inside the box that the option parser draws, in colours on a terminal."""
     box = re.sub(r"\x1b\[[0-9;]*m|-{5,}", "", box)
     lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines() if line.strip("│╭╮╰╯─ \t")]
     text = lines[1:] if len(lines) > 1 and "─" in box.splitlines()[0] else lines
     message = re.split("Argument helptext|For full helptext", " ".join(text[:9]))[0].strip()
-    message = re.sub(r"^Error parsing [\w.-]+: (?=\w+: expected)", "", message)
-    return f"{message}; see {prog} --help"
+    if unknown := re.search(r"Unrecognized options: ([^\s,]+)", message):
+        word = unknown[1]
+        if not word.startswith("-"):
+            given = next((name for name in _MAIN if name in names), "an option before it:")
+            return f"expected options, found {word}; write {given} {word}"
+        close = difflib.get_close_matches(word, names, 1, 0.65) or names
+        return f"expected {', '.join(close) or 'no options'}, found {word}"
+    message = re.sub(_NO_NUMBER, r"expected a number, found \1", message)
+    return re.sub(r"^Error parsing (?:[\w.-]+: (?=\w+: expected))?", "", message)
 
 
 def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:

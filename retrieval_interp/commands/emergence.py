@@ -5,14 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_interp.commands.command import (
-    check_outputs,
-    check_sampling,
-    parse_options,
-    say,
-    saying,
-    tell_files,
-)
+from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
 
 
@@ -42,12 +35,12 @@ class EmergenceOptions:
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
-    options = parse_options(EmergenceOptions, argv, prog)
-    check_sampling(options.examples, options.seed, options.tolerance)
+    options = command.parse_options(EmergenceOptions, argv, prog)
+    command.check_sampling(options.examples, options.seed, options.tolerance)
     read = [*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit]
-    check_outputs({"--json": options.json}, read)
+    command.check_outputs({"--json": options.json}, read)
 
-    with saying("loading PyTorch"):
+    with command.saying("loading PyTorch"):
         from retrieval_interp.emergence import report
         from retrieval_interp.emergence.series import follow_run
         from retrieval_interp.storage.checkpoint import read_circuit, read_recipe
@@ -71,9 +64,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
         circuit_from=f"read from {options.circuit}",
     )
     if options.json is not None:
-        command = f"{prog} {shlex.join(argv)}"
-        write_whole(options.json, report.emergence_json(series, command, examples, seed))
+        typed = f"{prog} {shlex.join(argv)}"
+        write_whole(options.json, report.emergence_json(series, typed, examples, seed))
     for line in report.summary(series):
-        say(line)
+        command.say(line)
     print(f"\n{report.emergence_table(series, terminal_width())}")
-    tell_files(numbers=options.json)
+    command.tell_files(numbers=options.json)

@@ -1,6 +1,5 @@
 """Build circuits by clicking, in a browser: `retrieval-interp explore --ckpt small`."""
 
-import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,17 +42,10 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
     print(f"opening {options.ckpt} ...", flush=True)
 
-    from retrieval_interp.explorer.server import ExplorerServer
+    from retrieval_interp.explorer.server import serve_explorer
 
     how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "device")}
     bench = ri.open(options.ckpt, **how)
     if options.circuit is not None:
         bench.load(options.circuit)
-    server = ExplorerServer(bench, options.port)
-    try:
-        print(f"explorer of {bench.name}: {server.address}\nCtrl-C ends it", flush=True)
-        if options.browser:
-            webbrowser.open(server.address)
-        server.serve()
-    except KeyboardInterrupt:
-        print("\nended; what was not saved is gone", flush=True)
+    serve_explorer(bench, options.port, options.browser)

@@ -37,7 +37,7 @@ class LlmOptions:
     """
 
     command: Positional[Literal["plot"]]
-    logs: Annotated[Positional[tuple[Path, ...]], arg(metavar="LOG ...")]
+    logs: Annotated[Positional[tuple[Path, ...]], arg(metavar="LOG ...", help_behavior_hint="")]
     out: Annotated[Path | None, arg(aliases=["--html"], metavar="FILE")] = None
     json: Annotated[Path | None, arg(metavar="FILE")] = None
 

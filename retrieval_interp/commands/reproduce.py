@@ -18,13 +18,13 @@ class ReproduceOptions:
     """Print the paper's claims and our numbers, with their scale and command.
 
     Attributes:
-        only: claims to check, such as C6 C7; default all.
+        only: claims to check, such as C6 C7.
         json: write the numbers to this file.
         markdown: write the rows as a Markdown table to this file.
         runs: folder of finished runs, searched after the package's own results.
     """
 
-    only: tuple[str, ...] = ()
+    only: tuple[str, ...] = ("all",)
     json: Path | None = None
     markdown: Path | None = None
     runs: Path = Path("runs")
@@ -41,9 +41,10 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
         from retrieval_interp.storage.files import write_json, write_whole
         from retrieval_interp.views.tables import terminal_width
 
-    if unknown := [name for name in options.only if name not in CLAIMS]:
+    only = list(CLAIMS) if options.only == ("all",) else options.only
+    if unknown := [name for name in only if name not in CLAIMS]:
         raise InputError(f"--only: expected some of {', '.join(CLAIMS)}, found {unknown[0]!r:.40}")
-    judged = judge(Evidence(options.runs, progress_bar), options.only)
+    judged = judge(Evidence(options.runs, progress_bar), only)
     if options.json is not None:
         write_json(options.json, table_data(judged))
     if options.markdown is not None:

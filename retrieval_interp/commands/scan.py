@@ -1,26 +1,22 @@
 """What each head looks at, and which heads rules replace: `retrieval-interp scan --model small`."""
 
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import (
-    MeasuringOptions,
-    load_model,
-    parse_options,
-    say,
-    saying,
-    tell_files,
-)
-from retrieval_interp.progress import progress_bar
+from retrieval_interp.commands import command
 from retrieval_interp.storage.files import provenance, read_text, write_json, write_whole
 from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class ScanOptions(MeasuringOptions):
+class ScanOptions(command.MeasuringOptions):
     """Say what each head looks at, and which heads rules can replace together.
 
     Attributes:
@@ -40,17 +36,22 @@ class ScanOptions(MeasuringOptions):
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
-    options = parse_options(ScanOptions, argv, prog)
+    options = command.parse_options(ScanOptions, argv, prog)
     options.check([Path(options.model), options.text], options.tolerance, options.save_circuit)
     text = None if options.text is None else read_text(options.text, "text")
-    with saying("loading PyTorch and the model"):
+    with command.saying("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict
 
-        model, task = load_model(options.model, options.device)
+        model, task = command.load_model(options.model, options.device)
     if task is None and text is None:
         raise ri.InputError(
             f"{options.model}: expected text for a model without a task, found none; add --text "
             "FILE"
+        )
+    if text is not None and getattr(model, "tokenizer", None) is None:
+        raise ri.InputError(
+            f"--text: expected a model that reads words, found {options.model}, which has no "
+            "tokenizer; leave it out to scan the model on its own task"
         )
     found = ri.scan(
         model,
@@ -59,15 +60,21 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
         seed=options.seed,
         tolerance=options.tolerance,
         time=options.time,
-        progress=progress_bar,
+        progress=_told,
     )
-    record = provenance(f"{prog} {shlex.join(argv)}")
+    record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
         write_json(options.json, {"model": options.model, **scan_to_dict(found), "record": record})
     if options.save_circuit is not None:
         write_whole(options.save_circuit, found.circuit.to_json(record))
     if options.report is not None:
-        ri.scan_view(found, model).save_html(options.report)
-    say(f"{options.model}: {found.task.description}")
+        ri.scan_view(found, model, record).save_html(options.report)
+    command.say(f"{options.model}: {found.task.description}")
     print(f"\n{scan_text(found, terminal_width())}")
-    tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
+    command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
+
+
+def _told(items: Iterable[Any], what: str) -> Iterator[Any]:
+    """A bar; in a pipe it is a line a minute, from the tenth second on."""
+    seldom = {} if sys.stderr.isatty() else {"delay": 10, "mininterval": 60}
+    yield from tqdm(items, desc=what, leave=False, dynamic_ncols=True, **seldom)

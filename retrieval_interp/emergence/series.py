@@ -16,19 +16,8 @@ import torch
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer, discover, mean_attention
 from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
 from retrieval_interp.config import PRESETS, Recipe
-from retrieval_interp.emergence.crossing import (
-    THRESHOLD,
-    Crossing,
-    first_above,
-    first_below,
-    half_of_final,
-)
-from retrieval_interp.storage.checkpoint import (
-    checkpoint_files,
-    load_checkpoint,
-    read_metrics,
-    read_recipe,
-)
+from retrieval_interp.emergence import crossing
+from retrieval_interp.storage import checkpoint
 from retrieval_interp.storage.files import read_part, read_text
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.structured import read_json, to_data
@@ -217,7 +206,7 @@ def follow_run(
         circuit_from: where a given circuit comes from, in words.
     """
     run = Path(run)
-    recipe, files = read_recipe(run), checkpoint_files(run)
+    recipe, files = checkpoint.read_recipe(run), checkpoint.checkpoint_files(run)
     if not files:
         raise InputError(
             f"{run}: expected a run folder with checkpoints/step-*.safetensors, found none; train "
@@ -225,17 +214,18 @@ def follow_run(
         )
     task, tolerance = recipe.task, recipe.task.tolerance if tolerance is None else tolerance
     if circuit is None:
-        last = load_checkpoint(files[max(files)], device).model
+        last = checkpoint.load_checkpoint(files[max(files)], device).model
         circuit = discover(last, task, tolerance, seed=seed, progress=progress)
         circuit_from = f"found in {files[max(files)]}, seed {seed}, tolerance {tolerance:g}"
     paths_of(circuit)
     circuit.check_fits(recipe.model.layers, recipe.model.heads)
     batch = task.sample(examples, seed, device, split="test")
     snapshots = tuple(
-        measure(load_checkpoint(files[step], device).model, task, batch, circuit, step)
+        measure(checkpoint.load_checkpoint(files[step], device).model, task, batch, circuit, step)
         for step in progress(list(files), "checkpoints")
     )
-    logged = [read_part(Losses, row, f"{run}/metrics.jsonl") for row in read_metrics(run)]
+    rows = checkpoint.read_metrics(run)
+    logged = [read_part(Losses, row, f"{run}/metrics.jsonl") for row in rows]
     losses = tuple(logged or map(Losses.measured, snapshots))
     return Series(str(run), recipe, circuit, circuit_from, tolerance, snapshots, losses)
 
@@ -246,10 +236,10 @@ class PathEmergence:
 
     path: HeadPath
     attention: float  # mean at the last measured step
-    above: Crossing | None  # 0.5
-    attention_half: Crossing | None
+    above: crossing.Crossing | None  # 0.5
+    attention_half: crossing.Crossing | None
     necessity: float  # at the last step, cut in the intact model
-    necessity_half: Crossing | None
+    necessity_half: crossing.Crossing | None
     carries: bool  # or only enables
 
     @property
@@ -268,22 +258,22 @@ def path_emergence(series: Series) -> list[PathEmergence]:
             PathEmergence(
                 path,
                 attention[-1],
-                first_above(steps, attention, THRESHOLD),
-                half_of_final(steps, attention, LEAST_ATTENTION),
+                crossing.first_above(steps, attention, crossing.THRESHOLD),
+                crossing.half_of_final(steps, attention, LEAST_ATTENTION),
                 necessity[-1],
-                half_of_final(steps, necessity, least_necessity),
+                crossing.half_of_final(steps, necessity, least_necessity),
                 path not in series.circuit.enabling,
             )
         )
     return rows
 
 
-def loss_emergence(series: Series) -> dict[str, Crossing | None]:
+def loss_emergence(series: Series) -> dict[str, crossing.Crossing | None]:
     """When each partial loss is first below 0.5, by symbol (x_1, x_2, ...)."""
     steps, task = [row.step for row in series.losses], series.recipe.task
     curves = zip(task.asked, zip(*(row.partial_losses for row in series.losses)))
-    below = THRESHOLD * task.loss_scale
-    return {symbol: first_below(steps, losses, below) for symbol, losses in curves}
+    below = crossing.THRESHOLD * task.loss_scale
+    return {symbol: crossing.first_below(steps, losses, below) for symbol, losses in curves}
 
 
 def paper_epochs(recipe: Recipe) -> bool:

@@ -2,14 +2,16 @@
 
 Every request needs the random token of the page's address, the server's own name as Host and, where
 a browser names one, its own Origin: no other user of the machine, no other page, can ask anything.
-The page comes as server-sent events. `serve` answers its messages where it was called, so that
-Ctrl-C ends the work in hand too; only `cancel` is answered at once.
+The page comes as server-sent events. `serve` answers its messages where it was called.
 """
 
 import json
 import queue
 import secrets
 import threading
+import webbrowser
+from collections.abc import Callable
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +29,20 @@ _POLICY = (
 )
 
 
+def serve_explorer(bench: "Workbench", port: int = 0, browser: bool = True) -> None:
+    """Serve a workbench's explorer until Ctrl-C; `browser` opens it, the address is printed."""
+    server = ExplorerServer(bench, port)
+    try:
+        print(f"explorer of {bench.name}: {server.address}\nCtrl-C ends it", flush=True)
+        if browser:
+            webbrowser.open(server.address)
+        server.serve()
+    except KeyboardInterrupt:
+        print("\nended", flush=True)
+
+
 class ExplorerServer(ThreadingHTTPServer):
-    """Serves one workbench's explorer at `address`; messages wait in `asked` for `serve`."""
+    """Serves one workbench's explorer at `address`; what there is to do waits for `serve`."""
 
     daemon_threads = True
 
@@ -41,17 +55,18 @@ class ExplorerServer(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(24)
         self.own_names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
-        self.asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.asked: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         self.changed = threading.Condition()
-        self.exploring = Exploring(bench, self._publish)
+        self.exploring = Exploring(bench, self._publish, self.asked.put)
 
     def serve(self) -> None:
         """Answer requests until interrupted; then nothing listens any more."""
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
         try:
             while True:
-                self.exploring.answer(self.asked.get())
+                self.asked.get()()
         finally:
+            self.exploring.cancelled = True
             self.shutdown()
             self.server_close()
 
@@ -92,10 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _take_message(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if message["do"] == "cancel":  # while `serve` is searching
-            self.server.exploring.cancelled = True
-        else:
-            self.server.asked.put(message)
+        self.server.asked.put(partial(self.server.exploring.answer, message))
         self._begin(204)
 
     def _send_page(self) -> None:

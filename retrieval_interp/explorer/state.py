@@ -2,33 +2,38 @@
 
 `page_state` says what there is to see of a workbench, and `explorer.html` makes HTML of it.
 `explorer.js` sends what is clicked as a message: `{"do": "toggle", "path": "L2.H0 s0<-s2"}`.
-`Exploring` does what it asks of the workbench, and publishes the page again.
+`Exploring` does what it asks and publishes the page again. Between two losses it answers what was
+asked meanwhile; searches and scores have a thread and a copy of the model.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrieval_interp.circuits import Circuit, Head, HeadPath, Mechanism, RolePath, Search
+from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, discover, score_circuit
 from retrieval_interp.circuits.attention import attention_by_role
-from retrieval_interp.circuits.circuit import parse_head_path
+from retrieval_interp.circuits.circuit import parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
+from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.means import role_mean
-from retrieval_interp.circuits.scores.scorer import no_progress
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
 from retrieval_interp.views.page import render, unescaped
-from retrieval_interp.views.score_text import Row, describe, shown_paths
+from retrieval_interp.views.report import score_parts
+from retrieval_interp.views.score_text import Row, describe, mechanism_words, shown_paths
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
 
+T = TypeVar("T")
 _STRONG = 0.4  # attention of a proposed path
-_TELLING = 0.3  # seconds between two texts on where a search is
+_TELLING = 0.3  # seconds between two texts on where a search or a score is
 
 
 @dataclass(frozen=True)
@@ -41,33 +46,40 @@ class Selection:
     with_circuit: bool = False
 
 
-def page_state(bench: "Workbench", selected: Selection, known: Mapping[Any, Any]) -> dict[str, Any]:
-    """What there is to see: the circuit so far, and the selected head and path.
-
-    What takes longer to measure is taken from `known`, by circuit and head or path.
-    """
+def page_state(bench: "Workbench", selected: Selection) -> dict[str, Any]:
+    """What there is to see: the circuit so far, and the selected head and path."""
     circuit, task, path = bench.circuit, bench.task, selected.path
     attention = bench.mean_attention(selected.with_circuit)
-    framed = {path for path in circuit.every_path() if circuit[path.head].follows_paths}
-    framed |= kept_paths(circuit)
+    inside = kept_paths(circuit)
+    framed = {*circuit.every_path(), *inside}
     maps = [
-        role_map(head, attention[head], task, bench.order, framed) | {"kind": circuit[head].kind}
+        role_map(head, attention[head], task, bench.order, framed)
+        | {"kind": _kind(circuit[head], keeps_some(circuit))}
         for head in bench.heads
     ]
+    scored = bench.scored and score_parts(bench.scored, bench.model, task, bench.order, bench.batch)
     return {
         "description": describe(bench.model, task),
         "heads": counted(len(bench.heads), "head"),
         "maps": maps,
         "map": maps[bench.heads.index(selected.head)],
         "roles": role_names(task, bench.order),
-        "drawing": unescaped(bench.drawing()),
+        "drawing": scored["drawing"] if scored else unescaped(bench.drawing()),
+        "scored": scored,
         "rows": shown_paths(bench.scored, task) if bench.scored else [],
         "path": path and path.text(task.role_names),
-        "inside": path in framed,
-        "row": known.get((circuit, path)),
-        "choices": known.get((circuit, selected.head)),
+        "inside": path in inside,
+        "row": path and path_row(bench, path),
+        "choices": choices(bench, selected.head),
         "look": example_map(bench, selected, framed),
     }
+
+
+def _kind(mechanism: Mechanism, keeping: bool) -> str:
+    """A mechanism in a word or two, for the picture of a head."""
+    if isinstance(mechanism, Counterfactual):
+        return f"keeps {len(mechanism.paths) + len(mechanism.rows) or 'nothing'}"
+    return "keeps all" if keeping and mechanism == ORIGINAL else mechanism.kind
 
 
 def kept_paths(circuit: Circuit) -> set[HeadPath]:
@@ -101,60 +113,69 @@ def example_map(bench: "Workbench", selected: Selection, framed: set[HeadPath]) 
 
 
 def choices(bench: "Workbench", head: Head) -> list[Row]:
-    """Plausible mechanisms for a head, each with the loss it would give."""
+    """Plausible mechanisms for a head, each with the circuit it would give."""
     circuit, names = bench.circuit, bench.circuit.role_names
     attention = bench.intact_attention[head]
     found: dict[Mechanism, str] = {each: each.kind for each in (ORIGINAL, UNIFORM, IDENTITY)}
     for kind, least in (("one-hot", _STRONG), ("shared", _STRONG / 2)):
-        found[propose(attention, kind, least)] = kind
+        found.setdefault(propose(attention, kind, least), kind)
     found[role_mean(attention)] = "role-mean"
     if keeps_some(circuit):  # then a head keeps all, its row that differs most, or nothing
         there: Any = bench.batch.counterfactual
         there = attention_by_role(there[:, head.layer], bench.batch.roles)[0].cpu()
         change = attention - there[head.head]
-        row = int(change.abs().sum(-1).argmax())
-        kept = Counterfactual(rows=(row,))
-        found = {ORIGINAL: "original", kept: kept.text(names), Counterfactual(): "counterfactual"}
-    found.setdefault(circuit[head], f"{circuit[head].kind}, now")
+        kept = Counterfactual(rows=(int(change.abs().sum(-1).argmax()),))
+        found = {ORIGINAL: "keeps all", kept: "keeps a row", Counterfactual(): "keeps nothing"}
+    found.setdefault(circuit[head], "as it is")
     return [
         {
             "name": name,
-            "line": f"{head} {name if mechanism.is_measured else mechanism.text(names)}",
+            "line": f"{head} {'role-mean' if mechanism.is_measured else mechanism.text(names)}",
+            "about": mechanism_words([mechanism]),
             "chosen": circuit[head] == mechanism,
-            "loss": bench.loss_with(circuit.replace(head, mechanism)),
-            "paths": [path.text(names) for path in mechanism.paths if mechanism.follows_paths],
+            "circuit": circuit.replace(head, mechanism),
+            "paths": [] if mechanism.is_measured else mechanism.text(names).split()[1:],
         }
         for mechanism, name in found.items()
     ]
 
 
 def path_row(bench: "Workbench", path: HeadPath) -> Row:
-    """A path in words, its mean attention, and what it is worth, in the circuit and without it."""
+    """A path in words, its mean attention, and the circuits that say what it is worth."""
     circuit = bench.circuit
-    row: Row = {
+    inside = path in kept_paths(circuit)
+    return {
         "meaning": bench.task.path_label(*path.path),
         "attention": float(bench.intact_attention[path.head][path.path]),
+        "changed": circuit.without(path) if inside else suppose(circuit, _adding(circuit, path)),
+        "cut": bench.scorer.empty_circuit.cut(path),
     }
-    try:
-        if path in kept_paths(circuit):
-            row["ablated_loss"] = bench.loss_with(circuit.without(path))
-        else:
-            row["added_loss"] = bench.loss_with(path.text(circuit.role_names))
-    except InputError as error:  # a source that the mask hides
-        return row | {"hidden": str(error)}
-    return row | {"live_loss": bench.loss_with(bench.scorer.empty_circuit.cut(path))}
+
+
+def _adding(circuit: Circuit, path: HeadPath) -> str:
+    """The line that adds a path; in a circuit of what is kept, a whole head then keeps it alone."""
+    name, whole = path.text(circuit.role_names), circuit[path.head] == ORIGINAL
+    return name.replace(" ", " counterfactual ", 1) if whole and keeps_some(circuit) else name
 
 
 class Exploring:
-    """One page's view of a workbench; `publish` is told its HTML after every change."""
+    """One page's view of a workbench: `publish` is told its HTML after every change, and `later`
+    calls a function in the thread that answers, after what has been asked until then.
+    """
 
-    def __init__(self, bench: "Workbench", publish: Callable[[str], None]):
-        self.bench, self.publish = bench, publish
+    def __init__(
+        self,
+        bench: "Workbench",
+        publish: Callable[[str], Any],
+        later: Callable[[Callable[[], Any]], Any],
+    ):
+        self.bench, self.publish, self.later = bench, publish, later
         self.selected = Selection(bench.heads[0])
-        self.searching = self.cancelled = False
-        self._known: dict[tuple[Circuit, Head | HeadPath], Any] = {}
+        self.busy, self.cancelled, self._told = "", False, 0.0
+        self.losses: dict[Circuit, float | InputError] = {}  # an error where there can be none
         self.page: dict[str, Any] = {}
         self.html = ""
+        self._worker = ThreadPoolExecutor(1)
         self.refresh()
         bench.listeners.add(self)
 
@@ -163,17 +184,21 @@ class Exploring:
         bench = self.bench
         requests: dict[str, Callable[[], Any]] = {
             "show": lambda: self._select(asked),
+            "cancel": self._cancel,
             "toggle": lambda: self._toggle(asked["path"]),
             "suppose": lambda: bench.suppose(asked["line"]),
             "undo": bench.undo,
             "keep": bench.keep,
             "clear": lambda: bench.suppose(bench.scorer.empty_circuit),
             "score": self._score,
-            "discover": lambda: self.take(self.search(bench.model)),
+            "discover": self._discover,
         }
-        self.carry_out(lambda: requests[asked["do"]]())
+        if self.busy and asked["do"] not in ("show", "cancel"):
+            self.refresh(f"{asked['do']}: expected to wait; cancel ends it", failed=True)
+        else:
+            self._carry_out(lambda: requests[asked["do"]]())
 
-    def carry_out(self, act: Callable[[], Any]) -> None:
+    def _carry_out(self, act: Callable[[], Any]) -> None:
         """Do something, and show the result or what went wrong."""
         failed = False
         try:
@@ -186,17 +211,25 @@ class Exploring:
 
     def refresh(self, said: str = "", failed: bool = False) -> None:
         """Show the workbench as it is; it calls this when its own methods have changed it."""
-        told = {"said": said, "failed": failed} | ({} if self.searching else {"busy": ""})
-        bench, head, path = self.bench, self.selected.head, self.selected.path
-        self._tell(page_state(bench, self.selected, self._known) | told)
-        measures: dict[Any, Callable[..., Any]] = {head: choices, path: path_row}
-        for what, measure in measures.items():  # what is missing is shown once it is measured
-            if what is not None and (bench.circuit, what) not in self._known:
-                self._known[bench.circuit, what] = measure(bench, what)
-                self._tell(page_state(bench, self.selected, self._known))
+        self.losses[self.bench.circuit] = self.bench.loss
+        self.page = page_state(self.bench, self.selected) | {"said": said, "failed": failed}
+        self._show()
+        self.later(self._measure)
 
-    def _tell(self, changes: dict[str, Any]) -> None:
-        self.page = self.page | changes
+    def _measure(self) -> None:
+        """Measure the next loss that the page lacks, show it, and go on."""
+        row = self.page["row"] or {}
+        asked = [row[key] for key in ("changed", "cut") if key in row]
+        asked += [choice["circuit"] for choice in self.page["choices"]]
+        if missing := [circuit for circuit in asked if circuit not in self.losses]:
+            try:
+                self.losses[missing[0]] = self.bench.loss_with(missing[0])
+            except InputError as error:  # a source that the mask hides
+                self.losses[missing[0]] = error
+            self._show()
+            self.later(self._measure)
+
+    def _show(self) -> None:
         shown = vars(self) | vars(self.selected) | self.page
         self.html = str(render("explorer.html", **shown))
         self.publish(self.html)
@@ -215,40 +248,58 @@ class Exploring:
             raise InputError(f"example: expected 0 to {len(bench.batch) - 1}")
         self.selected = chosen
 
-    def _toggle(self, path: str) -> None:
-        bench, (head, of_roles) = self.bench, parse_head_path(path, self.bench.task)
-        if HeadPath(head, of_roles) in kept_paths(bench.circuit):
-            bench.remove(path)
-        elif keeps_some(bench.circuit) and bench.circuit[head] == ORIGINAL:
-            bench.suppose(path.replace(" ", " counterfactual ", 1))
+    def _toggle(self, name: str) -> None:
+        bench, path = self.bench, parse_head_path(name, self.bench.task)
+        if path in kept_paths(bench.circuit):
+            bench.remove(name)
         else:
-            bench.suppose(path)
+            bench.suppose(_adding(bench.circuit, path))
+
+    # Work that takes long
+
+    def _discover(self) -> None:
+        task, options = self.bench.task, self.bench.search_options()
+
+        def search(model: Any) -> Circuit:
+            return discover(model, task, options=options, progress=self._watched)
+
+        self._start("searching", search, self.bench.take)
 
     def _score(self) -> None:
-        self._tell({"busy": "scoring"})
-        self.bench.score(progress=no_progress)
+        measured = self.bench.task, self.bench.circuit, self.bench.batch, self.bench.stated
 
-    def search(self, model: Any) -> Circuit:
-        """Search with the model or a copy of it, perhaps in another thread."""
-        if self.searching:
-            raise InputError("discover: expected no other search, found one under way; cancel it")
-        self.searching, self.cancelled, told = True, False, 0.0
-        self._tell({"busy": "searching"})
-        try:
-            search = Search(model, self.bench.task, self.bench.search_options())
-            for state in search:
-                if self.cancelled:
-                    break
-                if time.monotonic() - told > _TELLING:
-                    told = time.monotonic()
-                    self._tell({"busy": str(state)})
-        finally:
-            self.searching = False
-        return search.circuit
+        def score(model: Any) -> CircuitScore:
+            return score_circuit(model, *measured, progress=self._watched)
 
-    def take(self, found: Circuit) -> str:
-        """Take what a search gave."""
-        if found.unfinished and not found.mechanisms:
-            return f"nothing was found: {found.unfinished}"
-        self.bench.take(found)
-        return f"unfinished: {found.unfinished}" if found.unfinished else ""
+        self._start("scoring", score, self.bench.take_score)
+
+    def _start(self, what: str, work: Callable[[Any], T], take: Callable[[T], Any]) -> None:
+        """Work with a copy of the model in a thread, and take what it gives in this one."""
+
+        def end(done: "Future[T]") -> str:
+            self.busy = ""
+            try:
+                take(done.result())
+            except KeyboardInterrupt as stop:
+                raise InputError(str(stop) or f"{what}: cancelled") from None
+            left = self.bench.circuit.unfinished
+            return f"unfinished: {left}" if left else ""
+
+        self.busy, self.cancelled, self._told = what, False, 0.0
+        done = self._worker.submit(work, deepcopy(self.bench.model))
+        done.add_done_callback(lambda done: self.later(lambda: self._carry_out(lambda: end(done))))
+
+    def _watched(self, items: Iterable[T], what: str) -> Iterator[T]:
+        """Pass items on until it is cancelled, and say now and then where the work is."""
+        total = len(items) if isinstance(items, Sized) else 0
+        for number, item in enumerate(items, 1):
+            if self.cancelled:
+                raise KeyboardInterrupt
+            if time.monotonic() - self._told > _TELLING:
+                self._told = time.monotonic()
+                self.busy = f"{what}, {number} of {total}" if total else str(item)
+                self.later(self._show)
+            yield item
+
+    def _cancel(self) -> None:
+        self.cancelled, self.busy = True, self.busy and "cancelling"

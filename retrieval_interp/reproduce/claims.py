@@ -10,12 +10,7 @@ from retrieval_interp.circuits import HeadPath, RolePath
 from retrieval_interp.circuits.flow import causal_depth, least_depth, paper_bound
 from retrieval_interp.config import PAPER, Recipe, departures
 from retrieval_interp.emergence.crossing import Crossing, in_order
-from retrieval_interp.emergence.series import (
-    Series,
-    loss_emergence,
-    paper_epochs,
-    path_emergence,
-)
+from retrieval_interp.emergence.series import Series, loss_emergence, paper_epochs, path_emergence
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
 from retrieval_interp.sweep.findings import UNLEARNED, above_text
 from retrieval_interp.sweep.findings import order_text as losses_order_text

@@ -20,12 +20,7 @@ from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
 from retrieval_interp.config import PRESETS
 from retrieval_interp.emergence.series import Series, read_series
-from retrieval_interp.storage.checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    read_circuit,
-    shipped_checkpoints,
-)
+from retrieval_interp.storage import checkpoint as storage
 from retrieval_interp.storage.files import read_text
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import read_json
@@ -54,8 +49,8 @@ class Trained:
         self.name, self.where, self.file, self.progress = name, where, file, progress
 
     @cached_property
-    def checkpoint(self) -> Checkpoint:
-        return load_checkpoint(self.where)
+    def checkpoint(self) -> storage.Checkpoint:
+        return storage.load_checkpoint(self.where)
 
     @property
     def ablate_command(self) -> str:
@@ -70,7 +65,7 @@ class Trained:
         model, task, config = self.checkpoint.model, self.checkpoint.task, self.checkpoint.config
         if self.file is not None:
             trained = f"{self.name} was trained on"
-            return read_circuit(self.file, task, config.layers, config.heads, trained)
+            return storage.read_circuit(self.file, task, config.layers, config.heads, trained)
         search = SearchOptions(examples=EXAMPLES, shared=False)
         found = discover_circuit(model, task, options=search, progress=self.progress)
         if found.unfinished:  # no claim is judged by it
@@ -110,7 +105,7 @@ class Evidence:
     def _trained(self, name: str) -> Trained | None:
         """A transformer by its preset's name; None if it has not been trained."""
         run, circuit = self.runs / name, self._file(f"{name}.circuit.json")
-        if name in shipped_checkpoints():
+        if name in storage.shipped_checkpoints():
             return Trained(name, name, circuit, self.progress)
         last = run / f"checkpoints/step-{PRESETS[name].steps:06d}.safetensors"
         return Trained(name, str(run), circuit, self.progress) if last.is_file() else None

@@ -43,8 +43,8 @@ def attention_view(
     """
     check_devices(model, batch)
     n_layers = model.cfg.n_layers
-    chosen = _checked(examples, len(batch), "example")
-    layers = _checked(range(n_layers) if layers is None else layers, n_layers, "layer")
+    chosen = checked(examples, len(batch), "example")
+    layers = checked(range(n_layers) if layers is None else layers, n_layers, "layer")
     some = batch[chosen]
     every = patterns_on(model, some, circuit)
     patterns = torch.cat([every[layer] for layer in layers], dim=1)
@@ -89,7 +89,8 @@ def position_labels(model: Any, task: Task, batch: Batch, example: int) -> list[
     return named_positions(task, batch, example, lambda token: tokenizer.decode([token]).strip())
 
 
-def _checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
+def checked(chosen: Sequence[int], count: int, what: str) -> list[int]:
+    """Numbers of layers or examples, if there are so many."""
     for number in chosen:
         if type(number) is not int or not 0 <= number < count:
             raise InputError(f"{what}: expected 0 to {count - 1}, found {number!r:.40}")
@@ -146,7 +147,7 @@ def role_map(
         weight = float(weights[path.path])
         hidden = column > row and weight == 0
         return {
-            "weight": round(weight, 3),
+            "weight": weight,
             "title": f"{task.path_label(*path.path)}: {weight:.3f}",
             "path": None if hidden else path.text(task.role_names),
             "framed": path in framed,

@@ -6,6 +6,7 @@ as it is, so that templates can be nested.
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -70,6 +71,12 @@ def unescaped(markup: str) -> "Markup":
     return Markup(markup)
 
 
+def record_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How numbers were computed, one fact per row."""
+    versions = ", ".join(" ".join(pair) for pair in record.get("versions", {}).items())
+    return [(what, text) for what, text in {**record, "versions": versions}.items() if text]
+
+
 def unbroken(text: str) -> "Markup":
     """Text, escaped, whose words with arrows (`s0<-s2`, `A->B`) stay on one line."""
     words = re.split(r"([\w.]+(?:<-|->)[\w.]+)", text)
@@ -109,8 +116,8 @@ def circuitsvis_script() -> "Markup":
 
 @cache
 def explorer_script() -> "Markup":
-    """The script of the explorer's page: one module, from three files."""
-    return unescaped("\n".join(map(asset, ("explorer.js", "paths.js", "sort.js"))))
+    """The script of the explorer's page: one module, from two files."""
+    return unescaped("\n".join(map(asset, ("explorer.js", "paths.js"))))
 
 
 def register_displays() -> None:

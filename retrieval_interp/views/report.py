@@ -1,33 +1,25 @@
 """The HTML report of a scored circuit, one file that needs no network."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrieval_interp.circuits import CircuitScore, mean_attention
+from retrieval_interp.circuits import Circuit, CircuitScore, mean_attention
+from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.flow import describe_flow
 from retrieval_interp.storage.files import provenance
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted
+from retrieval_interp.views import score_text
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
-from retrieval_interp.views.page import render, unescaped
-from retrieval_interp.views.score_text import (
-    describe,
-    head_table,
-    loss_lines,
-    path_table,
-    shown_paths,
-    verdict,
-)
+from retrieval_interp.views.page import record_rows, render, unescaped
+from retrieval_interp.views.why_view import with_arrows
 
 _MOST_EXAMPLES = 8
 _MOST_NUMBERS = 1_000_000  # attention weights in the page; large models show fewer examples
-CITATION = (
-    "T. Mușat, Mechanism and Emergence of Stacked Attention Heads in Multi-Layer Transformers, "
-    "appendix E"
-)
 _LONGEST = 160  # positions of the example shown
 
 
@@ -81,33 +73,43 @@ def score_drawing(
     """A scored circuit as SVG: what each path is worth, and which heads it enables."""
     losses = {row.path: row.ablated_loss for row in score.paths}
     enables = {row.path: row.enables for row in (*score.paths, *score.enabling)}
-    learned = score.baseline_loss, score.uninformed_loss
-    return draw_circuit(score.circuit, n_layers, order, losses, task, enables, batch, *learned)
+    learned, circuit = (score.baseline_loss, score.uninformed_loss), with_kept(score.circuit)
+    return draw_circuit(circuit, n_layers, order, losses, task, enables, batch, *learned)
+
+
+def with_kept(circuit: Circuit) -> Circuit:
+    """A circuit to draw, with the paths that heads keep from a counterfactual."""
+    kept = {h: m.paths for h, m in circuit.mechanisms.items() if isinstance(m, Counterfactual)}
+    return with_arrows(circuit, {head: paths for head, paths in kept.items() if paths})
 
 
 def score_parts(
     score: CircuitScore, model: Any, task: Task, order: Sequence[int], batch: Batch
 ) -> dict[str, Any]:
     """What the macros of `score.html` show."""
-    n_layers, said = model.cfg.n_layers, [verdict(score, task)]
+    n_layers, said = model.cfg.n_layers, [score_text.verdict(score, task)]
     if task.graph is not None and score.circuit.mechanisms:
         said.append(describe_flow(score.circuit, n_layers, model.cfg.n_heads))
     return {
         "score": score,
-        "scale": task.loss_meaning,
+        "finding": score_text.finding(score),
+        "scale": f"{task.loss_meaning}; measured on {score.examples} examples",
+        "mechanisms": score_text.mechanism_words(row.mechanism for row in score.heads),
         "verdict": " ".join(said),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
         "drawing": unescaped(score_drawing(score, n_layers, task, order, batch)),
-        "losses": loss_lines(score),
-        "heads": head_table(score),
-        "paths": path_table(score, task),
-        "path_keys": [row.get("paths", [row["name"]])[0] for row in shown_paths(score, task)],
+        "losses": score_text.loss_lines(score),
+        "heads": score_text.head_table(score),
+        "paths": score_text.path_table(score, task),
+        "path_keys": [
+            row.get("paths", [row["name"]])[0] for row in score_text.shown_paths(score, task)
+        ],
     }
 
 
 def task_words(model: Any, task: Task, batch: Batch) -> str:
     """The task in two sentences."""
-    description = describe(model, task)
+    description = score_text.describe(model, task)
     *roles, last = [
         f"{label} ({name})" if label != name else name
         for label, name in zip(task.role_labels, task.role_names)
@@ -125,11 +127,13 @@ def example_sequence(
 ) -> list[dict[str, str]]:
     """The positions of the first example, with the roles that its first question gives them."""
     chain = batch.roles[0, 0].tolist()
-    labels = position_labels(model, task, batch[:1], 0)
+    labels = [
+        re.sub(r" \(.*\)$", "", label) for label in position_labels(model, task, batch[:1], 0)
+    ]
     last = min(len(labels), max(_LONGEST, 1 + max(chain)))
     return [
         {
-            "text": labels[position],
+            "text": re.sub(r" \(.*\)$", "", labels[position]),  # `role` has what it does
             "role": " ".join(task.role_names[role] for role in order if chain[role] == position),
         }
         for position in range(last)
@@ -140,15 +144,11 @@ def _record(
     score: CircuitScore, seed: int, command: str, training: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """How the numbers were computed, one fact per row."""
-    made = provenance(command)
     examples = f"{score.examples} of the test split, seed {seed}; searches draw from another split"
     rows = {
-        "command": command,
-        "date": made["date"],
+        **provenance(command),
         "examples": examples,
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
-        "versions": ", ".join(f"{name} {text}" for name, text in made["versions"].items()),
         "trained": json.dumps(training) if training else "",
-        "method": CITATION,
     }
-    return [(what, text) for what, text in rows.items() if text]
+    return record_rows(rows)

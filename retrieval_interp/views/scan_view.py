@@ -3,40 +3,55 @@
 import math
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from retrieval_interp.circuits import HeadPath
+from retrieval_interp.circuits.draw.layout import head_kind
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
-from retrieval_interp.views.page import View, circuitsvis_script, render
-from retrieval_interp.views.score_text import finite
+from retrieval_interp.views.page import View, circuitsvis_script, record_rows, render
+from retrieval_interp.views.score_text import finite, mechanism_words
 from retrieval_interp.views.tables import text_table, wrapped
 
+_CALLED = {"previous": "previous-token", "same": "duplicate-token", "after-same": "induction"}
 MOST_ROWS = 30
 MOST_POSITIONS = 48  # of patterns; longer ones make the page large
 HEADER = ("head", "rule", "share", "mean", "loss alone", "change", "together")
 NOTE = (
-    "share: how much of the head's attention the rule has; mean: how much its mean pattern has. "
+    "rule: what has most of the head's attention, which need not be what matters of it. "
+    "share: how much of that attention the rule has; mean: how much its mean pattern has. "
     "loss alone, change: when the rule takes the head's place. "
     "together: what replaces it in the joint circuit; a dash means that it was not replaced."
 )
 
 
-def _name(mechanism: Mechanism | None, names: Sequence[str]) -> str:
-    """A rule in a word or two; many paths are counted."""
+def _name(mechanism: Mechanism | None, names: Sequence[str], most: int) -> str:
+    """A rule in a word or two; of more than so many, paths are counted."""
     if mechanism is None:
         return "-"
-    many = mechanism.follows_paths and len(mechanism.paths) > 2
+    many = mechanism.follows_paths and len(mechanism.paths) > most
     return f"{len(mechanism.paths)} paths" if many else mechanism.text(names)
 
 
-def scan_cells(scan: Scan) -> list[list[str]]:
-    """The cells of the table under `HEADER`; heads that cost most when replaced alone first."""
+def _called(row: HeadScan, scan: Scan, most: int) -> str:
+    """A head's rule, and what a head of such a rule or such paths is called."""
+    name, paths = _name(row.rule, scan.circuit.role_names, most), row.rule.paths
+    called = head_kind([HeadPath(row.head, path) for path in paths], scan.batch)
+    called = f"{_CALLED[row.rule.kind]} head" if row.rule.kind in _CALLED else called
+    return f"{name}, {called}" if called else name
+
+
+def scan_cells(scan: Scan, most: int = 2) -> list[list[str]]:
+    """The cells of the table under `HEADER`; heads that cost most when replaced alone first.
+
+    Where a rule has more than `most` paths, they are counted.
+    """
     names, intact = scan.circuit.role_names, scan.intact_loss
 
     def cost(row: HeadScan) -> float:
@@ -48,12 +63,12 @@ def scan_cells(scan: Scan) -> list[list[str]]:
     return [
         [
             str(row.head),
-            _name(row.rule, names),
+            _called(row, scan, most),
             f"{row.share:.2f}",
             f"{row.mean_share:.2f}",
             text(row.loss, ".4f"),
             text(row.loss - intact, "+.4f"),
-            _name(row.replaced, names),
+            _name(row.replaced, names, most),
         ]
         for row in sorted(scan.heads, key=cost, reverse=True)
     ]
@@ -105,6 +120,14 @@ def scan_verdict(scan: Scan) -> str:
             f"{loss} {scan.joint_loss:.4f}, {known}; {scan.kept:.1%} of what the model knows is "
             f"kept {limit}."
         ]
+    stake = scan.uninformed_loss - scan.intact_loss
+    costly = [row for row in scan.heads if row.replaced and row.loss > scan.joint_loss + stake / 10]
+    if costly:
+        one = max(costly, key=lambda row: row.loss)
+        said.append(
+            f"{one.head} alone costs {one.loss - scan.intact_loss:+.2f}, but not here: such heads "
+            "help others find where to attend (they enable), which the others' rules know."
+        )
     if scan.joint_loss + 2 * scan.joint_se < scan.intact_loss:
         said.append("The joint circuit does better than the intact model: it is not what it does.")
     if not scan.finished:
@@ -124,8 +147,8 @@ def scan_text(scan: Scan, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def scan_view(scan: Scan, model: Any) -> View:
-    """A scan as a page or in a notebook.
+def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -> View:
+    """A scan as a page or in a notebook; `record` says how it was made.
 
     A heat map has a cell per head, coloured by its rule and framed where the head has to stay; a
     click on a cell or a row shows the head's mean pattern, and its attention on the first example.
@@ -143,9 +166,11 @@ def scan_view(scan: Scan, model: Any) -> View:
         verdict=scan_verdict(scan),
         scan=scan,
         across=patterns.shape[1],
-        legend={row.rule.kind: row.rule.color for row in scan.heads}.items(),
+        legend={row.rule.kind: row.rule for row in scan.heads}.items(),
+        mechanism_words=mechanism_words,
         header=HEADER,
-        rows=scan_cells(scan),
+        rows=scan_cells(scan, most=1000),
+        record=record_rows({**(record or {}), "examples": f"{len(scan.batch)}"}),
         note=NOTE,
         circuitsvis=circuitsvis_script(),
         data={

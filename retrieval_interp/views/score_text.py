@@ -1,17 +1,14 @@
 """Scores as rows, from which come tables of text, pages, JSON, and the explorer's list."""
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from retrieval_interp.circuits import CircuitScore, HeadPath
+from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
+from retrieval_interp.circuits.scores import score as scores
 from retrieval_interp.circuits.scores.enabling import Enabled
-from retrieval_interp.circuits.scores.score import (
-    LivePathScore,
-    PathScore,
-    RedundantScore,
-    control_summary,
-)
+from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.scores.scorer import is_unlearned
 from retrieval_interp.config import ModelConfig
 from retrieval_interp.tasks import RetrievalTask, Task, path_letters
@@ -236,6 +233,25 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
 # The verdict
 
 
+def finding(score: CircuitScore) -> str:
+    """What a circuit that replaces every head shows, in one sentence; empty if it does not work."""
+    paths, heads = list(score.circuit.paths()), len(score.heads)
+    useful = len({path.head for path in paths})
+    all_replaced = paths and len(score.circuit.mechanisms) == heads
+    if not all_replaced or not score.sufficient or not math.isfinite(score.kept):
+        return ""
+    return (
+        f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')} do the "
+        f"work: without all other attention the model keeps {score.kept:.1%} of what it learned."
+    )
+
+
+def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
+    """What each kind of these mechanisms is, as its class says."""
+    kinds = {each.kind: (inspect.getdoc(each) or "").split("\n")[0] for each in mechanisms}
+    return " ".join(f"{kind}: {said[:1].lower()}{said[1:]}" for kind, said in kinds.items())
+
+
 def unlearned_text(loss: float, task: Task) -> str:
     """That a model with this loss has not learned the task."""
     return (
@@ -252,7 +268,9 @@ def verdict(score: CircuitScore, task: Task) -> str:
     said = [_sufficiency(score, papers)]
     if score.paths and score.sufficient:
         said.append(_minimality(score, papers))
-    said += [control_summary(score)] if score.control else []
+    said += [scores.control_summary(score)] if score.control else []
+    if (differ := len(set(score.control))) < len(score.control) / 2:
+        said.append(f"There are few such circuits: only {differ} of these differ.")
     said += score.notes
     if not score.reachable:
         said.append(
@@ -289,6 +307,7 @@ def _sufficiency(score: CircuitScore, papers: bool) -> str:
 def _minimality(score: CircuitScore, papers: bool) -> str:
     costs = [row.ablated_loss for row in score.paths]
     each = f"without one of its paths it is {min(costs):.2f} to {max(costs):.2f}"
+    each = each if len(costs) > 1 else f"without its path it is {costs[0]:.2f}"
     if score.minimal:
         theirs = f" (paper: {range_text(PATHS)} per path, {range_text(FIRST_LAYER)} in the first "
         theirs = theirs + "useful layer)" if papers else ""

@@ -7,18 +7,12 @@ import sys
 import textwrap
 from collections.abc import Collection, Sequence
 
-_PIPED = 100  # characters per line where there is no terminal
 _GAP = 2  # between columns
 
 
-def terminal_width() -> int:
-    """Characters per line of the terminal, or 100 where there is none."""
-    return own_terminal_width() or _PIPED
-
-
-def own_terminal_width() -> int | None:
-    """Characters per line of the terminal, None where there is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def terminal_width(piped: int = 100) -> int:
+    """Characters per line of the terminal, or so many where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else piped
 
 
 def wrapped(text: str, width: int | None, hanging: int = 0) -> list[str]:

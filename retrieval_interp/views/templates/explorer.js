@@ -13,6 +13,7 @@ class Page {
     place.append(this.root);
     followPaths(this.root, (path, one) => {
       const again = path === this.selected && one.matches("td");
+      markPath(this.root, path); // at once; Python answers between two measurements
       this.ask(again ? "toggle" : "show", { path });
     });
     this.root.addEventListener("click", event => this.click(event));
@@ -33,7 +34,10 @@ class Page {
     if (!button) return;
     const { ask, head, line, toggle } = button.dataset;
     if (ask) this.ask(ask);
-    if (head) this.ask("show", { head });
+    if (head) {
+      for (const one of this.root.querySelectorAll(".head")) one.classList.toggle("picked", one === button);
+      this.ask("show", { head });
+    }
     if (line) this.ask("suppose", { line });
     if (toggle) this.ask("toggle", { path: toggle });
   }
@@ -51,7 +55,6 @@ class Page {
       const active = old.getRootNode().activeElement, path = old.contains(active) && active.dataset.path;
       for (const { name, value } of panel.attributes) old.setAttribute(name, value);
       old.replaceChildren(...panel.childNodes);
-      old.querySelectorAll("table.sortable").forEach(makeSortable);
       if (path) refocus = () => old.querySelector(`[data-path="${CSS.escape(path)}"]`)?.focus();
     }
     this.selected = this.root.querySelector("[data-selected]").dataset.selected;
