@@ -310,7 +310,7 @@ def _random_projections(
         (found,) = torch.autograd.grad(gradient, at, v, retain_graph=True)
         return found.index_select(-1, read)
 
-    units = torch.eye(at.shape[-1], device=at.device)[read]
+    units = torch.nn.functional.one_hot(read, at.shape[-1]).to(at)
     blocks = torch.stack([product(unit.expand(at.shape)) for unit in units], dim=-1)
     some = signs()
     expected, values = product(some), (blocks @ some[..., read, None])[..., 0]

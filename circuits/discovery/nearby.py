@@ -22,7 +22,8 @@ from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.paths import Head
 
 _DEPTH = 8  # changes of a beam search, one after the other
-_STATES = 600  # circuits that it keeps after each of them
+_STATES = 600  # circuits that it keeps after each of them, at most ...
+_CHANGES = 400_000  # ... and about as many as have so many changes
 _SAME = 1e-6  # difference of losses that is none
 
 
@@ -101,6 +102,8 @@ class Nearby:
         """
         front, found = [self.start], dict[int, Near]()
         seen = {self.start.mechanisms}
+        changes = len(self._after(front).losses)
+        states = min(_STATES, max(1, _CHANGES // changes))
         for _ in range(_DEPTH):
             after = self._after(front)
             rounded = (after.losses / _SAME).round()
@@ -109,14 +112,15 @@ class Nearby:
             order = order[rounded[order].argsort(stable=True)]
             order = order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]
             order = order[after.keys[order].argsort(stable=True)]
+            if not len(order):
+                break
             counts = after.keys[order].unique_consecutive(return_counts=True)[1]
-            width = max(2, _STATES // max(1, len(counts)))
-            chosen = [
-                int(place) for of_key in order.split(counts.tolist()) for place in of_key[:width]
-            ]
+            width = max(2, states // max(1, len(counts)))
+            chosen = torch.cat([of_key[:width] for of_key in order.split(counts.tolist())])
+            chosen = chosen[after.losses[chosen].argsort()][: 2 * states]
             front = [
                 near
-                for near in (self._changed(front, after, place) for place in chosen)
+                for near in (self._changed(front, after, place) for place in chosen.tolist())
                 if near.mechanisms not in seen
             ]
             seen.update(near.mechanisms for near in front)
