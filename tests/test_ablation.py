@@ -3,12 +3,7 @@ import torch
 
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.hooks import ablated
-from retrieval_interp.circuits.mechanisms import (
-    IDENTITY,
-    UNIFORM,
-    OneHot,
-    Where,
-)
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Where
 from retrieval_interp.tasks import InputError
 
 ONE_HOT = OneHot((RolePath(0, 2), RolePath(2, 1)))

@@ -5,12 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_head_path
-from retrieval_interp.circuits.mechanisms import (
-    IDENTITY,
-    UNIFORM,
-    OneHot,
-    Shared,
-)
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Shared
 from retrieval_interp.tasks import InputError, RetrievalTask
 from retrieval_interp.views.page import circuit_html
 

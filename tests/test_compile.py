@@ -3,13 +3,7 @@
 import pytest
 import torch
 
-from examples.reach_the_bound import (
-    compile_circuit,
-    doubling_heads,
-    jump_head,
-    pair_head,
-    split,
-)
+from examples.reach_the_bound import compile_circuit, doubling_heads, jump_head, pair_head, split
 from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.flow import causal_depth
 from retrieval_interp.circuits.hooks import ablated

@@ -54,10 +54,7 @@ def test_departures_from_the_paper_are_named_with_its_value_where_it_states_one(
         "schedule": ("cosine", None),
     }
     longer = replace(PAPER["transformer-d"], task=RetrievalTask(steps=5), learning_rate=0.1)
-    assert departures(longer, PAPER["transformer-d"]) == {
-        "D": (5, 4),
-        "learning_rate": (0.1, 1e-3),
-    }
+    assert departures(longer, PAPER["transformer-d"]) == {"D": (5, 4), "learning_rate": (0.1, 1e-3)}
     assert departures(PRESETS["conditional"], PAPER["transformer-a"])["tables"] == ("chains", None)
 
 

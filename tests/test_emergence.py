@@ -17,10 +17,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.commands.emergence import main as emergence
 from retrieval_interp.config import Recipe
-from retrieval_interp.emergence.series import (
-    loss_emergence,
-    path_emergence,
-)
+from retrieval_interp.emergence.series import loss_emergence, path_emergence
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data

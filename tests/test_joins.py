@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.attention import attention_along, cut_paths
-from retrieval_interp.circuits.circuit import (
-    Circuit,
-    Head,
-    RolePath,
-    parse_head_path,
-)
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath, parse_head_path
 from retrieval_interp.circuits.mechanisms import (
     AFTER_SAME,
     FIRST,

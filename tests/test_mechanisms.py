@@ -2,12 +2,7 @@ import pytest
 import torch
 
 from retrieval_interp.circuits.circuit import RolePath
-from retrieval_interp.circuits.mechanisms import (
-    IDENTITY,
-    UNIFORM,
-    OneHot,
-    Where,
-)
+from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Where
 from retrieval_interp.tasks import InputError, RetrievalTask
 
 TASK = RetrievalTask(chains=3, steps=2, dim=2)
