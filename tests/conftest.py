@@ -47,6 +47,13 @@ def model(task, config):
 
 
 @pytest.fixture
+def bench(model, task):
+    import retrieval_interp as ri
+
+    return ri.open(model, task, examples=8, progress=lambda items, what: items)
+
+
+@pytest.fixture
 def without_type_checks():
     """As users have it: the tests' own type checks forbid some wrong arguments, and take time."""
     jaxtyping.config.update("jaxtyping_disable", True)

@@ -11,7 +11,6 @@ import threading
 
 import pytest
 
-import retrieval_interp as ri
 from retrieval_interp.commands.explore import main as explore
 from retrieval_interp.explorer.server import ExplorerServer
 from retrieval_interp.tasks import InputError
@@ -23,8 +22,7 @@ def waiting(server):
 
 
 @pytest.fixture
-def server(model, task):
-    bench = ri.open(model, task, examples=8, progress=lambda items, what: items)
+def server(bench):
     server = ExplorerServer(bench)
     waiting(server)  # what is left to measure
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

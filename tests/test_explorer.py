@@ -13,11 +13,6 @@ from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 
 
-@pytest.fixture
-def bench(model, task):
-    return ri.open(model, task, examples=8, progress=lambda items, what: items)
-
-
 def explored(bench):
     """A page without a browser, and what waits for it."""
     waiting = queue.SimpleQueue()

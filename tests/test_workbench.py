@@ -11,11 +11,6 @@ from retrieval_interp.model import build_model
 from retrieval_interp.tasks import InputError
 
 
-@pytest.fixture
-def bench(model, task):
-    return ri.open(model, task, examples=8, progress=lambda items, what: items)
-
-
 @pytest.fixture(scope="module")
 def small():
     return ri.open("small", examples=64, progress=lambda items, what: items)
