@@ -79,33 +79,18 @@ def test_numbers_equal_runs_with_hooks_set_by_hand(series, known):
     batch = task.sample(32, seed=0, split="test")
     snapshot = series.snapshots[STEPS.index(step)]
 
-    @torch.no_grad()
-    def loss_and_pattern(path, cut):
-        kept = []
+    def naive(circuit):
+        return pytest.approx(naive_mse(model, task, circuit, batch), abs=1e-5)
 
-        def hook(pattern, hook):
-            for example in range(32):
-                for chain in batch.roles[example].tolist():
-                    dest, src = chain[path.path.dest], chain[path.path.src]
-                    kept.append(float(pattern[example, path.head.head, dest, src]))
-                    if cut:
-                        pattern[example, path.head.head, dest, src] = 0.0
-            return pattern
-
-        name = f"blocks.{path.head.layer}.attn.hook_pattern"
-        outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(name, hook)])
-        error = (outputs[:, -4:] - batch.targets).square()
-        return float(error.mean()), sum(kept) / len(kept)
-
+    intact, example = ri.Circuit.empty(task), torch.arange(32)[:, None]
+    _, cache = model.run_with_cache(batch.inputs)
     for path in series.paths:
-        at = snapshot.paths[str(path)]
-        intact, attention = loss_and_pattern(path, cut=False)
-        assert fmean(snapshot.partial_losses) == pytest.approx(intact, abs=1e-5)
-        assert at.attention == pytest.approx(attention, abs=1e-5)
-        cut = loss_and_pattern(path, cut=True)[0]
-        assert fmean(at.live_losses) == pytest.approx(cut, abs=1e-5)
-    combined = naive_mse(model, task, circuit, batch)
-    assert fmean(snapshot.combined_losses) == pytest.approx(combined, abs=1e-5)
+        at, (dest, src) = snapshot.paths[str(path)], (batch.roles[:, :, role] for role in path.path)
+        attention = cache["pattern", path.head.layer][example, path.head.head, dest, src].mean()
+        assert at.attention == pytest.approx(float(attention), abs=1e-5)
+        assert fmean(at.live_losses) == naive(intact.cut(path))
+    assert fmean(snapshot.partial_losses) == naive(intact)
+    assert fmean(snapshot.combined_losses) == naive(circuit)
     assert series.steps == STEPS
 
 

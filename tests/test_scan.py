@@ -24,6 +24,7 @@ from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_text, scan_to_dict, scan_verdict, scan_view
 from tests.browser import needs_chromium, page_in_chromium
+from tests.test_ablation import naive_outputs
 from tests.test_own_model import hooked_model
 from tests.test_text_task import byte_pairs
 
@@ -84,16 +85,7 @@ def test_losses_of_a_scan_equal_hooks_set_by_hand(hooked, text):
     batch = text.sample(2, split="test")
     assert torch.equal(found.batch.inputs, batch.inputs)
     for row in found.heads:
-
-        def put(pattern, hook, row=row):
-            pattern = pattern.clone()
-            pattern[:, row.head.head] = row.rule.pattern(
-                Where(batch.roles, batch.inputs.shape[1], tokens=batch.tokens)
-            )
-            return pattern
-
-        name = f"blocks.{row.head.layer}.attn.hook_pattern"
-        outputs = hooked.run_with_hooks(batch.inputs, fwd_hooks=[(name, put)])
+        outputs = naive_outputs(hooked, Circuit({row.head: row.rule}, 1), batch)
         assert row.loss == pytest.approx(float(text.example_losses(outputs, batch).mean()))
 
 
