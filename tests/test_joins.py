@@ -75,9 +75,10 @@ def test_patterns_equal_the_definition_in_loops(paths, roles, causal):
     roles = torch.tensor(roles)
     if causal:  # a source of the own chain that comes later is refused
         paths = {p for p in paths if p.src == p.dest}
-    mechanism = Shared(tuple(paths))
-    pattern = mechanism.pattern(Where(roles, 6, causal))
-    torch.testing.assert_close(pattern, pattern_by_hand(paths, roles, 6))
+    one_source_each = len({path.dest for path in paths}) == len(paths)
+    for kind in (Shared, OneHot) if one_source_each else (Shared,):
+        pattern = kind(tuple(paths)).pattern(Where(roles, 6, causal))
+        torch.testing.assert_close(pattern, pattern_by_hand(paths, roles, 6))
 
 
 @settings(max_examples=40, deadline=None)

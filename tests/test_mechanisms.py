@@ -20,15 +20,6 @@ def test_uniform_spreads_over_what_the_mask_allows_and_identity_stays():
     assert torch.equal(IDENTITY.pattern(Where(roles, 15))[0], torch.eye(15))
 
 
-def test_one_hot_rows_are_one_hot_and_others_zero():
-    batch = TASK.sample(4)
-    pattern = OneHot((RolePath(0, 2),)).pattern(Where(batch.roles, 15))
-    assert torch.equal(pattern.sum(-1), torch.tensor([[0.0] * 12 + [1.0] * 3] * 4))
-    for example in range(4):
-        for query, second in batch.roles[example][:, [0, 2]].tolist():
-            assert pattern[example, query, second] == 1
-
-
 @pytest.mark.parametrize("text", ["s0->s2", "s0<-", "<-s2", "s0<-s9", "", "s0<-s2<-s4", "s0 s2"])
 def test_other_texts_are_no_path(text):
     with pytest.raises(InputError, match="expected a (path|role)"):

@@ -78,22 +78,15 @@ def check(runs, circuit, base, model, batch=BATCH):
     return base
 
 
+@pytest.mark.parametrize("make", [RoleRuns, HookRuns])
 @settings(max_examples=60, deadline=None)
 @given(drawn, drawn, st.sampled_from(sorted(MODELS)))
-def test_role_runs_equal_naive_runs_from_any_base(first, second, which):
-    model, runs = MODELS[which], RoleRuns(MODELS[which], BATCH)
+def test_runs_equal_naive_runs_from_any_base(make, first, second, which):
+    model, runs = MODELS[which], make(MODELS[which], BATCH)
     before, circuit = circuit_from(first, which[1]), circuit_from(second, which[1])
     old = runs.base(before)
     check(runs, circuit, old, model)
     check(runs, before, old, model)  # another run leaves it as it is
-
-
-@settings(max_examples=15, deadline=None)
-@given(drawn, drawn)
-def test_hook_runs_equal_naive_runs_from_any_base(first, second):
-    model = MODELS[True, 2]
-    runs = HookRuns(model, BATCH)
-    check(runs, circuit_from(second, 2), runs.base(circuit_from(first, 2)), model)
 
 
 @pytest.mark.parametrize("make", [without_norms, bidirectional])

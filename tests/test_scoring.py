@@ -64,16 +64,6 @@ def test_every_score_equals_a_whole_run_with_hooks_set_by_hand(task, mlp, heads)
     assert hooks_left(model) == 0
 
 
-def test_losses_come_from_whatever_base_was_kept(task, model):
-    batch = task.sample(6)
-    scorer = Scorer(model, task, batch)
-    direct = scorer.losses(CIRCUIT)
-    scorer.rebase(CIRCUIT.replace((2, 0), UNIFORM))
-    torch.testing.assert_close(scorer.losses(CIRCUIT), direct)
-    scorer.rebase(CIRCUIT)
-    torch.testing.assert_close(scorer.losses(CIRCUIT), direct)
-
-
 def test_models_and_batches_that_do_not_fit_are_refused(task, model):
     longer, other = RetrievalTask(steps=3), RetrievalTask(chains=3, steps=3, dim=4)
     with pytest.raises(InputError, match="found 8 and 8"):

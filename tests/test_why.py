@@ -284,17 +284,12 @@ def test_a_row_that_looks_where_no_role_is_stays_a_row():
             return replace(batch, roles=batch.roles[:, :, :1])
 
     found = ri.why(small.model, Unnamed(), controls=2)
-    assert {unit.text(["query"]) for unit in found.levels[-1].units} == {
-        "L2.H0 query",
-        "L4.H0 query",
-    }
+    rows = ["L2.H0 query", "L4.H0 query"]
+    assert sorted(unit.text(["query"]) for unit in found.levels[-1].units) == rows
     assert "recovered by 2 rows of 2 heads" in found.finding
     assert "L4.H0: query looks at places without a name, a whole row. Without" in str(found)
     page = ri.why_view(found, small.model)  # where a row shows its head
-    assert sorted(re.findall(r'<tr data-path="([^"]*)"', page.html)) == [
-        "L2.H0 query",
-        "L4.H0 query",
-    ]
+    assert sorted(re.findall(r'<tr data-path="([^"]*)"', page.html)) == rows
     assert page.html.count('"L4.H0":') == 1
 
 
@@ -458,25 +453,6 @@ def test_another_half_of_the_pairs_is_reported(tmp_path):
     assert page.html.count("<tr data-path=") == len(found.units) > 0
     assert "http" not in page.html.replace("http://www.w3.org", "").split("<script")[0]
     assert found.finding in page.text
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (
-            ["--model", "equations", "--prompt", "x y", "--answer", "1", "--wrong", "2"],
-            "expected words that the model's tokenizer knows, found 'x y'",
-        ),
-        ([], "expected one of --prompt, --pairs and --task, found none of them"),
-        (["--prompt", "a"], "expected --answer and --wrong"),
-        (["--prompt", "a", "--task", "indirect-objects"], "expected one of --prompt, --pairs"),
-        (["--model", "small", "--controls", "-1"], "--controls: expected at least 0"),
-        (["--model", "small", "--keep", "2"], "keep: expected a share above 0"),
-    ],
-)
-def test_the_command_refuses(run_command_in_process, argv, message):
-    done = run_command_in_process("why", *argv)
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_the_command_explains(run_command_in_process, tmp_path):
