@@ -18,8 +18,6 @@ def test_presets_survive_json(name):
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        ({"stepz": 3}, "found 'stepz'"),
-        ({"schedule": "linear"}, "r: schedule: expected .* found 'linear'"),
         ({"task": {"position": "word"}}, "r: task: position: expected 'pair' or 'token'"),
         ({"learning_rate": float("nan")}, "learning_rate to be at least 0, found nan"),
         ({"cooldown": 0.0}, r"cooldown in \(0, 1\], found 0.0"),

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
+from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.commands.emergence import main as emergence
 from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import loss_emergence, path_emergence
@@ -82,14 +83,14 @@ def test_numbers_equal_runs_with_hooks_set_by_hand(series, known):
     def naive(circuit):
         return pytest.approx(naive_mse(model, task, circuit, batch), abs=1e-5)
 
-    intact, example = ri.Circuit.empty(task), torch.arange(32)[:, None]
+    example = torch.arange(32)[:, None]
     _, cache = model.run_with_cache(batch.inputs)
     for path in series.paths:
         at, (dest, src) = snapshot.paths[str(path)], (batch.roles[:, :, role] for role in path.path)
         attention = cache["pattern", path.head.layer][example, path.head.head, dest, src].mean()
         assert at.attention == pytest.approx(float(attention), abs=1e-5)
-        assert fmean(at.live_losses) == naive(intact.cut(path))
-    assert fmean(snapshot.partial_losses) == naive(intact)
+        assert fmean(at.live_losses) == naive(ri.Circuit({path.head: Cut((path.path,))}, 7))
+    assert fmean(snapshot.partial_losses) == naive(ri.Circuit.empty(task))
     assert fmean(snapshot.combined_losses) == naive(circuit)
     assert series.steps == STEPS
 

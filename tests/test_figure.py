@@ -23,7 +23,6 @@ CIRCUIT = Circuit(
     5,
     enabling=(ENABLING,),
 )
-FIRST, *_ = CIRCUIT.paths()
 ORDER = [3, 4, 1, 2, 0]  # roles in the sequence
 SVG = "{http://www.w3.org/2000/svg}"
 

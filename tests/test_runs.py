@@ -24,7 +24,7 @@ from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.test_ablation import naive_outputs
-from tests.test_mechanisms import ORDER, PATHS
+from tests.test_mechanisms import PATHS
 from tests.test_model import randomize, without_norms
 
 TASK = RetrievalTask(chains=3, steps=2, dim=4)
@@ -44,7 +44,6 @@ def bidirectional():
     return randomize(model)
 
 
-ONE_PER_DEST = {dest: [src for d, src in PATHS if d == dest] for dest in ORDER}
 shared = st.sets(st.sampled_from([RolePath(*path) for path in PATHS]), max_size=5)
 RULES = [Original, Uniform, Identity, First, Previous]
 without_paths = st.tuples(st.sampled_from(RULES))
