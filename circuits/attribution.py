@@ -4,7 +4,7 @@
    e is added as z + e v. The gradient by e is that by P, on any model that fires `hook_v` and
    `hook_z`, whether or not it uses the pattern that a hook returns.
 2. First order: the gradient of the loss times the change of the patterns.
-3. Curvature, of a squared error: the same with gradients of random projections of the outputs.
+3. Curvature: the same with gradients of random projections of the outputs.
 
 Estimates say which hypotheses to score; `circuits.scores` scores them exactly.
 """
@@ -121,9 +121,10 @@ def attribute(
 
         l(y(P + dP)) - l(y(P))  ≈  ⟨∂l/∂P, dP⟩ + ½ (J dP)ᵀ H (J dP)              (Gauss-Newton)
 
-    H is diagonal for a squared error, so w = ±√H with random signs has E[w wᵀ] = H, and the second
-    term is ½ E⟨Jᵀw, dP⟩²: one more backward pass per draw of w gives it for all dP at once, without
-    bias. For other losses (cross entropy) only the first term is used.
+    Where H has a block for each position and none is negative, as for squared errors and cross
+    entropies, w = √H v with random signs v has E[w wᵀ] = H, and the second term is ½ E⟨Jᵀw, dP⟩²:
+    one more backward pass per draw of w gives it for all dP at once, without bias. Otherwise, or if
+    a loss reads more than 64 outputs of a position, only the first term is used.
 
     Estimates rank hypotheses well and measure them badly: where later attention is sharp, a large
     change does much more than a small one suggests.
@@ -145,11 +146,9 @@ def attribute(
         >>> batch = small.task.sample(64, split="test")
         >>> attribution = ri.attribute(small.model, small.task, batch)
         >>> empty = ri.parse_circuit([], small.task)
-        >>> for path in ("L2.H0 s0<-s2", "L2.H0 s0<-s4"):
-        ...     cut = empty.cut(ri.parse_head_path(path, n_roles=7))
-        ...     print(path, round(attribution.estimate(cut).effect, 4))
-        L2.H0 s0<-s2 0.0209
-        L2.H0 s0<-s4 0.0
+        >>> cut = empty.cut(ri.parse_head_path("L2.H0 s0<-s2", small.task))
+        >>> round(attribution.estimate(cut).effect, 4)
+        0.0148
     """
     check_model_fits(model, batch, task)
     check_batch_fits(batch, task)

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -432,6 +433,14 @@ class Workbench:
         """Keep a score, which is shown as long as its circuit is the current one."""
         self._score, self._controls = score, controls
         self._tell_listeners()
+
+    def alternatives(self, **choices: Any) -> View:
+        """Other circuits that cost as much as the current one and hold; see `ri.alternatives`."""
+        self._check_unchanged()
+        how = {"tolerance": self.stated, "progress": self.progress, **choices}
+        found = circuits.alternatives(self.model, self.task, self.circuit, **how)
+        said = found.text(self.task)
+        return View(f"Others as simple, {self.name}", f"<pre>{escape(said)}</pre>", said, found)
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
