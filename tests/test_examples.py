@@ -233,7 +233,7 @@ SHOWN = {
         "one-fewer-by-hand": ["but not E"],
         "figure": [WIDGET],
         "suppose": ["MSE 0.0000", ", below 0.01"],
-        "score": ["0 of 20 random circuits"],
+        "score": ["0 of 20"],
         "refused": ["refused: compile: expected heads that bring x_4 to s0"],
     },
     "your_own_model": {
