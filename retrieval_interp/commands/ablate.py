@@ -41,6 +41,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options.check([Path(options.ckpt), options.circuit], options.tolerance, options.save_circuit)
     if options.circuit is not None and (options.one_hot or options.time is not None):
         raise ri.InputError("--one-hot, --time: expected a search, found --circuit; leave one out")
+    if options.alternatives is not None and not options.alternatives > 0:
+        found = f"found {options.alternatives:g}"
+        raise ri.InputError(f"--alternatives: expected more than 0 seconds, {found}")
     find_checkpoint(options.ckpt)
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.storage.checkpoint import read_circuit
