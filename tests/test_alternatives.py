@@ -1,41 +1,38 @@
-"""All circuits that do as well: found, different, of one cost, and holding."""
-
-import itertools
-
-import pytest
+"""All circuits that do as well, against every exchange of one path for another, tried by hand."""
 
 import retrieval_interp as ri
-from examples.reach_the_bound import compile_circuit, doubling_heads, split
+from retrieval_interp.circuits.discovery.search import _OTHER, Search, SearchOptions
 from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer
 
 
-def test_copies_of_a_head_stand_in_for_each_other():
-    """Three heads share a rule by which pairs are joined; each of its paths may be in any."""
-    task = ri.RetrievalTask(steps=2, dim=8, tokens="unit")
-    first, *others = doubling_heads(task, "point")
-    built = compile_circuit([*split(first, [1]), *others], task)
-    tolerance = 0.05 / 8
-    found = ri.discover(built.model, task, tolerance, examples=64, shared=False)
-    several = ri.alternatives(built.model, task, found, tolerance, examples=64)
-    assert several.complete and set(several.core) == set.intersection(
-        *({*circuit.paths()} for circuit in several.circuits)
-    )
-    scorer = Scorer(built.model, task, task.sample(64, split="discovery"))
-    paths = [frozenset(circuit.paths()) for circuit in several.circuits]
-    assert len(set(paths)) == len(paths) and paths[0] == frozenset(found.paths())
-    for circuit in several.circuits:
-        losses = scorer.each(circuit)
-        assert float(losses.mean()) + 2 * standard_error(losses) < tolerance
-        assert len(list(circuit.paths())) == len(list(found.paths()))
-    for one, other in several.exchanges:
-        assert any(a - b == {one} and b - a == {other} for a, b in itertools.permutations(paths, 2))
-
-
-@pytest.mark.slow
-def test_alternatives_of_a_trained_model():
+def test_every_path_that_can_be_exchanged_for_another_is_found():
     small = ri.load_checkpoint("small")
-    found = ri.discover(small.model, small.task, examples=128, shared=False)
-    several = ri.alternatives(small.model, small.task, found, examples=128, time=30.0)
-    assert len(several.circuits) > 1 and several.core
-    assert several.text(small.task).startswith(f"{len(several.circuits)} circuits of this cost")
+    model, task = small.model, small.task
+    lines = ["L0.H0 one-hot s0<-s0 s2<-s2 s4<-s3 s6<-s6", "L1.H0 identity"]
+    lines += ["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform", "L4.H0 one-hot s0<-s4"]
+    given = ri.parse_circuit(lines, task)
+    several = ri.alternatives(model, task, given, examples=64)
+    batches = [task.sample(64, seed, split="discovery") for seed in (0, _OTHER)]
+    scorers = [Scorer(model, task, batch) for batch in batches]
+
+    def holds(circuit):
+        each = [scorer.each(circuit) for scorer in scorers]
+        return all(float(e.mean()) + 2 * standard_error(e) < task.tolerance for e in each)
+
+    space = Search(model, task, SearchOptions(examples=64, shared=False)).space
+    cost = space.cost(given)
+    exchanged = [
+        given.without(path).replace(head, given.without(path)[head].adding(new))
+        for path in given.paths()
+        for head, attended in space.attended.items()
+        for new in attended
+    ]
+    right = {c for c in exchanged if c != given and space.cost(c) == cost and holds(c)}
+    found = {frozenset(circuit.paths()) for circuit in several.circuits}
+    assert several.complete and right and {frozenset(c.paths()) for c in right} <= found
+    assert len(found) == len(several.circuits) and all(map(holds, several.circuits))
+    assert {space.cost(circuit) for circuit in several.circuits} == {cost}
+    one, other = several.exchanges[0]
+    assert any({one} == a - b and {other} == b - a for a in found for b in found)
+    assert several.text(task).startswith(f"{len(found)} circuits of this cost hold. All of them")

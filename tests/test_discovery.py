@@ -11,6 +11,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.discovery.nearby import Nearby
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions, discover
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.discovery.steps import Steps
@@ -133,6 +134,21 @@ def test_a_model_that_knows_nothing_has_no_circuit():
     for parameter in model.parameters():
         parameter.data.zero_()
     assert not discover(model, task, examples=16, restarts=1).mechanisms
+
+
+def test_predicted_losses_are_those_of_the_estimates_and_of_what_was_measured(small, whole):
+    judge, space = whole[0].judge, whole[0].space
+    circuit = space.circuit([whole[0].circuit[head] for head in space.heads])
+    changes, loss = judge.changes(circuit), judge.loss(circuit)
+    for near in Nearby(space, circuit, loss, changes, judge.loss, 0).around(0.5)[::50]:
+        effect = changes.estimate(space.circuit(near.mechanisms)).effect
+        assert near.loss == pytest.approx(loss + effect, abs=1e-5)
+    measured = Nearby(space, circuit, loss, changes, judge.loss, 999).around(0.5)
+    predicted = {space.circuit(near.mechanisms): near.loss for near in measured}
+    less = [each for each in map(circuit.without, circuit.paths()) if each in predicted]
+    assert less and [predicted[c] for c in less] == pytest.approx(
+        [*map(judge.loss, less)], abs=1e-5
+    )
 
 
 # Watching a search, and leaving it

@@ -69,7 +69,7 @@ def alternatives(
     time: float = 60.0,
     progress: Progress = no_progress,
 ) -> Alternatives:
-    """Find circuits that cost as much as one and hold on the same examples (`discover`).
+    """Find circuits that cost as much as one, and hold on the examples that decide and on others.
 
     Faithful circuits of one model need not overlap (https://arxiv.org/abs/2605.12671), so that one
     of them is half an answer. It looks around the given circuit, then around each that is found.
@@ -84,6 +84,7 @@ def alternatives(
     search = Search(model, task, options)
     judge, steps, space = search.judge, search.steps, search.space
     judge.deadline = monotonic() + time
+    other = search.elsewhere()
     key, given = space.key(circuit), search.space.circuit([circuit[h] for h in space.heads])
     found = {given: float(judge.losses(given).mean())}
     known, waiting, complete = {_paths(given)}, [given], True
@@ -96,7 +97,9 @@ def alternatives(
             alike = [near for near in around if near.key == key]
             for trial in (space.circuit(near.mechanisms) for near in alike):
                 yield f"{len(found)} circuits"
-                if _paths(trial) not in known and judge.around(at).holds(trial):
+                if _paths(trial) in known or not judge.around(at).holds(trial):
+                    continue
+                if other is None or other.keeps(trial):
                     known.add(_paths(trial))
                     found[trial] = float(judge.losses(trial).mean())
                     waiting.append(trial)

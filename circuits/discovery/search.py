@@ -187,19 +187,26 @@ class Search:
 
         The best of many that hold may hold by chance on the examples that decided.
         """
-        judge, options = self.judge, self._options
         yield "confirming on other examples"
-        if judge.task.fixed or not judge.holding:
+        other = self.elsewhere() if self.judge.holding else None
+        if other is None:
             return self.best
+        for circuit in sorted(self.judge.holding, key=self.steps.rank):
+            yield "confirming on other examples"
+            if other.keeps(circuit):
+                return circuit
+        return self.judge.empty
+
+    def elsewhere(self) -> Judge | None:
+        """A judge on as many other examples; None where a task has no others."""
+        judge, options = self.judge, self._options
+        if judge.task.fixed:
+            return None
         device, seed = judge.batch.inputs.device, options.seed + _OTHER
         others = draw_batch(judge.task, options.examples, seed, device, "discovery")
         other = Judge(judge.model, judge.task, others, options.tolerance)
         other.deadline = judge.deadline
-        for circuit in sorted(judge.holding, key=self.steps.rank):
-            yield "confirming on other examples"
-            if other.keeps(circuit):
-                return circuit
-        return judge.empty
+        return other
 
     def run(self, progress: Progress = no_progress) -> Circuit:
         """Search to the end, or until it is interrupted; see `discover`."""
@@ -223,7 +230,10 @@ class Search:
         )
 
     def front(self) -> list[Circuit]:
-        """Of the circuits that hold, those with fewer heads or a lower cost than any other."""
+        """Of the circuits that hold on the examples that decided, those with fewest heads or cost.
+
+        Not all of them need hold on the examples that confirm.
+        """
         found: list[Circuit] = []
         space = self.space.aiming("heads")
         for circuit in sorted(self.judge.holding, key=space.simplicity):
@@ -232,7 +242,7 @@ class Search:
         return found
 
     def front_text(self) -> str:
-        """The front in one line; empty if one circuit has the fewest heads and the lowest cost."""
+        """The front in one line; empty if it is the circuit that was found, and no other."""
         space = self.space.aiming("heads")
         each = [
             "{} heads at cost {} ({:.4f})".format(
@@ -240,9 +250,9 @@ class Search:
             )
             for circuit in self.front()
         ]
-        return f"fewest heads or lowest cost, of those that hold: {', '.join(each)}" * (
-            len(each) > 1
-        )
+        if self.front() in ([], [self._found]):
+            return ""
+        return f"fewest heads or lowest cost on the examples that decided: {', '.join(each)}"
 
     def _until(
         self, deadline: float, doing: Doing[Result]
