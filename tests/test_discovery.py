@@ -140,15 +140,33 @@ def test_predicted_losses_are_those_of_the_estimates_and_of_what_was_measured(sm
     judge, space = whole[0].judge, whole[0].space
     circuit = space.circuit([whole[0].circuit[head] for head in space.heads])
     changes, loss = judge.changes(circuit), judge.loss(circuit)
-    for near in Nearby(space, circuit, loss, changes, judge.loss, 0).around(0.5)[::50]:
+    for near in Nearby(space, circuit, judge, 0).around()[::50]:
         effect = changes.estimate(space.circuit(near.mechanisms)).effect
         assert near.loss == pytest.approx(loss + effect, abs=1e-5)
-    measured = Nearby(space, circuit, loss, changes, judge.loss, 999).around(0.5)
+    measured = Nearby(space, circuit, judge, 999).around()
     predicted = {space.circuit(near.mechanisms): near.loss for near in measured}
     less = [each for each in map(circuit.without, circuit.paths()) if each in predicted]
-    assert less and [predicted[c] for c in less] == pytest.approx(
-        [*map(judge.loss, less)], abs=1e-5
-    )
+    rises = [judge.loss(c, 1) - judge.loss(circuit, 1) for c in less]  # on the first examples
+    assert less and [predicted[c] - loss for c in less] == pytest.approx(rises, abs=1e-5)
+
+
+def test_what_is_tried_corrects_what_is_predicted(small):
+    search = Search(small.model, small.task, SearchOptions(examples=64, shared=False))
+    judge, space = search.judge, search.space
+    circuit = min(space.whole, key=search.steps.promise)
+    nearby = Nearby(space, circuit, judge, 0)
+    before = {near.mechanisms: near.loss for near in nearby.around() if near.loss < 0.2}
+    tried = list(before)[::5]
+    nearby.learn(map(space.circuit, tried))
+    after = {near.mechanisms: near.loss for near in nearby.around()}
+    shift = judge.loss(circuit) - judge.loss(circuit, 1)  # it looks at the first examples alone
+    risen = {each: min(judge.most, judge.loss(space.circuit(each), 1) + shift) for each in tried}
+    known = [each for each in tried if each in after]
+
+    def missed(predicted):
+        return sum((predicted[each] - risen[each]) ** 2 for each in known)
+
+    assert len(known) > 5 and missed(after) < missed(before) / 2
 
 
 # Watching a search, and leaving it
@@ -159,8 +177,11 @@ def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
     numbers = [state.scored for state in states]
     assert numbers == sorted(numbers) and len(set(numbers)) > 100
     doing = {state.doing for state in states}
-    told = {"start 1 of 2: looking around", "start 2 of 2: looking around", "fewer heads"}
-    assert told | {"confirming on other examples"} < doing
+    told = {
+        f"start {n} of 2: looking for fewer {aim}" for n in (1, 2) for aim in ("paths", "heads")
+    }
+    also = {"start 1 of 2: looking for fewer heads", "confirming on other examples"}
+    assert told | also < doing
     costs = [state.cost for state in states if state.cost is not None]
     assert costs == sorted(costs, reverse=True) and states[0].cost is None
     # The last one told is that of the circuit found, measured by another search.

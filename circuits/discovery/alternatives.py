@@ -6,6 +6,7 @@ from typing import Any
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.discovery.judge import OutOfTime
+from retrieval_interp.circuits.discovery.nearby import Nearby
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions
 from retrieval_interp.circuits.mechanisms import OneHot
 from retrieval_interp.circuits.paths import HeadPath
@@ -82,7 +83,7 @@ def alternatives(
     one_hot = all(isinstance(m, OneHot) or not m.paths for m in circuit.mechanisms.values())
     options = SearchOptions(tolerance, examples, seed, shared=not one_hot)
     search = Search(model, task, options)
-    judge, steps, space = search.judge, search.steps, search.space
+    judge, space = search.judge, search.space
     judge.deadline = monotonic() + time
     other = search.elsewhere()
     key, given = space.key(circuit), search.space.circuit([circuit[h] for h in space.heads])
@@ -93,7 +94,7 @@ def alternatives(
         while waiting:
             at = waiting.pop(0)
             yield f"{len(found)} circuits"
-            around = steps.nearby(at, space).around(steps.most)
+            around = Nearby(space, at, judge).around()
             alike = [near for near in around if near.key == key]
             for trial in (space.circuit(near.mechanisms) for near in alike):
                 yield f"{len(found)} circuits"

@@ -3,28 +3,33 @@
 1. One pass gives the gradients at a circuit. With them the loss of every circuit near it is a
    quadratic function of what differs (`attribute`): changes that make up for each other are seen.
 2. What makes one head simpler is measured on a few examples, as gradients miss what a layer norm
-   hides; the errors are added to all predictions.
+   hides and overrate large changes; predictions are scaled to that.
 3. A beam search then finds the circuits that should lose least, without a run.
+4. What these really lose corrects the next predictions, by ridge regression.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.attribution import Attribution, Changed
+from retrieval_interp.circuits.attribution import Changed
 from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.discovery.judge import MeasuredChanges
+from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import Space
 from retrieval_interp.circuits.mechanisms import Mechanism, along
 from retrieval_interp.circuits.paths import Head
 
+_MEASURED = 48  # simpler heads that are measured ...
+_MEASURED_FAST = 256  # ... where only what changes is run
 _DEPTH = 8  # changes of a beam search, one after the other
 _STATES = 600  # circuits that it keeps after each of them, at most ...
 _CHANGES = 400_000  # ... and about as many as have so many changes
 _SAME = 1e-6  # difference of losses that is none
+_RIDGE = 1.0  # measurements that a change has to differ in before half of their error is its own
 
 
 class Near(NamedTuple):
@@ -61,41 +66,68 @@ class Nearby:
     Args:
         space: the heads, what may be made of them, and what is simple.
         circuit: the circuit in place.
-        loss: its loss.
-        changes: what other mechanisms change, estimated.
-        measure: the loss of a circuit on a few examples.
-        most: of how many changes of one head it is measured, of those that should cost least.
+        judge: measures losses.
+        few: of how many changes of one head they are measured, of those that should cost least.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        circuit: Circuit,
-        loss: float,
-        changes: Attribution | MeasuredChanges,
-        measure: Callable[[Circuit], float],
-        most: int,
-    ):
-        self.space, self.circuit, self.changes = space, circuit, changes
+    def __init__(self, space: Space, circuit: Circuit, judge: Judge, few: int | None = None):
+        self.space, self.circuit, self.judge = space, circuit, judge.around(circuit)
         self._options: dict[tuple[Head, Mechanism], Options] = {}
+        self._singles: dict[tuple[Head, Mechanism], Changed] = {}
         self._errors: dict[tuple[Head, Mechanism], float] = {}
+        self._rows: dict[tuple[Head, Mechanism], list[tuple[Head, Mechanism]]] = {}
+        self._risen: dict[Circuit, float] = {}
+        self._changes = judge.changes(circuit)
         mechanisms = tuple(circuit[head] for head in space.heads)
-        second = changes.change(space.heads[0], mechanisms[0]).second
-        self.start = Near(mechanisms, space.key(circuit), loss, torch.zeros_like(second))
+        nothing = torch.zeros_like(self._changes.change(space.heads[0], mechanisms[0]).second)
+        self.start = Near(mechanisms, space.key(circuit), judge.loss(circuit), nothing)
         simpler = [
             (head, option)
             for head, mechanism in zip(space.heads, mechanisms)
             for option in space.options(head, mechanism)
             if space.key_of(option) <= space.key_of(mechanism)
         ]
-        estimates = {each: changes.change(*each).effect for each in simpler}
-        own = measure(circuit)
-        for head, option in sorted(simpler, key=estimates.__getitem__)[:most]:
-            risen = measure(circuit.replace(head, option)) - own
-            self._errors[head, option] = risen - estimates[head, option]
+        if few is None:
+            few = _MEASURED_FAST if judge.fast else _MEASURED
+        estimates = {each: self._changes.change(*each) for each in simpler}
+        for each in sorted(simpler, key=lambda each: estimates[each].effect)[:few]:
+            self._singles[each] = _scaled(estimates[each], self._rise(circuit.replace(*each)))
 
-    def around(self, most: float) -> list[Near]:
-        """Of each key up to the start's, circuits that should lose least, and no more than `most`.
+    def _rise(self, circuit: Circuit) -> float:
+        """What a circuit loses on the first examples."""
+        return self.judge.loss(circuit, 1) - self.judge.loss(self.circuit, 1)
+
+    def learn(self, circuits: Iterable[Circuit]) -> None:
+        """Correct the predictions by what these circuits lose."""
+        self._risen.update({circuit: self._rise(circuit) for circuit in circuits})
+        if not self._risen:
+            return
+        changed = [
+            [
+                part
+                for head, own in zip(self.space.heads, self.start.mechanisms)
+                if circuit[head] != own
+                for part in self._parts(head, circuit[head])
+            ]
+            for circuit in self._risen
+        ]
+        columns = {part: at for at, part in enumerate(dict.fromkeys(chain(*changed)))}
+        present = torch.zeros(len(changed), len(columns))
+        missed = torch.zeros(len(changed))
+        limit = self.judge.most - self.start.loss
+        for row, (parts, risen) in enumerate(zip(changed, self._risen.values())):
+            present[row, [columns[part] for part in parts]] = 1
+            singles = [self._single(*part) for part in parts]
+            second = torch.stack([single.second for single in singles]).sum(0)
+            expected = sum(single.first for single in singles) + float(second.square().sum())
+            missed[row] = min(risen, limit) - min(expected, limit)
+        normal = present.T @ present + _RIDGE * torch.eye(len(columns))
+        errors = torch.linalg.solve(normal, present.T @ missed)
+        self._errors = dict(zip(columns, errors.tolist()))
+        self._options.clear()
+
+    def around(self) -> list[Near]:
+        """Of each key up to the start's, circuits that should lose least, and no more than matters.
 
         A beam search: of each key the best are changed once more. Of those that should lose the
         same, as where a path leads nowhere, only the simplest is kept. The best come first.
@@ -105,9 +137,12 @@ class Nearby:
         changes = len(self._after(front).losses)
         states = min(_STATES, max(1, _CHANGES // changes))
         for _ in range(_DEPTH):
+            self.judge.check_time()
             after = self._after(front)
             rounded = (after.losses / _SAME).round()
-            order = ((after.keys <= self.start.key) & (after.losses <= most)).nonzero()[:, 0]
+            order = ((after.keys <= self.start.key) & (after.losses <= self.judge.most)).nonzero()[
+                :, 0
+            ]
             order = order[after.keys[order].argsort(stable=True)]
             order = order[rounded[order].argsort(stable=True)]
             order = order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]
@@ -141,17 +176,17 @@ class Nearby:
         return self._chain(lambda near, after: (after.losses < near.loss) & (near.loss >= most))
 
     def _chain(self, allowed: Callable[[Near, After], Bool[Tensor, " change"]]) -> list[Near]:
-        chain = [self.start]
+        found = [self.start]
         while True:
-            after = self._after(chain[-1:])
-            risen, more = after.losses - chain[-1].loss, after.keys - chain[-1].key
+            after = self._after(found[-1:])
+            risen, more = after.losses - found[-1].loss, after.keys - found[-1].key
             # What rises counts per unit that is saved; what falls, per unit that is spent.
             price = torch.where(risen > 0, risen / (-more).clamp(min=1), risen / more.clamp(min=1))
-            price[~allowed(chain[-1], after)] = torch.inf
+            price[~allowed(found[-1], after)] = torch.inf
             best = int(price.argmin())
             if not bool(price[best] < torch.inf):
-                return chain[1:]
-            chain.append(self._changed(chain[-1:], after, best))
+                return found[1:]
+            found.append(self._changed(found[-1:], after, best))
 
     def _after(self, front: list[Near]) -> After:
         seconds = torch.stack([near.second for near in front])
@@ -201,15 +236,44 @@ class Nearby:
         return self._options[head, mechanism]
 
     def _change(self, head: Head, mechanism: Mechanism) -> Changed:
-        """What a mechanism changes, with the errors of the estimates that are known."""
-        base, change = self.circuit[head], self.changes.change(head, mechanism)
-        measured = [mechanism]
-        if base.follows_paths and mechanism.follows_paths:  # row by row
-            measured = [
-                along([*(p for p in base.paths if p.dest != dest), *row])
-                for dest in {path.dest for path in (*base.paths, *mechanism.paths)}
-                if (row := [p for p in mechanism.paths if p.dest == dest])
-                != [p for p in base.paths if p.dest == dest]
+        """What a mechanism changes, with what is known of its parts."""
+        parts = self._parts(head, mechanism)
+        if not parts:
+            return Changed(0.0, torch.zeros_like(self.start.second))
+        singles = [self._single(*part) for part in parts]
+        errors = sum(self._errors.get(part, 0.0) for part in parts)
+        first = sum(single.first for single in singles) + errors
+        return Changed(first, torch.stack([single.second for single in singles]).sum(0))
+
+    def _single(self, head: Head, mechanism: Mechanism) -> Changed:
+        if (head, mechanism) not in self._singles:
+            self._singles[head, mechanism] = self._changes.change(head, mechanism)
+        return self._singles[head, mechanism]
+
+    def _parts(self, head: Head, mechanism: Mechanism) -> list[tuple[Head, Mechanism]]:
+        """The changes of single rows that make up a mechanism along paths; any other as a whole."""
+        base = self.circuit[head]
+        if mechanism == base:
+            return []
+        if not (base.follows_paths and mechanism.follows_paths):
+            return [(head, mechanism)]
+        if (head, mechanism) not in self._rows:
+            changed = {path.dest for path in {*base.paths} ^ {*mechanism.paths}}
+            self._rows[head, mechanism] = [
+                (head, along([*(p for p in base.paths if p.dest != dest), *row]))
+                for dest in sorted(changed)
+                for row in [[p for p in mechanism.paths if p.dest == dest]]
             ]
-        errors = [self._errors.get((head, each), 0.0) for each in measured]
-        return change._replace(first=change.first + sum(errors))
+        return self._rows[head, mechanism]
+
+
+def _scaled(change: Changed, measured: float) -> Changed:
+    """An estimated change with the effect that was measured.
+
+    What was overrated is taken from the second part, of which each product with another's is then
+    smaller, too; what is left is added to the first.
+    """
+    over, size = change.effect - measured, float(change.second.square().sum())
+    taken = min(max(over, 0.0), size)
+    scale = ((size - taken) / size) ** 0.5 if size > 0 else 1.0
+    return Changed(change.first - over + taken, change.second * scale)

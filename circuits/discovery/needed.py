@@ -101,7 +101,7 @@ def minimal_sets(
     """
     found: list[tuple[Item, ...]] = []
     rest = list(items)
-    while rest and (breaks(rest[:1]) or breaks(rest)):
+    while rest and (breaks(rest) or breaks(rest[:1])):
         size = 1
         while size < len(rest) and not breaks(rest[:size]):
             size *= 2

@@ -7,7 +7,7 @@ circuits from several starts (`steps`), trying what is predicted to do (`nearby`
 """
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -26,7 +26,6 @@ from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
 
-STRATEGIES: dict[str, Callable[[Steps, int], Doing[Circuit]]] = {"greedy": Steps.search}
 _OTHER = 1_000_003  # added to the seed of the examples that confirm
 _CANCELLED = (
     "the search was cancelled; a simpler circuit may exist, and what the intact model needs was "
@@ -50,7 +49,6 @@ class SearchOptions:
         time: seconds that it may take, by default until there is a local optimum. After two thirds
             of it the best circuit so far is taken; the rest is for what the intact model needs.
         heads: heads that may be replaced, by default all; the others stay as they are.
-        strategy: one of `STRATEGIES`, what to do with the steps and the number of restarts.
         fewest: what counts first, the cost of `paths` or the number of useful `heads`, which are
             those that are neither uniform nor identity.
     """
@@ -62,7 +60,6 @@ class SearchOptions:
     shared: bool = True
     time: float | None = None
     heads: Sequence[Head] | None = None
-    strategy: str = "greedy"
     fewest: str = "paths"
 
     def __post_init__(self) -> None:
@@ -70,9 +67,6 @@ class SearchOptions:
             raise InputError(f"restarts: expected at least 1, found {self.restarts}")
         if self.time is not None and not self.time > 0:
             raise InputError(f"time: expected more than 0 seconds, found {self.time:g}")
-        if self.strategy not in STRATEGIES:
-            expected = ", ".join(STRATEGIES)
-            raise InputError(f"strategy: expected one of {expected}, found {self.strategy!r:.40}")
         if self.fewest not in ("paths", "heads"):
             raise InputError(f"fewest: expected paths or heads, found {self.fewest!r:.40}")
 
@@ -171,10 +165,10 @@ class Search:
         if not self.judge.learned:
             self._found, self.missing = self.judge.empty, []
             return
-        searching = STRATEGIES[self._options.strategy](self.steps, self._options.restarts)
-        found = yield from self._until(self._deadlines[0], searching)
+        searching = self.steps.search(self._options.restarts)
+        done = yield from self._until(self._deadlines[0], searching)
         late = "the search was stopped by its time limit; a simpler circuit may exist"
-        before = [late] if found is None else []
+        before = [] if done else [late]
         self._found = yield from self._until(self._deadlines[1], self._confirm())
         unknown = "before all paths were cut; the intact model may need more"
         self.missing = [*before, f"cancelled {unknown}"]

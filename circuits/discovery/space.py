@@ -100,6 +100,7 @@ class Space:
         self.whole = list(dict.fromkeys(replace(empty, mechanisms=each) for each in alike))
         self.candidates: dict[Head, list[Mechanism]] = {}
         self.attended: dict[Head, list[RolePath]] = {}
+        self._options: dict[tuple[Head, Mechanism], list[Mechanism]] = {}
         for head in heads:
             measured = rules[head] if shared else []
             found = [IDENTITY, UNIFORM, *(each[head] for each in alike), *measured, ORIGINAL]
@@ -144,14 +145,17 @@ class Space:
 
         Where no sources may share, a path that is added takes the place of the role's other one.
         """
-        found = [*self.candidates[head]]
-        kept = mechanism.paths if mechanism.follows_paths else ()
-        found += [along(other for other in kept if other != path) for path in kept]
-        if not (mechanism.keeps_own or mechanism.is_measured):
-            for new in self.attended[head]:
-                others = [path for path in kept if self.shared or path.dest != new.dest]
-                found += [along([*others, new])] if new not in kept else []
-        return [each for each in dict.fromkeys(found) if each != mechanism]
+        if (head, mechanism) not in self._options:
+            found = [*self.candidates[head]]
+            kept = mechanism.paths if mechanism.follows_paths else ()
+            found += [along(other for other in kept if other != path) for path in kept]
+            if not (mechanism.keeps_own or mechanism.is_measured):
+                for new in self.attended[head]:
+                    others = [path for path in kept if self.shared or path.dest != new.dest]
+                    found += [along([*others, new])] if new not in kept else []
+            made = [each for each in dict.fromkeys(found) if each != mechanism]
+            self._options[head, mechanism] = made
+        return self._options[head, mechanism]
 
     def _cost(self, mechanism: Mechanism) -> int:
         return mechanism.cost(self.empty.n_roles)

@@ -16,11 +16,11 @@ from retrieval_interp.circuits.discovery.space import Space
 Result = TypeVar("Result")
 Doing = Generator[str, None, Result]  # yields what is done and returns what comes of it
 
-_PROMISING = 16  # circuits of a look that should hold, and as many others, that are tried
-_MEASURED = 48  # simpler heads of a look that are measured ...
-_MEASURED_FAST = 256  # ... where only what changes is run
+_PROMISING = 8  # circuits of a look that should hold, and as many others, that are tried
 _NO_LIMIT = sys.maxsize
-_PATIENCE = 6  # looks without a simpler circuit, after which a search ends
+_ROUNDS = 4  # of trials in a look
+_FEW = 4  # heads in which circuits differ that say something of each other
+_PATIENCE = 6  # looks without a simpler circuit, after which a start is done with
 
 
 def named(name: str, doing: Doing[None]) -> Doing[None]:
@@ -34,54 +34,55 @@ class Steps:
 
     def __init__(self, judge: Judge, space: Space):
         self.judge, self.space = judge, space
-        self.most = (judge.bar.loss + judge.uninformed.loss) / 2  # that is predicted of a trial
+        other = "heads" if space.fewest == "paths" else "paths"
+        self.aims = space, space.aiming(other)
 
-    def search(self, restarts: int) -> Doing[Circuit]:
-        """Simplify circuits from several starts: first to fewest paths, then to fewest heads.
+    def search(self, restarts: int) -> Doing[bool]:
+        """Simplify circuits from several starts; return that it is done.
 
-        The intact model is the second start, or the last if no other comes to hold. What is
-        reached on the way to fewest heads may have fewer paths, and the other way round.
+        The intact model is the second start, or the last if no other comes to hold.
         """
         yield "starting"
         intact = self.space.empty
         starts = sorted(self.space.whole, key=self.promise)
         starts = [*starts[:1], intact, *starts[1:]][:restarts]
-        looked: dict[str, set[Circuit]] = {"paths": set(), "heads": set()}
         for number, start in enumerate(starts, 1):
-            doing = self.simplify(start, self.space.aiming("paths"), looked["paths"])
-            yield from named(f"start {number} of {len(starts)}", doing)
+            yield from named(f"start {number} of {len(starts)}", self.simplify(start))
         if not self.judge.holding:
-            doing = self.simplify(intact, self.space.aiming("paths"), looked["paths"])
-            yield from named("from the intact model", doing)
-        for aim in ("heads", self.space.fewest):
-            space = self.space.aiming(aim)
-            best = min(self.judge.holding, key=space.simplicity, default=intact)
-            if best not in looked[aim]:
-                doing = self.simplify(best, space, looked[aim])
-                yield from named(f"fewer {aim}", doing)
-        return min(self.judge.holding, key=self.rank, default=intact)
+            yield from named("from the intact model", self.simplify(intact))
+        return True
 
-    def simplify(self, circuit: Circuit, space: Space, looked: set[Circuit]) -> Doing[None]:
+    def simplify(self, circuit: Circuit) -> Doing[None]:
         """Look around ever simpler circuits that hold, and around some that nearly do.
 
-        `looked` has those around which nothing better was found; more are added.
+        After a look without success the next one has the other aim, fewest paths or fewest heads:
+        what is reached on the way to one may be the best by the other. It ends after some looks
+        without success; after two, if an earlier start has led to as simple a circuit.
         """
-        best, failed = circuit if self.judge.holds(circuit) else None, 0
+        found = circuit if self.judge.holds(circuit) else None
+        best = [found, found]  # by each aim
+        earlier, failed, aim = len(self.judge.holding), 0, 0
+        looked: set[tuple[int, Circuit]] = set()
         while failed < _PATIENCE:
-            looked.add(circuit)
-            yield "looking around"
-            before, failed = best, failed + 1
-            limit = _NO_LIMIT if best is None else space.key(best)
-            for trial in self._proposed(circuit, space, limit):
-                yield ""
-                if self.judge.around(circuit).holds(trial):
-                    best, circuit, failed = trial, trial, 0
-                    break
-            if best == before:
-                nearly = self._nearly(space, best, looked)
-                if nearly is None:
-                    break
-                circuit = nearly
+            space, of_aim = self.aims[aim], best[aim]
+            looked.add((aim, circuit))
+            yield f"looking for fewer {space.fewest}"
+            limit = _NO_LIMIT if of_aim is None else space.key(of_aim)
+            found = yield from self._look(circuit, space, limit)
+            if found is not None:
+                circuit, failed = found, 0
+                best = [
+                    found if old is None or space.key(found) < space.key(old) else old
+                    for space, old in zip(self.aims, best)
+                ]
+                continue
+            failed, aim = failed + 1, 1 - aim
+            after = best[aim]
+            if after is None or (aim, after) in looked:
+                after = self._nearly(aim, after, looked, failed % 4 < 2)
+            if after is None or (failed == 2 and self._was_reached(best[0], earlier)):
+                break
+            circuit = after
 
     def rank(self, circuit: Circuit) -> tuple[bool, tuple[int, int], float]:
         """Sort key, lower is better: holds, then simplicity, then loss."""
@@ -93,43 +94,69 @@ class Steps:
         holds, loss = self.judge.holds(circuit), self.judge.loss(circuit)
         return not holds, (0.0 if holds else loss), self.space.simplicity(circuit)
 
-    def nearby(self, circuit: Circuit, space: Space) -> Nearby:
-        """What lies around a circuit."""
-        near = self.judge.around(circuit)
-        few = _MEASURED_FAST if near.fast else _MEASURED
-        changes, loss = near.changes(circuit), near.loss(circuit)
-        return Nearby(space, circuit, loss, changes, lambda trial: near.loss(trial, 1), few)
+    def _look(self, circuit: Circuit, space: Space, limit: int) -> Doing[Circuit | None]:
+        """A circuit near one that holds and has a key below a limit, if one is found.
 
-    def _proposed(self, circuit: Circuit, space: Space, limit: int) -> list[Circuit]:
-        """Circuits near one, with keys below a limit, that are worth a try; the simplest first."""
-        bar, nearby = self.judge.bar.loss, self.nearby(circuit, space)
+        What is tried corrects what is predicted, until nothing new is predicted to hold.
+        """
+        nearby, bar = Nearby(space, circuit, self.judge), self.judge.bar.loss
+        nearby.learn(self._seen_near(circuit))
         chain = nearby.down(bar) if limit < _NO_LIMIT else nearby.up(bar)
         tried = [chain[(len(chain) >> halved) - 1] for halved in range(len(chain).bit_length())]
-        found = [
-            each
-            for each in nearby.around(self.most)
-            if each.key < limit and space.circuit(each.mechanisms) not in self.judge.known
-        ]
-        hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
-        bold = sorted(found, key=lambda each: self._price(space, each.loss, each.key, limit))
-        tried += [*hold[:_PROMISING], *found[: _PROMISING // 2], *bold[: _PROMISING // 2]]
-        tried.sort(key=lambda each: (each.key, each.loss))
-        return list(dict.fromkeys(space.circuit(each.mechanisms) for each in tried))
+        for _ in range(_ROUNDS):
+            found = [
+                each
+                for each in nearby.around()
+                if each.key < limit and space.circuit(each.mechanisms) not in self.judge.known
+            ]
+            hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
+            bold = sorted(found, key=lambda each: self._price(space, each.loss, each.key, limit))
+            tried += [*hold[:_PROMISING], *found[: _PROMISING // 2], *bold[: _PROMISING // 2]]
+            tried.sort(key=lambda each: (each.key, each.loss))
+            trials = list(dict.fromkeys(space.circuit(each.mechanisms) for each in tried))
+            for trial in trials:
+                yield ""
+                if self.judge.around(circuit).holds(trial):
+                    return trial
+            if not hold:
+                break
+            nearby.learn(trials)
+            tried = []
+        return None
 
-    def _nearly(self, space: Space, best: Circuit | None, looked: set[Circuit]) -> Circuit | None:
+    def _seen_near(self, circuit: Circuit) -> list[Circuit]:
+        """Measured circuits that differ from one in a few heads."""
+        return [
+            other
+            for other in self.judge.known
+            if 0 < sum(circuit[head] != other[head] for head in self.space.heads) <= _FEW
+        ]
+
+    def _nearly(
+        self, aim: int, best: Circuit | None, looked: set[tuple[int, Circuit]], by_loss: bool
+    ) -> Circuit | None:
         """A simpler circuit that does not hold, from which one that does may be near.
 
-        In turns that which loses least, and that which loses least for what it saves.
+        That which loses least, or that which loses least for what it saves.
         """
+        space = self.aims[aim]
         limit = _NO_LIMIT if best is None else space.key(best)
-        measured = [each for each in self.judge.measured() if each not in looked]
-        simpler = {each: self.judge.loss(each) for each in measured if space.key(each) < limit}
-        if len(looked) % 2:
-            return min(simpler, key=simpler.__getitem__, default=None)
-        price = {
-            each: self._price(space, loss, space.key(each), limit) for each, loss in simpler.items()
-        }
-        return min(price, key=price.__getitem__, default=None)
+        simpler = [
+            each
+            for each in self.judge.measured()
+            if (aim, each) not in looked and space.key(each) < limit
+        ]
+
+        def order(circuit: Circuit) -> float:
+            loss = self.judge.loss(circuit)
+            return loss if by_loss else self._price(space, loss, space.key(circuit), limit)
+
+        return min(simpler, key=order, default=None)
+
+    def _was_reached(self, best: Circuit | None, earlier: int) -> bool:
+        """Whether one of the circuits that came to hold earlier is as simple."""
+        keys = [self.space.key(circuit) for circuit in self.judge.holding[:earlier]]
+        return best is not None and min(keys, default=_NO_LIMIT) <= self.space.key(best)
 
     def _price(self, space: Space, loss: float, key: int, limit: int) -> float:
         """By how much a loss is too high, for each unit of cost and each head that is saved."""

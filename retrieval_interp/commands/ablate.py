@@ -56,12 +56,18 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     sizes = checkpoint.config.layers, checkpoint.config.heads
     typed = f"{prog} {shlex.join(argv)}"
     batch = task.sample(options.examples, options.seed, device, split="test")
+    beside = []
     if options.circuit is None:
         search = ri.Search(model, task, _search(options))
         circuit = search.run(progress_bar)
+        beside = [front] if (front := search.front_text()) else []
     else:
         circuit = read_circuit(options.circuit, task, *sizes, f"{name} was trained on")
     score = ri.score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
+    if options.alternatives is not None:
+        how = options.tolerance, options.examples, options.seed, options.alternatives
+        others = ri.alternatives(model, task, circuit, *how, progress=progress_bar)
+        beside.append(others.text(task))
     # Files first: the output pipe may close.
     if options.json is not None:
         write_json(options.json, score_to_dict(score, name, task, options.seed))
@@ -70,7 +76,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         write_whole(options.save_circuit, circuit.to_json(made))
     if options.report is not None:
         measured = score, model, task, batch, checkpoint.training
-        page = ri.render_report(*measured, name=name, seed=options.seed, command=typed)
+        page = ri.render_report(
+            *measured, name=name, seed=options.seed, command=typed, beside=beside
+        )
         write_whole(options.report, page)
     source = options.circuit and f"read from {options.circuit}"
     source = source or f"found on {options.examples} other examples"
@@ -82,12 +90,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     command.say(task.loss_meaning)
     print(f"\n{ri.score_table(score, task, terminal_width())}")
     command.say(ri.verdict(score, task))
-    if options.circuit is None and (front := search.front_text()):
-        command.say(front)
-    if options.alternatives is not None:
-        how = options.tolerance, options.examples, options.seed, options.alternatives
-        others = ri.alternatives(model, task, circuit, *how, progress=progress_bar)
-        command.say(others.text(task))
+    for text in beside:
+        command.say(text)
     if task.graph is not None and circuit.mechanisms:
         command.say(ri.describe_flow(circuit, *sizes))
     command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)

@@ -33,6 +33,7 @@ def render_report(
     name: str,
     seed: int,
     command: str,
+    beside: Sequence[str] = (),
 ) -> str:
     """The report as one HTML page.
 
@@ -45,6 +46,7 @@ def render_report(
         name: what the model is called.
         seed: of the examples.
         command: what was typed, shown at the end.
+        beside: what to say of other circuits that do as well, a paragraph each.
     """
     attention, order = mean_attention(model, batch).cpu(), role_order(batch)
     paths = list(score.circuit.every_path())
@@ -57,6 +59,7 @@ def render_report(
         task_words=task_words(model, task, batch),
         sequence=example_sequence(model, task, batch, order),
         parts=parts,
+        beside=beside,
         maps=unescaped(role_maps(attention, task, order, paths).html),
         shown=shown,
         position_note=task.position_note,
