@@ -1,0 +1,49 @@
+"""What mkdocs does besides (mkdocs.yml): the API under its public names.
+
+1. `::: ri.NAME` in docs/api/*.md stands for `::: retrieval_interp.NAME`, headed `ri.NAME`.
+2. Anchors are public names, `ri.NAME` and `ri.NAME.member`, not the modules that define them.
+3. Every public name has its place: one that is missing, or that is given twice, is an error.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+PUBLIC = re.compile(r" as (\w+)$", re.M)
+BLOCK = re.compile(r"^::: ri\.(\w+)$", re.M)
+STUB = Path(__file__).parent.parent / "retrieval_interp" / "__init__.pyi"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    heading = "::: retrieval_interp.{0}\n    options:\n      heading: ri.{0}"
+    return BLOCK.sub(lambda found: heading.format(found[1]), markdown)
+
+
+def on_files(files: Any, **_: Any) -> None:
+    given = [
+        name
+        for file in files.documentation_pages()
+        if file.src_uri.startswith("api/")
+        for name in BLOCK.findall(file.content_string)
+    ]
+    public = PUBLIC.findall(STUB.read_text())
+    if sorted(given) != sorted(public):
+        twice = {name for name in given if given.count(name) > 1}
+        raise ValueError(f"docs/api: not given, or unknown: {set(public) ^ set(given)}; {twice=}")
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    if not page.file.src_uri.startswith("api/"):
+        return html
+    names = BLOCK.findall(page.file.content_string)
+    inside = re.compile(rf"retrieval_interp\.(?:\w+\.)*?({'|'.join(names)})((?:\.\w+)?)(?![.\w])")
+    for entry in _entries(page.toc):
+        entry.id = inside.sub(r"ri.\1\2", entry.id)
+    attributes = re.compile(r'(?<=id=")[^"]*(?=")|(?<=href="#)[^"]*(?=")')
+    return attributes.sub(lambda found: inside.sub(r"ri.\1\2", found[0]), html)
+
+
+def _entries(toc: Any) -> Any:
+    for entry in toc:
+        yield entry
+        yield from _entries(entry.children)
