@@ -11,6 +11,7 @@ from typing import Any
 
 PUBLIC = re.compile(r" as (\w+)$", re.M)
 BLOCK = re.compile(r"^::: ri\.(\w+)$", re.M)
+GIVEN = re.compile(r"^::: (?:ri|retrieval_interp)\.(\w+)$", re.M)
 STUB = Path(__file__).parent.parent / "retrieval_interp" / "__init__.pyi"
 
 
@@ -24,7 +25,7 @@ def on_files(files: Any, **_: Any) -> None:
         name
         for file in files.documentation_pages()
         if file.src_uri.startswith("api/")
-        for name in BLOCK.findall(file.content_string)
+        for name in GIVEN.findall(file.content_string)
     ]
     public = PUBLIC.findall(STUB.read_text())
     if sorted(given) != sorted(public):
@@ -33,14 +34,27 @@ def on_files(files: Any, **_: Any) -> None:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    if not page.file.src_uri.startswith("api/"):
-        return html
-    names = BLOCK.findall(page.file.content_string)
-    inside = re.compile(rf"retrieval_interp\.(?:\w+\.)*?({'|'.join(names)})((?:\.\w+)?)(?![.\w])")
-    for entry in _entries(page.toc):
-        entry.id = inside.sub(r"ri.\1\2", entry.id)
-    attributes = re.compile(r'(?<=id=")[^"]*(?=")|(?<=href="#)[^"]*(?=")')
-    return attributes.sub(lambda found: inside.sub(r"ri.\1\2", found[0]), html)
+    if page.file.src_uri.startswith("api/"):
+        for entry in _entries(page.toc):
+            entry.id = public_name(entry.id)
+        html = re.sub(r'(?<=id=")[^"]*', lambda found: public_name(found[0]), html)
+    return html
+
+
+def on_post_page(html: str, **_: Any) -> str:
+    return re.sub(r'(?<=#)retrieval_interp\.[^"]*(?=")', lambda found: public_name(found[0]), html)
+
+
+def public_name(inside: str) -> str:
+    """Of a path such as retrieval_interp.circuits.scan.Scan.kept, as an anchor: ri.Scan.kept."""
+    *modules, name = inside.split(".")
+    if not modules or modules[0] != "retrieval_interp":
+        return inside
+    _, apart, rest = inside.partition(".mechanisms.")
+    if apart and not rest.startswith("Mechanism"):
+        return f"ri.mechanisms.{rest}"
+    member = modules[-1][0].isupper()
+    return f"ri.{modules[-1]}.{name}" if member else f"ri.{name}"
 
 
 def _entries(toc: Any) -> Any:
