@@ -3,6 +3,8 @@
 1. `::: ri.NAME` in docs/api/*.md stands for `::: retrieval_interp.NAME`, headed `ri.NAME`.
 2. Anchors are public names, `ri.NAME` and `ri.NAME.member`, not the modules that define them.
 3. Every public name has its place: one that is missing, or that is given twice, is an error.
+
+A search finds the guide and the glossary, which define words, before the pages that use them.
 """
 
 import re
@@ -15,7 +17,9 @@ GIVEN = re.compile(r"^::: (?:ri|retrieval_interp)\.(\w+)$", re.M)
 STUB = Path(__file__).parent.parent / "retrieval_interp" / "__init__.pyi"
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    defines = page.file.src_uri.startswith(("guide/", "glossary"))
+    page.meta["search"] = {"boost": 2 if defines else 0.5}
     heading = "::: retrieval_interp.{0}\n    options:\n      heading: ri.{0}"
     return BLOCK.sub(lambda found: heading.format(found[1]), markdown)
 
@@ -43,6 +47,11 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 def on_post_page(html: str, **_: Any) -> str:
     return re.sub(r'(?<=#)retrieval_interp\.[^"]*(?=")', lambda found: public_name(found[0]), html)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    index = Path(config.site_dir) / "search" / "search_index.json"
+    index.write_text(re.sub(r"\\\\[()\[\]]", "", index.read_text()))  # marks of formulas
 
 
 def public_name(inside: str) -> str:
