@@ -5,6 +5,8 @@ Needs chromium. `figures` are the paper's, from the package's checkpoints and re
 its answers (twenty minutes); where it is not installed, their pictures stay as they are.
 """
 
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
 import plotly.express as px  # noqa: E402
@@ -107,30 +109,43 @@ def plot(folder: Path, page: Any, name: str, figure: Any) -> None:
 
 
 def circuits(folder: Path) -> None:
-    """`small` as a search finds it; `repeated` and `k-hop-7` from their shipped circuits."""
+    """`small` as a search finds it; `repeated` and `k-hop-7` from their shipped circuits.
+
+    And that of guide/own-model.md, whose code is run.
+    """
     example = str(DOCS.parent / "examples" / "draw_circuit.py")
     subprocess.run([sys.executable, example, "small", DOCS / "small-circuit.svg"], check=True)
     for name, examples in (("repeated", 512), ("k-hop-7", 128)):
         bench = ri.open(name, examples=examples, progress=lambda items, what: items)
         bench.load(str(RESULTS / f"{name}.circuit.json"))
-        score = bench.score(controls=0).data
-        circuit, roles = score.circuit, None
+        score, circuit = bench.score(controls=0).data, None
         if name == "k-hop-7":  # only what carries; dozens of paths enable
-            circuit = replace(circuit, enabling=(), redundant=())
-            roles = sorted({role for row in score.paths for role in row.path.path}, reverse=True)
-        drawn = ri.draw_circuit(
-            circuit,
-            bench.model.cfg.n_layers,
-            roles,
-            {row.path: row.ablated_loss for row in score.paths},
-            bench.task,
-            {row.path: row.enables for row in (*score.paths, *score.enabling)},
-            bench.batch,
-            score.baseline_loss,
-            score.uninformed_loss,
-        )
-        picture = drawn.replace("</title>", f"</title>{GROUND}", 1)
-        write_whole(DOCS / f"{name}-circuit.svg", picture + "\n")
+            circuit = replace(score.circuit, enabling=(), redundant=())
+        draw(f"{name}-circuit", bench, score, circuit)
+    page = (DOCS / "guide" / "own-model.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.S | re.M))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    os.chdir(folder)  # where it writes its report
+    exec(compile(code, "own-model.md", "exec"), names)
+    draw("own-model", names["bench"], names["score"].data)
+
+
+def draw(name: str, bench: Any, score: Any, circuit: Any = None) -> None:
+    """A scored circuit, or a part of it with only the roles of its paths, as docs/NAME.svg."""
+    roles = {role for row in score.paths for role in row.path.path}
+    drawn = ri.draw_circuit(
+        circuit or score.circuit,
+        bench.model.cfg.n_layers,
+        sorted(roles, reverse=True) if circuit else None,
+        {row.path: row.ablated_loss for row in score.paths},
+        bench.task,
+        {row.path: row.enables for row in (*score.paths, *score.enabling)},
+        bench.batch,
+        score.baseline_loss,
+        score.uninformed_loss,
+    )
+    picture = drawn.replace("</title>", f"</title>{GROUND}", 1)
+    write_whole(DOCS / f"{name}.svg", picture + "\n")
 
 
 def answers(folder: Path) -> None:
