@@ -1,8 +1,8 @@
 """Make the pictures of the pages: python docs/gallery.py [explorer report figures circuits answers]
 
 Needs chromium. `figures` are the paper's, from the package's checkpoints and result files, and
-`circuits` those of three shipped models (four minutes together). `answers` asks SmolLM2 for three of
-its answers (twenty minutes); where it is not installed, their pictures stay as they are.
+`circuits` those of three shipped models (four minutes together). `answers` asks SmolLM2 for three
+of its answers (twenty minutes); where it is not installed, their pictures stay as they are.
 """
 
 import os
