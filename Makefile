@@ -37,7 +37,7 @@ endif
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
-	@echo "site/index.html; with search: $(RUN) -m http.server --directory site"
+	@echo site/index.html
 
 $(DOCS): $(INSTALLED)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[docs]'

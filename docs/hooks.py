@@ -51,7 +51,8 @@ def on_post_page(html: str, **_: Any) -> str:
 
 def on_post_build(config: Any, **_: Any) -> None:
     index = Path(config.site_dir) / "search" / "search_index.json"
-    index.write_text(re.sub(r"\\\\[()\[\]]", "", index.read_text()))  # marks of formulas
+    words = re.sub(r"\\\\(?:mathrm|mathbf|text)\{([^}]*)\}", r"\1", index.read_text())
+    index.write_text(re.sub(r"\\\\[()\[\]]", "", words))  # marks of formulas
 
 
 def public_name(inside: str) -> str:
