@@ -3,6 +3,8 @@
 #             (test-all: also those that take long or start a cluster;
 #             BROWSER=install also installs Debian's chromium for the browser tests)
 # make docs   build the pages with the API reference into site/ (offline after installing)
+# make gallery  draw the pictures of docs/gallery.md again (needs chromium; 4 minutes, and 20 more
+#             for SmolLM2's answers, which stay as they are where it is not installed)
 # make bench  timings in turns with hand-written and naive code (an hour or two)
 
 PYTHON ?= python3
@@ -11,7 +13,7 @@ RUN := $(VENV)/bin/python
 PYTEST := OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile -rs
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-all docs bench clean chromium
+.PHONY: demo test test-all docs gallery bench clean chromium
 DOCS := $(VENV)/.docs-installed
 
 demo: $(INSTALLED)
@@ -35,11 +37,14 @@ endif
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
-	@echo "site/index.html; with search: $(RUN) -m http.server --directory site"
+	@echo site/index.html
 
 $(DOCS): $(INSTALLED)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[docs]'
 	touch $@
+
+gallery: $(INSTALLED) chromium
+	$(RUN) docs/gallery.py figures circuits answers
 
 bench: $(INSTALLED)
 	$(RUN) benchmarks/training_step.py

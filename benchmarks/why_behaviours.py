@@ -1,4 +1,4 @@
-"""Where four answers of a language model come from, with seconds and memory (docs/gallery.md).
+"""Where four answers of a language model come from, with seconds and memory (docs/answers.md).
 
     python benchmarks/why_behaviours.py [--behaviours names list docstring repeated] [--seeds 0 1 2]
         [--pages FOLDER]

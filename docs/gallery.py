@@ -1,16 +1,21 @@
-"""Make the pictures of README and the other pages: python docs/gallery.py [figures]
+"""Make the pictures of the pages: python docs/gallery.py [explorer report figures circuits answers]
 
-Needs chromium; about a minute. With `figures` only those of reproduction.md, which are drawn from
-the package's checkpoints and result files.
+Needs chromium. `figures` are the paper's, from the package's checkpoints and result files, and
+`circuits` those of three shipped models (four minutes together). `answers` asks SmolLM2 for three
+of its answers (twenty minutes); where it is not installed, their pictures stay as they are.
 """
 
+import os
+import re
+import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
 import plotly.express as px  # noqa: E402
@@ -103,7 +108,71 @@ def plot(folder: Path, page: Any, name: str, figure: Any) -> None:
     page.locator(".plotly-graph-div").screenshot(path=DOCS / f"{name}.png")
 
 
-PICTURES = {"explorer": explorer, "report": report, "figures": figures}
+def circuits(folder: Path) -> None:
+    """`small` as a search finds it; `repeated` and `k-hop-7` from their shipped circuits.
+
+    And that of guide/own-model.md, whose code is run.
+    """
+    example = str(DOCS.parent / "examples" / "draw_circuit.py")
+    subprocess.run([sys.executable, example, "small", DOCS / "small-circuit.svg"], check=True)
+    for name, examples in (("repeated", 512), ("k-hop-7", 128)):
+        bench = ri.open(name, examples=examples, progress=lambda items, what: items)
+        bench.load(str(RESULTS / f"{name}.circuit.json"))
+        score, circuit = bench.score(controls=0).data, None
+        if name == "k-hop-7":  # only what carries; dozens of paths enable
+            circuit = replace(score.circuit, enabling=(), redundant=())
+        draw(f"{name}-circuit", bench, score, circuit)
+    page = (DOCS / "guide" / "own-model.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.S | re.M))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    os.chdir(folder)  # where it writes its report
+    exec(compile(code, "own-model.md", "exec"), names)
+    draw("own-model", names["bench"], names["score"].data)
+
+
+def draw(name: str, bench: Any, score: Any, circuit: Any = None) -> None:
+    """A scored circuit, or a part of it with only the roles of its paths, as docs/NAME.svg."""
+    roles = {role for row in score.paths for role in row.path.path}
+    drawn = ri.draw_circuit(
+        circuit or score.circuit,
+        bench.model.cfg.n_layers,
+        sorted(roles, reverse=True) if circuit else None,
+        {row.path: row.ablated_loss for row in score.paths},
+        bench.task,
+        {row.path: row.enables for row in (*score.paths, *score.enabling)},
+        bench.batch,
+        score.baseline_loss,
+        score.uninformed_loss,
+    )
+    picture = drawn.replace("</title>", f"</title>{GROUND}", 1)
+    write_whole(DOCS / f"{name}.svg", picture + "\n")
+
+
+def answers(folder: Path) -> None:
+    """Three answers of SmolLM2, by the benchmark that measures them."""
+    try:
+        ri.smollm2()
+    except ri.InputError as missing:
+        print(f"why-*.svg stay as they are: {missing}")
+        return
+    script = str(DOCS.parent / "benchmarks" / "why_behaviours.py")
+    asked = ["--behaviours", *ANSWERS, "--seeds", "0", "--pages", str(folder)]
+    subprocess.run([sys.executable, script, *asked], check=True)
+    for name in ANSWERS:
+        drawn = (folder / f"why-{name}.svg").read_text()
+        write_whole(DOCS / f"why-{name}.svg", drawn.replace("</title>", f"</title>{GROUND}", 1))
+
+
+GROUND = "<style>svg { background: #ffffff; color: #1a1c1f }</style>"
+ANSWERS = ("names", "list", "docstring")
+RESULTS = DOCS.parent / "retrieval_interp" / "results"
+PICTURES = {
+    "explorer": explorer,
+    "report": report,
+    "figures": figures,
+    "circuits": circuits,
+    "answers": answers,
+}
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:

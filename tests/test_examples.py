@@ -1,10 +1,6 @@
-r"""What the README, docs/ and examples/ show runs as it stands.
+"""What the README, docs/ and examples/ show runs as it stands.
 
-Notebooks are committed without outputs, as this leaves them:
-
-    jupyter nbconvert --clear-output --ClearMetadataPreprocessor.enabled=True \
-        --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec \
-        --inplace examples/*.ipynb
+Notebooks are committed without outputs; docs/guide/notebook.md has the command.
 """
 
 import json
@@ -77,7 +73,8 @@ PRINTED = {
     "docs/guide/discovery.md": ["L4.H0 one-hot s0<-s4", "L2.H0 s4<-s6 0.0026 + 0.1664"],
     "docs/guide/mechanisms.md": ["L4.H0 one-hot s0<-s4"],
     "docs/guide/notebook.md": [],
-    "docs/guide/own-model.md": [],
+    "docs/guide/other-tools.md": ["here 7.9086", "here 0.0326", "k: EAP +0.0021, patched +8.12"],
+    "docs/guide/own-model.md": ["Sufficient: with 4 of 4 heads replaced"],
     "docs/guide/scan.md": ["L1.H0 uniform 0.54 +3.6150", "2 99%"],
     "docs/guide/task.md": [],
     "docs/guide/why.md": ["recovered by 2 paths of 2 heads", "It enables L4.H0 to C of B->C"],
@@ -249,6 +246,7 @@ SHOWN = {
         "score": ["Holds so far (4 heads not replaced)"],
         "own": ["accuracy 100%"],
     },
+    "why_an_answer": {"keep-more": ["97% of what"], "why": ["by 3 paths of 3 heads"]},
 }
 
 
