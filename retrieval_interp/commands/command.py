@@ -14,7 +14,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from runpy import run_path
 from typing import Any, TypeVar
 
 from retrieval_interp.storage.files import check_writable
@@ -166,6 +168,23 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
             f"{folder}: expected a causal language model of Hugging Face with its tokenizer that "
             f"TransformerLens knows, found: {error!s:.150}"
         ) from error
+
+
+@cache
+def _run_file(path: str) -> dict[str, Any]:
+    return run_path(path)
+
+
+def named_in(place: str) -> Any:
+    """What a Python file, which is run once, calls so: `FILE.py:NAME`."""
+    path, _, name = place.rpartition(":")
+    if not Path(path).is_file():
+        raise InputError(f"{place}: expected FILE.py:NAME with an existing file, found none")
+    if name not in (names := _run_file(path)):
+        raise InputError(
+            f"{path}: expected it to define {name}, found none; see {list(names)[-3:]}"
+        )
+    return names[name]
 
 
 def say(text: str = "", hanging: int = 0) -> None:
