@@ -30,6 +30,8 @@ class Head(NamedTuple):
     def __str__(self) -> str:
         return f"L{self.layer}.H{self.head}"
 
+    __repr__ = __str__  # in a list, too
+
 
 class RolePath(NamedTuple):
     """Role `dest` attends to role `src` of its own chain."""
@@ -62,6 +64,8 @@ class RolePath(NamedTuple):
     def __str__(self) -> str:
         return self.text()
 
+    __repr__ = __str__
+
 
 class HeadPath(NamedTuple):
     """A path of one head, written `L1.H0 s0<-s2`."""
@@ -81,3 +85,5 @@ class HeadPath(NamedTuple):
 
     def __str__(self) -> str:
         return self.text()
+
+    __repr__ = __str__

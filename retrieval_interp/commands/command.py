@@ -142,9 +142,11 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
 def load_model(name: str, device: str) -> tuple[Any, Any]:
     """A model by name, and its task or None.
 
-    A shipped checkpoint, a checkpoint file, a run folder, `smollm2`, or the folder of a Hugging
-    Face model.
+    A shipped checkpoint, a checkpoint file, a run folder, `smollm2`, the folder of a Hugging Face
+    model, or one's own, `FILE.py:NAME`.
     """
+    if ".py:" in name:
+        return named_in(name), None
     import retrieval_interp as ri
     from retrieval_interp.training import choose_device
 
@@ -171,20 +173,18 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
 
 
 @cache
-def _run_file(path: str) -> dict[str, Any]:
+def _defined_in(path: str) -> dict[str, Any]:
+    sys.path.insert(0, str(Path(path).parent))  # as `python FILE.py` does
     return run_path(path)
 
 
 def named_in(place: str) -> Any:
     """What a Python file, which is run once, calls so: `FILE.py:NAME`."""
     path, _, name = place.rpartition(":")
-    if not Path(path).is_file():
-        raise InputError(f"{place}: expected FILE.py:NAME with an existing file, found none")
-    if name not in (names := _run_file(path)):
-        raise InputError(
-            f"{path}: expected it to define {name}, found none; see {list(names)[-3:]}"
-        )
-    return names[name]
+    if not Path(path).is_file() or name not in _defined_in(path):
+        found = f"no {name!r} in it" if Path(path).is_file() else "no such file"
+        raise InputError(f"{place}: expected FILE.py:NAME, found {found}")
+    return _defined_in(path)[name]
 
 
 def say(text: str = "", hanging: int = 0) -> None:

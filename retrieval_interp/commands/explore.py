@@ -16,9 +16,8 @@ class ExploreOptions:
 
     Attributes:
         ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint).
-        model: instead of that, FILE.py:NAME of a hooked model, the folder of a Hugging Face model,
-            or `smollm2`; with a task.
-        task: FILE.py:NAME of an `ri.Task`, or of a function that makes it from the tokenizer.
+        model: instead, a model of your own, FILE.py:NAME, or any that `scan` takes.
+        task: FILE.py:NAME of its `ri.Task`.
         circuit: begin with this circuit.
         examples: how many examples to measure on.
         seed: which examples.
@@ -45,26 +44,20 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     check_sampling(options.examples, options.seed, options.tolerance)
     if not 0 <= options.port < 65536:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
-    if (options.model is None) != (options.task is None):
-        raise ri.InputError("expected --model and --task together, found one of them")
     if options.model is None:
+        if options.task is not None:
+            raise ri.InputError("--task: expected --model FILE.py:NAME with it, found none")
         find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
     print(f"opening {options.model or options.ckpt} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer
 
     how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "device")}
-    bench = ri.open(*_asked(options), **how)
+    what: Any = [options.ckpt]
+    if options.model is not None:
+        model, task = load_model(options.model, options.device)
+        what = [model, named_in(options.task) if options.task is not None else task]
+    bench = ri.open(*what, **how)
     if options.circuit is not None:
         bench.load(options.circuit)
     serve_explorer(bench, options.port, options.browser)
-
-
-def _asked(options: ExploreOptions) -> tuple[Any, ...]:
-    """What `ri.open` takes: a checkpoint, or a model and a task."""
-    if options.model is None or options.task is None:
-        return (options.ckpt,)
-    own = ".py:" in options.model
-    model = named_in(options.model) if own else load_model(options.model, options.device)[0]
-    task = named_in(options.task)
-    return model, task if isinstance(task, ri.Task) else task(model.tokenizer)

@@ -46,6 +46,13 @@ def write_json(path: Path, data: Any) -> None:
     write_whole(path, json.dumps(data, indent=2) + "\n")
 
 
+def as_path(name: Any) -> Path:
+    """The path that a user names."""
+    if not isinstance(name, (str, os.PathLike)):
+        raise InputError(f"expected the name of a file, found {name!r:.60}")
+    return Path(name)
+
+
 def check_writable(path: Path | None) -> None:
     """Refuse an output path that cannot be written before the work starts rather than after."""
     if path is None:
