@@ -20,9 +20,8 @@ from retrieval_interp.circuits.scores.scorer import heads_of
 from retrieval_interp.tasks import InputError
 
 _ROUNDING = 64 * torch.finfo(torch.float32).eps  # of the largest number: no difference
-_ENTERS, _Z, _WRITES = "hook_resid_pre", "attn.hook_z", ("attn.hook_out", "hook_attn_out")
+_SEEN = ("hook_resid_pre", "attn.hook_z", "attn.hook_out", "hook_attn_out")
 Seen = dict[str, Tensor]  # by hook name
-Weights = Float[Tensor, "head d_head d_model"]
 ByHead = Float[Tensor, "head batch pos d_model"]
 
 
@@ -86,16 +85,13 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
 
 def _run(model: Any, inputs: Tensor) -> Seen:
     """What enters each layer, what its attention writes, and z; the outputs enter the next one."""
-    layers = range(model.cfg.n_layers)
-    names = [f"blocks.{at}.{part}" for at in layers for part in (_ENTERS, _Z, *_WRITES)]
-    known = [name for name in names if name in model.hook_dict]
-    outputs, cache = model.run_with_cache(inputs, names_filter=known)
-    return {**cache, f"blocks.{len(layers)}.{_ENTERS}": outputs}
+    outputs, cache = model.run_with_cache(inputs, names_filter=lambda name: name.endswith(_SEEN))
+    return {**cache, f"blocks.{model.cfg.n_layers}.{_SEEN[0]}": outputs}
 
 
 def _first_apart(one: Seen, other: Seen) -> int | None:
     """The first layer that returns something else; -1 if something else enters the model."""
-    streams = [(one[name], other[name]) for name in one if name.endswith(_ENTERS)]
+    streams = [(one[name], other[name]) for name in one if name.endswith(_SEEN[0])]
     return next((at - 1 for at, (a, b) in enumerate(streams) if _differ(a, b, b)), None)
 
 
@@ -104,10 +100,10 @@ def _differ(one: Tensor, other: Tensor, scale: Tensor) -> bool:
     return not ((one - other).abs().max() <= _ROUNDING * scale.abs().max())
 
 
-def _changes(hooked: Seen, intact: Seen, layer: int, weights: Weights) -> tuple[ByHead, str, bool]:
+def _changes(hooked: Seen, intact: Seen, layer: int, weights: Tensor) -> tuple[ByHead, str, bool]:
     """The change of what each head writes, zero where it is rounding; where; and if z shows it."""
     at, shape = f"blocks.{layer}.", "bphd,hdm->hbpm"
-    z, place = at + _Z, next(at + part for part in _WRITES if at + part in intact)
+    z, place = at + _SEEN[1], next(at + part for part in _SEEN[2:] if at + part in intact)
     scale = intact[place]
     rest = scale - torch.einsum(shape, intact[z], weights).sum(0)
     if _differ(rest, rest[:1, :1], scale):
@@ -138,11 +134,11 @@ def _set(model: Any, hook: Any, used: dict[str, bool]) -> Any:
     if callable(hook) and not signature(hook).parameters:
         return hook()
     pairs = [hook] if isinstance(hook, tuple) else hook
-    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+    if not isinstance(pairs, list):
         forms = "(name, function), a list of these, or a function without arguments that sets hooks"
         raise InputError(f"hook: expected {forms}, found {hook!r:.60}")
     if unknown := [name for name, _ in pairs if not callable(name) and name not in model.hook_dict]:
-        raise InputError(f"hook: expected a name such as blocks.0.{_Z}, found {unknown[0]}")
+        raise InputError(f"hook: expected a name such as blocks.0.{_SEEN[1]}, found {unknown[0]}")
 
     def watched(name: Any, function: Any, x: Tensor, hook: Any) -> Any:
         before, given = x.clone(), function(x, hook=hook)

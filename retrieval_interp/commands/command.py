@@ -173,7 +173,7 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
 
 
 @cache
-def _defined_in(path: str) -> dict[str, Any]:
+def _names_in(path: str) -> dict[str, Any]:
     sys.path.insert(0, str(Path(path).parent))  # as `python FILE.py` does
     return run_path(path)
 
@@ -181,10 +181,10 @@ def _defined_in(path: str) -> dict[str, Any]:
 def named_in(place: str) -> Any:
     """What a Python file, which is run once, calls so: `FILE.py:NAME`."""
     path, _, name = place.rpartition(":")
-    if not Path(path).is_file() or name not in _defined_in(path):
-        found = f"no {name!r} in it" if Path(path).is_file() else "no such file"
-        raise InputError(f"{place}: expected FILE.py:NAME, found {found}")
-    return _defined_in(path)[name]
+    names = _names_in(path) if Path(path).is_file() else {}
+    if name not in names:
+        raise InputError(f"{place}: expected FILE.py:NAME, found no such name or no such file")
+    return names[name]
 
 
 def say(text: str = "", hanging: int = 0) -> None:

@@ -44,19 +44,17 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     check_sampling(options.examples, options.seed, options.tolerance)
     if not 0 <= options.port < 65536:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
-    if options.model is None:
-        if options.task is not None:
-            raise ri.InputError("--task: expected --model FILE.py:NAME with it, found none")
-        find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
-    print(f"opening {options.model or options.ckpt} ...", flush=True)
+    name, own = options.model or options.ckpt, options.model or options.task
+    if not own:
+        find_checkpoint(name)  # before the libraries are loaded that take seconds
+    print(f"opening {name} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer
 
     how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "device")}
-    what: Any = [options.ckpt]
-    if options.model is not None:
-        model, task = load_model(options.model, options.device)
-        what = [model, named_in(options.task) if options.task is not None else task]
+    what: Any = load_model(name, options.device) if own else [name]
+    if options.task is not None:
+        what = [what[0], named_in(options.task)]
     bench = ri.open(*what, **how)
     if options.circuit is not None:
         bench.load(options.circuit)
