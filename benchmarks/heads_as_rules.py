@@ -2,13 +2,13 @@
 
     python benchmarks/heads_as_rules.py
 
-Hayes et al. (arXiv 2606.19317) replace heads by programs, those first whose pattern a program has
-most of. Here each head is replaced by the rule that `ri.scan` finds most alike, in the order of what
-that costs alone (`cause`), of how alike it is (`resemblance`), or at random. Controls replace the
-same heads by nothing (`zero`), by `uniform` or by another rule, drawn at random (`wrong`).
+Hayes et al. (arXiv 2606.19317) replace heads by programs, those first that a program resembles
+most. Here the rule that `ri.scan` finds takes a head's place, in the order of what that costs alone
+(`cause`), of the share of attention that the rule has (`resemblance`), or at random. As controls,
+the same heads get no attention, uniform, another rule, or their mean pattern.
 
-Text is the documentation that comes with Python (`pydoc_data.topics`), the beginning of each topic
-that shares no line with an earlier one. Half of the topics decide, the other half is measured.
+Text is Python's own documentation (`pydoc_data.topics`), the beginning of each topic that shares no
+line with an earlier one. Some topics decide, others are measured.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scan import next_token_task
 
 LENGTH, SHUFFLES = 128, 100
-SHARES, CONTROLS = (0.1, 0.25, 0.4, 0.5, 0.75, 1.0), (0.25, 0.4)
+SHARES, CONTROLS = (0.1, 0.25, 0.4, 0.5, 0.75, 1.0), ("zero", "uniform", "wrong", "mean")
 
 
 def beginnings(tokenizer: Any) -> list[list[int]]:
@@ -52,71 +52,65 @@ def opened(options: argparse.Namespace) -> tuple[Any, Any, ri.Task, ri.Batch]:
         return checkpoint.model, checkpoint.task, checkpoint.task, batch
     model = ri.smollm2()
     texts = beginnings(model.tokenizer)
-    task = next_token_task(model, texts[1::2][: options.test], LENGTH)
+    task = next_token_task(model, texts[1::2][-options.test :], LENGTH)
     return model, texts[::2][: 2 * options.decide], task, task.whole()
 
 
-def rank(shares: Sequence[float], costs: Sequence[float]) -> dict[str, float]:
-    """Rank correlations of shares and costs, head by head and summed up in the order of shares."""
+def correlations(shares: Sequence[float], costs: Sequence[float]) -> dict[str, float]:
+    """Of shares and costs: head by head, and with costs summed up in the order of shares."""
     ordered = sorted(range(len(shares)), key=lambda at: -shares[at])
-    draw, summed = random.Random(0), []
-    for each in [list(costs)] + [draw.sample(list(costs), len(costs)) for _ in range(SHUFFLES)]:
+    draw, summed = random.Random(0), list[float]()
+    for each in [list(costs), *(draw.sample(costs, len(costs)) for _ in range(SHUFFLES))]:
         sums = torch.tensor([each[at] for at in ordered], dtype=torch.double).cumsum(0).tolist()
         summed.append(rank_correlation([shares[at] for at in ordered], sums))
-    shuffled = sum(summed[1:]) / SHUFFLES
-    return {"by head": rank_correlation(shares, costs), "summed": summed[0], "shuffled": shuffled}
+    by_head = rank_correlation(shares, costs)
+    return {"by head": by_head, "summed": summed[0], "shuffled": sum(summed[1:]) / SHUFFLES}
 
 
 def rows(options: argparse.Namespace) -> Rows:
     """A row per circuit that is measured, one of correlations, and one per head."""
     model, given, task, batch = opened(options)
-    found = ri.scan(
-        model, given, examples=options.decide, tolerance=1e-9, progress=ri.progress_bar
-    )  # no joint circuit keeps this tolerance, and none is looked at
-    heads, cost = found.heads, {row.head: row.loss - found.intact_loss for row in found.heads}
-    draw, scorer = random.Random(0), Scorer(model, task, batch)
-    rules = [IDENTITY, UNIFORM, *(RULES if batch.tokens is not None else RULES[:2])]
-    rule: dict[ri.Head, Mechanism] = {row.head: row.rule for row in heads}
+    few = {"examples": options.decide, "tolerance": 1e-9}  # no joint circuit is looked for
+    found = ri.scan(model, given, progress=ri.progress_bar, **few)
+    cost = {row.head: row.loss - found.intact_loss for row in found.heads}
+    rule: dict[ri.Head, Mechanism] = {row.head: row.rule for row in found.heads}
+    draw, known = random.Random(0), [IDENTITY, UNIFORM, *RULES[: 2 if batch.tokens is None else 4]]
     put: dict[str, dict[ri.Head, Mechanism]] = {
         "rule": rule,
         "zero": dict.fromkeys(rule, OneHot()),
         "uniform": dict.fromkeys(rule, UNIFORM),
-        "wrong": {h: draw.choice([r for r in rules if r != own]) for h, own in rule.items()},
+        "wrong": {head: draw.choice([r for r in known if r != own]) for head, own in rule.items()},
+        "mean": {row.head: row.mean for row in found.heads},
     }
-    orders = {
-        "cause": sorted(rule, key=lambda head: cost[head]),
-        "resemblance": [row.head for row in sorted(heads, key=lambda row: -row.share)],
-        "random": draw.sample(list(rule), len(rule)),
+    alike = sorted(found.heads, key=lambda row: -row.share)
+    orders = {"cause": sorted(rule, key=lambda head: cost[head])}
+    orders |= {
+        "resemblance": [row.head for row in alike],
+        "random": draw.sample([*rule], len(rule)),
     }
     plan = [(order, "rule", share) for order in ("cause", "resemblance") for share in SHARES]
-    plan += [("random", "rule", share) for share in CONTROLS]
-    plan += [("cause", kind, share) for kind in ("zero", "uniform", "wrong") for share in CONTROLS]
-    table, intact = Rows(), scorer.each(scorer.empty_circuit)
+    plan += [("random", "rule", share) for share in SHARES[1:3]]
+    plan += [("cause", kind, share) for kind in CONTROLS for share in SHARES[1:3]]
+    scorer, table = Scorer(model, task, batch), Rows()
+    intact = scorer.each(scorer.empty_circuit)
     for order, kind, share in ri.progress_bar(plan, "measuring circuits"):
         chosen = orders[order][: math.ceil(share * len(rule))]
         circuit = Circuit({head: put[kind][head] for head in chosen}, batch.roles.shape[-1])
         rise = scorer.each(circuit) - intact
-        table.append({"order": order, "put in place": kind, "heads": len(chosen), **costs(rise)})
-    table.append(rank([row.share for row in heads], list(cost.values())))
-    kept = [{"head": f"{h.head}", "rule": f"{h.rule}", "share": h.share} for h in heads]
-    return table + [row | {"cost": cost[h.head]} for row, h in zip(kept, heads)]
+        nats, error, what = float(rise.mean()), standard_error(rise), f"{order}, {kind}"
+        more, row = 100 * math.exp(nats), {"order, in place": what, "heads": len(chosen)}
+        row |= {"nats": nats, "+-": error, "perplexity, %": more - 100, "+- %": more * error}
+        table.append(row)
+    table.append(correlations([row.share for row in found.heads], list(cost.values())))
+    for row in found.heads:
+        head = {"head": f"{row.head}", "rule": f"{row.rule}", "share": row.share}
+        table.append(head | {"cost": cost[row.head]})
+    return table
 
 
-def costs(rise: torch.Tensor) -> dict[str, float]:
-    """What a circuit costs on all examples, in nats and in perplexity, with standard errors."""
-    mean, error = float(rise.mean()), standard_error(rise)
-    more = math.exp(mean)
-    return {
-        "nats": mean,
-        "+-": error,
-        "perplexity, %": 100 * (more - 1),
-        "+- %": 100 * more * error,
-    }
-
-
-own = {"model": "smollm2", "decide": 5, "test": 32}
+own = {"model": "smollm2", "decide": 5, "test": 24}
 quick = {"model": "equations", "decide": 8, "test": 8}
-main = benchmark(__doc__, rows, own, quick, shown=lambda rows: [r for r in rows if "order" in r])
+main = benchmark(__doc__, rows, own, quick, shown=lambda rows: [r for r in rows if "heads" in r])
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,8 @@
 """Whether a hook changes the output of one head, and nothing else.
 
-1. Runs with the hook and without it part in some layer, the one that the hook changes.
-2. What the layer's attention writes is a constant plus the sum of z W_O over heads, so its change
-   says whose z changed: as seen at `hook_z` if that explains it, else as solved for.
-3. If its attention is made to write the same without the hook, all that follows has to be the same.
+What a layer's attention writes is a constant plus the sum of z W_O over heads, so its change says
+whose z changed: as seen at `hook_z` if that explains it, else as solved for. If it is made to write
+the same without the hook, all that follows has to be the same.
 """
 
 from functools import partial
@@ -11,7 +10,6 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from retrieval_interp.circuits.flow import listed
@@ -22,7 +20,6 @@ from retrieval_interp.tasks import InputError
 _ROUNDING = 64 * torch.finfo(torch.float32).eps  # of the largest number: no difference
 _SEEN = ("hook_resid_pre", "attn.hook_z", "attn.hook_out", "hook_attn_out")
 Seen = dict[str, Tensor]  # by hook name
-ByHead = Float[Tensor, "head batch pos d_model"]
 
 
 class HookCheck(NamedTuple):
@@ -44,10 +41,9 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
     """Say whether a hook changes the attention or output of a head, and nothing else.
 
     Args:
-        model: a hooked model in 32-bit floats or wider; left unchanged.
-        hook: a pair `(name, function)` as TransformerLens takes it, or a list of them; or a
-            function that sets a PyTorch hook and returns its handle, or a context manager, such as
-            `lambda: part.register_forward_pre_hook(function)`.
+        model: a hooked model in 32-bit floats; left unchanged.
+        hook: a pair `(name, function)` of TransformerLens, or a list of them; or a function that
+            returns a context manager, as `lambda: part.register_forward_pre_hook(function)` does.
         head: such as `L0.H1`.
         inputs: what the model reads; by default four sequences of random tokens or vectors.
     """
@@ -73,7 +69,7 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
     if beside is not None:
         what.append(f"layer {beside}{' after its heads' if beside == layer else ''}")
     if not what:
-        return HookCheck(True, changed, f"It changed {head} and nothing else.")
+        return HookCheck(bool(changed), changed, f"It changed {head} and nothing else.")
     end = ", too" if head in changed else f", not {head}"
     at = by_head.any(0).any(0).any(-1).nonzero().flatten().tolist()
     if not seen and 1 < len(changed) == len(by_head) and "hook_result" not in "".join(used):
@@ -100,8 +96,8 @@ def _differ(one: Tensor, other: Tensor, scale: Tensor) -> bool:
     return not ((one - other).abs().max() <= _ROUNDING * scale.abs().max())
 
 
-def _changes(hooked: Seen, intact: Seen, layer: int, weights: Tensor) -> tuple[ByHead, str, bool]:
-    """The change of what each head writes, zero where it is rounding; where; and if z shows it."""
+def _changes(hooked: Seen, intact: Seen, layer: int, weights: Tensor) -> tuple[Tensor, str, bool]:
+    """The change that each head writes, [head batch pos d_model]; where; and if z shows it."""
     at, shape = f"blocks.{layer}.", "bphd,hdm->hbpm"
     z, place = at + _SEEN[1], next(at + part for part in _SEEN[2:] if at + part in intact)
     scale = intact[place]

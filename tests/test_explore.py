@@ -117,3 +117,21 @@ def test_a_taken_port_is_one_line_and_ctrl_c_ends_it_cleanly(tmp_path):
     assert (process.returncode, err) == (0, "") and "ended" in out
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", int(found[1])), 1)
+
+
+def test_a_model_and_a_task_of_ones_own(tmp_path, monkeypatch):
+    opened = []
+    served = "retrieval_interp.explorer.server.serve_explorer"
+    monkeypatch.setattr(served, lambda bench, *how: opened.append(bench))
+    (tmp_path / "own.py").write_text(
+        "import retrieval_interp as ri\n"
+        "small = ri.load_checkpoint('small')\n"
+        "model, task = small.model, small.task\n"
+    )
+    own, few = f"{tmp_path}/own.py", ["--examples", "8"]
+    explore(["--model", f"{own}:model", "--task", f"{own}:task", *few])
+    explore(["--task", f"{own}:task", *few])
+    assert [bench.name for bench in opened] == ["RetrievalTask model"] * 2
+    for name, error in (("model", "found the task None"), ("modle", "expected FILE.py:NAME")):
+        with pytest.raises(InputError, match=error):
+            explore(["--model", f"{own}:{name}", *few])

@@ -28,6 +28,7 @@ _NO_NUMBER = (
     r"(?:no type matching|Could not find valid parse|invalid literal|could not convert)"
     r".*?(\[.*?\]|'[^']*').*"
 )
+_run_once = cache(run_path)
 _MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means
 
 
@@ -172,16 +173,10 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
         ) from error
 
 
-@cache
-def _names_in(path: str) -> dict[str, Any]:
-    sys.path.insert(0, str(Path(path).parent))  # as `python FILE.py` does
-    return run_path(path)
-
-
 def named_in(place: str) -> Any:
     """What a Python file, which is run once, calls so: `FILE.py:NAME`."""
     path, _, name = place.rpartition(":")
-    names = _names_in(path) if Path(path).is_file() else {}
+    names = _run_once(path) if Path(path).is_file() else {}
     if name not in names:
         raise InputError(f"{place}: expected FILE.py:NAME, found no such name or no such file")
     return names[name]

@@ -47,8 +47,8 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def as_path(name: Any) -> Path:
-    """The path that a user names."""
-    if not isinstance(name, (str, os.PathLike)):
+    """A file's name that a user gives, checked."""
+    if not isinstance(name, (str, Path)):
         raise InputError(f"expected the name of a file, found {name!r:.60}")
     return Path(name)
 
