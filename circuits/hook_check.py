@@ -47,18 +47,16 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
         head: such as `L0.H1`.
         inputs: what the model reads; by default four sequences of random tokens or vectors.
     """
-    head, heads, used = Head.parse(str(head)), heads_of(model), dict[str, bool]()
+    head, heads = Head.parse(str(head)), heads_of(model)
     if head not in heads:
         raise InputError(f"head: expected one from {heads[0]} to {heads[-1]}, found {head}")
     run = partial(_run, model, _drawn(model) if inputs is None else inputs)
     intact = run()
-    with _set(model, hook, used):
+    with _set(model, hook):
         hooked = run()
     layer = _first_apart(hooked, intact)
     if layer is None:
-        ignored = [name for name, changed in used.items() if changed]
-        why = f": the model does not use what it returns at {ignored[0]}" if ignored else ""
-        return HookCheck(False, (), f"It changed nothing{why}.")
+        return HookCheck(False, (), "It changed nothing: it does not run, or has no effect.")
     if layer < 0:
         return HookCheck(False, (), f"It changed what layer 0 reads, before {head}.")
     by_head, place, seen = _changes(hooked, intact, layer, model.blocks[layer].attn.W_O)
@@ -67,13 +65,14 @@ def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = 
         beside = _first_apart(hooked, run())
     what = [str(other) for other in changed if other != head]
     if beside is not None:
-        what.append(f"layer {beside}{' after its heads' if beside == layer else ''}")
+        what.append(f"layer {beside}" + " after its heads" * (beside == layer))
     if not what:
         return HookCheck(bool(changed), changed, f"It changed {head} and nothing else.")
     end = ", too" if head in changed else f", not {head}"
     at = by_head.any(0).any(0).any(-1).nonzero().flatten().tolist()
-    if not seen and 1 < len(changed) == len(by_head) and "hook_result" not in "".join(used):
-        end += f": {next(iter(used), 'its place')} is after the heads are mixed"
+    if not seen and 1 < len(changed) == len(by_head) and "hook_result" not in str(hook):
+        name = hook[0] if isinstance(hook, tuple) else "its place"
+        end += f": {name} is after the heads are mixed"
     elif len(at) == 1 < len(changed):
         end += f", at position {at[0]} alone"
     return HookCheck(False, changed, f"It changed {listed(what, 'and')}{end}.")
@@ -125,21 +124,12 @@ def _drawn(model: Any) -> Tensor:
     return torch.randint(model.cfg.d_vocab, size, generator=draw).to(model.W_E.device)
 
 
-def _set(model: Any, hook: Any, used: dict[str, bool]) -> Any:
-    """The hook in place; `used` gets the names where it runs, and whether it changes something."""
+def _set(model: Any, hook: Any) -> Any:
     if callable(hook) and not signature(hook).parameters:
         return hook()
     pairs = [hook] if isinstance(hook, tuple) else hook
     if not isinstance(pairs, list):
-        forms = "(name, function), a list of these, or a function without arguments that sets hooks"
-        raise InputError(f"hook: expected {forms}, found {hook!r:.60}")
+        raise InputError(f"hook: expected (name, function) or a list of them, found {hook!r:.60}")
     if unknown := [name for name, _ in pairs if not callable(name) and name not in model.hook_dict]:
         raise InputError(f"hook: expected a name such as blocks.0.{_SEEN[1]}, found {unknown[0]}")
-
-    def watched(name: Any, function: Any, x: Tensor, hook: Any) -> Any:
-        before, given = x.clone(), function(x, hook=hook)
-        changed = not torch.equal(before, x if given is None else given)
-        used[str(hook.name if callable(name) else name)] = changed
-        return given
-
-    return model.hooks(fwd_hooks=[(name, partial(watched, name, of)) for name, of in pairs])
+    return model.hooks(fwd_hooks=pairs)

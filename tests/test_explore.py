@@ -130,8 +130,8 @@ def test_a_model_and_a_task_of_ones_own(tmp_path, monkeypatch):
     )
     own, few = f"{tmp_path}/own.py", ["--examples", "8"]
     explore(["--model", f"{own}:model", "--task", f"{own}:task", *few])
-    explore(["--task", f"{own}:task", *few])
+    explore(["--ckpt", "small", "--task", f"{own}:task", *few])
     assert [bench.name for bench in opened] == ["RetrievalTask model"] * 2
-    for name, error in (("model", "found the task None"), ("modle", "expected FILE.py:NAME")):
-        with pytest.raises(InputError, match=error):
-            explore(["--model", f"{own}:{name}", *few])
+    for name in ("modle", "model/other.py:model"):
+        with pytest.raises(InputError, match="expected FILE.py:NAME, found no such name or no"):
+            explore(["--model", f"{own}:{name}", "--task", f"{own}:task", *few])

@@ -111,7 +111,7 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
         (lambda bench: ri.open(bench.model, ri.RetrievalTask(chains=3, steps=3, dim=4)), "model"),
     ],
 )
-def test_what_is_not_there_is_refused_and_changes_nothing(bench, act, text):
+def test_what_is_not_there_is_refused_and_changes_nothing(bench, act, text, without_type_checks):
     with pytest.raises(InputError, match=text):
         act(bench)
     assert bench.circuit.mechanisms == {} and not bench.undoable

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 import retrieval_interp as ri
 from retrieval_interp.commands.command import check_sampling, load_model, named_in, parse_options
@@ -16,8 +18,8 @@ class ExploreOptions:
 
     Attributes:
         ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint).
-        model: instead, a model of your own, FILE.py:NAME, or any that `scan` takes.
-        task: FILE.py:NAME of its `ri.Task`.
+            With a task, also a model of your own, FILE.py:NAME, or any that `scan` takes.
+        task: FILE.py:NAME of an `ri.Task`; by default the checkpoint's.
         circuit: begin with this circuit.
         examples: how many examples to measure on.
         seed: which examples.
@@ -27,8 +29,7 @@ class ExploreOptions:
         device: auto, cpu or cuda.
     """
 
-    ckpt: str = "small"
-    model: str | None = None
+    ckpt: Annotated[str, tyro.conf.arg(aliases=["--model"])] = "small"
     task: str | None = None
     circuit: Path | None = None
     examples: int = 512
@@ -44,17 +45,16 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     check_sampling(options.examples, options.seed, options.tolerance)
     if not 0 <= options.port < 65536:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
-    name, own = options.model or options.ckpt, options.model or options.task
-    if not own:
-        find_checkpoint(name)  # before the libraries are loaded that take seconds
-    print(f"opening {name} ...", flush=True)
+    if options.task is None:
+        find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
+    print(f"opening {options.ckpt} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer
 
     how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "device")}
-    what: Any = load_model(name, options.device) if own else [name]
+    what: list[Any] = [options.ckpt]
     if options.task is not None:
-        what = [what[0], named_in(options.task)]
+        what = [load_model(options.ckpt, options.device)[0], named_in(options.task)]
     bench = ri.open(*what, **how)
     if options.circuit is not None:
         bench.load(options.circuit)
