@@ -123,15 +123,14 @@ def test_a_model_and_a_task_of_ones_own(tmp_path, monkeypatch):
     opened = []
     served = "retrieval_interp.explorer.server.serve_explorer"
     monkeypatch.setattr(served, lambda bench, *how: opened.append(bench))
-    (tmp_path / "own.py").write_text(
-        "import retrieval_interp as ri\n"
-        "small = ri.load_checkpoint('small')\n"
-        "model, task = small.model, small.task\n"
+    shipped = (
+        "import retrieval_interp as ri; model, task = (s := ri.load_checkpoint('small')).model"
     )
-    own, few = f"{tmp_path}/own.py", ["--examples", "8"]
-    explore(["--model", f"{own}:model", "--task", f"{own}:task", *few])
-    explore(["--ckpt", "small", "--task", f"{own}:task", *few])
+    (tmp_path / "own.py").write_text(f"{shipped}, s.task")
+    own, few = f"{tmp_path}/own.py", ["--examples", "8", "--task", f"{tmp_path}/own.py:task"]
+    explore(["--model", f"{own}:model", *few])
+    explore(["--ckpt", "small", *few])
     assert [bench.name for bench in opened] == ["RetrievalTask model"] * 2
     for name in ("modle", "model/other.py:model"):
         with pytest.raises(InputError, match="expected FILE.py:NAME, found no such name or no"):
-            explore(["--model", f"{own}:{name}", "--task", f"{own}:task", *few])
+            explore(["--model", f"{own}:{name}", *few])
