@@ -2,13 +2,11 @@
 
     python benchmarks/heads_as_rules.py
 
-Hayes et al. (arXiv 2606.19317) replace heads by programs, those first that a program resembles
-most. Here the rule that `ri.scan` finds takes a head's place, in the order of what that costs alone
-(`cause`), of the share of attention that the rule has (`resemblance`), or at random. As controls,
-the same heads get no attention, uniform, another rule, or their mean pattern.
-
-Text is Python's own documentation (`pydoc_data.topics`), the beginning of each topic that shares no
-line with an earlier one. Some topics decide, others are measured.
+Hayes et al. (arXiv 2606.19317) replace heads by programs, the most alike first. Here the rule that
+`ri.scan` finds takes a head's place, in the order of what that costs alone (`cause`), of the share
+of attention that the rule has (`resemblance`), or at random. As controls, the same heads get no
+attention, uniform, another rule, or their mean pattern. Text is Python's own documentation, the
+beginning of each topic that shares no line with an earlier one; some decide, others are measured.
 """
 
 import argparse
@@ -63,8 +61,8 @@ def correlations(shares: Sequence[float], costs: Sequence[float]) -> dict[str, f
     for each in [list(costs), *(draw.sample(costs, len(costs)) for _ in range(SHUFFLES))]:
         sums = torch.tensor([each[at] for at in ordered], dtype=torch.double).cumsum(0).tolist()
         summed.append(rank_correlation([shares[at] for at in ordered], sums))
-    by_head = rank_correlation(shares, costs)
-    return {"by head": by_head, "summed": summed[0], "shuffled": sum(summed[1:]) / SHUFFLES}
+    found = {"by head": rank_correlation(shares, costs), "summed": summed[0]}
+    return found | {"shuffled": sum(summed[1:]) / SHUFFLES}
 
 
 def rows(options: argparse.Namespace) -> Rows:
@@ -102,15 +100,12 @@ def rows(options: argparse.Namespace) -> Rows:
         row |= {"nats": nats, "+-": error, "perplexity, %": more - 100, "+- %": more * error}
         table.append(row)
     table.append(correlations([row.share for row in found.heads], list(cost.values())))
-    for row in found.heads:
-        head = {"head": f"{row.head}", "rule": f"{row.rule}", "share": row.share}
-        table.append(head | {"cost": cost[row.head]})
-    return table
+    kept = [(f"{row.head}", f"{row.rule}", row.share, cost[row.head]) for row in found.heads]
+    return table + [dict(zip(("head", "rule", "share", "cost"), each)) for each in kept]
 
 
-own = {"model": "smollm2", "decide": 5, "test": 24}
-quick = {"model": "equations", "decide": 8, "test": 8}
-main = benchmark(__doc__, rows, own, quick, shown=lambda rows: [r for r in rows if "heads" in r])
+own, few = {"model": "smollm2", "decide": 5, "test": 24}, {"model": "equations", "test": 8}
+main = benchmark(__doc__, rows, own, few, shown=lambda rows: [r for r in rows if "heads" in r])
 
 if __name__ == "__main__":
     main()
