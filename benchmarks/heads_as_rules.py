@@ -5,8 +5,7 @@
 Hayes et al. (arXiv 2606.19317) replace heads by programs, the most alike first. Here the rule that
 `ri.scan` finds takes a head's place, in the order of what that costs alone (`cause`), of the share
 of attention that the rule has (`resemblance`), or at random. As controls, the same heads get no
-attention, uniform, another rule, or their mean pattern. Text is Python's own documentation, the
-beginning of each topic that shares no line with an earlier one; some decide, others are measured.
+attention, uniform, another rule, or their mean pattern. Text is Python's own documentation.
 """
 
 import argparse

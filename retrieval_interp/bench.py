@@ -390,8 +390,7 @@ class Workbench:
         `ri.ablations` gives.
         """
         self._check_unchanged()
-        if not isinstance(least, (int, float)) or not 0 <= least <= 1:
-            raise InputError(f"least: expected attention from 0 to 1, found {least!r:.40}")
+        least = from_data(float, least, "least")
         found = circuits.ablations(
             self.model, self.task, self.batch, least=least, progress=self.progress
         )

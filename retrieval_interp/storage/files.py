@@ -48,9 +48,7 @@ def write_json(path: Path, data: Any) -> None:
 
 def as_path(name: Any) -> Path:
     """A file's name that a user gives, checked."""
-    if not isinstance(name, (str, Path)):
-        raise InputError(f"expected the name of a file, found {name!r:.60}")
-    return Path(name)
+    return name if isinstance(name, Path) else Path(from_data(str, name, "file name"))
 
 
 def check_writable(path: Path | None) -> None:
