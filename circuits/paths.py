@@ -27,7 +27,7 @@ class Head(NamedTuple):
             raise InputError(f"expected a head such as L1.H0, found {text!r:.60}")
         return cls(int(match[1]), int(match[2]))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"L{self.layer}.H{self.head}"
 
 
@@ -59,7 +59,7 @@ class RolePath(NamedTuple):
         """The path with the names of a task's roles, or of the task that has them."""
         return "<-".join(self.ends(names))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.text()
 
 
@@ -79,5 +79,5 @@ class HeadPath(NamedTuple):
         """The path with the names of a task's roles, or of the task that has them."""
         return f"{self.head} {self.path.text(names)}"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.text()

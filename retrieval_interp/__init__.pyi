@@ -27,6 +27,7 @@ from retrieval_interp.circuits.circuit import circuit_diff as circuit_diff
 from retrieval_interp.circuits.counterfactual.explanation import Explanation as Explanation
 from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow import describe_flow as describe_flow
+from retrieval_interp.circuits.hook_check import check_hook as check_hook
 from retrieval_interp.circuits.scan import Scan as Scan
 from retrieval_interp.circuits.scan import scan as scan
 from retrieval_interp.config import PRESETS as PRESETS

@@ -31,7 +31,7 @@ from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
-from retrieval_interp.storage.files import check_writable, write_whole
+from retrieval_interp.storage.files import as_path, check_writable, write_whole
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.training_task import counted
@@ -390,6 +390,7 @@ class Workbench:
         `ri.ablations` gives.
         """
         self._check_unchanged()
+        least = from_data(float, least, "least")
         found = circuits.ablations(
             self.model, self.task, self.batch, least=least, progress=self.progress
         )
@@ -444,7 +445,7 @@ class Workbench:
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
-        path = Path(path)
+        path = as_path(path)
         check_writable(path)
         command = (
             f"ri.open({self.name!r}, examples={self.examples}, seed={self.seed}, "
@@ -475,7 +476,7 @@ class Workbench:
 
     def save(self, path: str | Path) -> Path:
         """Write the circuit as JSON, which `ablate --circuit` and `load` read."""
-        path = Path(path)
+        path = as_path(path)
         check_writable(path)
         write_whole(path, self.circuit.to_json())
         return path
@@ -484,6 +485,6 @@ class Workbench:
         """Read a circuit file and make its circuit the current one."""
         cfg, trained = self.model.cfg, f"{self.name} is asked"
         circuit = read_circuit(
-            Path(path), self.task, cfg.n_layers, cfg.n_heads, trained, is_causal(self.model)
+            as_path(path), self.task, cfg.n_layers, cfg.n_heads, trained, is_causal(self.model)
         )
         return self.suppose(circuit)

@@ -118,3 +118,12 @@ def test_head_detector_scores_and_what_replacing_shows(benchmark, rows):
                 exclude_current_token=False, error_measure="mul",
             )  # fmt: skip
             assert score == pytest.approx(expected, abs=1e-6)
+
+
+def test_heads_as_rules(benchmark, rows):
+    found, lines = rows("heads_as_rules")
+    heads = found[23:]
+    assert len(lines) == 22 and found[5]["nats"] == found[11]["nats"]  # of all heads
+    costs, shares = ([head[key] for head in heads] for key in ("cost", "share"))
+    summed = benchmark("heads_as_rules").correlations(shares, [abs(cost) for cost in costs])
+    assert summed["summed"] == summed["shuffled"] == pytest.approx(-1)

@@ -71,7 +71,7 @@ PRINTED = {
     "docs/words.md": ["cross entropy", "L0.H0 uniform"],
     "docs/guide/carrying-and-enabling.md": ["combined MSE", "Holds so far", "key 0.88"],
     "docs/guide/discovery.md": ["L4.H0 one-hot s0<-s4", "L2.H0 s4<-s6 0.0026 + 0.1664"],
-    "docs/guide/mechanisms.md": ["L4.H0 one-hot s0<-s4"],
+    "docs/guide/mechanisms.md": ["L4.H0 one-hot s0<-s4", "is after the heads are mixed."],
     "docs/guide/notebook.md": [],
     "docs/guide/other-tools.md": ["here 7.9086", "here 0.0326", "k: EAP +0.0021, patched +8.12"],
     "docs/guide/own-model.md": ["Sufficient: with 4 of 4 heads replaced"],

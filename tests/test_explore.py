@@ -117,3 +117,20 @@ def test_a_taken_port_is_one_line_and_ctrl_c_ends_it_cleanly(tmp_path):
     assert (process.returncode, err) == (0, "") and "ended" in out
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", int(found[1])), 1)
+
+
+def test_a_model_and_a_task_of_ones_own(tmp_path, monkeypatch):
+    opened = []
+    served = "retrieval_interp.explorer.server.serve_explorer"
+    monkeypatch.setattr(served, lambda bench, *how: opened.append(bench))
+    shipped = (
+        "import retrieval_interp as ri; model, task = (s := ri.load_checkpoint('small')).model"
+    )
+    (tmp_path / "own.py").write_text(f"{shipped}, s.task")
+    own, few = f"{tmp_path}/own.py", ["--examples", "8", "--task", f"{tmp_path}/own.py:task"]
+    explore(["--model", f"{own}:model", *few])
+    explore(["--ckpt", "small", *few])
+    assert [bench.name for bench in opened] == ["RetrievalTask model"] * 2
+    for name in ("modle", "model/other.py:model"):
+        with pytest.raises(InputError, match="expected FILE.py:NAME, found no such name or no"):
+            explore(["--model", f"{own}:{name}", *few])

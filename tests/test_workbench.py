@@ -61,6 +61,7 @@ EMPTY = Circuit({}, 7)
 def test_paths_are_added_one_by_one():
     one = suppose(EMPTY, "L1.H0 s0<-s2")
     assert one[1, 0] == OneHot((RolePath(0, 2),))
+    assert repr(list(one.paths())) == "[L1.H0 s0<-s2]"
     two = suppose(one, "L1.H0 s4<-s6")
     assert two[1, 0] == OneHot((RolePath(0, 2), RolePath(4, 6)))
     shared = suppose(two, "L1.H0 s0<-s4")
@@ -100,6 +101,9 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
         (lambda bench: bench.undo(), "undo"),
         (lambda bench: bench.attention(layer=3), "layer: expected 0 to 2, found 3"),
         (lambda bench: bench.save("missing/folder/c.json"), "existing folder"),
+        (lambda bench: bench.save(3), "file name: expected text, found 3"),
+        (lambda bench: bench.load(3), "file name: expected text, found 3"),
+        (lambda bench: bench.ablations(least="x"), "least: expected a number, found 'x'"),
         (lambda bench: ri.open(bench.model), "a hooked model and a task"),
         (lambda bench: ri.open("small", bench.task), "expected none for a checkpoint"),
         (lambda bench: ri.open(bench.model, bench.task, examples=1), "examples"),
@@ -107,7 +111,7 @@ BACK = ri.Circuit({}, 5).replace((0, 0), OneHot((ri.RolePath(2, 0),)))
         (lambda bench: ri.open(bench.model, ri.RetrievalTask(chains=3, steps=3, dim=4)), "model"),
     ],
 )
-def test_what_is_not_there_is_refused_and_changes_nothing(bench, act, text):
+def test_what_is_not_there_is_refused_and_changes_nothing(bench, act, text, without_type_checks):
     with pytest.raises(InputError, match=text):
         act(bench)
     assert bench.circuit.mechanisms == {} and not bench.undoable

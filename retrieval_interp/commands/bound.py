@@ -28,7 +28,7 @@ class BoundOptions:
         json: write the numbers to this file.
     """
 
-    steps: tuple[int, ...] = DEFAULT_STEPS
+    steps: Annotated[tuple[int, ...], tyro.conf.arg(metavar="D ...")] = DEFAULT_STEPS
     json: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
 
 

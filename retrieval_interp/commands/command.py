@@ -14,7 +14,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from runpy import run_path
 from typing import Any, TypeVar
 
 from retrieval_interp.storage.files import check_writable
@@ -26,6 +28,7 @@ _NO_NUMBER = (
     r"(?:no type matching|Could not find valid parse|invalid literal|could not convert)"
     r".*?(\[.*?\]|'[^']*').*"
 )
+_run_once = cache(run_path)
 _MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means
 
 
@@ -140,9 +143,11 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
 def load_model(name: str, device: str) -> tuple[Any, Any]:
     """A model by name, and its task or None.
 
-    A shipped checkpoint, a checkpoint file, a run folder, `smollm2`, or the folder of a Hugging
-    Face model.
+    A shipped checkpoint, a checkpoint file, a run folder, `smollm2`, the folder of a Hugging Face
+    model, or one's own, `FILE.py:NAME`.
     """
+    if ".py:" in name:
+        return named_in(name), None
     import retrieval_interp as ri
     from retrieval_interp.training import choose_device
 
@@ -166,6 +171,15 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
             f"{folder}: expected a causal language model of Hugging Face with its tokenizer that "
             f"TransformerLens knows, found: {error!s:.150}"
         ) from error
+
+
+def named_in(place: str) -> Any:
+    """What a Python file, which is run once, calls so: `FILE.py:NAME`."""
+    path, _, name = place.rpartition(":")
+    names = _run_once(path) if Path(path).is_file() else {}
+    if name not in names:
+        raise InputError(f"{place}: expected FILE.py:NAME, found no such name or no such file")
+    return names[name]
 
 
 def say(text: str = "", hanging: int = 0) -> None:

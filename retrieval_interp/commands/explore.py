@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import check_sampling, parse_options
+from retrieval_interp.commands.command import check_sampling, load_model, named_in, parse_options
 from retrieval_interp.storage.files import find_checkpoint
 
 
@@ -15,6 +18,8 @@ class ExploreOptions:
 
     Attributes:
         ckpt: a shipped name (small), a checkpoint file, or a run folder (its last checkpoint).
+            With a task, also a model of your own, FILE.py:NAME, or any that `scan` takes.
+        task: FILE.py:NAME of an `ri.Task`; by default the checkpoint's.
         circuit: begin with this circuit.
         examples: how many examples to measure on.
         seed: which examples.
@@ -24,7 +29,8 @@ class ExploreOptions:
         device: auto, cpu or cuda.
     """
 
-    ckpt: str = "small"
+    ckpt: Annotated[str, tyro.conf.arg(aliases=["--model"])] = "small"
+    task: str | None = None
     circuit: Path | None = None
     examples: int = 512
     seed: int = 0
@@ -39,13 +45,17 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     check_sampling(options.examples, options.seed, options.tolerance)
     if not 0 <= options.port < 65536:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
-    find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
+    if options.task is None:
+        find_checkpoint(options.ckpt)  # before the libraries are loaded that take seconds
     print(f"opening {options.ckpt} ...", flush=True)
 
     from retrieval_interp.explorer.server import serve_explorer
 
     how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "device")}
-    bench = ri.open(options.ckpt, **how)
+    what: list[Any] = [options.ckpt]
+    if options.task is not None:
+        what = [load_model(options.ckpt, options.device)[0], named_in(options.task)]
+    bench = ri.open(*what, **how)
     if options.circuit is not None:
         bench.load(options.circuit)
     serve_explorer(bench, options.port, options.browser)

@@ -46,6 +46,11 @@ def write_json(path: Path, data: Any) -> None:
     write_whole(path, json.dumps(data, indent=2) + "\n")
 
 
+def as_path(name: Any) -> Path:
+    """A file's name that a user gives, checked."""
+    return name if isinstance(name, Path) else Path(from_data(str, name, "file name"))
+
+
 def check_writable(path: Path | None) -> None:
     """Refuse an output path that cannot be written before the work starts rather than after."""
     if path is None:

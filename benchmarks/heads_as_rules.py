@@ -1,0 +1,110 @@
+"""How many heads rules can replace, by cause and by resemblance (docs/language-models.md).
+
+    python benchmarks/heads_as_rules.py
+
+Hayes et al. (arXiv 2606.19317) replace heads by programs, the most alike first. Here the rule that
+`ri.scan` finds takes a head's place, in the order of what that costs alone (`cause`), of the share
+of attention that the rule has (`resemblance`), or at random. As controls, the same heads get no
+attention, uniform, another rule, or their mean pattern. Text is Python's own documentation.
+"""
+
+import argparse
+import math
+import random
+from collections.abc import Sequence
+from pydoc_data.topics import topics
+from typing import Any
+
+import torch
+from measure import Rows, benchmark
+
+import retrieval_interp as ri
+from retrieval_interp.circuits import Circuit, Scorer
+from retrieval_interp.circuits.attribution import rank_correlation
+from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism, OneHot
+from retrieval_interp.circuits.runs.means import standard_error
+from retrieval_interp.circuits.scan import next_token_task
+
+LENGTH, SHUFFLES = 128, 100
+SHARES, CONTROLS = (0.1, 0.25, 0.4, 0.5, 0.75, 1.0), ("zero", "uniform", "wrong", "mean")
+
+
+def beginnings(tokenizer: Any) -> list[list[int]]:
+    """The first tokens of each topic, but of those that repeat another one."""
+    found, seen = [], set[str]()
+    for name in sorted(topics):
+        ids = tokenizer(topics[name])["input_ids"][: LENGTH - 1]
+        lines = {line for line in tokenizer.decode(ids).splitlines() if len(line) > 30}
+        if len(ids) == LENGTH - 1 and not lines & seen:
+            found.append([tokenizer.bos_token_id, *ids])
+            seen |= lines
+    return found
+
+
+def opened(options: argparse.Namespace) -> tuple[Any, Any, ri.Task, ri.Batch]:
+    """A model, what decides, and the task and the examples that are measured."""
+    if options.model != "smollm2":
+        checkpoint = ri.load_checkpoint(options.model)
+        batch = checkpoint.task.sample(options.test, split="validation")
+        return checkpoint.model, checkpoint.task, checkpoint.task, batch
+    model = ri.smollm2()
+    texts = beginnings(model.tokenizer)
+    task = next_token_task(model, texts[1::2][-options.test :], LENGTH)
+    return model, texts[::2][: 2 * options.decide], task, task.whole()
+
+
+def correlations(shares: Sequence[float], costs: Sequence[float]) -> dict[str, float]:
+    """Of shares and costs: head by head, and with costs summed up in the order of shares."""
+    ordered = sorted(range(len(shares)), key=lambda at: -shares[at])
+    draw, summed = random.Random(0), list[float]()
+    for each in [list(costs), *(draw.sample(costs, len(costs)) for _ in range(SHUFFLES))]:
+        sums = torch.tensor([each[at] for at in ordered], dtype=torch.double).cumsum(0).tolist()
+        summed.append(rank_correlation([shares[at] for at in ordered], sums))
+    found = {"by head": rank_correlation(shares, costs), "summed": summed[0]}
+    return found | {"shuffled": sum(summed[1:]) / SHUFFLES}
+
+
+def rows(options: argparse.Namespace) -> Rows:
+    """A row per circuit that is measured, one of correlations, and one per head."""
+    model, given, task, batch = opened(options)
+    few = {"examples": options.decide, "tolerance": 1e-9}  # no joint circuit is looked for
+    found = ri.scan(model, given, progress=ri.progress_bar, **few)
+    cost = {row.head: row.loss - found.intact_loss for row in found.heads}
+    rule: dict[ri.Head, Mechanism] = {row.head: row.rule for row in found.heads}
+    draw, known = random.Random(0), [IDENTITY, UNIFORM, *RULES[: 2 if batch.tokens is None else 4]]
+    put: dict[str, dict[ri.Head, Mechanism]] = {
+        "rule": rule,
+        "zero": dict.fromkeys(rule, OneHot()),
+        "uniform": dict.fromkeys(rule, UNIFORM),
+        "wrong": {head: draw.choice([r for r in known if r != own]) for head, own in rule.items()},
+        "mean": {row.head: row.mean for row in found.heads},
+    }
+    alike = sorted(found.heads, key=lambda row: -row.share)
+    orders = {"cause": sorted(rule, key=lambda head: cost[head])}
+    orders |= {
+        "resemblance": [row.head for row in alike],
+        "random": draw.sample([*rule], len(rule)),
+    }
+    plan = [(order, "rule", share) for order in ("cause", "resemblance") for share in SHARES]
+    plan += [("random", "rule", share) for share in SHARES[1:3]]
+    plan += [("cause", kind, share) for kind in CONTROLS for share in SHARES[1:3]]
+    scorer, table = Scorer(model, task, batch), Rows()
+    intact = scorer.each(scorer.empty_circuit)
+    for order, kind, share in ri.progress_bar(plan, "measuring circuits"):
+        chosen = orders[order][: math.ceil(share * len(rule))]
+        circuit = Circuit({head: put[kind][head] for head in chosen}, batch.roles.shape[-1])
+        rise = scorer.each(circuit) - intact
+        nats, error, what = float(rise.mean()), standard_error(rise), f"{order}, {kind}"
+        more, row = 100 * math.exp(nats), {"order, in place": what, "heads": len(chosen)}
+        row |= {"nats": nats, "+-": error, "perplexity, %": more - 100, "+- %": more * error}
+        table.append(row)
+    table.append(correlations([row.share for row in found.heads], list(cost.values())))
+    kept = [(f"{row.head}", f"{row.rule}", row.share, cost[row.head]) for row in found.heads]
+    return table + [dict(zip(("head", "rule", "share", "cost"), each)) for each in kept]
+
+
+own, few = {"model": "smollm2", "decide": 5, "test": 24}, {"model": "equations", "test": 8}
+main = benchmark(__doc__, rows, own, few, shown=lambda rows: [r for r in rows if "heads" in r])
+
+if __name__ == "__main__":
+    main()

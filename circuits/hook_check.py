@@ -1,0 +1,135 @@
+"""Whether a hook changes the output of one head, and nothing else.
+
+What a layer's attention writes is a constant plus the sum of z W_O over heads, so its change says
+whose z changed: as seen at `hook_z` if that explains it, else as solved for. If it is made to write
+the same without the hook, all that follows has to be the same.
+"""
+
+from functools import partial
+from inspect import signature
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from retrieval_interp.circuits.flow import listed
+from retrieval_interp.circuits.paths import Head
+from retrieval_interp.circuits.scores.scorer import heads_of
+from retrieval_interp.tasks import InputError
+
+_ROUNDING = 64 * torch.finfo(torch.float32).eps  # of the largest number: no difference
+_SEEN = ("hook_resid_pre", "attn.hook_z", "attn.hook_out", "hook_attn_out")
+Seen = dict[str, Tensor]  # by hook name
+
+
+class HookCheck(NamedTuple):
+    """What a hook did, as a sentence; true if it changed its head's output and nothing else."""
+
+    right: bool
+    changed: tuple[Head, ...]  # in the first layer that it changed
+    said: str
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    def __repr__(self) -> str:
+        return self.said
+
+
+@torch.no_grad()
+def check_hook(model: Any, hook: Any, head: str | Head, inputs: Tensor | None = None) -> HookCheck:
+    """Say whether a hook changes the attention or output of a head, and nothing else.
+
+    Args:
+        model: a hooked model in 32-bit floats; left unchanged.
+        hook: a pair `(name, function)` of TransformerLens, or a list of them; or a function that
+            returns a context manager, as `lambda: part.register_forward_pre_hook(function)` does.
+        head: such as `L0.H1`.
+        inputs: what the model reads; by default four sequences of random tokens or vectors.
+    """
+    head, heads = Head.parse(str(head)), heads_of(model)
+    if head not in heads:
+        raise InputError(f"head: expected one from {heads[0]} to {heads[-1]}, found {head}")
+    run = partial(_run, model, _drawn(model) if inputs is None else inputs)
+    intact = run()
+    with _set(model, hook):
+        hooked = run()
+    layer = _first_apart(hooked, intact)
+    if layer is None:
+        return HookCheck(False, (), "It changed nothing: it does not run, or has no effect.")
+    if layer < 0:
+        return HookCheck(False, (), f"It changed what layer 0 reads, before {head}.")
+    by_head, place, seen = _changes(hooked, intact, layer, model.blocks[layer].attn.W_O)
+    changed = tuple(Head(layer, number) for number, of in enumerate(by_head) if of.any())
+    with model.hooks(fwd_hooks=[(place, lambda x, hook: hooked[place])]):
+        beside = _first_apart(hooked, run())
+    what = [str(other) for other in changed if other != head]
+    if beside is not None:
+        what.append(f"layer {beside}" + " after its heads" * (beside == layer))
+    if not what:
+        return HookCheck(bool(changed), changed, f"It changed {head} and nothing else.")
+    end = ", too" if head in changed else f", not {head}"
+    at = by_head.any(0).any(0).any(-1).nonzero().flatten().tolist()
+    if not seen and 1 < len(changed) == len(by_head) and "hook_result" not in str(hook):
+        name = hook[0] if isinstance(hook, tuple) else "its place"
+        end += f": {name} is after the heads are mixed"
+    elif len(at) == 1 < len(changed):
+        end += f", at position {at[0]} alone"
+    return HookCheck(False, changed, f"It changed {listed(what, 'and')}{end}.")
+
+
+def _run(model: Any, inputs: Tensor) -> Seen:
+    """What enters each layer, what its attention writes, and z; the outputs enter the next one."""
+    outputs, cache = model.run_with_cache(inputs, names_filter=lambda name: name.endswith(_SEEN))
+    return {**cache, f"blocks.{model.cfg.n_layers}.{_SEEN[0]}": outputs}
+
+
+def _first_apart(one: Seen, other: Seen) -> int | None:
+    """The first layer that returns something else; -1 if something else enters the model."""
+    streams = [(one[name], other[name]) for name in one if name.endswith(_SEEN[0])]
+    return next((at - 1 for at, (a, b) in enumerate(streams) if _differ(a, b, b)), None)
+
+
+def _differ(one: Tensor, other: Tensor, scale: Tensor) -> bool:
+    """Whether they differ by more than rounding."""
+    return not ((one - other).abs().max() <= _ROUNDING * scale.abs().max())
+
+
+def _changes(hooked: Seen, intact: Seen, layer: int, weights: Tensor) -> tuple[Tensor, str, bool]:
+    """The change that each head writes, [head batch pos d_model]; where; and if z shows it."""
+    at, shape = f"blocks.{layer}.", "bphd,hdm->hbpm"
+    z, place = at + _SEEN[1], next(at + part for part in _SEEN[2:] if at + part in intact)
+    scale = intact[place]
+    rest = scale - torch.einsum(shape, intact[z], weights).sum(0)
+    if _differ(rest, rest[:1, :1], scale):
+        raise InputError("model: expected 32-bit attention that adds up its heads, found other")
+    change = hooked[place] - scale
+    by_head = torch.einsum(shape, hooked[z] - intact[z], weights)
+    seen = not _differ(by_head.sum(0), change, scale)
+    if not seen:
+        rows, change = weights.flatten(0, 1).double(), change.double()
+        if len(rows) > rows.shape[1]:
+            raise InputError("hook: expected one up to hook_z in heads so wide, found a later one")
+        solved = (change @ torch.linalg.pinv(rows, rtol=1e-4)).unflatten(-1, weights.shape[:2])
+        by_head = torch.einsum(shape, solved, weights.double())
+        if _differ(by_head.sum(0), change, scale):
+            by_head = change.expand_as(by_head)
+    return by_head * (by_head.abs() > _ROUNDING * scale.abs().max()), place, seen
+
+
+def _drawn(model: Any) -> Tensor:
+    draw, size = torch.Generator().manual_seed(0), (4, min(model.cfg.n_ctx, 12))
+    if getattr(model, "reads_vectors", False):
+        return torch.randn(*size, len(model.W_E), generator=draw).to(model.W_E)
+    return torch.randint(model.cfg.d_vocab, size, generator=draw).to(model.W_E.device)
+
+
+def _set(model: Any, hook: Any) -> Any:
+    if callable(hook) and not signature(hook).parameters:
+        return hook()
+    pairs = [hook] if isinstance(hook, tuple) else hook
+    if not isinstance(pairs, list):
+        raise InputError(f"hook: expected (name, function) or a list of them, found {hook!r:.60}")
+    if unknown := [name for name, _ in pairs if not callable(name) and name not in model.hook_dict]:
+        raise InputError(f"hook: expected a name such as blocks.0.{_SEEN[1]}, found {unknown[0]}")
+    return model.hooks(fwd_hooks=pairs)
