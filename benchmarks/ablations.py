@@ -27,7 +27,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from measure import Rows, benchmark, median_ratio, timed
+from measure import Rows, benchmark, load_model, median_ratio, timed
 from torch import Tensor
 from transformer_lens import patching
 
@@ -40,14 +40,11 @@ Circuits = list[tuple[ri.Circuit, float]]  # with their losses
 
 
 def load(name: str, device: torch.device) -> tuple[Any, Any]:
-    """A shipped checkpoint, or else an untrained model, which makes no difference to the work."""
-    if name in ri.shipped_checkpoints():
-        checkpoint = ri.load_checkpoint(name, device)
-        return checkpoint.model, checkpoint.task
-    recipe = ri.PRESETS["section7-ic-4" if name == "eight-heads" else name]
-    if name == "eight-heads":
-        recipe = replace(recipe, task=replace(recipe.task, steps=3))
-    return ri.build_model(recipe.model, recipe.task, 0, device).eval(), recipe.task
+    """A trained model, or `eight-heads`, which is not: that makes no difference to the work."""
+    if name != "eight-heads":
+        return load_model(name, str(device))
+    task = ri.RetrievalTask(steps=3)
+    return ri.build_model(ri.PRESETS["section7-ic-4"].model, task, 0, device).eval(), task
 
 
 def hypotheses(found: Any, empty: ri.Circuit) -> Circuits:
@@ -194,24 +191,19 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
     ]
 
 
-def rows(options: argparse.Namespace) -> Rows:
+@benchmark(
+    models=["small", "transformer-a", "eight-heads"],
+    examples=128,
+    rounds=3,
+    sample=24,  # hypotheses run naively per round
+    estimates=False,
+    few=16,
+    quick={"models": ["equations"], "examples": 8, "rounds": 1, "sample": 2, "few": 2},
+)
+def main(options: argparse.Namespace) -> Rows:
     one = estimates if options.estimates else compare
     return [row for name in options.models for row in one(name, options)]
 
-
-main = benchmark(
-    __doc__,
-    rows,
-    {
-        "models": ["small", "transformer-a", "eight-heads"],
-        "examples": 128,
-        "rounds": 3,
-        "sample": 24,  # hypotheses run naively per round
-        "estimates": False,
-        "few": 16,
-    },
-    quick={"models": ["equations"], "examples": 8, "rounds": 1, "sample": 2, "few": 2},
-)
 
 if __name__ == "__main__":
     main()

@@ -109,21 +109,16 @@ def shown(rows: Rows) -> Rows:
     return [line(name, group) for name, group in groups.items() if group]
 
 
-def rows(options: argparse.Namespace) -> Rows:
+@benchmark(
+    models=60, examples=128, redundant=False, quick={"models": 2, "examples": 32}, shown=shown
+)
+def main(options: argparse.Namespace) -> Rows:
     one, made = copies_found_in if options.redundant else found_in, []
     for index in ri.progress_bar(range(options.models), "models"):
         task = ri.RetrievalTask(steps=1 + index % MAX_STEPS, dim=DIM, tokens="unit")
         made.append({"steps": task.steps, **one(index, task, options.examples)})
     return made
 
-
-main = benchmark(
-    __doc__,
-    rows,
-    {"models": 60, "examples": 128, "redundant": False},
-    quick={"models": 2, "examples": 32},
-    shown=shown,
-)
 
 if __name__ == "__main__":
     main()

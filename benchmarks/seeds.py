@@ -9,17 +9,23 @@ decided and on 2,048 of the test split, and the CPU seconds of the search.
 import argparse
 import time
 
-from measure import Rows, benchmark
+from measure import Rows, benchmark, load_model
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
 
 
-def rows(options: argparse.Namespace) -> Rows:
+@benchmark(
+    models=["small", "k-hop"],
+    seeds=[0, 1, 2],
+    examples=512,
+    one_hot=False,
+    quick={"models": ["small"], "seeds": [0], "examples": 32},
+)
+def main(options: argparse.Namespace) -> Rows:
     made = []
     for name in options.models:
-        checkpoint = ri.load_checkpoint(name)
-        model, task = checkpoint.model, checkpoint.task
+        model, task = load_model(name, "cpu")
         for seed in ri.progress_bar(options.seeds, f"seeds of {name}"):
             how = ri.SearchOptions(examples=options.examples, seed=seed, shared=not options.one_hot)
             began, search = time.process_time(), ri.Search(model, task, how)
@@ -34,10 +40,6 @@ def rows(options: argparse.Namespace) -> Rows:
             made.append({**row, "bar": search.judge.bar.loss, "seconds": seconds})
     return made
 
-
-many = {"models": ["small", "k-hop"], "seeds": [0, 1, 2], "examples": 512, "one_hot": False}
-quick = {"models": ["small"], "seeds": [0], "examples": 32}
-main = benchmark(__doc__, rows, many, quick)
 
 if __name__ == "__main__":
     main()

@@ -146,16 +146,15 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def rows(options: argparse.Namespace) -> Rows:
+PRESETS = ["small", "transformer-a", "transformer-d"]
+PRESETS += ["section7-ic-1", "section7-ic-4", "section7-ic-8"]
+
+
+@benchmark(presets=PRESETS, rounds=21, quick={"rounds": 2})
+def main(options: argparse.Namespace) -> Rows:
     keep_freed_memory()
     return [compare(name, options) for name in ri.progress_bar(options.presets, "presets")]
 
-
-PRESETS = (
-    *("small", "transformer-a", "transformer-d"),
-    *("section7-ic-1", "section7-ic-4", "section7-ic-8"),
-)
-main = benchmark(__doc__, rows, {"presets": PRESETS, "rounds": 21}, quick={"rounds": 2})
 
 if __name__ == "__main__":
     main()
