@@ -27,13 +27,12 @@ from typing import Any
 
 import pandas as pd
 import torch
-from measure import Rows, benchmark, load_model, median_ratio, timed
+from measure import Rows, benchmark, load_model, median_ratio, rank_correlation, timed
 from torch import Tensor
 from transformer_lens import patching
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
-from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
 
 Circuits = list[tuple[ri.Circuit, float]]  # with their losses

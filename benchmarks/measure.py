@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from retrieval_interp.commands.command import load_model as load_model
@@ -96,6 +97,11 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     result = function()
     return time.perf_counter() - start, result
+
+
+def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float:
+    """Spearman's."""
+    return float(pd.Series(ones).rank().corr(pd.Series(others).rank()))
 
 
 def shortest(count: int, holds: Callable[[int], bool], within: float = 0) -> int:

@@ -27,12 +27,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from measure import Rows, benchmark, load_model, shortest, timed
+from measure import Rows, benchmark, load_model, rank_correlation, shortest, timed
 from torch import Tensor
 from why_behaviours import BEHAVIOURS
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units
 from retrieval_interp.circuits.hooks import Hooked

@@ -331,19 +331,3 @@ def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:
 def _gradients(of: Tensor, by: list[Tensor]) -> list[Tensor]:
     found = torch.autograd.grad(of, by, retain_graph=True, allow_unused=True)
     return [torch.zeros_like(x).float() if g is None else g.float() for g, x in zip(found, by)]
-
-
-def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float:
-    """Spearman's rank correlation of two lists of numbers; equal numbers share their mean rank.
-
-    NaN for fewer than two numbers, or if all are equal.
-    """
-    if len(ones) < 2:
-        return float("nan")
-    ranks = []
-    for numbers in (ones, others):
-        _, place, counts = torch.tensor(numbers, dtype=torch.float64).unique(
-            return_inverse=True, return_counts=True
-        )
-        ranks.append((counts.cumsum(0) - (counts - 1) / 2)[place])
-    return float(torch.corrcoef(torch.stack(ranks))[0, 1])

@@ -5,19 +5,16 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.structured import from_data
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-T = TypeVar("T")
 _TEMPORARY = ".writing-"
 
 
@@ -86,13 +83,6 @@ def lock_folder(path: Path, work: str) -> "BaseFileLock":
     return lock
 
 
-def read_part(cls: type[T], data: Any, where: str) -> T:
-    """`from_data` of the keys that a dataclass has; others are ignored."""
-    if isinstance(data, dict):
-        data = {field.name: data[field.name] for field in fields(cls) if field.name in data}  # type: ignore[arg-type]
-    return from_data(cls, data, where)  # type: ignore[no-any-return]
-
-
 def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:
     """Refuse to resume a run or sweep with other settings; names the first that differs."""
     old = flatten(found)
@@ -151,7 +141,8 @@ def find_checkpoint(name: str) -> Path:
         found = sorted(path.glob("checkpoints/step-*.safetensors"), key=lambda p: (len(p.name), p))
         if not found:
             raise InputError(
-                f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none"
+                f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none; "
+                "train until the first"
             )
         return found[-1]
     if path.is_file():
