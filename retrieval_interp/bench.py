@@ -128,14 +128,13 @@ class Workbench:
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         register_displays()
 
-    @property
+    @cached_property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
-        return self.stated or self._default
-
-    @cached_property
-    def _default(self) -> float:
-        return scorer.default_tolerance(self.scorer, self.intact_loss)
+        if self.stated is not None:
+            return self.stated
+        uninformed = scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
+        return scorer.tolerance_of(self.task, self.intact_loss, uninformed.loss)
 
     @property
     def circuit(self) -> Circuit:

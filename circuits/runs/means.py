@@ -1,6 +1,6 @@
 """Means: of losses over examples, and of heads' attention by role and by position."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,18 +63,9 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
         layers = read_patterns(model, part, lambda p: attention_by_role(p, part.roles))
         return torch.stack([mean for mean, _ in layers]), layers[0][1]
 
-    return weighted_mean(of_part(part) for part in parts_of(model, batch))
-
-
-def weighted_mean(parts: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """The mean over all examples, from the parts' means and how many examples each is the mean of.
-
-    Counts are broadcast against means.
-    """
-    means, counts = zip(*parts)
-    total = torch.stack([count.float() for count in counts]).sum(0).clamp(min=1)
-    mean: Tensor = torch.stack([m * (count / total) for m, count in zip(means, counts)]).sum(0)
-    return mean
+    means, counts = zip(*map(of_part, parts_of(model, batch)))
+    total = torch.stack(counts).sum(0).clamp(min=1)
+    return torch.stack([m * (count / total) for m, count in zip(means, counts)]).sum(0)
 
 
 def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:

@@ -18,7 +18,7 @@ from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_pro
 from retrieval_interp.config import PRESETS, Recipe
 from retrieval_interp.emergence import crossing
 from retrieval_interp.storage import checkpoint
-from retrieval_interp.storage.files import find_checkpoint, read_text
+from retrieval_interp.storage.files import checkpoint_files, find_checkpoint, read_text
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
@@ -182,7 +182,7 @@ def follow_run(
         circuit_from: where a given circuit comes from, in words.
     """
     run = Path(run)
-    recipe, files = checkpoint.read_recipe(run), checkpoint.checkpoint_files(run)
+    recipe, files = checkpoint.read_recipe(run), checkpoint_files(run)
     last = find_checkpoint(str(run))
     task, tolerance = recipe.task, recipe.task.tolerance if tolerance is None else tolerance
     if circuit is None:

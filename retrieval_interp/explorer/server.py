@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
-from retrieval_interp.views.page import explorer_script, render
+from retrieval_interp.views.page import render
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_page(self) -> None:
         nonce = secrets.token_urlsafe(16)
         title = f"Explorer of {self.server.exploring.bench.name}"
-        page = render("explore.html", title=title, nonce=nonce, script=explorer_script())
+        page = render("explore.html", title=title, nonce=nonce)
         self._begin(200, "html", _POLICY.format(nonce=nonce))
         self.wfile.write(str(page).encode())
 

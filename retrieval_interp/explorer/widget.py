@@ -7,7 +7,7 @@ import anywidget
 import traitlets
 
 from retrieval_interp.explorer.state import Exploring
-from retrieval_interp.views.page import asset, explorer_script
+from retrieval_interp.views.page import asset
 
 if TYPE_CHECKING:
     from retrieval_interp import Workbench
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Explorer(anywidget.AnyWidget):
     """The widget of one workbench: `Exploring`, whose page is a synchronized trait."""
 
-    _esm = str(explorer_script())
+    _esm = f"{asset('explorer.js')}\n{asset('paths.js')}"
     _css = f"{asset('style.css')}\n{asset('explorer.css')}"
     page = traitlets.Unicode().tag(sync=True)
 

@@ -206,7 +206,7 @@ class RunFolder:
                     state = {"step": torch.tensor(float(done)), **moments}
                     device = parameter.device
                     optimizer.state[parameter] = {k: v.to(device) for k, v in state.items()}
-        elif last_step(self.path):
+        elif files.last_step(self.path):
             raise InputError(
                 f"{path}: expected the state that belongs to the checkpoints, found none; put it "
                 "back or give another --out"
@@ -221,17 +221,6 @@ class RunFolder:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a run folder's metrics.jsonl."""
     return list(files.read_json_lines(path / "metrics.jsonl"))
-
-
-def checkpoint_files(path: Path) -> dict[int, Path]:
-    """The checkpoints of a run folder by step, rising."""
-    found = path.glob("checkpoints/step-*.safetensors")
-    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in found))
-
-
-def last_step(path: Path) -> int:
-    """The step of a run folder's last checkpoint, or 0."""
-    return max(checkpoint_files(path), default=0)
 
 
 def read_recipe(path: Path) -> Recipe:

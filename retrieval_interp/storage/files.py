@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -39,8 +40,16 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write indented JSON with `write_whole`."""
-    write_whole(path, json.dumps(data, indent=2) + "\n")
+    """Write indented JSON with `write_whole`; None stands for infinity and NaN, which it lacks."""
+    write_whole(path, json.dumps(_finite(data), indent=2) + "\n")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def check_writable(path: Path | None) -> None:
@@ -131,6 +140,17 @@ def shipped_checkpoints() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
 
 
+def checkpoint_files(path: Path) -> dict[int, Path]:
+    """The checkpoints of a run folder by step, rising."""
+    found = path.glob("checkpoints/step-*.safetensors")
+    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in found))
+
+
+def last_step(path: Path) -> int:
+    """The step of a run folder's last checkpoint, or 0."""
+    return max(checkpoint_files(path), default=0)
+
+
 def find_checkpoint(name: str) -> Path:
     """The file of a shipped name, a file, or a run folder (its last checkpoint)."""
     shipped = shipped_checkpoints()
@@ -138,13 +158,12 @@ def find_checkpoint(name: str) -> Path:
         return shipped[name]
     path = Path(name)
     if path.is_dir():
-        found = sorted(path.glob("checkpoints/step-*.safetensors"), key=lambda p: (len(p.name), p))
-        if not found:
+        if not (found := checkpoint_files(path)):
             raise InputError(
                 f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none; "
                 "train until the first"
             )
-        return found[-1]
+        return found[max(found)]
     if path.is_file():
         return path
     raise InputError(

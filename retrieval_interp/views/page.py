@@ -114,12 +114,6 @@ def circuitsvis_script() -> "Markup":
     return unescaped(script.replace("</script", "<\\/script"))
 
 
-@cache
-def explorer_script() -> "Markup":
-    """The script of the explorer's page: one module, from two files."""
-    return unescaped("\n".join(map(asset, ("explorer.js", "paths.js"))))
-
-
 def register_displays() -> None:
     """Tell a running IPython shell, if there is one, how to show circuits; may be repeated."""
     ipython = sys.modules.get("IPython")

@@ -17,7 +17,6 @@ from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, circuitsvis_script, render, unescaped
-from retrieval_interp.views.score_text import finite
 from retrieval_interp.views.tables import wrapped
 
 UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
@@ -50,9 +49,8 @@ def why_to_dict(found: Explanation) -> dict[str, Any]:
         for field in fields(found)
         if field.name not in ("task", "batch", "other", "circuit")
     }
-    data: dict[str, Any] = finite(numbers)
     about = {"description": found.task.description, "metric": found.metric_name}
-    return {"task": found.task.to_dict(), **about, "examples": len(found.batch), **data}
+    return {"task": found.task.to_dict(), **about, "examples": len(found.batch), **numbers}
 
 
 def _plain(value: Any, names: Sequence[str]) -> Any:
