@@ -15,7 +15,7 @@ import torch
 
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer, discover, mean_attention
 from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
-from retrieval_interp.config import PRESETS, Recipe
+from retrieval_interp.config import Recipe
 from retrieval_interp.emergence import crossing
 from retrieval_interp.storage import checkpoint
 from retrieval_interp.storage.files import checkpoint_files, find_checkpoint, read_text
@@ -247,9 +247,3 @@ def loss_emergence(series: Series) -> dict[str, crossing.Crossing | None]:
     curves = zip(task.asked, zip(*(row.partial_losses for row in series.losses)))
     below = crossing.THRESHOLD * task.loss_scale
     return {symbol: crossing.first_below(steps, losses, below) for symbol, losses in curves}
-
-
-def paper_epochs(recipe: Recipe) -> bool:
-    """Whether 8 steps make one of the paper's epochs, as for transformer D (section 9.1)."""
-    paper = PRESETS["transformer-d"]
-    return (recipe.task, recipe.model, recipe.batch) == (paper.task, paper.model, paper.batch)

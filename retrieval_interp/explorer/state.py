@@ -13,6 +13,8 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from markupsafe import Markup
+
 from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, discover, score_circuit
 from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import parse_head_path, suppose
@@ -24,7 +26,7 @@ from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
-from retrieval_interp.views.page import render, unescaped
+from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts
 from retrieval_interp.views.score_text import Row, describe, mechanism_words, shown_paths
 
@@ -64,7 +66,7 @@ def page_state(bench: "Workbench", selected: Selection) -> dict[str, Any]:
         "maps": maps,
         "map": maps[bench.heads.index(selected.head)],
         "roles": role_names(task, bench.order),
-        "drawing": scored["drawing"] if scored else unescaped(bench.drawing()),
+        "drawing": scored["drawing"] if scored else Markup(bench.drawing()),
         "scored": scored,
         "rows": shown_paths(bench.scored, task) if bench.scored else [],
         "path": path and path.text(task.role_names),

@@ -108,12 +108,7 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 
 
 def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:
-    """Load a model with its task, by shipped name, file or run folder.
-
-    Args:
-        name: `small`, `runs/a/checkpoints/step-001000.safetensors`, `runs/a`, ...
-        device: where to put the model.
-    """
+    """Load a model with its task, by shipped name (`small`), file or run folder (`runs/a`)."""
     path = find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
     read: _Content = from_data(_Content, content, str(path))
@@ -142,12 +137,7 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: s
 
 
 class RunFolder:
-    """One training run on disk, held by one process at a time.
-
-    Args:
-        path: created if missing.
-        recipe: must equal the one that the folder holds, if it holds one.
-    """
+    """One training run on disk, held by one process at a time; a recipe it holds must be equal."""
 
     def __init__(self, path: Path, recipe: Recipe):
         self.path, self.recipe = path, recipe
@@ -189,11 +179,7 @@ class RunFolder:
     def restore(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[int, float]:
-        """Load the last state and drop log lines written after it, whose steps are run again.
-
-        Returns:
-            Steps done and the seconds they took; (0, 0.0) for a new run.
-        """
+        """Load the last state and drop later log lines; gives its step and seconds, or zeros."""
         path, done, seconds = self.path / "state.safetensors", 0, 0.0
         if path.exists():
             tensors, content = read_tensors(path, "a run's state")

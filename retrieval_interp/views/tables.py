@@ -23,12 +23,8 @@ def wrapped(text: str, width: int | None, hanging: int = 0) -> list[str]:
     """
     if not width:
         return text.splitlines()
-    wrapper = textwrap.TextWrapper(
-        width,
-        subsequent_indent=" " * hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * hanging, **whole)
     return [part for line in text.splitlines() for part in wrapper.wrap(line) or [""]]
 
 
@@ -40,12 +36,8 @@ def text_table(
 ) -> list[str]:
     """A table as lines of text: the header, dashes under it, the rows.
 
-    Args:
-        header: column names.
-        rows: one cell per column each.
-        right: columns to align right, such as numbers.
-        width: characters per line, beyond which headers wrap, and then the longest cells; words
-            are never cut. By default as many as needed.
+    Columns in `right` are aligned right. Where lines would have more than `width` characters,
+    headers wrap, and then the longest cells; words are never cut.
     """
     sizes = _column_sizes(list(zip(header, *rows)), width)
     lines = []

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from markupsafe import Markup
+
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
 from retrieval_interp.circuits.counterfactual.search import Share
@@ -16,7 +18,7 @@ from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
-from retrieval_interp.views.page import View, circuitsvis_script, render, unescaped
+from retrieval_interp.views.page import View, circuitsvis_script, render
 from retrieval_interp.views.tables import wrapped
 
 UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
@@ -99,7 +101,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         name=f"why-{uuid.uuid4().hex[:12]}",
         finding=found.finding,
         prompts=[" ".join(labels), " ".join(position_labels(model, found.task, other, 0))],
-        drawing=unescaped(why_drawing(found, model)),
+        drawing=Markup(why_drawing(found, model)),
         level_header=LEVEL_HEADER,
         levels=found.level_rows,
         header=UNITS,
