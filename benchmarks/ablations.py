@@ -3,17 +3,11 @@
     python benchmarks/ablations.py [--models small transformer-a ...] [--examples 128]
     python benchmarks/ablations.py --estimates --models small equations ... [--few 16]
 
-`ri.ablations` (ours), one `run_with_hooks` per hypothesis (naive) and transformer-lens's
-`get_act_patch_attn_head_pattern_dest_src_pos` (patch) take turns; the last two on a sample of
-hypotheses, and patching zeros into single entries of the pattern (a hypothesis cuts a path in all
-chains). In circuit: with all other heads replaced, as in a search. Ratios are medians over the
-rounds; `difference` is the largest one between our numbers and the naive ones.
-
-With --estimates, paths of at least 0.05 of attention are cut and heads are made uniform or identity
-in the intact model. The exact change of the loss is compared (Spearman, and the ten largest) with
-the gradient at the intact model (first order), with its curvature term from n draws, and with the
-mean gradient at n points on the line from the hypothesis to the intact model (integrated, as EAP-IG
-does for edges; on --few examples, since every hypothesis takes n passes).
+What is compared is in docs/speed.md. Naive runs and patches take a sample of hypotheses, and zeros
+are patched into single entries of the pattern (a hypothesis cuts a path in all chains). Ratios are
+medians over the rounds; `difference` is the largest one between our numbers and the naive ones.
+Integrated: the mean gradient at n points on the line from the hypothesis to the intact model, as
+EAP-IG does for edges, on --few examples, since every hypothesis takes n passes.
 """
 
 import argparse

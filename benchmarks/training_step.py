@@ -2,11 +2,9 @@
 
     python benchmarks/training_step.py [--presets transformer-a ...]
 
-Both are compiled, and TransformerLens's own HookedTransformer (stock) is not. They take steps in
-turn, round after round, so that changes of the machine's speed affect all alike. A step is what
-training does: forward in the preset's precision, loss, backward, AdamW. The table gives median
-times; the ratio, with quartiles over the rounds; and the speedup over the stock model. The process
-keeps freed memory, as training does.
+Both are compiled, and TransformerLens's own HookedTransformer (stock) is not (docs/speed.md). A
+step is what training does: forward in the preset's precision, loss, backward, AdamW; the process
+keeps freed memory, as there. The ratio has quartiles over the rounds.
 """
 
 import argparse

@@ -5,12 +5,7 @@
 A *hop* of length d is attention from a role that holds x_i to one that holds x_{i+d} (s_{2i} and
 s_{2i+1} both hold x_i). A head makes a hop if it gives it a fifth of the role's attention. Hops of
 a kind are cut: their attention is set to zero in all heads that make them.
-
-- *query alone*: only s0 hops; what other roles bring nearer cannot be used;
-- *single hops*: no hop goes farther than the next symbol.
-
-A model that walks keeps its answer with one of the two. One that doubles needs both: other roles
-that hop, and hops of more than one symbol. `kept` is the share of what it has learned of x_D.
+What that tells is in docs/depth.md. `kept` is the share of what is learned of x_D.
 """
 
 import argparse

@@ -111,10 +111,9 @@ def ship(monkeypatch, *names):
 
 
 @pytest.mark.slow
-def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch):
+def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch, small):
     ship(monkeypatch, "small")
     package = Evidence(Path("/nowhere"))
-    small = ri.load_checkpoint("small")
     text = (evidence_module.results_folder() / "small.circuit.json").read_text()
     circuit = ri.Circuit.from_json(text, 7)
     batch = small.task.sample(512, split="test")

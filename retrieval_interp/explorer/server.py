@@ -13,14 +13,12 @@ import webbrowser
 from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from retrieval_interp import Workbench
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
 from retrieval_interp.views.page import render
-
-if TYPE_CHECKING:
-    from retrieval_interp import Workbench
 
 HOST = "127.0.0.1"
 _POLICY = (
@@ -29,7 +27,7 @@ _POLICY = (
 )
 
 
-def serve_explorer(bench: "Workbench", port: int = 0, browser: bool = True) -> None:
+def serve_explorer(bench: Workbench, port: int = 0, browser: bool = True) -> None:
     """Serve a workbench's explorer until Ctrl-C; `browser` opens it, the address is printed."""
     server = ExplorerServer(bench, port)
     try:
@@ -46,7 +44,7 @@ class ExplorerServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, bench: "Workbench", port: int = 0):
+    def __init__(self, bench: Workbench, port: int = 0):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:

@@ -144,13 +144,10 @@ class RunFolder:
         held = files.check_own(path, "config.json", "a run's")
         if held:
             files.check_same(to_data(recipe), to_data(read_recipe(path)), path, "run")
-        self._lock = files.lock_folder(path, "a run that no other process is training")
+        self.close = files.lock_folder(path, "a run that no other process is training").release
         (path / "checkpoints").mkdir(exist_ok=True)
         if not held:
             files.write_json(path / "config.json", to_data(recipe))
-
-    def close(self) -> None:
-        self._lock.release()
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row of metrics."""

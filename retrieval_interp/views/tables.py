@@ -23,8 +23,12 @@ def wrapped(text: str, width: int | None, hanging: int = 0) -> list[str]:
     """
     if not width:
         return text.splitlines()
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * hanging, **whole)
+    wrapper = textwrap.TextWrapper(
+        width,
+        subsequent_indent=" " * hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return [part for line in text.splitlines() for part in wrapper.wrap(line) or [""]]
 
 
