@@ -16,8 +16,7 @@ from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.circuits.scores.scorer import Measured
-from retrieval_interp.tasks import InputError
-from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
+from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, circuitsvis_script, render
 from retrieval_interp.views.tables import wrapped
 
@@ -79,8 +78,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         model: the model that was asked.
         example: which of the examples of `found.batch`.
     """
-    if not 0 <= example < len(found.batch):
-        raise InputError(f"example: expected 0 to {len(found.batch) - 1}, found {example}")
+    checked([example], len(found.batch), "example")
     some, other = found.batch[[example]], found.other[[example]]
     labels = position_labels(model, found.task, some, 0)
     own = patterns_on(model, some)
