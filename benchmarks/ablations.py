@@ -13,6 +13,7 @@ EAP-IG does for edges, on --few examples, since every hypothesis takes n passes.
 import argparse
 import io
 import statistics
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import replace
@@ -87,9 +88,7 @@ def compare(name: str, options: argparse.Namespace) -> Rows:
     model, task = load(name, options.device)
     batch = task.sample(options.examples, 0, options.device, split="test")
     empty = ri.parse_circuit([], task)
-    times: dict[str, list[float]] = {
-        key: [] for key in ("ours", "naive", "patch", "in circuit", "naive in circuit")
-    }
+    times: dict[str, list[float]] = defaultdict(list)
     difference = 0.0
 
     def naively(key: str, chosen: Circuits) -> None:

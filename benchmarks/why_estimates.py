@@ -24,6 +24,7 @@ model, whose slopes say little. `top` is how many heads of the ranking recover 9
 import argparse
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -33,21 +34,14 @@ from why_behaviours import BEHAVIOURS
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.counterfactual.search import Recovery
-from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units
+from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask, Unit, estimate_units
 from retrieval_interp.circuits.hooks import Hooked
 
 MEAN = (0.1, 0.5, 0.9)
 WAYS: list[tuple[str, tuple[float, ...]]] = [
-    *(("pattern", at) for at in ((0.0,), (1.0,), (0.5,), MEAN, (0.0, 0.25, 0.5, 0.75, 1.0))),
-    ("scores", (1.0,)),
-    ("scores", MEAN),
+    *(("pattern", at) for at in ((0.0,), (1.0,), (0.5,), MEAN, SHARES)),
     ("drops", (1.0,)),
-    ("temperature", (1.0,)),
-    ("temperature", MEAN),
-    ("fisher", (1.0,)),
-    ("fisher", MEAN),
-    ("curvature", (1.0,)),
-    ("curvature", MEAN),
+    *product(("scores", "temperature", "fisher", "curvature"), ((1.0,), MEAN)),
 ]
 TEMPERATURE = 2.0
 Metric = Callable[[Tensor, Any], Tensor]
