@@ -3,22 +3,17 @@
     python benchmarks/ablations.py [--models small transformer-a ...] [--examples 128]
     python benchmarks/ablations.py --estimates --models small equations ... [--few 16]
 
-`ri.ablations` (ours), one `run_with_hooks` per hypothesis (naive) and transformer-lens's
-`get_act_patch_attn_head_pattern_dest_src_pos` (patch) take turns; the last two on a sample of
-hypotheses, and patching zeros into single entries of the pattern (a hypothesis cuts a path in all
-chains). In circuit: with all other heads replaced, as in a search. Ratios are medians over the
-rounds; `difference` is the largest one between our numbers and the naive ones.
-
-With --estimates, paths of at least 0.05 of attention are cut and heads are made uniform or identity
-in the intact model. The exact change of the loss is compared (Spearman, and the ten largest) with
-the gradient at the intact model (first order), with its curvature term from n draws, and with the
-mean gradient at n points on the line from the hypothesis to the intact model (integrated, as EAP-IG
-does for edges; on --few examples, since every hypothesis takes n passes).
+What is compared is in docs/speed.md. Naive runs and patches take a sample of hypotheses, and zeros
+are patched into single entries of the pattern (a hypothesis cuts a path in all chains). Ratios are
+medians over the rounds; `difference` is the largest one between our numbers and the naive ones.
+Integrated: the mean gradient at n points on the line from the hypothesis to the intact model, as
+EAP-IG does for edges, on --few examples, since every hypothesis takes n passes.
 """
 
 import argparse
 import io
 import statistics
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import replace
@@ -27,27 +22,23 @@ from typing import Any
 
 import pandas as pd
 import torch
-from measure import Rows, benchmark, median_ratio, timed
+from measure import Rows, benchmark, load_model, median_ratio, rank_correlation, timed
 from torch import Tensor
 from transformer_lens import patching
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
-from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
 
 Circuits = list[tuple[ri.Circuit, float]]  # with their losses
 
 
 def load(name: str, device: torch.device) -> tuple[Any, Any]:
-    """A shipped checkpoint, or else an untrained model, which makes no difference to the work."""
-    if name in ri.shipped_checkpoints():
-        checkpoint = ri.load_checkpoint(name, device)
-        return checkpoint.model, checkpoint.task
-    recipe = ri.PRESETS["section7-ic-4" if name == "eight-heads" else name]
-    if name == "eight-heads":
-        recipe = replace(recipe, task=replace(recipe.task, steps=3))
-    return ri.build_model(recipe.model, recipe.task, 0, device).eval(), recipe.task
+    """A trained model, or `eight-heads`, which is not: that makes no difference to the work."""
+    if name != "eight-heads":
+        return load_model(name, str(device))
+    task = ri.RetrievalTask(steps=3)
+    return ri.build_model(ri.PRESETS["section7-ic-4"].model, task, 0, device).eval(), task
 
 
 def hypotheses(found: Any, empty: ri.Circuit) -> Circuits:
@@ -97,9 +88,7 @@ def compare(name: str, options: argparse.Namespace) -> Rows:
     model, task = load(name, options.device)
     batch = task.sample(options.examples, 0, options.device, split="test")
     empty = ri.parse_circuit([], task)
-    times: dict[str, list[float]] = {
-        key: [] for key in ("ours", "naive", "patch", "in circuit", "naive in circuit")
-    }
+    times: dict[str, list[float]] = defaultdict(list)
     difference = 0.0
 
     def naively(key: str, chosen: Circuits) -> None:
@@ -194,24 +183,19 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
     ]
 
 
-def rows(options: argparse.Namespace) -> Rows:
+@benchmark(
+    models=["small", "transformer-a", "eight-heads"],
+    examples=128,
+    rounds=3,
+    sample=24,  # hypotheses run naively per round
+    estimates=False,
+    few=16,
+    quick={"models": ["equations"], "examples": 8, "rounds": 1, "sample": 2, "few": 2},
+)
+def main(options: argparse.Namespace) -> Rows:
     one = estimates if options.estimates else compare
     return [row for name in options.models for row in one(name, options)]
 
-
-main = benchmark(
-    __doc__,
-    rows,
-    {
-        "models": ["small", "transformer-a", "eight-heads"],
-        "examples": 128,
-        "rounds": 3,
-        "sample": 24,  # hypotheses run naively per round
-        "estimates": False,
-        "few": 16,
-    },
-    quick={"models": ["equations"], "examples": 8, "rounds": 1, "sample": 2, "few": 2},
-)
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import Rows, benchmark
+from measure import Rows, benchmark, load_model
 from torch import Tensor
 from transformer_lens import head_detector
 
@@ -53,17 +53,15 @@ def twice(model: Any) -> list[list[int]]:
     return [[start, *half, *half] for half in halves]
 
 
-def rows(options: argparse.Namespace) -> Rows:
+@benchmark(
+    model="equations", by="rule", examples=64, quick={"examples": 8}, shown=lambda rows: rows[:12]
+)
+def main(options: argparse.Namespace) -> Rows:
     """One row per head, those whose replacement costs most first."""
-    if options.model == "smollm2":
-        model: Any = ri.smollm2()
-        given: Any = twice(model)
-    else:
-        checkpoint = ri.load_checkpoint(options.model)
-        model, given = checkpoint.model, checkpoint.task
+    model, task = load_model(options.model, "cpu")
     # No joint circuit keeps this, and it is not looked at here.
     few = {"by": options.by, "examples": options.examples, "tolerance": 1e-9}
-    found = ri.scan(model, given, progress=ri.progress_bar, **few)
+    found = ri.scan(model, task or twice(model), progress=ri.progress_bar, **few)
     scores = detected(model, found.batch[:4])
     table: Rows = []
     for row in sorted(found.heads, key=lambda row: -row.loss):
@@ -75,9 +73,6 @@ def rows(options: argparse.Namespace) -> Rows:
         table.append(of_head | costs)
     return table
 
-
-own = {"model": "equations", "by": "rule", "examples": 64}
-main = benchmark(__doc__, rows, own, quick={"examples": 8}, shown=lambda rows: rows[:12])
 
 if __name__ == "__main__":
     main()

@@ -16,11 +16,10 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import torch
-from measure import Rows, benchmark
+from measure import Rows, benchmark, load_model, rank_correlation
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit, Scorer
-from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism, OneHot
 from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scan import next_token_task
@@ -44,9 +43,8 @@ def beginnings(tokenizer: Any) -> list[list[int]]:
 def opened(options: argparse.Namespace) -> tuple[Any, Any, ri.Task, ri.Batch]:
     """A model, what decides, and the task and the examples that are measured."""
     if options.model != "smollm2":
-        checkpoint = ri.load_checkpoint(options.model)
-        batch = checkpoint.task.sample(options.test, split="validation")
-        return checkpoint.model, checkpoint.task, checkpoint.task, batch
+        model, own = load_model(options.model, "cpu")
+        return model, own, own, own.sample(options.test, split="validation")
     model = ri.smollm2()
     texts = beginnings(model.tokenizer)
     task = next_token_task(model, texts[1::2][-options.test :], LENGTH)
@@ -64,7 +62,14 @@ def correlations(shares: Sequence[float], costs: Sequence[float]) -> dict[str, f
     return found | {"shuffled": sum(summed[1:]) / SHUFFLES}
 
 
-def rows(options: argparse.Namespace) -> Rows:
+@benchmark(
+    model="smollm2",
+    decide=5,
+    test=24,
+    quick={"model": "equations", "test": 8},
+    shown=lambda rows: [row for row in rows if "heads" in row],
+)
+def main(options: argparse.Namespace) -> Rows:
     """A row per circuit that is measured, one of correlations, and one per head."""
     model, given, task, batch = opened(options)
     few = {"examples": options.decide, "tolerance": 1e-9}  # no joint circuit is looked for
@@ -102,9 +107,6 @@ def rows(options: argparse.Namespace) -> Rows:
     kept = [(f"{row.head}", f"{row.rule}", row.share, cost[row.head]) for row in found.heads]
     return table + [dict(zip(("head", "rule", "share", "cost"), each)) for each in kept]
 
-
-own, few = {"model": "smollm2", "decide": 5, "test": 24}, {"model": "equations", "test": 8}
-main = benchmark(__doc__, rows, own, few, shown=lambda rows: [r for r in rows if "heads" in r])
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,6 @@
 """What the benchmarks share: options, timing in turns, tables and result files."""
 
 import argparse
-import json
 import os
 import resource
 import shlex
@@ -12,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
-from retrieval_interp.storage.files import provenance
+from retrieval_interp.commands.command import load_model as load_model
+from retrieval_interp.storage.files import provenance, write_json
 from retrieval_interp.training import choose_device
 from retrieval_interp.views.tables import text_table
 
@@ -24,66 +25,65 @@ Rows = list[dict[str, Any]]
 
 
 def benchmark(
-    description: str | None,
-    rows: Callable[[argparse.Namespace], Rows],
-    asked: Mapping[str, Any],
-    quick: Mapping[str, Any],
-    *,
-    shown: Callable[[Rows], Rows] | None = None,
-) -> Callable[..., None]:
-    """The `main` of a benchmark: reads its options, makes its rows and reports them.
+    quick: Mapping[str, Any], shown: Callable[[Rows], Rows] = list, **asked: Any
+) -> Callable[[Callable[[argparse.Namespace], Rows]], Callable[..., None]]:
+    """Make the `main` of a script from a function from its options to rows.
 
     Args:
-        description: the script's docstring.
-        rows: makes the rows; `options.device` is a torch.device.
+        quick: what takes the place of options with --quick.
+        shown: the table to print, made from the rows; by default the rows.
         asked: its own options with their defaults: a list takes several words, False is a flag, and
             a type has no default; `path` is an argument without a flag.
-        quick: what takes the place of these options with --quick.
-        shown: the table to print, made from the rows; by default the rows.
     """
 
-    def main(argv: Sequence[str] | None = None) -> None:
-        parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
-        parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
-        parser.add_argument("--json", type=Path, help="write the rows here too")
-        parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-        parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-        for option, default in asked.items():
-            _add(parser, option, default)
-        options = parser.parse_args(argv)
-        if options.quick:
-            vars(options).update(quick)
-        torch.set_num_threads(options.threads)
-        options.device, name = choose_device(options.device), "cpu"
-        if options.device.type == "cuda":  # as for training
-            torch.set_float32_matmul_precision("high")
-            name = torch.cuda.get_device_name(options.device)
-        made = rows(options)
-        printed = shown(made) if shown else made
-        numbers = [at for at, value in enumerate(printed[0].values()) if type(value) is not str]
-        cells = [[_cell(value) for value in row.values()] for row in printed]
-        print("\n".join(text_table(list(printed[0]), cells, right=numbers)))
-        if options.json is not None:
-            script = os.path.relpath(sys.argv[0], ROOT / "benchmarks")
-            words = shlex.join(sys.argv[1:] if argv is None else argv)
-            record = provenance(f"python benchmarks/{script} {words}".strip())
-            machine = f"torch {torch.__version__}, {name}, {options.threads} threads"
-            written = {**record, "machine": machine, "rows": made}
-            options.json.write_text(json.dumps(written, indent=1) + "\n")
+    def decorate(rows: Callable[[argparse.Namespace], Rows]) -> Callable[..., None]:
+        def main(argv: Sequence[str] | None = None) -> None:
+            options = _options(asked, quick, argv)
+            made = rows(options)
+            printed = shown(made)
+            numbers = [at for at, value in enumerate(printed[0].values()) if type(value) is not str]
+            cells = [[_cell(value) for value in row.values()] for row in printed]
+            print("\n".join(text_table(list(printed[0]), cells, right=numbers)))
+            if options.json is not None:
+                script = os.path.relpath(sys.argv[0], ROOT / "benchmarks")
+                words = shlex.join(sys.argv[1:] if argv is None else argv)
+                record = provenance(f"python benchmarks/{script} {words}".strip())
+                on_gpu = options.device.type == "cuda"
+                name = torch.cuda.get_device_name(options.device) if on_gpu else "cpu"
+                machine = f"torch {torch.__version__}, {name}, {options.threads} threads"
+                write_json(options.json, {**record, "machine": machine, "rows": made})
 
-    return main
+        return main
+
+    return decorate
 
 
-def _add(parser: argparse.ArgumentParser, name: str, default: Any) -> None:
-    flag = name if name == "path" else f"--{name.replace('_', '-')}"
-    if default is False:
-        parser.add_argument(flag, action="store_true")
-    elif isinstance(default, (list, tuple)):
-        parser.add_argument(flag, nargs="+", type=type([*default, ""][0]), default=default)
-    elif isinstance(default, type):
-        parser.add_argument(flag, type=default)
-    else:
-        parser.add_argument(flag, type=type(default), default=default)
+def _options(
+    asked: Mapping[str, Any], quick: Mapping[str, Any], argv: Sequence[str] | None
+) -> argparse.Namespace:
+    about = sys.modules["__main__"].__doc__ or ""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument("--json", type=Path, help="write the rows here too")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    for name, default in asked.items():
+        flag = name if name == "path" else f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, list):
+            parser.add_argument(flag, nargs="+", type=type([*default, ""][0]), default=default)
+        elif isinstance(default, type):
+            parser.add_argument(flag, type=default)
+        else:
+            parser.add_argument(flag, type=type(default), default=default)
+    options = parser.parse_args(argv)
+    if options.quick:
+        vars(options).update(quick)
+    torch.set_num_threads(options.threads)
+    options.device = choose_device(options.device)
+    torch.set_float32_matmul_precision("high" if options.device.type == "cuda" else "highest")
+    return options
 
 
 def _cell(value: Any) -> str:
@@ -97,6 +97,20 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     result = function()
     return time.perf_counter() - start, result
+
+
+def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float:
+    """Spearman's."""
+    return float(pd.Series(ones).rank().corr(pd.Series(others).rank()))
+
+
+def shortest(count: int, holds: Callable[[int], bool], within: float = 0) -> int:
+    """How many of the first units do, by bisection, to this share of the number."""
+    low, high = 0, count
+    while high - low > max(1, within * high):
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def median_ratio(times: Sequence[float], to: Sequence[float]) -> float:

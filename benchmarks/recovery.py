@@ -3,16 +3,11 @@
     python benchmarks/recovery.py [--models 60] [--json FILE]
     python benchmarks/recovery.py --redundant --models 24
 
-Every model is compiled from random matching heads: D from 1 to 6, up to 12 layers, one or two heads
-per layer, some of them idle, halved or distracting. The compiler knows what the output depends on.
-A row gives precision and recall of the carrying paths, of the paths that only enable, and of the
-idle heads, and how many circuits were found exactly. Others are equivalent if they deliver every
-answer by information flow and keep the loss low on other examples. If a head is halved, two heads
-share its work and the true circuit is not unique.
-
-With --redundant two or three heads share the first rule, which tells each position where its
-token's next pair is, so that any one of them suffices. A row then gives precision and recall of
-these sets of paths and of the paths that are needed singly.
+Models are compiled from random matching heads (docs/guide/discovery.md); the compiler knows what
+the output depends on. Circuits that differ from it are equivalent if they deliver every answer by
+information flow and keep the loss low on other examples. If a head is halved, two heads share its
+work and the true circuit is not unique. With --redundant two or three heads share the first rule,
+which tells each position where its token's next pair is, so that any one of them suffices.
 """
 
 import argparse
@@ -109,21 +104,16 @@ def shown(rows: Rows) -> Rows:
     return [line(name, group) for name, group in groups.items() if group]
 
 
-def rows(options: argparse.Namespace) -> Rows:
+@benchmark(
+    models=60, examples=128, redundant=False, quick={"models": 2, "examples": 32}, shown=shown
+)
+def main(options: argparse.Namespace) -> Rows:
     one, made = copies_found_in if options.redundant else found_in, []
     for index in ri.progress_bar(range(options.models), "models"):
         task = ri.RetrievalTask(steps=1 + index % MAX_STEPS, dim=DIM, tokens="unit")
         made.append({"steps": task.steps, **one(index, task, options.examples)})
     return made
 
-
-main = benchmark(
-    __doc__,
-    rows,
-    {"models": 60, "examples": 128, "redundant": False},
-    quick={"models": 2, "examples": 32},
-    shown=shown,
-)
 
 if __name__ == "__main__":
     main()

@@ -13,7 +13,7 @@ import math
 import random
 import time
 
-from measure import Rows, benchmark
+from measure import Rows, benchmark, load_model
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
@@ -48,11 +48,18 @@ def anneal(search: ri.Search, seconds: float, seed: int) -> ri.Circuit:
     return best
 
 
-def rows(options: argparse.Namespace) -> Rows:
+@benchmark(
+    models=["small", "k-hop"],
+    seeds=[0, 1, 2],
+    examples=512,
+    one_hot=False,
+    anneal=0.0,
+    quick={"models": ["small"], "seeds": [0], "examples": 32, "anneal": 1.0},
+)
+def main(options: argparse.Namespace) -> Rows:
     made = []
     for name in options.models:
-        checkpoint = ri.load_checkpoint(name)
-        model, task = checkpoint.model, checkpoint.task
+        model, task = load_model(name, "cpu")
         for seed in ri.progress_bar(options.seeds, f"seeds of {name}"):
             how = ri.SearchOptions(examples=options.examples, seed=seed, shared=not options.one_hot)
             began, search = time.process_time(), ri.Search(model, task, how)
@@ -74,11 +81,6 @@ def rows(options: argparse.Namespace) -> Rows:
                 made.append(row)
     return made
 
-
-many = {"models": ["small", "k-hop"], "seeds": [0, 1, 2], "examples": 512, "one_hot": False}
-many["anneal"] = 0.0
-quick = {"models": ["small"], "seeds": [0], "examples": 32, "anneal": 1.0}
-main = benchmark(__doc__, rows, many, quick)
 
 if __name__ == "__main__":
     main()

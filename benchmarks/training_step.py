@@ -2,11 +2,9 @@
 
     python benchmarks/training_step.py [--presets transformer-a ...]
 
-Both are compiled, and TransformerLens's own HookedTransformer (stock) is not. They take steps in
-turn, round after round, so that changes of the machine's speed affect all alike. A step is what
-training does: forward in the preset's precision, loss, backward, AdamW. The table gives median
-times; the ratio, with quartiles over the rounds; and the speedup over the stock model. The process
-keeps freed memory, as training does.
+Both are compiled, and TransformerLens's own HookedTransformer (stock) is not (docs/speed.md). A
+step is what training does: forward in the preset's precision, loss, backward, AdamW; the process
+keeps freed memory, as there. The ratio has quartiles over the rounds.
 """
 
 import argparse
@@ -146,16 +144,15 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def rows(options: argparse.Namespace) -> Rows:
+PRESETS = ["small", "transformer-a", "transformer-d"]
+PRESETS += ["section7-ic-1", "section7-ic-4", "section7-ic-8"]
+
+
+@benchmark(presets=PRESETS, rounds=21, quick={"rounds": 2})
+def main(options: argparse.Namespace) -> Rows:
     keep_freed_memory()
     return [compare(name, options) for name in ri.progress_bar(options.presets, "presets")]
 
-
-PRESETS = (
-    *("small", "transformer-a", "transformer-d"),
-    *("section7-ic-1", "section7-ic-4", "section7-ic-8"),
-)
-main = benchmark(__doc__, rows, {"presets": PRESETS, "rounds": 21}, quick={"rounds": 2})
 
 if __name__ == "__main__":
     main()

@@ -5,19 +5,15 @@
 A *hop* of length d is attention from a role that holds x_i to one that holds x_{i+d} (s_{2i} and
 s_{2i+1} both hold x_i). A head makes a hop if it gives it a fifth of the role's attention. Hops of
 a kind are cut: their attention is set to zero in all heads that make them.
-
-- *query alone*: only s0 hops; what other roles bring nearer cannot be used;
-- *single hops*: no hop goes farther than the next symbol.
-
-A model that walks keeps its answer with one of the two. One that doubles needs both: other roles
-that hop, and hops of more than one symbol. `kept` is the share of what it has learned of x_D.
+What that tells is in docs/depth.md. `kept` is the share of what is learned of x_D.
 """
 
+import argparse
 import itertools
 from typing import Any
 
 import torch
-from measure import benchmark
+from measure import Rows, benchmark, load_model
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
@@ -38,8 +34,7 @@ def length(pair: ri.RolePath) -> int:
 
 def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
     """One model's losses of x_D, whole and with kinds of hops cut."""
-    checkpoint = ri.load_checkpoint(name, device)
-    model, task, config = checkpoint.model, checkpoint.task, checkpoint.model.cfg
+    model, task = load_model(name, str(device))
     batch = task.sample(examples, device=device, split="test")
     scorer, empty = Scorer(model, task, batch), ri.parse_circuit([], task)
     n_roles = len(task.role_names)
@@ -51,8 +46,8 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
         "model": name,
         "D": steps,
         "least": causal_depth(steps),
-        "layers": config.n_layers,
-        "heads": config.n_heads,
+        "layers": model.cfg.n_layers,
+        "heads": model.cfg.n_heads,
         "x_D": whole,
     }
     for kind, cut in KINDS.items():
@@ -65,12 +60,10 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
     return found
 
 
-main = benchmark(
-    __doc__,
-    lambda options: [row(name, options.examples, options.device) for name in options.models],
-    {"models": ["small", "k-hop"], "examples": 512},
-    quick={"examples": 16},
-)
+@benchmark(models=["small", "k-hop"], examples=512, quick={"examples": 16})
+def main(options: argparse.Namespace) -> Rows:
+    return [row(name, options.examples, options.device) for name in options.models]
+
 
 if __name__ == "__main__":
     main()

@@ -9,6 +9,7 @@
 import argparse
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,14 @@ COPY = 12  # words of each copy
 
 def shopping(tokenizer: Any) -> ri.Task:
     """The next word of a list that is said again; in the counterfactual its last word is new."""
-    text = "Shopping list: {A}, {B}, {C}, {D}. Again: {A2}, {B2},"
-    fillings = {**dict.fromkeys("ABCD", WORDS), "A2": "A", "B2": "B"}
-    roles, wrong = ("END", "B2", "A2", "D", "C", "B+1", "B", "A+1", "A"), ["A", "B", "D"]
-    others = {"B2": WORDS}
     return ri.TemplateTask(
-        [text], fillings, "C", wrong, tokenizer=tokenizer, roles=roles, counterfactual=others
+        ["Shopping list: {A}, {B}, {C}, {D}. Again: {A2}, {B2},"],
+        {**dict.fromkeys("ABCD", WORDS), "A2": "A", "B2": "B"},
+        "C",
+        ["A", "B", "D"],
+        tokenizer=tokenizer,
+        roles=("END", "B2", "A2", "D", "C", "B+1", "B", "A+1", "A"),
+        counterfactual={"B2": WORDS},
     )
 
 
@@ -53,15 +56,13 @@ def docstring(tokenizer: Any) -> ri.Task:
         'def load(self, {A}, {B}, {C}):\n    """Load.\n\n    :param {A2}: the first\n'
         "    :param {B2}: the second\n    :param"
     )
-    fillings = {**dict.fromkeys("ABC", ARGUMENTS), "A2": "A", "B2": "B"}
-    roles = ("END", "B2", "A2", "C", "B+1", "B", "A+1", "A")
     return ri.TemplateTask(
         [text],
-        fillings,
+        {**dict.fromkeys("ABC", ARGUMENTS), "A2": "A", "B2": "B"},
         "C",
         ["A", "B"],
         tokenizer=tokenizer,
-        roles=roles,
+        roles=("END", "B2", "A2", "C", "B+1", "B", "A+1", "A"),
         counterfactual={"A2": ARGUMENTS, "B2": ARGUMENTS},
     )
 
@@ -95,59 +96,52 @@ BEHAVIOURS: dict[str, Any] = {
 }
 
 
-def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Rows:
+def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[str, Any]:
     make, counterfactual = BEHAVIOURS[name]
-    task, rows = make(model.tokenizer), list[dict[str, Any]]()
-    for seed in options.seeds:
-        batch = task.sample(200 if options.examples > 8 else 16, seed, split="test")
-        with torch.no_grad():
-            right = task.logit_differences(Hooked(model).run(batch), batch) > 0
-        chosen = {"examples": options.examples, "seed": seed, "upto": options.upto}
-        ask = partial(ri.why, model, task, counterfactual=counterfactual, **chosen)
-        seconds, found = timed(ask)
-        if options.pages and seed == options.seeds[0]:
-            ri.why_view(found, model).save_html(Path(options.pages) / f"why-{name}.html")
-            picture = Path(options.pages) / f"why-{name}.svg"
-            picture.write_text(why_drawing(found, model))
-        last = found.levels[-1]
-        rows.append(
-            {
-                "behaviour": name,
-                "seed": seed,
-                "right": float(right.float().mean()),
-                "intact": found.intact.loss,
-                "nothing": found.nothing.loss,
-                **{level.name: len(level.units) for level in found.levels},
-                "recovered": last.kept.share,
-                "se": last.kept.se,
-                "complement": last.complement.share,
-                "random": found.control[-1] if found.control else None,
-                "seconds": seconds,
-                "GB": peak_bytes() / 2**30,
-                "said": str(found),
-            }
-        )
-    return rows
+    task = make(model.tokenizer)
+    batch = task.sample(200 if options.examples > 8 else 16, seed, split="test")
+    with torch.no_grad():
+        right = task.logit_differences(Hooked(model).run(batch), batch) > 0
+    chosen = {"examples": options.examples, "seed": seed, "upto": options.upto}
+    ask = partial(ri.why, model, task, counterfactual=counterfactual, **chosen)
+    seconds, found = timed(ask)
+    if options.pages and seed == options.seeds[0]:
+        ri.why_view(found, model).save_html(Path(options.pages) / f"why-{name}.html")
+        (Path(options.pages) / f"why-{name}.svg").write_text(why_drawing(found, model))
+    last = found.levels[-1]
+    return {
+        "behaviour": name,
+        "seed": seed,
+        "right": float(right.float().mean()),
+        "intact": found.intact.loss,
+        "nothing": found.nothing.loss,
+        **{level.name: len(level.units) for level in found.levels},
+        "recovered": last.kept.share,
+        "se": last.kept.se,
+        "complement": last.complement.share,
+        "random": found.control[-1] if found.control else None,
+        "seconds": seconds,
+        "GB": peak_bytes() / 2**30,
+        "said": str(found),
+    }
 
 
-def run(options: argparse.Namespace) -> Rows:
-    model = ri.smollm2(device=str(options.device))
-    return [row for name in options.behaviours for row in of_behaviour(name, options, model)]
-
-
-main = benchmark(
-    __doc__,
-    run,
-    {
-        "behaviours": list(BEHAVIOURS),
-        "seeds": [0, 1, 2],
-        "examples": 32,
-        "upto": "paths",
-        "pages": "",
-    },
+@benchmark(
+    behaviours=list(BEHAVIOURS),
+    seeds=[0, 1, 2],
+    examples=32,
+    upto="paths",
+    pages="",
     quick={"behaviours": ["list"], "seeds": [0], "examples": 4, "upto": "heads"},
     shown=lambda rows: [{key: x for key, x in row.items() if key != "said"} for row in rows],
 )
+def main(options: argparse.Namespace) -> Rows:
+    model, chosen = (
+        ri.smollm2(device=str(options.device)),
+        product(options.behaviours, options.seeds),
+    )
+    return [row(name, seed, options, model) for name, seed in chosen]
+
 
 if __name__ == "__main__":
     main()

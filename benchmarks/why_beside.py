@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from measure import Rows, benchmark, timed
+from measure import Rows, benchmark, shortest, timed
 from torch import Tensor
 from why_behaviours import BEHAVIOURS
 
@@ -28,8 +28,11 @@ from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask, estimate_units
 from retrieval_interp.circuits.hooks import Hooked
 
-KEEP, STEPS = 0.9, 5
+KEEP, STEPS, WITHIN = 0.9, 5, 1 / 64
 COLUMNS = ("behaviour", "method", "units", "kept", "others", "passes", "estimating")
+
+
+Hooks = list[tuple[str, Callable[..., Any]]]
 
 
 class Asked:
@@ -37,19 +40,36 @@ class Asked:
 
     def __init__(self, model: Any, task: MetricTask, batch: Any, other: Any):
         self.model, self.task, self.batch, self.other = model, task, batch, other
-        self.layers = range(model.cfg.n_layers)
         with torch.no_grad():
-            self.intact, self.nothing = (self.metric(each) for each in (batch, other))
+            self.intact, self.nothing = (float(self.each(of).mean()) for of in (batch, other))
 
-    def metric(self, batch: Any, hooks: Any = ()) -> float:
-        return float(self.each(batch, hooks).mean())
-
-    def each(self, batch: Any, hooks: Any = ()) -> Tensor:
-        with self.model.hooks(fwd_hooks=list(hooks)):
+    def each(self, batch: Any, hooks: Hooks | None = None) -> Tensor:
+        with self.model.hooks(fwd_hooks=hooks or []):
             return self.task.metric(Hooked(self.model).run(batch), self.batch)
 
-    def share(self, metric: float) -> float:
+    @torch.no_grad()
+    def share(self, hooks: Hooks) -> float:
+        """What is recovered with some hooks."""
+        metric = float(self.each(self.batch, hooks).mean())
         return (metric - self.nothing) / (self.intact - self.nothing)
+
+    @torch.no_grad()
+    def noted(self, batch: Any, names: list[str]) -> list[Tensor]:
+        """What passes these hook points."""
+        found: list[Tensor] = []
+        self.each(batch, [(name, lambda x, hook: found.append(x)) for name in names])
+        return found
+
+    def slopes(self, before: Hooks, names: list[str]) -> list[Tensor]:
+        """The gradient of the metric by what passes these hook points, after other hooks."""
+        leaves: list[Tensor] = []
+
+        def add_leaf(x: Tensor, hook: Any) -> Tensor:
+            leaves.append(torch.zeros_like(x, requires_grad=True))
+            return x + leaves[-1]
+
+        hooks = [*before, *((name, add_leaf) for name in names)]
+        return list(torch.autograd.grad(self.each(self.batch, hooks).mean(), leaves))
 
 
 class Outputs(Asked):
@@ -58,30 +78,24 @@ class Outputs(Asked):
     def __init__(self, *args: Any):
         super().__init__(*args)
         self.passes = len(SHARES)
-        self.names = [f"blocks.{layer}.attn.hook_z" for layer in self.layers]
-        self.others: list[Tensor] = []
-        with torch.no_grad():
-            note = [(name, lambda z, hook: self.others.append(z)) for name in self.names]
-            self.metric(self.other, note)
+        self.names = [f"blocks.{layer}.attn.hook_z" for layer in range(self.model.cfg.n_layers)]
+        self.others = self.noted(self.other, self.names)
 
     def estimates(self) -> list[Tensor]:
         """What each head brings, by layer."""
-        return [torch.stack(found).mean(0) for found in zip(*map(self._slopes, SHARES))]
+        return [torch.stack(found).mean(0) for found in zip(*map(self._brought, SHARES))]
 
-    def _slopes(self, share: float) -> list[Tensor]:
-        changes, leaves = list[Tensor](), list[Tensor]()
+    def _brought(self, share: float) -> list[Tensor]:
+        changes: list[Tensor] = []
 
         def mix(z: Tensor, hook: Any) -> Tensor:
             other = self.others[hook.layer()]
             changes.append((z - other).detach())
-            leaves.append(torch.zeros_like(z, requires_grad=True))
-            return torch.lerp(other, z, share) + leaves[-1]
+            return torch.lerp(other, z, share)
 
-        total = self.each(self.batch, [(name, mix) for name in self.names]).mean()
-        slopes = torch.autograd.grad(total, leaves)
+        slopes = self.slopes([(name, mix) for name in self.names], self.names)
         return [(change * slope).sum((0, 1, 3)) for change, slope in zip(changes, slopes)]
 
-    @torch.no_grad()
     def kept(self, heads: list[Tensor]) -> float:
         """What is recovered by keeping the marked ones, by layer."""
 
@@ -89,7 +103,7 @@ class Outputs(Asked):
             layer = hook.layer()
             return torch.where(heads[layer][:, None], z, self.others[layer])
 
-        return self.share(self.metric(self.batch, [(name, put) for name in self.names]))
+        return self.share([(name, put) for name in self.names])
 
 
 class Edges(Asked):
@@ -101,96 +115,61 @@ class Edges(Asked):
 
     def __init__(self, steps: int, *args: Any):
         super().__init__(*args)
-        heads = self.model.cfg.n_heads
-        self.passes, self.per_layer = steps, heads + 1
-        self.sources = [("hook_embed", 0)]
-        self.readers: list[tuple[str, int]] = []  # with how many nodes come before
-        for layer in self.layers:
-            before, block = 1 + layer * self.per_layer, f"blocks.{layer}"
-            self.sources += [(f"{block}.attn.hook_result", before)]
-            self.sources += [(f"{block}.hook_mlp_out", before + heads)]
-            self.readers += [(f"{block}.attn.hook_{name}_input", before) for name in "qkv"]
-            self.readers += [(f"{block}.hook_mlp_in", before + heads)]
-        self.readers += [("ln_final.hook_in", 1 + len(self.layers) * self.per_layer)]
-        with torch.no_grad():
-            self.there, self.read = self._noted(self.other)
-            self.here, _ = self._noted(self.batch)
+        self.passes, before = steps, 1  # nodes
+        self.sources = {"hook_embed": 0}
+        self.readers: dict[str, int] = {}  # with how many nodes come before
+        for layer in range(self.model.cfg.n_layers):
+            block = f"blocks.{layer}"
+            self.readers |= {f"{block}.attn.hook_{name}_input": before for name in "qkv"}
+            self.sources[f"{block}.attn.hook_result"] = before
+            before += self.model.cfg.n_heads
+            self.readers[f"{block}.hook_mlp_in"] = self.sources[f"{block}.hook_mlp_out"] = before
+            before += 1
+        self.readers["ln_final.hook_in"] = before
+        self.there, self.here = map(self._brought, (self.other, self.batch))
+        self.read = self.noted(self.other, list(self.readers))
 
-    def _noted(self, batch: Any) -> tuple[Tensor, list[Tensor]]:
-        """What every node brings, [node batch pos d_model], and what is read."""
-        brought, read = list[Tensor](), list[Tensor]()
-        hooks: list[Any] = [
-            (name, lambda x, hook: brought.extend(_nodes(x))) for name, _ in self.sources
-        ]
-        hooks += [(name, lambda x, hook: read.append(x)) for name, _ in self.readers]
-        self.metric(batch, hooks)
-        return torch.stack(brought), read
+    def _brought(self, batch: Any) -> Tensor:
+        """What every node brings, [node batch pos d_model]."""
+        return torch.cat([_nodes(x) for x in self.noted(batch, list(self.sources))])
 
     def estimates(self) -> list[Tensor]:
         """What each edge brings, [head node] of every reader."""
-        change, total = (self.here - self.there).flatten(1), None
+        change, total = (self.here - self.there).flatten(1), list[Tensor]()
         for step in range(1, self.passes + 1):
-            leaves: list[Tensor] = []
-
-            def add_leaf(x: Tensor, hook: Any, leaves: list[Tensor] = leaves) -> Tensor:
-                leaves.append(torch.zeros_like(x, requires_grad=True))
-                return x + leaves[-1]
-
             start = torch.lerp(self.there[0], self.here[0], step / self.passes)
-            hooks = [("hook_embed", lambda x, hook, start=start: start)]
-            hooks += [(name, add_leaf) for name, _ in self.readers]
-            slopes = torch.autograd.grad(self.each(self.batch, hooks).mean(), leaves)
+            put: Hooks = [("hook_embed", lambda x, hook, start=start: start)]
             found = [
-                _by_head(slope).flatten(1) @ change[:before].T / self.passes
-                for slope, (_, before) in zip(slopes, self.readers)
+                _nodes(slope).flatten(1) @ change[:before].T / self.passes
+                for slope, before in zip(
+                    self.slopes(put, list(self.readers)), self.readers.values()
+                )
             ]
-            total = found if total is None else [a + b for a, b in zip(total, found)]
-        return total or []
+            total = [a + b for a, b in zip(total, found)] if total else found
+        return total
 
-    @torch.no_grad()
     def kept(self, edges: list[Tensor]) -> float:
         """What is recovered by keeping the marked ones, [head node] of every reader."""
         change = torch.zeros_like(self.there)
-        places = dict(self.sources)
 
-        def note(x: Tensor, hook: Any, name: str) -> None:
-            nodes = torch.stack(_nodes(x))
-            place = slice(places[name], places[name] + len(nodes))
-            change[place] = nodes - self.there[place]
+        def note(first: int, x: Tensor, hook: Any) -> None:
+            place = slice(first, first + len(_nodes(x)))
+            change[place] = _nodes(x) - self.there[place]
 
-        def put(x: Tensor, hook: Any, number: int) -> Tensor:
-            before, mask = self.readers[number][1], edges[number]
+        def put(before: int, read: Tensor, mask: Tensor, x: Tensor, hook: Any) -> Tensor:
             brought = mask.to(change) @ change[:before].flatten(1)
             brought = brought.unflatten(1, change.shape[1:])
-            moved = brought[0] if x.ndim == 3 else brought.movedim(0, 2)
-            return self.read[number] + moved
+            return read + (brought[0] if x.ndim == 3 else brought.movedim(0, 2))
 
-        hooks: list[Any] = [
-            (name, lambda x, hook, n=name: note(x, hook, n)) for name, _ in self.sources
-        ]
-        hooks += [
-            (name, lambda x, hook, n=number: put(x, hook, n))
-            for number, (name, _) in enumerate(self.readers)
-        ]
-        return self.share(self.metric(self.batch, hooks))
+        hooks: Hooks = [(name, partial(note, first)) for name, first in self.sources.items()]
+        for (name, before), read, mask in zip(self.readers.items(), self.read, edges):
+            hooks.append((name, partial(put, before, read, mask)))
+        return self.share(hooks)
 
 
-def _nodes(x: Tensor) -> list[Tensor]:
-    """What each of a layer's heads brings, or the whole."""
-    return [x.detach()] if x.ndim == 3 else list(x.detach().unbind(2))
-
-
-def _by_head(x: Tensor) -> Tensor:
-    return x[None] if x.ndim == 3 else x.movedim(2, 0)
-
-
-def shortest(count: int, holds: Callable[[int], bool]) -> int:
-    """How many of the first units do, by bisection."""
-    low, high = 0, count
-    while high - low > max(1, high // 64):
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+def _nodes(x: Tensor) -> Tensor:
+    """What each of a layer's heads brings or reads, or the whole, [node batch pos d_model]."""
+    return x.detach()[None] if x.ndim == 3 else x.detach().movedim(2, 0)
 
 
 def marked(estimates: list[Tensor], count: int) -> list[Tensor]:
@@ -210,14 +189,13 @@ def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Rows:
     )
     seconds, estimates = timed(lambda: estimate_units(model, task, deciding.batch, SHARES))
     ranked = estimates.units("heads")
-    count = shortest(len(ranked), lambda n: deciding.kept(ranked[:n]).share >= KEEP)
+    count = shortest(len(ranked), lambda n: deciding.kept(ranked[:n]).share >= KEEP, WITHIN)
     numbers = len(ranked), count, telling.kept(ranked[:count]).share, len(SHARES), seconds
     rows = [(name, "attention", *numbers)]
     switches = model.set_use_split_qkv_input, model.set_use_attn_result, model.set_use_hook_mlp_in
     for switch in switches:
         switch(True)
-    for method in WAYS:
-        rows.append((name, method, *of_method(method, model, task, pairs)))
+    rows += [(name, method, *of_method(method, model, task, pairs)) for method in WAYS]
     for switch in switches:
         switch(False)
     return [dict(zip(COLUMNS, row)) for row in rows]
@@ -233,7 +211,7 @@ def of_method(
     whole = deciding.kept(marked(found, total))
     if abs(whole - 1) > 1e-3:
         raise RuntimeError(f"{method}: everything kept recovers {whole:.4f}, not all")
-    count = shortest(total, lambda n: deciding.kept(marked(found, n)) >= KEEP)
+    count = shortest(total, lambda n: deciding.kept(marked(found, n)) >= KEEP, WITHIN)
     return total, count, telling.kept(marked(found, count)), deciding.passes, seconds
 
 
@@ -244,17 +222,11 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
-def run(options: argparse.Namespace) -> Rows:
+@benchmark(behaviours=["names"], examples=12, quick={"behaviours": ["list"], "examples": 2})
+def main(options: argparse.Namespace) -> Rows:
     model = ri.smollm2(device=str(options.device))
     return [row for name in options.behaviours for row in of_behaviour(name, options, model)]
 
-
-main = benchmark(
-    __doc__,
-    run,
-    {"behaviours": ["names"], "examples": 12},
-    quick={"behaviours": ["list"], "examples": 2},
-)
 
 if __name__ == "__main__":
     main()

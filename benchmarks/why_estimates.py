@@ -23,31 +23,25 @@ model, whose slopes say little. `top` is how many heads of the ranking recover 9
 
 import argparse
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
-from measure import Rows, benchmark, timed
+from measure import Rows, benchmark, load_model, rank_correlation, shortest, timed
 from torch import Tensor
-from why_behaviours import another_word, repeated
+from why_behaviours import BEHAVIOURS
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution import rank_correlation
 from retrieval_interp.circuits.counterfactual.search import Recovery
-from retrieval_interp.circuits.counterfactual.units import MetricTask, Unit, estimate_units
+from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask, Unit, estimate_units
 from retrieval_interp.circuits.hooks import Hooked
 
 MEAN = (0.1, 0.5, 0.9)
 WAYS: list[tuple[str, tuple[float, ...]]] = [
-    *(("pattern", at) for at in ((0.0,), (1.0,), (0.5,), MEAN, (0.0, 0.25, 0.5, 0.75, 1.0))),
-    ("scores", (1.0,)),
-    ("scores", MEAN),
+    *(("pattern", at) for at in ((0.0,), (1.0,), (0.5,), MEAN, SHARES)),
     ("drops", (1.0,)),
-    ("temperature", (1.0,)),
-    ("temperature", MEAN),
-    ("fisher", (1.0,)),
-    ("fisher", MEAN),
-    ("curvature", (1.0,)),
-    ("curvature", MEAN),
+    *product(("scores", "temperature", "fisher", "curvature"), ((1.0,), MEAN)),
 ]
 TEMPERATURE = 2.0
 Metric = Callable[[Tensor, Any], Tensor]
@@ -130,15 +124,11 @@ def _drawn(way: str, task: Any) -> Metric:
 
 
 def of_model(name: str, options: argparse.Namespace) -> Rows:
+    model, task = load_model(name.removesuffix("-repeated"), str(options.device))
     counterfactual = None
-    if name.startswith("smollm2"):
-        model = ri.smollm2(device=str(options.device))
-        task: Any = ri.IndirectObjectTask(model.tokenizer)
-        if name == "smollm2-repeated":
-            task, counterfactual = repeated(model.tokenizer), another_word
-    else:
-        checkpoint = ri.load_checkpoint(name, options.device)
-        model, task = checkpoint.model, checkpoint.task
+    if task is None:
+        make, counterfactual = BEHAVIOURS["repeated" if "-" in name else "names"]
+        task = make(model.tokenizer)
     batch = task.sample(options.examples, 0, options.device, split="discovery")
     other = (counterfactual or task.counterfactual)(batch, 0)
     batch = ri.with_counterfactual(model, batch, other)
@@ -151,15 +141,14 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
     lost = [1 - recovery.without([unit]).share for unit in units]
     recovery.kept((), stay=True)
     restored = [recovery.kept([unit]).share for unit in units]
+
+    def enough(ranked: list[Unit], count: int) -> bool:
+        return recovery.kept(ranked[:count]).share >= 0.9
+
     rows: Rows = []
     for (way, at), (seconds, found) in zip(WAYS, timings):
         flat = found.flatten()
         ranked = [Unit(recovery.heads[at]) for at in flat.argsort(descending=True).tolist()]
-        low, high = 0, len(ranked)
-        while high - low > 1:
-            middle = (low + high) // 2
-            enough = recovery.kept(ranked[:middle]).share >= 0.9
-            low, high = (low, middle) if enough else (middle, high)
         estimates = flat[order].tolist()
         rows.append(
             {
@@ -169,7 +158,7 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
                 "removals": rank_correlation(estimates, lost),
                 "restorings": rank_correlation(estimates, restored),
                 "sum": float(found.sum()) / recovery.gap,
-                "top": high,
+                "top": shortest(len(ranked), partial(enough, ranked)),
                 "passes": len(at) * (model.cfg.n_layers if way == "drops" else 1),
                 "seconds": seconds,
             }
@@ -177,16 +166,15 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
     return rows
 
 
-main = benchmark(
-    __doc__,
-    lambda options: [row for name in options.models for row in of_model(name, options)],
-    {
-        "models": ["equations", "k-hop-7", "smollm2", "smollm2-repeated"],
-        "examples": 24,
-        "heads": 100,
-    },
+@benchmark(
+    models=["equations", "k-hop-7", "smollm2", "smollm2-repeated"],
+    examples=24,
+    heads=100,
     quick={"models": ["equations"], "examples": 8, "heads": 4},
 )
+def main(options: argparse.Namespace) -> Rows:
+    return [row for name in options.models for row in of_model(name, options)]
+
 
 if __name__ == "__main__":
     main()

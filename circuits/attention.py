@@ -135,9 +135,7 @@ def attention_by_role(
 
 
 def attention_along(
-    pattern: Float[Tensor, "batch dest src"],
-    path: RolePath,
-    roles: Int[Tensor, "batch chain role"],
+    pattern: Float[Tensor, "batch dest src"], path: RolePath, roles: Int[Tensor, "batch chain role"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Average one head's attention along a path, to all its sources together.
 

@@ -19,15 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.circuit import Circuit, Head
-from retrieval_interp.circuits.hooks import (
-    Hooked,
-    ablated,
-    has_hooks,
-    in_all_layers,
-    is_causal,
-    pattern_hook_name,
-)
 from retrieval_interp.circuits.mechanisms import Mechanism, Where, along
 from retrieval_interp.circuits.runs.fits import check_batch_fits, check_model_fits
 from retrieval_interp.circuits.runs.runs import answer_hooks
@@ -42,15 +35,10 @@ Projections = Float[Tensor, "product batch"]  # of the loss, and of each draw of
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimated change of the loss when a circuit takes the place of another.
+    """The estimated change of the loss when a circuit takes the place of another."""
 
-    Attributes:
-        first: the first-order part.
-        curvature: the second-order part; 0 where the loss has no diagonal second derivative.
-    """
-
-    first: float
-    curvature: float
+    first: float  # the first-order part
+    curvature: float  # the second-order part; 0 where the loss has no diagonal second derivative
 
     @property
     def effect(self) -> float:
@@ -114,10 +102,11 @@ def attribute(
 ) -> Attribution:
     """Estimate what any change of attention does to the loss, from one forward pass.
 
-    Let P be the patterns of all heads with a circuit in place, y(P) the outputs, l(y) an example's
-    loss, and dP the change that another circuit makes (a cut, a replaced head, a path left out or
-    added; of several heads at once, too). With J the Jacobian of y by P and H the second derivative
-    of l by y,
+    `estimate(other)` of what is returned is the change when another circuit takes the place of the
+    one in place. Let P be the patterns of all heads with that in place, y(P) the outputs, l(y) an
+    example's loss, and dP the change that the other makes (a cut, a replaced head, a path left out
+    or added; of several heads at once, too). With J the Jacobian of y by P and H the second
+    derivative of l by y,
 
         l(y(P + dP)) - l(y(P))  ≈  ⟨∂l/∂P, dP⟩ + ½ (J dP)ᵀ H (J dP)              (Gauss-Newton)
 
@@ -136,10 +125,6 @@ def attribute(
         circuit: the circuit in place; by default none, the intact model.
         draws: number of draws of w per example; 0 leaves out the second term.
 
-    Returns:
-        An object whose `estimate(circuit)` gives the estimated change of the loss when `circuit`
-        takes the place of the one in place.
-
     Examples:
         >>> import retrieval_interp as ri
         >>> small = ri.load_checkpoint("small")
@@ -154,7 +139,8 @@ def attribute(
     check_batch_fits(batch, task)
     circuit = Circuit.empty(task) if circuit is None else circuit
     circuit.check_roles(task)
-    parts = [batch] if has_hooks(model) else batch.parts(_PART)  # hooks may be made for this batch
+    # Hooks may be made for this batch.
+    parts = [batch] if hooks.has_hooks(model) else batch.parts(_PART)
     gradients = [
         pattern_gradients(model, task, part, circuit, draws, seed)
         for seed, part in enumerate(parts)
@@ -164,23 +150,16 @@ def attribute(
 
 @dataclass
 class PatternGradients:
-    """Patterns of all heads with a circuit in place, and gradients by them, by layer.
-
-    Attributes:
-        own: what the model itself attends to.
-        used: the patterns with the circuit in place.
-        of_loss: each example's gradient of its loss.
-        of_outputs: the gradients of `_random_projections` of the outputs.
-    """
+    """Patterns of all heads with a circuit in place, and gradients by them, by layer."""
 
     circuit: Circuit
     batch: Batch
     where: Where
     losses: Float[Tensor, " batch"]
-    own: list[Patterns]
-    used: list[Patterns]
-    of_loss: list[Patterns]
-    of_outputs: list[Float[Tensor, "draw batch head dest src"]]
+    own: list[Patterns]  # what the model itself attends to
+    used: list[Patterns]  # with the circuit in place
+    of_loss: list[Patterns]  # each example's gradient of its loss
+    of_outputs: list[Float[Tensor, "draw batch head dest src"]]  # of `_random_projections`
     _known: dict[tuple[Head, Mechanism | None], Projections] = field(default_factory=dict)
 
     def change(self, head: Head, mechanism: Mechanism) -> Projections:
@@ -238,21 +217,21 @@ def pattern_gradients(
         return z + torch.einsum("bhds,bshe->bdhe", zero, v)
 
     after = [
-        *in_all_layers(model, "hook_v", note(values)),
-        *in_all_layers(model, "hook_z", shift),
-        *in_all_layers(model, "hook_pattern", note(used)),
+        *hooks.in_all_layers(model, "hook_v", note(values)),
+        *hooks.in_all_layers(model, "hook_z", shift),
+        *hooks.in_all_layers(model, "hook_pattern", note(used)),
         *answer_hooks(model, batch, task.answer_roles),
     ]
     with torch.enable_grad():
         with (
-            model.hooks(fwd_hooks=in_all_layers(model, "hook_pattern", note(own))),
-            ablated(model, circuit, batch),
+            model.hooks(fwd_hooks=hooks.in_all_layers(model, "hook_pattern", note(own))),
+            hooks.ablated(model, circuit, batch),
             model.hooks(fwd_hooks=after),
         ):
-            outputs = Hooked(model).run(batch)
+            outputs = hooks.Hooked(model).run(batch)
         if not len(own) == len(used) == len(shifts) == n_layers:
             raise InputError(
-                f"attribution: expected {pattern_hook_name(0)}, hook_v, hook_z and their "
+                f"attribution: expected {hooks.pattern_hook_name(0)}, hook_v, hook_z and their "
                 f"counterparts to fire in {n_layers} layers; the model does not pass its attention "
                 "through these hooks"
             )
@@ -273,7 +252,7 @@ def pattern_gradients(
     return PatternGradients(
         circuit,
         batch,
-        Where.of(batch, is_causal(model)),
+        Where.of(batch, hooks.is_causal(model)),
         losses.detach(),
         [own[layer].detach().float() for layer in range(n_layers)],
         [used[layer].detach().float() for layer in range(n_layers)],
@@ -331,19 +310,3 @@ def random_signs(shape: torch.Size, generator: torch.Generator) -> Tensor:
 def _gradients(of: Tensor, by: list[Tensor]) -> list[Tensor]:
     found = torch.autograd.grad(of, by, retain_graph=True, allow_unused=True)
     return [torch.zeros_like(x).float() if g is None else g.float() for g, x in zip(found, by)]
-
-
-def rank_correlation(ones: Sequence[float], others: Sequence[float]) -> float:
-    """Spearman's rank correlation of two lists of numbers; equal numbers share their mean rank.
-
-    NaN for fewer than two numbers, or if all are equal.
-    """
-    if len(ones) < 2:
-        return float("nan")
-    ranks = []
-    for numbers in (ones, others):
-        _, place, counts = torch.tensor(numbers, dtype=torch.float64).unique(
-            return_inverse=True, return_counts=True
-        )
-        ranks.append((counts.cumsum(0) - (counts - 1) / 2)[place])
-    return float(torch.corrcoef(torch.stack(ranks))[0, 1])

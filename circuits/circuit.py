@@ -142,10 +142,12 @@ class Circuit:
 
     @classmethod
     def from_dict(cls, data: Any, roles: Roles | None = None) -> "Circuit":
-        """Read a circuit for a task with these roles, or else with as many as the file names."""
+        """Read a circuit for a task with these roles, or as many as its paths name."""
         file: _File = from_data(_File, data, "circuit")
         check_role_names(file.role_names, "circuit")
-        names, roles = file.role_names, roles or file.role_names or _roles_named(file)
+        texts = json.dumps([file.heads, file.enabling, file.redundant])
+        named = 1 + max(map(int, re.findall(r"\bs([0-9]{1,6})\b", texts)), default=0)
+        names, roles = file.role_names, roles or file.role_names or named
         own = () if isinstance(roles, int) else tuple(roles)
         n_roles = roles if isinstance(roles, int) else len(roles)
         moved = [name for at, name in enumerate(names) if name in own and own.index(name) != at]
@@ -223,12 +225,6 @@ def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
         except InputError as error:
             raise InputError(f"circuit: {head}: {error}") from None
     return mechanisms
-
-
-def _roles_named(file: _File) -> int:
-    """As many roles as the paths of a file name."""
-    texts = json.dumps([file.heads, file.enabling, file.redundant])
-    return 1 + max(map(int, re.findall(r"\bs([0-9]{1,6})\b", texts)), default=0)
 
 
 def suppose(circuit: Circuit, line: str) -> Circuit:

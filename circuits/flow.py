@@ -13,7 +13,7 @@ A chain of D steps is a path graph. Two are simulated, so that one can be mistak
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import count, islice, zip_longest
 
 import torch
 from jaxtyping import Bool
@@ -49,10 +49,7 @@ def _checked(steps: int) -> int:
 
 
 def _ceil_log3(number: int) -> int:
-    power, exponent = 1, 0
-    while power < number:
-        power, exponent = 3 * power, exponent + 1
-    return exponent
+    return next(exponent for exponent in count() if 3**exponent >= number)
 
 
 # By simulation

@@ -391,16 +391,13 @@ class Mean(_Rule):
 
     Shorter sequences use its first rows. In longer ones, later positions use the mean by offset of
     the second half of its rows, and of their attention to the first position, the sink.
-
-    Attributes:
-        weights: mean attention [dest src], rounded as in files.
     """
 
     kind = "mean"
     parameters: ClassVar[Mapping[str, Any]] = {"mean": tuple[tuple[float, ...], ...]}
     is_measured = True
     costs = (0, 5)
-    weights: Float[Tensor, "dest src"] = field(compare=False)
+    weights: Float[Tensor, "dest src"] = field(compare=False)  # rounded as in files
     _compared: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -76,7 +76,6 @@ class HeadPath(NamedTuple):
         return cls(Head.parse(head), RolePath.parse(path, roles))
 
     def text(self, names: Sequence[str] | Task = ()) -> str:
-        """The path with the names of a task's roles, or of the task that has them."""
         return f"{self.head} {self.path.text(names)}"
 
     def __repr__(self) -> str:

@@ -15,20 +15,9 @@ from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
 from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import check_model_fits, draw_batch
-from retrieval_interp.circuits.runs.means import (
-    head_means,
-    mean_attention,
-    pattern_shares,
-    standard_error,
-)
+from retrieval_interp.circuits.runs.means import head_means, mean_attention, pattern_shares
+from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
-from retrieval_interp.circuits.scores.scorer import (
-    Progress,
-    has_learned,
-    heads_of,
-    kept_share,
-    no_progress,
-)
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 
@@ -62,7 +51,7 @@ def describe_heads(model: Any, batch: Batch) -> dict[Head, HeadScan]:
     there is padding, or nothing that is asked.
     """
     rules = [IDENTITY, UNIFORM, *(RULES if batch.tokens is not None else RULES[:2])]
-    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in heads_of(model)}
+    candidates: dict[Head, list[Mechanism]] = {head: [*rules] for head in scorer.heads_of(model)}
     attention = allowed_attention(mean_attention(model, batch).cpu(), batch, is_causal(model))
     if batch.roles.shape[-1] > 1:
         for head, own in candidates.items():
@@ -96,12 +85,12 @@ class Scan:
     @property
     def learned(self) -> bool:
         """Whether the model does better than one that knows nothing."""
-        return has_learned(self.task, self.intact_loss, self.uninformed_loss)
+        return scorer.has_learned(self.task, self.intact_loss, self.uninformed_loss)
 
     @property
     def kept(self) -> float:
         """The share of what the model knows that the joint circuit keeps."""
-        return kept_share(self.joint_loss, self.intact_loss, self.uninformed_loss)
+        return scorer.kept_share(self.joint_loss, self.intact_loss, self.uninformed_loss)
 
 
 def scan(
@@ -114,7 +103,7 @@ def scan(
     tolerance: float | None = None,
     by: Literal["rule", "mean"] = "rule",
     time: float | None = None,
-    progress: Progress = no_progress,
+    progress: scorer.Progress = scorer.no_progress,
 ) -> Scan:
     """Say what every head attends to, and which heads rules can replace together.
 
@@ -164,8 +153,8 @@ def scan(
     ]
     return Scan(
         task, other, rows, float(own.mean()), *judge.uninformed, judge.bar.loss,
-        joint.circuit, float(each.mean()), standard_error(each - own), frozenset(joint.tried),
-        finished,
+        joint.circuit, float(each.mean()), scorer.Measured.of(each - own).se,
+        frozenset(joint.tried), finished,
     )  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 from retrieval_interp.bench import Workbench as Workbench
 from retrieval_interp.bench import open as open
-from retrieval_interp.circuits import Alternatives as Alternatives
 from retrieval_interp.circuits import Circuit as Circuit
 from retrieval_interp.circuits import CircuitScore as CircuitScore
 from retrieval_interp.circuits import Head as Head
@@ -12,24 +11,27 @@ from retrieval_interp.circuits import SearchOptions as SearchOptions
 from retrieval_interp.circuits import ablated as ablated
 from retrieval_interp.circuits import ablations as ablations
 from retrieval_interp.circuits import alternatives as alternatives
-from retrieval_interp.circuits import attribute as attribute
 from retrieval_interp.circuits import discover as discover
-from retrieval_interp.circuits import enabled_by as enabled_by
 from retrieval_interp.circuits import mean_attention as mean_attention
 from retrieval_interp.circuits import mechanisms as mechanisms
-from retrieval_interp.circuits import needed_paths as needed_paths
 from retrieval_interp.circuits import parse_circuit as parse_circuit
 from retrieval_interp.circuits import parse_head_path as parse_head_path
 from retrieval_interp.circuits import score_circuit as score_circuit
 from retrieval_interp.circuits import why as why
-from retrieval_interp.circuits import with_counterfactual as with_counterfactual
+from retrieval_interp.circuits.attribution import attribute as attribute
 from retrieval_interp.circuits.circuit import circuit_diff as circuit_diff
 from retrieval_interp.circuits.counterfactual.explanation import Explanation as Explanation
+from retrieval_interp.circuits.counterfactual.mechanism import (
+    with_counterfactual as with_counterfactual,
+)
+from retrieval_interp.circuits.discovery.alternatives import Alternatives as Alternatives
+from retrieval_interp.circuits.discovery.needed import needed_paths as needed_paths
 from retrieval_interp.circuits.draw.svg import draw_circuit as draw_circuit
 from retrieval_interp.circuits.flow import describe_flow as describe_flow
 from retrieval_interp.circuits.hook_check import check_hook as check_hook
 from retrieval_interp.circuits.scan import Scan as Scan
 from retrieval_interp.circuits.scan import scan as scan
+from retrieval_interp.circuits.scores.enabling import enabled_by as enabled_by
 from retrieval_interp.config import PRESETS as PRESETS
 from retrieval_interp.config import ModelConfig as ModelConfig
 from retrieval_interp.config import Recipe as Recipe

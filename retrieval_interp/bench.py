@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxtyping import Float
+from markupsafe import Markup
 from torch import Tensor
 
 from retrieval_interp import circuits
@@ -38,7 +39,7 @@ from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.training import choose_device
 from retrieval_interp.views.ablations_view import ablations_view
 from retrieval_interp.views.attention import attention_view, checked, role_maps
-from retrieval_interp.views.page import View, register_displays, render, unescaped
+from retrieval_interp.views.page import View, register_displays, render
 from retrieval_interp.views.report import render_report, score_drawing, score_parts, with_kept
 from retrieval_interp.views.score_text import describe, score_table, unlearned_text, verdict
 from retrieval_interp.views.tables import terminal_width, wrapped
@@ -128,14 +129,13 @@ class Workbench:
         self.listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         register_displays()
 
-    @property
+    @cached_property
     def tolerance(self) -> float:
         """The loss that a working circuit stays below."""
-        return self.stated or self._default
-
-    @cached_property
-    def _default(self) -> float:
-        return scorer.default_tolerance(self.scorer, self.intact_loss)
+        if self.stated is not None:
+            return self.stated
+        uninformed = scorer.uninformed_loss(self.model, self.task, self.batch, self.scorer.each)
+        return scorer.tolerance_of(self.task, self.intact_loss, uninformed.loss)
 
     @property
     def circuit(self) -> Circuit:
@@ -189,7 +189,7 @@ class Workbench:
         return View(self.name, self._drawn(lines), "")._repr_html_()
 
     def _drawn(self, lines: Sequence[str]) -> str:
-        return render("bench.html", lines=lines, drawing=unescaped(self.drawing()))
+        return render("bench.html", lines=lines, drawing=Markup(self.drawing()))
 
     def state(self) -> str:
         """The loss, and how much is replaced or recovered, in a sentence."""

@@ -126,7 +126,6 @@ class Recipe:
 _UNSTATED = ("base", "warmup", "schedule", "cooldown", "precision", "init")
 _PRIVATE = ("seed", "log_every", "checkpoint_every", "validation_examples")
 
-
 _ABC = Recipe(
     task=RetrievalTask(steps=3),
     model=ModelConfig(layers=12, heads=1, d_model=128),
@@ -170,7 +169,6 @@ def _with_base(recipe: Recipe, base: float, **changes: Any) -> Recipe:
 
 
 _QUICK = dict[str, Any](schedule="cooldown", cooldown=0.5, precision="bfloat16", init="linear")
-
 
 _ON_TOKENS = Recipe(
     model=ModelConfig(layers=4, heads=1, d_model=64, mlp=False),

@@ -125,11 +125,7 @@ def train_model(
 
 
 def _train(
-    recipe: Recipe,
-    folder: RunFolder | None,
-    device: torch.device,
-    compile: bool,
-    on_step: OnStep,
+    recipe: Recipe, folder: RunFolder | None, device: torch.device, compile: bool, on_step: OnStep
 ) -> Trained:
     task, last = recipe.task, recipe.steps
     model = build_model(recipe.model, task, recipe.seed, device, recipe.init)

@@ -1,8 +1,9 @@
 """Frozen dataclasses: their checks, and to and from JSON.
 
 Types are strict: `"3"` is not an integer, and 1 is not a boolean. A class with a `parse` method,
-such as a retrieval graph, is stored as text. A field of a class with a `named` method, such as a
-recipe's task, holds one of its subclasses and stores its `name`.
+such as a retrieval graph, is stored as text; one with `from_dict` and `to_dict` is stored by these.
+A field of a class with a `named` method, such as a recipe's task, holds one of its subclasses and
+stores its `name`. Of a class that `reads_part`, other keys are ignored.
 """
 
 import dataclasses
@@ -43,6 +44,8 @@ def to_data(value: Any) -> Any:
     """A dataclass as JSON data, nested ones included."""
     if hasattr(value, "parse"):
         return str(value)
+    if hasattr(value, "from_dict"):
+        return value.to_dict()
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
         names = ["name", *names] if hasattr(value, "named") else names
@@ -66,6 +69,8 @@ def from_data(kind: Any, data: Any, where: str) -> Any:
             return tuple(items)
     if origin is dict and isinstance(data, dict):
         return {key: from_data(kinds[1], item, f"{where}: {key}") for key, item in data.items()}
+    if hasattr(kind, "from_dict"):
+        return _built(where, kind.from_dict, data)
     is_text = hasattr(kind, "parse")
     if not is_text and (hasattr(kind, "named") or dataclasses.is_dataclass(kind)):
         return _read_object(kind, data, where)
@@ -85,6 +90,8 @@ def _read_object(kind: Any, data: Any, where: str) -> Any:
         data = {key: item for key, item in data.items() if key != "name"}
     hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
     names = [field.name for field in fields]
+    if getattr(kind, "reads_part", False):
+        data = {name: data[name] for name in names if name in data}
     for key in data:
         if key not in names:
             raise InputError(f"{where}: expected the keys {', '.join(names)}, found {key!r:.60}")

@@ -46,6 +46,14 @@ def model(task, config):
     return build_model(config, task, seed=0).eval()
 
 
+@pytest.fixture(scope="session")
+def small():
+    """The shipped checkpoint."""
+    import retrieval_interp as ri
+
+    return ri.load_checkpoint("small")
+
+
 @pytest.fixture
 def bench(model, task):
     import retrieval_interp as ri

@@ -6,8 +6,7 @@ from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.circuits.scores.scorer import Scorer
 
 
-def test_every_path_that_can_be_exchanged_for_another_is_found():
-    small = ri.load_checkpoint("small")
+def test_every_path_that_can_be_exchanged_for_another_is_found(small):
     model, task = small.model, small.task
     lines = ["L0.H0 one-hot s0<-s0 s2<-s2 s4<-s3 s6<-s6", "L1.H0 identity"]
     lines += ["L2.H0 one-hot s0<-s2 s4<-s6", "L3.H0 uniform", "L4.H0 one-hot s0<-s4"]

@@ -1,18 +1,10 @@
 """Estimates against the exact change where they are exact, finite differences, and a bridge."""
 
-import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import retrieval_interp as ri
-from retrieval_interp.circuits.attribution import (
-    _random_projections,
-    attribute,
-    pattern_gradients,
-    rank_correlation,
-)
+from retrieval_interp.circuits.attribution import _random_projections, attribute, pattern_gradients
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath, parse_circuit
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
 from retrieval_interp.circuits.scores.scorer import Scorer
@@ -225,13 +217,3 @@ def test_what_cannot_be_differentiated_is_said(hooked, model, task):
     with pytest.raises(InputError, match="finite gradients, found NaN"):
         attribute(model, task, task.sample(2))
     assert hooks_left(model) == 0
-
-
-SMALL = st.integers(-3, 3).map(float)
-
-
-@given(st.lists(st.tuples(SMALL, SMALL), min_size=2, max_size=9))
-def test_rank_correlation_equals_that_of_pandas(pairs):
-    expected = pd.DataFrame(pairs).rank().corr().iloc[0, 1]
-    found = rank_correlation(*zip(*pairs))
-    assert found == pytest.approx(expected, nan_ok=True)

@@ -76,8 +76,8 @@ def test_ablations(rows):
 @pytest.mark.slow
 def test_estimates(rows):
     found, _ = rows("ablations", "--estimates", "--device", "cpu")
-    names = ["exact", "first order", "integrated, 5", "integrated, 16"]
-    assert [row["estimate"] for row in found] == names
+    several = [f"curvature, {n}" for n in (1, 4, 16)] + [f"integrated, {n}" for n in (5, 16)]
+    assert [row["estimate"] for row in found] == ["exact", "first order", *several]
     assert all(-1 <= row["rank correlation"] <= 1 for row in found) and found[0]["seconds"] > 0
 
 

@@ -7,13 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from retrieval_interp.circuits.runs.means import standard_error
-from retrieval_interp.storage.checkpoint import (
-    load_checkpoint,
-    save_checkpoint,
-    shipped_checkpoints,
-    write_tensors,
-)
-from retrieval_interp.storage.files import find_checkpoint
+from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint, write_tensors
+from retrieval_interp.storage.files import find_checkpoint, shipped_checkpoints
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 

@@ -26,11 +26,6 @@ from tests.test_scoring import naive_mse
 
 
 @pytest.fixture(scope="module")
-def small():
-    return ri.load_checkpoint("small")
-
-
-@pytest.fixture(scope="module")
 def whole(small):
     """A whole search, and where it was at every event."""
     search = Search(small.model, small.task, SearchOptions(examples=64, restarts=2))

@@ -6,34 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_interp.circuits.circuit import (
-    Circuit,
-    Head,
-    RolePath,
-    parse_circuit,
-    parse_head_path,
-)
-from retrieval_interp.circuits.flow import (
-    causal_depth,
-    delivered,
-    describe_flow,
-    held_nodes,
-    least_depth,
-    node_depths,
-    paper_bound,
-    simulate,
-    unmasked_depth,
-)
+import retrieval_interp as ri
+from retrieval_interp import tasks
+from retrieval_interp.circuits import flow
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, Shared
-from retrieval_interp.tasks import (
-    GRAPHS,
-    ConditionalRetrievalTask,
-    InputError,
-    RetrievalGraph,
-    path_graph,
-)
 
-CLOSED = {True: causal_depth, False: unmasked_depth}
+CLOSED = {True: flow.causal_depth, False: flow.unmasked_depth}
 # Worked by hand: layer 0 joins the pairs, layer 1 reads a pair ahead, layer 2 fetches C and D.
 JOINED = ("L0.H0 s2<-s1", "L0.H0 s4<-s3", "L0.H0 s6<-s5")
 FETCHED = ("L1.H0 s0<-s2", "L1.H0 s4<-s6", "L2.H0 s0<-s4")
@@ -41,10 +19,10 @@ FETCHED = ("L1.H0 s0<-s2", "L1.H0 s4<-s6", "L2.H0 s0<-s4")
 
 def circuit_of(*texts, n_roles=7, idle=None):
     mechanisms = dict(idle or {})
-    for path in (parse_head_path(text, n_roles) for text in texts):
+    for path in (ri.parse_head_path(text, n_roles) for text in texts):
         paths = mechanisms[path.head].paths if path.head in mechanisms else ()
         mechanisms[path.head] = Shared((*paths, path.path))
-    return Circuit(mechanisms, n_roles)
+    return ri.Circuit(mechanisms, n_roles)
 
 
 # What the assumptions allow
@@ -53,21 +31,22 @@ def circuit_of(*texts, n_roles=7, idle=None):
 @pytest.mark.parametrize("causal", [True, False])
 def test_closed_forms_equal_the_simulation(causal):
     for steps in (*range(1, 34), 63, 64, 127, 128):
-        assert CLOSED[causal](steps) == least_depth(steps, causal), steps
+        assert CLOSED[causal](steps) == flow.least_depth(steps, causal), steps
 
 
 def test_the_depths_follow_the_formulas_where_floating_logarithms_round():
-    assert (paper_bound(1), unmasked_depth(1), causal_depth(1)) == (1, 2, 2)
-    assert [causal_depth(steps) for steps in (3, 4, 7, 8, 2**60 - 1, 2**60)] == [3, 4, 4, 5, 61, 62]
+    assert (flow.paper_bound(1), flow.unmasked_depth(1), flow.causal_depth(1)) == (1, 2, 2)
+    found = [flow.causal_depth(steps) for steps in (3, 4, 7, 8, 2**60 - 1, 2**60)]
+    assert found == [3, 4, 4, 5, 61, 62]
     half = (3**40 - 1) // 2  # 2 * steps = 3^40 - 1 and 3^40 + 1
-    assert [paper_bound(steps) for steps in (half, half + 1)] == [40, 41]
+    assert [flow.paper_bound(steps) for steps in (half, half + 1)] == [40, 41]
     quarter = (3**40 - 1) // 4  # 4 * steps + 1 = 3^40 and 3^40 + 4
-    assert [unmasked_depth(steps) for steps in (quarter, quarter + 1)] == [40, 41]
+    assert [flow.unmasked_depth(steps) for steps in (quarter, quarter + 1)] == [40, 41]
 
 
-UNEVEN = RetrievalGraph.parse("a; b <- a; c <- b; d <- c; z <- a, d")
-TWICE = RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a")
-ALL = [*GRAPHS.values(), UNEVEN, TWICE, *map(path_graph, (1, 2, 3, 4, 7, 8))]
+UNEVEN = ri.RetrievalGraph.parse("a; b <- a; c <- b; d <- c; z <- a, d")
+TWICE = ri.RetrievalGraph.parse("a; b; x <- a, b; y <- x; z <- y, a")
+ALL = [*ri.GRAPHS.values(), UNEVEN, TWICE, *map(tasks.path_graph, (1, 2, 3, 4, 7, 8))]
 
 
 def names(graph, held):
@@ -89,8 +68,8 @@ SECOND = ["p0 a x y p1 p2", "a y p1 p2", "a x y p1 p2", *FIRST[3:]]
 
 
 def test_the_papers_example_worked_by_hand():
-    graph = GRAPHS["triple"]
-    found = [names(graph, held) for held in simulate(graph, 3, causal=True)]
+    graph = ri.GRAPHS["triple"]
+    found = [names(graph, held) for held in flow.simulate(graph, 3, causal=True)]
     for layer, rows in enumerate((START, FIRST, SECOND)):
         assert found[layer] == [set(row.split()) for row in rows]
     assert {"x", "y", "z"} <= found[3][0]  # the query has the whole key of z
@@ -115,7 +94,7 @@ def test_the_papers_example_worked_by_hand():
     ],
 )
 def test_depths_of_the_papers_graphs(graph, tables, causal, depths):
-    found = node_depths(GRAPHS[graph], causal, tables)
+    found = flow.node_depths(ri.GRAPHS[graph], causal, tables)
     assert " ".join(f"{name} {depth}" for name, depth in found.items()) == depths
 
 
@@ -172,9 +151,9 @@ def reference(graph, layers, causal, tables):
 @pytest.mark.parametrize("tables", ["full", "chains"])
 @pytest.mark.parametrize("graph", ALL, ids=str)
 def test_a_second_simulation_with_strings_and_three_chains_agrees(graph, tables, causal):
-    layers = least_depth(graph, causal, tables) + 1
+    layers = flow.least_depth(graph, causal, tables) + 1
     tokens = {node.name for node in graph.nodes}
-    states = simulate(graph, layers, causal, tables)
+    states = flow.simulate(graph, layers, causal, tables)
     found = [tokens & names(graph, held[:1])[0] for held in states]
     assert found == reference(graph, layers, causal, tables)
 
@@ -183,7 +162,7 @@ def test_a_second_simulation_with_strings_and_three_chains_agrees(graph, tables,
 
 
 def test_a_worked_circuit_holds_what_the_paper_and_pencil_say():
-    states = held_nodes(circuit_of(*JOINED, *FETCHED), 3)
+    states = flow.held_nodes(circuit_of(*JOINED, *FETCHED), 3)
     letters = ["".join("ABCD"[node] for node in sorted(held)) for held in states[-1]]
     assert letters == ["ABCD", "A", "AB", "B", "BCD", "C", "CD"]
     assert [sorted(state[0]) for state in states] == [[0], [0], [0, 1], [0, 1, 2, 3]]
@@ -191,18 +170,19 @@ def test_a_worked_circuit_holds_what_the_paper_and_pencil_say():
 
 def test_a_circuit_delivers_what_its_paths_bring_to_the_query():
     circuit = circuit_of(*JOINED, *FETCHED)
-    assert delivered(circuit, 3) == (1, 2, 3)
-    assert delivered(circuit.without(parse_head_path("L1.H0 s4<-s6", 7)), 3) == (1, 2)
-    assert delivered(circuit_of(), 3) == ()
+    assert flow.delivered(circuit, 3) == (1, 2, 3)
+    assert flow.delivered(circuit.without(ri.parse_head_path("L1.H0 s4<-s6", 7)), 3) == (1, 2)
+    assert flow.delivered(circuit_of(), 3) == ()
     # Sources are read before the layer, and heads of a layer unite.
-    assert delivered(circuit_of("L0.H0 s4<-s6", "L0.H0 s0<-s4"), 1) == (2,)
-    assert delivered(circuit_of("L0.H0 s0<-s2", "L0.H1 s0<-s6", "L0.H0 s0<-s4"), 1) == (1, 2, 3)
+    assert flow.delivered(circuit_of("L0.H0 s4<-s6", "L0.H0 s0<-s4"), 1) == (2,)
+    several = circuit_of("L0.H0 s0<-s2", "L0.H1 s0<-s6", "L0.H0 s0<-s4")
+    assert flow.delivered(several, 1) == (1, 2, 3)
 
 
 def test_the_sentence_names_what_arrives_and_what_does_not():
     circuit = circuit_of(*JOINED, *FETCHED)
-    fewer = circuit.without(parse_head_path("L1.H0 s4<-s6", 7))
-    idle = {Head(0, 0): UNIFORM, Head(1, 0): IDENTITY}
+    fewer = circuit.without(ri.parse_head_path("L1.H0 s4<-s6", 7))
+    idle = {ri.Head(0, 0): UNIFORM, ri.Head(1, 0): IDENTITY}
     for told, sizes, said in (
         (circuit, (3, 1), "can deliver B, C and D."),
         (fewer, (3, 1), "can deliver B and C but not D."),
@@ -210,7 +190,7 @@ def test_the_sentence_names_what_arrives_and_what_does_not():
         (circuit_of(), (2, 1), "cannot deliver B, C or D; heads that are not reduced to paths"),
         (circuit_of("L2.H0 s0<-s4", idle=idle), (3, 1), "can deliver C but not B or D."),
     ):
-        assert f"this circuit {said}" in describe_flow(told, *sizes)
+        assert f"this circuit {said}" in flow.describe_flow(told, *sizes)
 
 
 @given(
@@ -220,30 +200,30 @@ def test_what_is_delivered_has_a_route_to_the_output(paths):
     """Followed place by place: (layer, head, dest, src) in 3 layers, 2 heads and 5 roles."""
     mechanisms = {}
     for layer, head, *path in paths:
-        mechanisms.setdefault(Head(layer, head), []).append(RolePath(*path))
-    circuit = Circuit({head: Shared(tuple(own)) for head, own in mechanisms.items()}, 5)
+        mechanisms.setdefault(ri.Head(layer, head), []).append(ri.RolePath(*path))
+    circuit = ri.Circuit({head: Shared(tuple(own)) for head, own in mechanisms.items()}, 5)
     expected = []
     for node, places in ((1, {2, 3}), (2, {4})):
         for layer in range(3):
             places = places | {dest for at, _, dest, src in paths if at == layer and src in places}
         expected += [node] if 0 in places else []
-    assert delivered(circuit, 3) == tuple(expected)
+    assert flow.delivered(circuit, 3) == tuple(expected)
 
 
 # What a circuit of a graph does
 
-TASK = ConditionalRetrievalTask()
+TASK = ri.ConditionalRetrievalTask()
 # s1 s2 are a and x, s3 s4 a and y, s5 s6 s7 x, y and z: join, look up both, look up z.
 LINES = ["L0.H0 s2<-s1 s4<-s3 s7<-s6", "L1.H0 s0<-s2", "L1.H1 s0<-s4", "L2.H0 s0<-s7"]
 
 
 def test_a_circuit_of_a_graph_delivers_its_nodes():
-    circuit = parse_circuit(LINES, TASK)
-    assert held_nodes(circuit, 3)[-1][0] == {0, 1, 2, 3}
-    assert "can deliver x, y and z." in describe_flow(circuit, 3, 2)
+    circuit = ri.parse_circuit(LINES, TASK)
+    assert flow.held_nodes(circuit, 3)[-1][0] == {0, 1, 2, 3}
+    assert "can deliver x, y and z." in flow.describe_flow(circuit, 3, 2)
     without_y = [LINES[0], LINES[1], LINES[3]]  # but y comes with z
-    assert delivered(parse_circuit(without_y, TASK), 3) == (1, 2, 3)
-    assert delivered(parse_circuit(without_y[1:], TASK), 3) == (1, 3)
+    assert flow.delivered(ri.parse_circuit(without_y, TASK), 3) == (1, 2, 3)
+    assert flow.delivered(ri.parse_circuit(without_y[1:], TASK), 3) == (1, 3)
 
 
 # What is refused
@@ -252,12 +232,12 @@ def test_a_circuit_of_a_graph_delivers_its_nodes():
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (lambda: causal_depth(True), "steps"),
-        (lambda: describe_flow(circuit_of("L3.H0 s0<-s2"), 3, 1), r"from L0\.H0 to L2\.H0"),
-        (lambda: describe_flow(Circuit({}, 4), 1, 1), "roles"),
-        (lambda: delivered(Circuit({}, 7, task=TASK.to_dict()), 1), "8 roles .*, found 7"),
+        (lambda: flow.causal_depth(True), "steps"),
+        (lambda: flow.describe_flow(circuit_of("L3.H0 s0<-s2"), 3, 1), r"from L0\.H0 to L2\.H0"),
+        (lambda: flow.describe_flow(ri.Circuit({}, 4), 1, 1), "roles"),
+        (lambda: flow.delivered(ri.Circuit({}, 7, task=TASK.to_dict()), 1), "8 roles .*, found 7"),
     ],
 )
 def test_what_does_not_fit_is_refused(refused, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ri.InputError, match=message):
         refused()

@@ -9,22 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import retrieval_interp as ri
+from retrieval_interp.circuits import mechanisms
 from retrieval_interp.circuits.attention import attention_along, cut_paths
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath, parse_head_path
-from retrieval_interp.circuits.mechanisms import (
-    AFTER_SAME,
-    FIRST,
-    IDENTITY,
-    PREVIOUS,
-    SAME,
-    UNIFORM,
-    Cut,
-    Mean,
-    OneHot,
-    RoleMean,
-    Shared,
-    Where,
-)
 from retrieval_interp.circuits.runs.means import mean_attention, mean_patterns
 from retrieval_interp.circuits.scores.enabling import enabled_by
 from retrieval_interp.circuits.scores.scorer import Scorer
@@ -76,8 +63,8 @@ def test_patterns_equal_the_definition_in_loops(paths, roles, causal):
     if causal:  # a source of the own chain that comes later is refused
         paths = {p for p in paths if p.src == p.dest}
     one_source_each = len({path.dest for path in paths}) == len(paths)
-    for kind in (Shared, OneHot) if one_source_each else (Shared,):
-        pattern = kind(tuple(paths)).pattern(Where(roles, 6, causal))
+    for kind in (mechanisms.Shared, mechanisms.OneHot) if one_source_each else (mechanisms.Shared,):
+        pattern = kind(tuple(paths)).pattern(mechanisms.Where(roles, 6, causal))
         torch.testing.assert_close(pattern, pattern_by_hand(paths, roles, 6))
 
 
@@ -242,14 +229,14 @@ def of_kind(kind):
     return model if kind == "hooked" else bridge_of(model)
 
 
-MEAN = Mean(torch.rand(9, 9).softmax(-1).tril())
+MEAN = mechanisms.Mean(torch.rand(9, 9).softmax(-1).tril())
 MECHANISMS = [
-    UNIFORM, IDENTITY, FIRST, PREVIOUS, SAME, AFTER_SAME, MEAN,
-    Shared((RolePath(0, 1), RolePath(0, 2))),
-    Cut((RolePath(0, 1), RolePath(2, 1))),
-    OneHot((RolePath(0, 2),)),
-    RoleMean((RolePath(0, 1), RolePath(0, 2)), (0.25, 0.5)),
-]  # fmt: skip
+    *(mechanisms.UNIFORM, mechanisms.IDENTITY, *mechanisms.RULES, MEAN),
+    mechanisms.Shared((RolePath(0, 1), RolePath(0, 2))),
+    mechanisms.Cut((RolePath(0, 1), RolePath(2, 1))),
+    mechanisms.OneHot((RolePath(0, 2),)),
+    mechanisms.RoleMean((RolePath(0, 1), RolePath(0, 2)), (0.25, 0.5)),
+]
 
 
 @pytest.mark.parametrize("kind", ["hooked", pytest.param("bridge", marks=pytest.mark.slow)])
@@ -264,7 +251,7 @@ def test_padded_examples_have_the_losses_that_they_have_alone(side, kind):
     changed = 0
     for mechanism in MECHANISMS:
         for head in (Head(0, 0), Head(1, 1)):
-            circuit = Circuit({head: mechanism, Head(1, 0): UNIFORM}, 3)
+            circuit = Circuit({head: mechanism, Head(1, 0): mechanisms.UNIFORM}, 3)
             losses = scorer.losses(circuit)
             expected = torch.cat([one.losses(circuit) for one in singles])
             torch.testing.assert_close(losses, expected, atol=1e-5, rtol=0)
@@ -298,7 +285,7 @@ def test_estimates_of_padded_batches_are_the_means_of_single_examples(side, kind
     """Gradients, too, come through rows that see nothing."""
     task, model = Lengths(side), of_kind(kind)
     batch, singles = task.sample(12), [task.alone(number) for number in range(12)]
-    in_place = {Head(0, 1): SAME, Head(1, 0): Cut((RolePath(0, 1),))}
+    in_place = {Head(0, 1): mechanisms.SAME, Head(1, 0): mechanisms.Cut((RolePath(0, 1),))}
     for base in (Circuit({}, 3), Circuit(in_place, 3)):
         padded = ri.attribute(model, task, batch, base, draws=0)
         alone = [ri.attribute(model, task, one, base, draws=0) for one in singles]

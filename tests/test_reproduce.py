@@ -111,10 +111,9 @@ def ship(monkeypatch, *names):
 
 
 @pytest.mark.slow
-def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch):
+def test_the_shipped_models_numbers_are_those_of_its_circuit(monkeypatch, small):
     ship(monkeypatch, "small")
     package = Evidence(Path("/nowhere"))
-    small = ri.load_checkpoint("small")
     text = (evidence_module.results_folder() / "small.circuit.json").read_text()
     circuit = ri.Circuit.from_json(text, 7)
     batch = small.task.sample(512, split="test")
@@ -214,7 +213,7 @@ def series_of(come=(), fell=FELL):
         return Snapshot(step, losses, losses, paths)
 
     rows = tuple(map(row, steps))
-    losses = tuple(map(Losses.measured, rows))
+    losses = tuple(Losses(at.step, 0.5, at.partial_losses, None) for at in rows)
     recipe = Recipe(RetrievalTask(steps=3), ModelConfig(layers=9), steps=LAST)
     return Series("made by hand", recipe, circuit, "by hand", 0.05, rows, losses)
 

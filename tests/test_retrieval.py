@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import retrieval_interp as ri
-from retrieval_interp.tasks import parse_role, path_letters, role_letters, symbol_letter
+from retrieval_interp.tasks.roles import parse_role, path_letters, role_letters, symbol_letter
 from retrieval_interp.tasks.sampling import normals, philox, random_words
 
 

@@ -17,11 +17,6 @@ SERVING = ("L0.H0 s2<-s1", "L0.H0 s4<-s4", "L4.H0 s0<-s0")
 
 
 @pytest.fixture(scope="module")
-def small():
-    return ri.load_checkpoint("small")
-
-
-@pytest.fixture(scope="module")
 def score(small):
     enabling = tuple(sorted(parse_head_path(text, 7) for text in SERVING))
     circuit = replace(parse_circuit(LINES, small.task), enabling=enabling)

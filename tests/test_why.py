@@ -138,9 +138,8 @@ def test_what_is_kept_is_as_by_hand(model):
 
 
 @torch.no_grad()
-def test_estimates_are_slopes_by_hand():
+def test_estimates_are_slopes_by_hand(small):
     """Where nothing is kept, towards a path of L2.H0 and a row of L4.H0 that are."""
-    small = ri.load_checkpoint("small")
     task, model = small.task, small.model
     batch = task.sample(8, split="discovery")
     other = task.counterfactual(batch)
@@ -212,8 +211,7 @@ def test_shipped_models_keep_what_their_circuits_say(name, paths):
         assert "enables L4.H0" in str(found) and "looks at B of A->B" in str(found)
 
 
-def test_units_are_put_back_until_other_prompts_confirm():
-    small = ri.load_checkpoint("small")
+def test_units_are_put_back_until_other_prompts_confirm(small):
     batch = small.task.sample(8, split="discovery")
     batch = with_counterfactual(small.model, batch, small.task.counterfactual(batch))
     search = KeepSearch(small.model, MetricTask(small.task), batch)
@@ -270,8 +268,7 @@ def test_heads_that_look_at_the_answer_are_named():
     assert head_name(ri.RolePath(again, first), task, batch) == "duplicate-token head"
 
 
-def test_a_row_that_looks_where_no_role_is_stays_a_row():
-    small = ri.load_checkpoint("small")
+def test_a_row_that_looks_where_no_role_is_stays_a_row(small):
 
     class Unnamed(ri.Task):
         """The task of `small`, of whose positions only the query has a name."""
@@ -385,8 +382,7 @@ def test_pairs_of_prompts_are_read(tmp_path):
     )
 
 
-def test_nothing_to_recover_is_said(tmp_path):
-    small = ri.load_checkpoint("small")
+def test_nothing_to_recover_is_said(tmp_path, small):
     with pytest.raises(InputError, match="there is nothing to recover, use another"):
         ri.why(small.model, small.task, counterfactual=lambda batch, seed: batch)
 
@@ -416,8 +412,7 @@ def test_nothing_to_recover_is_said(tmp_path):
         ri.why(small.model, small.task, keep=1.0)
 
 
-def test_a_search_out_of_time_tells_what_it_has(monkeypatch):
-    small = ri.load_checkpoint("small")
+def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):
     runs, metric = [], Recovery.metric
     monkeypatch.setattr(Recovery, "metric", lambda *a, **b: runs.append(1) or metric(*a, **b))
     name = "retrieval_interp.circuits.counterfactual.search.monotonic"

@@ -194,4 +194,4 @@ class Brackets(Arena):
 
 
 if __name__ == "__main__":
-    main(__doc__, [Palindromes(), FirstUnique(), SortedList(), Cumsum(), Brackets()])
+    main([Palindromes(), FirstUnique(), SortedList(), Cumsum(), Brackets()])

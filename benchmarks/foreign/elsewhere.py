@@ -72,18 +72,21 @@ def row(model: Any, task: Foreign, examples: int, tested: int, **options: Any) -
     }
 
 
-def main(description: str | None, tasks: list[Foreign]) -> None:
+def main(tasks: list[Foreign]) -> None:
     """Run one of the programs, which are given the path of a checked-out repository."""
 
-    def rows(options: argparse.Namespace) -> Rows:
+    @benchmark(
+        path=Path,
+        models=[],
+        examples=512,
+        tested=2000,
+        time=0,
+        quick={"examples": 32, "tested": 64},
+    )
+    def run(options: argparse.Namespace) -> Rows:
         more = {"time": options.time or None, **({"restarts": 1} if options.quick else {})}
         chosen = [task for task in tasks if task.title in options.models or not options.models]
         sizes = options.examples, options.tested
         return [row(task.model(options.path), task, *sizes, **more) for task in chosen]
 
-    benchmark(
-        description,
-        rows,
-        {"path": Path, "models": [], "examples": 512, "tested": 2000, "time": 0},
-        quick={"examples": 32, "tested": 64},
-    )()
+    run()

@@ -84,4 +84,4 @@ class Hops(Foreign):
 
 
 if __name__ == "__main__":
-    main(__doc__, list(map(Hops, range(2, 6))))
+    main(list(map(Hops, range(2, 6))))

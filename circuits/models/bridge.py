@@ -28,12 +28,10 @@ class VectorBridge(TransformerBridge):
 
 
 def make_bridge(weights: Mapping[str, Tensor], tokenizer: Any = None) -> TransformerBridge:
-    """A bridge with the weights of a HookedTransformer; it needs TransformerLens 4.
+    """A bridge with the weights of a HookedTransformer, by its names; it needs TransformerLens 4.
 
-    Args:
-        weights: by HookedTransformer's names, whole and of matching shapes, which give the sizes:
-            GPT-2 blocks with or without an MLP, `W_pos` of zeros for vectors.
-        tokenizer: of the tokens; without one the bridge reads vectors.
+    Weights give the sizes: GPT-2 blocks with or without an MLP. Without a tokenizer it reads
+    vectors, and `W_pos` is zeros.
     """
     from transformer_lens.utilities.tl_checkpoint_conversion import (  # type: ignore[import-not-found]
         convert_tl_checkpoint,

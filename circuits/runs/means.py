@@ -1,21 +1,15 @@
 """Means: of losses over examples, and of heads' attention by role and by position."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from retrieval_interp.circuits import hooks
 from retrieval_interp.circuits.attention import attention_by_role, first_real, shifted
 from retrieval_interp.circuits.circuit import Head, RolePath
-from retrieval_interp.circuits.hooks import (
-    Patterns,
-    call_options,
-    in_all_layers,
-    is_causal,
-    pattern_hook_name,
-)
 from retrieval_interp.circuits.mechanisms import Mean, Mechanism, RoleMean
 from retrieval_interp.circuits.runs.runs import parts_of
 from retrieval_interp.tasks import Batch, InputError
@@ -63,18 +57,9 @@ def mean_attention(model: Any, batch: Batch) -> Float[Tensor, "layer head role r
         layers = read_patterns(model, part, lambda p: attention_by_role(p, part.roles))
         return torch.stack([mean for mean, _ in layers]), layers[0][1]
 
-    return weighted_mean(of_part(part) for part in parts_of(model, batch))
-
-
-def weighted_mean(parts: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """The mean over all examples, from the parts' means and how many examples each is the mean of.
-
-    Counts are broadcast against means.
-    """
-    means, counts = zip(*parts)
-    total = torch.stack([count.float() for count in counts]).sum(0).clamp(min=1)
-    mean: Tensor = torch.stack([m * (count / total) for m, count in zip(means, counts)]).sum(0)
-    return mean
+    means, counts = zip(*map(of_part, parts_of(model, batch)))
+    total = torch.stack(counts).sum(0).clamp(min=1)
+    return torch.stack([m * (count / total) for m, count in zip(means, counts)]).sum(0)
 
 
 def role_mean(attention: Float[Tensor, "dest src"]) -> RoleMean:
@@ -98,7 +83,7 @@ def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest sr
 
     Positions count from the first that is no padding.
     """
-    causal, total = is_causal(model), list[Tensor]()
+    causal, total = hooks.is_causal(model), list[Tensor]()
     for part in _parts(model, batch):
         weights = _asked(part, causal)[:, None, :, None]
         sums = [
@@ -142,7 +127,7 @@ def pattern_shares(
     they are equal, and 1 minus their total variation distance in general.
     """
     sums = {head: [0.0] * len(of_head) for head, of_head in mechanisms.items()}
-    causal = is_causal(model)
+    causal = hooks.is_causal(model)
     for part, head, place, shared in _shared_rows(model, batch, mechanisms):
         sums[head][place] += float((shared * _asked(part, causal)).sum())
     total = float(_asked(batch, causal).sum()) or 1.0
@@ -167,7 +152,7 @@ def _shared_rows(
     model: Any, batch: Batch, mechanisms: Mapping[Head, Sequence[Mechanism]]
 ) -> Iterator[tuple[Batch, Head, int, Float[Tensor, "batch dest"]]]:
     for part in _parts(model, batch):
-        pattern_of = Patterns(part, is_causal(model))
+        pattern_of = hooks.Patterns(part, hooks.is_causal(model))
         patterns = read_patterns(model, part, Tensor.float)
         for head, of_head in mechanisms.items():
             for place, mechanism in enumerate(of_head):
@@ -184,13 +169,14 @@ def read_patterns(model: Any, batch: Batch, keep: Callable[[Tensor], Any]) -> li
     def note(pattern: Tensor, hook: Any) -> None:
         layers.append(keep(pattern.detach()))
 
-    if all(pattern_hook_name(layer) in model.hook_dict for layer in (0, count - 1)):
-        hooks = in_all_layers(model, "hook_pattern", note)
-        model.run_with_hooks(batch.inputs, **call_options(batch), fwd_hooks=hooks, return_type=None)
+    if all(hooks.pattern_hook_name(layer) in model.hook_dict for layer in (0, count - 1)):
+        noting = hooks.in_all_layers(model, "hook_pattern", note)
+        how = {**hooks.call_options(batch), "fwd_hooks": noting, "return_type": None}
+        model.run_with_hooks(batch.inputs, **how)
     if len(layers) != count:
         raise InputError(
-            f"attention: expected {pattern_hook_name(0)} and its counterparts to fire in {count} "
-            f"layers, found {len(layers)}; load the model as a HookedTransformer or "
+            f"attention: expected {hooks.pattern_hook_name(0)} and its counterparts to fire in "
+            f"{count} layers, found {len(layers)}; load the model as a HookedTransformer or "
             "TransformerBridge"
         )
     return layers

@@ -37,14 +37,11 @@ What = Literal["Q", "K", "V"]
 
 
 class Row(NamedTuple):
-    """What one role attends to in one head.
+    """What one role attends to in one head."""
 
-    Attributes:
-        mechanism: whose pattern it is, `original` for the head's own; None for fixed shares.
-        shares: roles of the same chain and their fixed shares; of its own attention, those cut.
-    """
-
+    # Whose pattern it is, `original` for the head's own; None for fixed shares.
     mechanism: Mechanism | None
+    # Roles of the same chain and their fixed shares; of its own attention, those cut.
     shares: tuple[tuple[int, float], ...]
 
     @classmethod
@@ -112,12 +109,7 @@ Run = tuple[Rows, list[LayerInput], list[set[int]]]  # see `RoleRuns._run`
 
 
 class RoleRuns:
-    """Runs that compute only roles that a circuit changes and the answer needs.
-
-    Args:
-        model: a model that reads vectors.
-        batch: examples in which every position has one role.
-    """
+    """Runs that compute only roles that a circuit changes and the answer needs."""
 
     @staticmethod
     def supports(model: Any, batch: Batch) -> bool:

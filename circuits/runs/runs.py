@@ -180,11 +180,8 @@ class Base:
 
 
 class Runs:
-    """Runs of a batch in parts, several at a time.
-
-    Args:
-        parts: runs of consecutive parts of the batch.
-        threads: how many run at a time; hooks, which change the model, allow one.
+    """Runs of consecutive parts of a batch, several at a time; hooks, which change the model, allow
+    one.
     """
 
     def __init__(self, parts: Sequence[HookRuns] | Sequence[RoleRuns], threads: int = 1):

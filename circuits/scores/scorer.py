@@ -235,12 +235,6 @@ def tolerance_of(task: Task, intact: float, uninformed: float) -> float:
     return uninformed - KEPT * (uninformed - intact) if task.tolerance is None else task.tolerance
 
 
-def default_tolerance(scorer: Scorer, intact: float) -> float:
-    """`tolerance_of` for a scorer's model, task and examples."""
-    uninformed = uninformed_loss(scorer.model, scorer.task, scorer.batch, scorer.each)
-    return tolerance_of(scorer.task, intact, uninformed.loss)
-
-
 def has_learned(task: Task, intact: float, uninformed: float) -> bool:
     """Whether the intact model does better than one that knows nothing."""
     return not is_unlearned(intact, task) and intact < uninformed

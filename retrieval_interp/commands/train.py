@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 import retrieval_interp as ri
 from retrieval_interp.commands.command import parse_options, say, saying
 from retrieval_interp.config import PRESETS, Recipe
+from retrieval_interp.storage.files import last_step
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,6 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
     options = train_options(argv, prog)
     recipe, out = options.recipe, options.out or Path("runs") / options.preset
     with saying("loading TransformerLens"):
-        from retrieval_interp.storage.checkpoint import last_step
         from retrieval_interp.training import keep_freed_memory
 
     keep_freed_memory()

@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import (
-    MeasuringOptions,
-    load_model,
-    parse_options,
-    say,
-    saying,
-    tell_files,
-)
+from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.files import provenance, read_text, write_json
 from retrieval_interp.tasks.structured import read_json
@@ -22,7 +15,7 @@ from retrieval_interp.views.tables import terminal_width
 
 
 @dataclass(frozen=True)
-class WhyOptions(MeasuringOptions):
+class WhyOptions(command.MeasuringOptions):
     """Say which heads, rows and paths an answer comes from.
 
     Attributes:
@@ -54,14 +47,14 @@ class WhyOptions(MeasuringOptions):
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
-    options = parse_options(WhyOptions, argv, prog)
+    options = command.parse_options(WhyOptions, argv, prog)
     options.check([Path(options.model), options.pairs])
     _check(options)
     pairs = None if options.pairs is None else read_text(options.pairs, "pairs")
-    with saying("loading PyTorch and the model"):
+    with command.saying("loading PyTorch and the model"):
         from retrieval_interp.views.why_view import why_text, why_to_dict
 
-        model, task = load_model(options.model, options.device)
+        model, task = command.load_model(options.model, options.device)
     found = ri.why(
         model,
         _asked(options, model, task, pairs),
@@ -81,9 +74,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         write_json(options.json, {"model": options.model, **why_to_dict(found), "record": record})
     if options.report is not None:
         ri.why_view(found, model).save_html(options.report)
-    say(f"{options.model}: {found.task.description}")
+    command.say(f"{options.model}: {found.task.description}")
     print(f"\n{why_text(found, terminal_width())}")
-    tell_files(numbers=options.json, report=options.report)
+    command.tell_files(numbers=options.json, report=options.report)
 
 
 def _check(options: WhyOptions) -> None:

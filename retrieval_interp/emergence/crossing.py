@@ -47,9 +47,7 @@ def in_order(
 ) -> bool | None:
     """Whether of each pair of curves the first crosses before the second; never counts as last.
 
-    Returns:
-        False if a pair crosses in the opposite order. None if that cannot be decided: fewer than
-        two cross, or both of a pair at the same step. True otherwise.
+    None if it cannot be decided: fewer than two cross, or both of a pair at the same step.
     """
     steps = {name: inf if at is None else at.step for name, at in crossings.items()}
     found = [(steps[first], steps[second]) for first, second in pairs]

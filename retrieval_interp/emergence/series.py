@@ -6,21 +6,21 @@
    measured steps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from retrieval_interp.circuits import Circuit, HeadPath, Scorer, discover, mean_attention
 from retrieval_interp.circuits.scores.scorer import Progress, cut_losses, no_progress
-from retrieval_interp.config import PRESETS, Recipe
+from retrieval_interp.config import Recipe
 from retrieval_interp.emergence import crossing
 from retrieval_interp.storage import checkpoint
-from retrieval_interp.storage.files import read_part, read_text
+from retrieval_interp.storage.files import checkpoint_files, find_checkpoint, read_text
 from retrieval_interp.tasks import Batch, InputError, Task
-from retrieval_interp.tasks.structured import read_json, to_data
+from retrieval_interp.tasks.structured import from_data, from_json, to_data
 
 LEAST_ATTENTION = 0.05  # a path that ends below this has no attention
 
@@ -41,6 +41,7 @@ class Snapshot:
     partial_losses: tuple[float, ...]  # of each asked symbol in the intact model
     combined_losses: tuple[float, ...]  # the same with the whole circuit in place
     paths: dict[str, PathAtStep]  # by their text, in the order of `paths_of`
+    reads_part: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,7 @@ class Losses:
     validation_loss: float
     partial_losses: tuple[float, ...]  # of each asked symbol
     train_loss: float | None  # mean since the previous log line; None where not logged
-
-    @classmethod
-    def measured(cls, at: Snapshot) -> "Losses":
-        """Those of the intact model on a snapshot's examples."""
-        return cls(at.step, fmean(at.partial_losses), at.partial_losses, None)
+    reads_part: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,7 @@ class Series:
     tolerance: float  # a path is necessary if cutting it at the last step costs more than this loss
     snapshots: tuple[Snapshot, ...]  # by rising step, at least one
     losses: tuple[Losses, ...]  # by rising step, of every logged step
+    reads_part: ClassVar[bool] = True
 
     @property
     def paths(self) -> tuple[HeadPath, ...]:
@@ -114,13 +112,7 @@ class Series:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON data; `read_series` reads it back."""
-        return {
-            **vars(self),
-            "recipe": to_data(self.recipe),
-            "circuit": self.circuit.to_dict(),
-            "snapshots": [to_data(snapshot) for snapshot in self.snapshots],
-            "losses": [to_data(row) for row in self.losses],
-        }
+        return dict(to_data(self))
 
 
 def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
@@ -134,35 +126,19 @@ def paths_of(circuit: Circuit) -> tuple[HeadPath, ...]:
     return paths
 
 
-@dataclass(frozen=True)
-class _File:
-    """The keys of a series file that are read."""
-
-    run: str
-    recipe: Recipe
-    circuit: dict[str, Any]
-    circuit_from: str
-    tolerance: float
-    snapshots: tuple[Any, ...]
-    losses: tuple[Any, ...]
-
-
 def read_series(path: Path | str) -> Series:
     """Read the file that `emergence --json` wrote."""
-    where = str(path)
     text = read_text(Path(path), "a series, as emergence --json writes it")
-    file = read_part(_File, read_json(text, where), where)
-    circuit = Circuit.from_dict(file.circuit, len(file.recipe.task.role_names))
-    snapshots = tuple(read_part(Snapshot, row, where) for row in file.snapshots)
-    losses = tuple(read_part(Losses, row, where) for row in file.losses)
-    names = set(map(str, paths_of(circuit)))
-    if not (snapshots and losses and all(at.paths.keys() == names for at in snapshots)):
+    read: Series = from_json(Series, text, str(path))
+    names = set(map(str, read.paths))
+    rows = all(at.paths.keys() == names for at in read.snapshots)
+    if not (read.snapshots and read.losses and rows):
         raise InputError(
-            f"{where}: expected snapshots of the circuit's {len(names)} paths and losses, found "
+            f"{path}: expected snapshots of the circuit's {len(names)} paths and losses, found "
             "others or none"
         )
-    read = {"circuit": circuit, "snapshots": snapshots, "losses": losses}
-    return Series(**{**vars(file), **read})
+    circuit = Circuit.from_dict(read.circuit.to_dict(), len(read.recipe.task.role_names))
+    return replace(read, circuit=circuit)
 
 
 @torch.no_grad()
@@ -206,17 +182,13 @@ def follow_run(
         circuit_from: where a given circuit comes from, in words.
     """
     run = Path(run)
-    recipe, files = checkpoint.read_recipe(run), checkpoint.checkpoint_files(run)
-    if not files:
-        raise InputError(
-            f"{run}: expected a run folder with checkpoints/step-*.safetensors, found none; train "
-            "until the first checkpoint"
-        )
+    recipe, files = checkpoint.read_recipe(run), checkpoint_files(run)
+    last = find_checkpoint(str(run))
     task, tolerance = recipe.task, recipe.task.tolerance if tolerance is None else tolerance
     if circuit is None:
-        last = checkpoint.load_checkpoint(files[max(files)], device).model
-        circuit = discover(last, task, tolerance, seed=seed, progress=progress)
-        circuit_from = f"found in {files[max(files)]}, seed {seed}, tolerance {tolerance:g}"
+        model = checkpoint.load_checkpoint(last, device).model
+        circuit = discover(model, task, tolerance, seed=seed, progress=progress)
+        circuit_from = f"found in {last}, seed {seed}, tolerance {tolerance:g}"
     paths_of(circuit)
     circuit.check_fits(recipe.model.layers, recipe.model.heads)
     batch = task.sample(examples, seed, device, split="test")
@@ -224,10 +196,11 @@ def follow_run(
         measure(checkpoint.load_checkpoint(files[step], device).model, task, batch, circuit, step)
         for step in progress(list(files), "checkpoints")
     )
-    rows = checkpoint.read_metrics(run)
-    logged = [read_part(Losses, row, f"{run}/metrics.jsonl") for row in rows]
-    losses = tuple(logged or map(Losses.measured, snapshots))
-    return Series(str(run), recipe, circuit, circuit_from, tolerance, snapshots, losses)
+    rows, where = checkpoint.read_metrics(run), f"{run}/metrics.jsonl"
+    losses = [from_data(Losses, row, where) for row in rows] or [
+        Losses(at.step, fmean(at.partial_losses), at.partial_losses, None) for at in snapshots
+    ]
+    return Series(str(run), recipe, circuit, circuit_from, tolerance, snapshots, tuple(losses))
 
 
 @dataclass(frozen=True)
@@ -274,9 +247,3 @@ def loss_emergence(series: Series) -> dict[str, crossing.Crossing | None]:
     curves = zip(task.asked, zip(*(row.partial_losses for row in series.losses)))
     below = crossing.THRESHOLD * task.loss_scale
     return {symbol: crossing.first_below(steps, losses, below) for symbol, losses in curves}
-
-
-def paper_epochs(recipe: Recipe) -> bool:
-    """Whether 8 steps make one of the paper's epochs, as for transformer D (section 9.1)."""
-    paper = PRESETS["transformer-d"]
-    return (recipe.task, recipe.model, recipe.batch) == (paper.task, paper.model, paper.batch)

@@ -13,14 +13,12 @@ import webbrowser
 from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from retrieval_interp import Workbench
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.tasks import InputError
-from retrieval_interp.views.page import explorer_script, render
-
-if TYPE_CHECKING:
-    from retrieval_interp import Workbench
+from retrieval_interp.views.page import render
 
 HOST = "127.0.0.1"
 _POLICY = (
@@ -29,7 +27,7 @@ _POLICY = (
 )
 
 
-def serve_explorer(bench: "Workbench", port: int = 0, browser: bool = True) -> None:
+def serve_explorer(bench: Workbench, port: int = 0, browser: bool = True) -> None:
     """Serve a workbench's explorer until Ctrl-C; `browser` opens it, the address is printed."""
     server = ExplorerServer(bench, port)
     try:
@@ -46,7 +44,7 @@ class ExplorerServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, bench: "Workbench", port: int = 0):
+    def __init__(self, bench: Workbench, port: int = 0):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -113,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_page(self) -> None:
         nonce = secrets.token_urlsafe(16)
         title = f"Explorer of {self.server.exploring.bench.name}"
-        page = render("explore.html", title=title, nonce=nonce, script=explorer_script())
+        page = render("explore.html", title=title, nonce=nonce)
         self._begin(200, "html", _POLICY.format(nonce=nonce))
         self.wfile.write(str(page).encode())
 

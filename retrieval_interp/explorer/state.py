@@ -11,9 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
-from retrieval_interp.circuits import Circuit, CircuitScore, Mechanism, discover, score_circuit
+from markupsafe import Markup
+
+from retrieval_interp import Workbench
+from retrieval_interp.circuits import Circuit, Mechanism, discover, score_circuit
 from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.circuit import parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
@@ -24,12 +28,9 @@ from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, role_map, role_names
-from retrieval_interp.views.page import render, unescaped
+from retrieval_interp.views.page import render
 from retrieval_interp.views.report import score_parts
 from retrieval_interp.views.score_text import Row, describe, mechanism_words, shown_paths
-
-if TYPE_CHECKING:
-    from retrieval_interp import Workbench
 
 T = TypeVar("T")
 _STRONG = 0.4  # attention of a proposed path
@@ -46,7 +47,7 @@ class Selection:
     with_circuit: bool = False
 
 
-def page_state(bench: "Workbench", selected: Selection) -> dict[str, Any]:
+def page_state(bench: Workbench, selected: Selection) -> dict[str, Any]:
     """What there is to see: the circuit so far, and the selected head and path."""
     circuit, task, path = bench.circuit, bench.task, selected.path
     attention = bench.mean_attention(selected.with_circuit)
@@ -64,7 +65,7 @@ def page_state(bench: "Workbench", selected: Selection) -> dict[str, Any]:
         "maps": maps,
         "map": maps[bench.heads.index(selected.head)],
         "roles": role_names(task, bench.order),
-        "drawing": scored["drawing"] if scored else unescaped(bench.drawing()),
+        "drawing": scored["drawing"] if scored else Markup(bench.drawing()),
         "scored": scored,
         "rows": shown_paths(bench.scored, task) if bench.scored else [],
         "path": path and path.text(task.role_names),
@@ -88,7 +89,7 @@ def kept_paths(circuit: Circuit) -> set[HeadPath]:
     return {*circuit.paths(), *(HeadPath(h, path) for h, m in kept.items() for path in m.paths)}
 
 
-def example_map(bench: "Workbench", selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
+def example_map(bench: Workbench, selected: Selection, framed: set[HeadPath]) -> dict[str, Any]:
     """The selected head's attention on one example, as rows of cells like those of a role map."""
     one, head = bench.batch[selected.example : selected.example + 1], selected.head
     circuit = bench.circuit if selected.with_circuit else None
@@ -112,7 +113,7 @@ def example_map(bench: "Workbench", selected: Selection, framed: set[HeadPath]) 
     return {"tokens": [{"name": token, "label": token} for token in tokens], "rows": rows}
 
 
-def choices(bench: "Workbench", head: Head) -> list[Row]:
+def choices(bench: Workbench, head: Head) -> list[Row]:
     """Plausible mechanisms for a head, each with the circuit it would give."""
     circuit, names = bench.circuit, bench.circuit.role_names
     attention = bench.intact_attention[head]
@@ -140,7 +141,7 @@ def choices(bench: "Workbench", head: Head) -> list[Row]:
     ]
 
 
-def path_row(bench: "Workbench", path: HeadPath) -> Row:
+def path_row(bench: Workbench, path: HeadPath) -> Row:
     """A path in words, its mean attention, and the circuits that say what it is worth."""
     circuit = bench.circuit
     inside = path in kept_paths(circuit)
@@ -165,7 +166,7 @@ class Exploring:
 
     def __init__(
         self,
-        bench: "Workbench",
+        bench: Workbench,
         publish: Callable[[str], Any],
         later: Callable[[Callable[[], Any]], Any],
     ):
@@ -258,20 +259,14 @@ class Exploring:
     # Work that takes long
 
     def _discover(self) -> None:
-        task, options = self.bench.task, self.bench.search_options()
-
-        def search(model: Any) -> Circuit:
-            return discover(model, task, options=options, progress=self._watched)
-
-        self._start("searching", search, self.bench.take)
+        how: Any = {"options": self.bench.search_options(), "progress": self._watched}
+        task = self.bench.task
+        self._start("searching", lambda model: discover(model, task, **how), self.bench.take)
 
     def _score(self) -> None:
         measured = self.bench.task, self.bench.circuit, self.bench.batch, self.bench.stated
-
-        def score(model: Any) -> CircuitScore:
-            return score_circuit(model, *measured, progress=self._watched)
-
-        self._start("scoring", score, self.bench.take_score)
+        work = partial(score_circuit, progress=self._watched)
+        self._start("scoring", lambda model: work(model, *measured), self.bench.take_score)
 
     def _start(self, what: str, work: Callable[[Any], T], take: Callable[[T], Any]) -> None:
         """Work with a copy of the model in a thread, and take what it gives in this one."""

@@ -80,11 +80,7 @@ def _sample(prompt: prompts.Prompt, index: int, seed: int) -> Sample:
         input=question.prompt,
         target=question.correct,
         id=f"D{steps}-{index + 1}" if steps else index + 1,
-        metadata={
-            "steps": steps,
-            "chance": prompt.chance,
-            "acceptable": list(question.acceptable),
-        },
+        metadata={"steps": steps, "chance": prompt.chance, "acceptable": list(question.acceptable)},
     )
 
 

@@ -108,12 +108,7 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 
 
 def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:
-    """Load a model with its task, by shipped name, file or run folder.
-
-    Args:
-        name: `small`, `runs/a/checkpoints/step-001000.safetensors`, `runs/a`, ...
-        device: where to put the model.
-    """
+    """Load a model with its task, by shipped name (`small`), file or run folder (`runs/a`)."""
     path = find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
     read: _Content = from_data(_Content, content, str(path))
@@ -142,25 +137,17 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: s
 
 
 class RunFolder:
-    """One training run on disk, held by one process at a time.
-
-    Args:
-        path: created if missing.
-        recipe: must equal the one that the folder holds, if it holds one.
-    """
+    """One training run on disk, held by one process at a time; a recipe it holds must be equal."""
 
     def __init__(self, path: Path, recipe: Recipe):
         self.path, self.recipe = path, recipe
         held = files.check_own(path, "config.json", "a run's")
         if held:
             files.check_same(to_data(recipe), to_data(read_recipe(path)), path, "run")
-        self._lock = files.lock_folder(path, "a run that no other process is training")
+        self.close = files.lock_folder(path, "a run that no other process is training").release
         (path / "checkpoints").mkdir(exist_ok=True)
         if not held:
             files.write_json(path / "config.json", to_data(recipe))
-
-    def close(self) -> None:
-        self._lock.release()
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row of metrics."""
@@ -189,11 +176,7 @@ class RunFolder:
     def restore(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[int, float]:
-        """Load the last state and drop log lines written after it, whose steps are run again.
-
-        Returns:
-            Steps done and the seconds they took; (0, 0.0) for a new run.
-        """
+        """Load the last state and drop later log lines; gives its step and seconds, or zeros."""
         path, done, seconds = self.path / "state.safetensors", 0, 0.0
         if path.exists():
             tensors, content = read_tensors(path, "a run's state")
@@ -206,7 +189,7 @@ class RunFolder:
                     state = {"step": torch.tensor(float(done)), **moments}
                     device = parameter.device
                     optimizer.state[parameter] = {k: v.to(device) for k, v in state.items()}
-        elif last_step(self.path):
+        elif files.last_step(self.path):
             raise InputError(
                 f"{path}: expected the state that belongs to the checkpoints, found none; put it "
                 "back or give another --out"
@@ -221,17 +204,6 @@ class RunFolder:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a run folder's metrics.jsonl."""
     return list(files.read_json_lines(path / "metrics.jsonl"))
-
-
-def checkpoint_files(path: Path) -> dict[int, Path]:
-    """The checkpoints of a run folder by step, rising."""
-    found = path.glob("checkpoints/step-*.safetensors")
-    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in found))
-
-
-def last_step(path: Path) -> int:
-    """The step of a run folder's last checkpoint, or 0."""
-    return max(checkpoint_files(path), default=0)
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -2,22 +2,20 @@
 
 import importlib.metadata
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.tasks.errors import InputError
-from retrieval_interp.tasks.structured import from_data
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-T = TypeVar("T")
 _TEMPORARY = ".writing-"
 
 
@@ -42,8 +40,16 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write indented JSON with `write_whole`."""
-    write_whole(path, json.dumps(data, indent=2) + "\n")
+    """Write indented JSON with `write_whole`; None stands for infinity and NaN, which it lacks."""
+    write_whole(path, json.dumps(_finite(data), indent=2) + "\n")
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def as_path(name: Any) -> Path:
@@ -89,13 +95,6 @@ def lock_folder(path: Path, work: str) -> "BaseFileLock":
     for leftover in path.rglob(_TEMPORARY + "*"):
         leftover.unlink(missing_ok=True)
     return lock
-
-
-def read_part(cls: type[T], data: Any, where: str) -> T:
-    """`from_data` of the keys that a dataclass has; others are ignored."""
-    if isinstance(data, dict):
-        data = {field.name: data[field.name] for field in fields(cls) if field.name in data}  # type: ignore[arg-type]
-    return from_data(cls, data, where)  # type: ignore[no-any-return]
 
 
 def check_same(wanted: Mapping[str, Any], found: Mapping[str, Any], path: Path, what: str) -> None:
@@ -146,6 +145,17 @@ def shipped_checkpoints() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
 
 
+def checkpoint_files(path: Path) -> dict[int, Path]:
+    """The checkpoints of a run folder by step, rising."""
+    found = path.glob("checkpoints/step-*.safetensors")
+    return dict(sorted((int(file.stem.removeprefix("step-")), file) for file in found))
+
+
+def last_step(path: Path) -> int:
+    """The step of a run folder's last checkpoint, or 0."""
+    return max(checkpoint_files(path), default=0)
+
+
 def find_checkpoint(name: str) -> Path:
     """The file of a shipped name, a file, or a run folder (its last checkpoint)."""
     shipped = shipped_checkpoints()
@@ -153,12 +163,12 @@ def find_checkpoint(name: str) -> Path:
         return shipped[name]
     path = Path(name)
     if path.is_dir():
-        found = sorted(path.glob("checkpoints/step-*.safetensors"), key=lambda p: (len(p.name), p))
-        if not found:
+        if not (found := checkpoint_files(path)):
             raise InputError(
-                f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none"
+                f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none; "
+                "train until the first"
             )
-        return found[-1]
+        return found[max(found)]
     if path.is_file():
         return path
     raise InputError(

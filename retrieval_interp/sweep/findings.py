@@ -17,6 +17,11 @@ def summarize(
 ) -> dict[str, Any]:
     """The numbers of a grid as JSON data; `failed` says why cells failed, by name."""
     rows, asked = list(results.values()), grid.recipe.task.asked
+    order = {  # in how many runs the partial losses fell in order
+        "held": sum(row["order_held"] is True for row in rows),
+        "broken": sorted(row["cell"] for row in rows if row["order_held"] is False),
+        "fewer_than_two_fell": sum(row["order_held"] is None for row in rows),
+    }
     return {
         **provenance(command),
         **to_data(grid),
@@ -29,19 +34,10 @@ def summarize(
             _depth(layers, [row for cell, row in results.items() if cell.layers == layers])
             for layers in sorted({cell.layers for cell in results})
         ],
-        "order": _order(rows) if len(asked) > 1 else None,
+        "order": order if len(asked) > 1 else None,
         "seconds": sum(row["seconds"] for row in rows),
         "devices": sorted({row["device"] for row in rows}),
         "runs": rows,
-    }
-
-
-def _order(rows: list[Result]) -> dict[str, Any]:
-    """In how many runs the partial losses fell in order."""
-    return {
-        "held": sum(row["order_held"] is True for row in rows),
-        "broken": sorted(row["cell"] for row in rows if row["order_held"] is False),
-        "fewer_than_two_fell": sum(row["order_held"] is None for row in rows),
     }
 
 

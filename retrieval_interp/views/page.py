@@ -14,11 +14,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from retrieval_interp.storage.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from markupsafe import Markup
 
     from retrieval_interp.circuits.circuit import Circuit
 
@@ -46,7 +47,7 @@ class View:
         object.__setattr__(self, "html", str(self.html))
 
     def _repr_html_(self) -> str:
-        return str(render("fragment.html", html=unescaped(self.html)))
+        return str(render("fragment.html", html=Markup(self.html)))
 
     def __repr__(self) -> str:
         return self.text
@@ -55,20 +56,13 @@ class View:
         """Write the view as a page that needs no network."""
         path = Path(path)
         check_writable(path)
-        write_whole(path, render("page.html", title=self.title, body=unescaped(self.html)))
+        write_whole(path, render("page.html", title=self.title, body=Markup(self.html)))
         return path
 
 
-def render(template: str, **values: Any) -> "Markup":
+def render(template: str, **values: Any) -> Markup:
     """Fill in a template."""
-    return unescaped(_environment().get_template(template).render(values))
-
-
-def unescaped(markup: str) -> "Markup":
-    """Mark HTML as safe: a library's script, a drawing, the HTML of a `View`."""
-    from markupsafe import Markup
-
-    return Markup(markup)
+    return Markup(_environment().get_template(template).render(values))
 
 
 def record_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -77,11 +71,11 @@ def record_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(what, text) for what, text in {**record, "versions": versions}.items() if text]
 
 
-def unbroken(text: str) -> "Markup":
+def unbroken(text: str) -> Markup:
     """Text, escaped, whose words with arrows (`s0<-s2`, `A->B`) stay on one line."""
     words = re.split(r"([\w.]+(?:<-|->)[\w.]+)", text)
-    keep = unescaped('<span class="nowrap">{}</span>')
-    return unescaped("").join(keep.format(word) if n % 2 else word for n, word in enumerate(words))
+    keep = Markup('<span class="nowrap">{}</span>')
+    return Markup("").join(keep.format(word) if n % 2 else word for n, word in enumerate(words))
 
 
 @cache
@@ -102,22 +96,16 @@ def _environment() -> "Environment":
 
 
 @cache
-def asset(name: str) -> "Markup":
+def asset(name: str) -> Markup:
     """A style sheet or script of the templates folder."""
-    return unescaped((_TEMPLATES / name).read_text(encoding="utf-8"))
+    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 @cache
-def circuitsvis_script() -> "Markup":
+def circuitsvis_script() -> Markup:
     """The script that the circuitsvis package carries."""
     script = files("circuitsvis").joinpath("dist/cdn/iife.js").read_text(encoding="utf-8")
-    return unescaped(script.replace("</script", "<\\/script"))
-
-
-@cache
-def explorer_script() -> "Markup":
-    """The script of the explorer's page: one module, from two files."""
-    return unescaped("\n".join(map(asset, ("explorer.js", "paths.js"))))
+    return Markup(script.replace("</script", "<\\/script"))
 
 
 def register_displays() -> None:

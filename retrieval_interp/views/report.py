@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from retrieval_interp.circuits import Circuit, CircuitScore, mean_attention
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
 from retrieval_interp.circuits.draw.layout import role_order
@@ -15,7 +17,7 @@ from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views import score_text
 from retrieval_interp.views.attention import attention_view, position_labels, role_maps
-from retrieval_interp.views.page import record_rows, render, unescaped
+from retrieval_interp.views.page import record_rows, render
 from retrieval_interp.views.why_view import with_arrows
 
 _MOST_EXAMPLES = 8
@@ -35,18 +37,11 @@ def render_report(
     command: str,
     beside: Sequence[str] = (),
 ) -> str:
-    """The report as one HTML page.
+    """The report of a score, measured on these examples, as one HTML page.
 
-    Args:
-        score: what was measured.
-        model: the model, whose attention is shown.
-        task: what it was measured on.
-        batch: the examples of the score.
-        training: the model's training record, possibly empty.
-        name: what the model is called.
-        seed: of the examples.
-        command: what was typed, shown at the end.
-        beside: what to say of other circuits that do as well, a paragraph each.
+    `training` is the model's record, possibly empty; `command`, what was typed, is shown at the
+    end, with the seed of the examples. `beside` says what other circuits do as well, a paragraph
+    each.
     """
     attention, order = mean_attention(model, batch).cpu(), role_order(batch)
     paths = list(score.circuit.every_path())
@@ -60,10 +55,10 @@ def render_report(
         sequence=example_sequence(model, task, batch, order),
         parts=parts,
         beside=beside,
-        maps=unescaped(role_maps(attention, task, order, paths).html),
+        maps=Markup(role_maps(attention, task, order, paths).html),
         shown=shown,
         position_note=task.position_note,
-        attention=unescaped(attention_view(model, task, batch, range(shown)).html),
+        attention=Markup(attention_view(model, task, batch, range(shown)).html),
         json=score.circuit.to_json(),
         record=_record(score, seed, command, training),
     )
@@ -100,7 +95,7 @@ def score_parts(
         "mechanisms": score_text.mechanism_words(row.mechanism for row in score.heads),
         "verdict": " ".join(said),
         "good": score.minimal and len(score.circuit.mechanisms) == len(score.heads),
-        "drawing": unescaped(score_drawing(score, n_layers, task, order, batch)),
+        "drawing": Markup(score_drawing(score, n_layers, task, order, batch)),
         "losses": score_text.loss_lines(score),
         "heads": score_text.head_table(score),
         "paths": score_text.path_table(score, task),

@@ -16,7 +16,7 @@ from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
 from retrieval_interp.views.page import View, circuitsvis_script, record_rows, render
-from retrieval_interp.views.score_text import finite, mechanism_words
+from retrieval_interp.views.score_text import mechanism_words
 from retrieval_interp.views.tables import text_table, wrapped
 
 _CALLED = {"previous": "previous-token", "same": "duplicate-token", "after-same": "induction"}
@@ -88,7 +88,7 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
         }
         for row in scan.heads
     ]
-    data = {
+    return {
         "task": scan.task.to_dict(),
         "description": scan.task.description,
         "examples": len(scan.batch),
@@ -96,7 +96,6 @@ def scan_to_dict(scan: Scan) -> dict[str, Any]:
         "tried": len(scan.tried),
         "heads": heads,
     }
-    return dict(finite(data))
 
 
 def scan_verdict(scan: Scan) -> str:

@@ -40,15 +40,6 @@ def describe_config(config: ModelConfig, task: Task) -> str:
     return f"{task.description}; {sizes}, d_model {config.d_model}"
 
 
-def finite(data: Any) -> Any:
-    """Data for JSON, which has no infinity and no NaN: None instead."""
-    if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
-
-
 def _fields(row: Any, keys: str) -> Row:
     return {key: getattr(row, key) for key in keys.split()}
 
@@ -149,7 +140,7 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         }
         for row in score.heads
     ]
-    data = {
+    return {
         "checkpoint": name,
         "task": task.to_dict(),
         "seed": seed,
@@ -159,7 +150,6 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         "heads": heads,
         **_path_rows(score, task),
     }
-    return dict(finite(data))
 
 
 # Tables: a header, and rows of cells

@@ -40,12 +40,8 @@ def text_table(
 ) -> list[str]:
     """A table as lines of text: the header, dashes under it, the rows.
 
-    Args:
-        header: column names.
-        rows: one cell per column each.
-        right: columns to align right, such as numbers.
-        width: characters per line, beyond which headers wrap, and then the longest cells; words
-            are never cut. By default as many as needed.
+    Columns in `right` are aligned right. Where lines would have more than `width` characters,
+    headers wrap, and then the longest cells; words are never cut.
     """
     sizes = _column_sizes(list(zip(header, *rows)), width)
     lines = []

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from markupsafe import Markup
+
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.counterfactual.explanation import LEVEL_HEADER, Explanation
 from retrieval_interp.circuits.counterfactual.search import Share
@@ -14,10 +16,8 @@ from retrieval_interp.circuits.draw.svg import draw_circuit
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.circuits.scores.scorer import Measured
-from retrieval_interp.tasks import InputError
-from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
-from retrieval_interp.views.page import View, circuitsvis_script, render, unescaped
-from retrieval_interp.views.score_text import finite
+from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
+from retrieval_interp.views.page import View, circuitsvis_script, render
 from retrieval_interp.views.tables import wrapped
 
 UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
@@ -50,9 +50,8 @@ def why_to_dict(found: Explanation) -> dict[str, Any]:
         for field in fields(found)
         if field.name not in ("task", "batch", "other", "circuit")
     }
-    data: dict[str, Any] = finite(numbers)
     about = {"description": found.task.description, "metric": found.metric_name}
-    return {"task": found.task.to_dict(), **about, "examples": len(found.batch), **data}
+    return {"task": found.task.to_dict(), **about, "examples": len(found.batch), **numbers}
 
 
 def _plain(value: Any, names: Sequence[str]) -> Any:
@@ -79,8 +78,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         model: the model that was asked.
         example: which of the examples of `found.batch`.
     """
-    if not 0 <= example < len(found.batch):
-        raise InputError(f"example: expected 0 to {len(found.batch) - 1}, found {example}")
+    checked([example], len(found.batch), "example")
     some, other = found.batch[[example]], found.other[[example]]
     labels = position_labels(model, found.task, some, 0)
     own = patterns_on(model, some)
@@ -101,7 +99,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         name=f"why-{uuid.uuid4().hex[:12]}",
         finding=found.finding,
         prompts=[" ".join(labels), " ".join(position_labels(model, found.task, other, 0))],
-        drawing=unescaped(why_drawing(found, model)),
+        drawing=Markup(why_drawing(found, model)),
         level_header=LEVEL_HEADER,
         levels=found.level_rows,
         header=UNITS,

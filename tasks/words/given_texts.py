@@ -22,14 +22,7 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
-from retrieval_interp.tasks.words.text_task import (
-    END,
-    AnswerTask,
-    Tokens,
-    answer_tokens,
-    token_ids,
-    token_texts,
-)
+from retrieval_interp.tasks.words import text_task
 
 T = TypeVar("T")
 _NOT_ASKED = -100  # as target
@@ -77,7 +70,7 @@ class NextTokenTask(Task):
         begin = [] if bos is None else [int(bos)]
         windows: list[list[int]] = []
         for each in texts:
-            ids = token_ids(tokenizer, each)
+            ids = text_task.token_ids(tokenizer, each)
             count = -(-len(ids) // (length - len(begin)))
             ends = [len(ids) * number // count for number in range(count + 1)]
             windows += [[*begin, *ids[start:end]] for start, end in pairwise(ends)]
@@ -121,7 +114,7 @@ class NextTokenTask(Task):
     def position_labels(self, batch: Batch, example: int) -> list[str]:
         if self.tokenizer is None:
             return [f"{token}" for token in batch.inputs[example].tolist()]
-        return token_texts(self.tokenizer, batch, example)
+        return text_task.token_texts(self.tokenizer, batch, example)
 
 
 @dataclass(frozen=True)
@@ -134,7 +127,7 @@ class Pair:
     wrong_answers: tuple[str, ...]
 
 
-class PairsTask(AnswerTask):
+class PairsTask(text_task.AnswerTask):
     """Which of two answers follows, for given prompts with a counterfactual each.
 
     Tokens that all answers of a pair begin with, such as a bare blank, are added to its prompts.
@@ -168,7 +161,7 @@ class PairsTask(AnswerTask):
         prompts = data.get("prompts") if isinstance(data, dict) else None
         return cls(from_data(tuple[Pair, ...], prompts, "pairs: prompts"), tokenizer)
 
-    def _usable(self) -> list[tuple[Tokens, list[int]]]:
+    def _usable(self) -> list[tuple[text_task.Tokens, list[int]]]:
         """The tokens of all pairs that can be used, of which there is at least one."""
         made, errors = [], list[InputError]()
         for pair in self.pairs:
@@ -183,11 +176,11 @@ class PairsTask(AnswerTask):
             warnings.warn(f"{left_out}, the first because of {errors[0]}", stacklevel=3)
         return made
 
-    def _tokens(self, pair: Pair) -> tuple[Tokens, list[int]]:
+    def _tokens(self, pair: Pair) -> tuple[text_task.Tokens, list[int]]:
         """A prompt, without roles, and the tokens of its counterfactual."""
         words, n_right = [*pair.answers, *pair.wrong_answers], len(pair.answers)
-        clean, answers, _ = answer_tokens(self.tokenizer, pair.clean, words or [""])
-        corrupt, _, _ = answer_tokens(self.tokenizer, pair.corrupt, words or [""])
+        clean, answers, _ = text_task.answer_tokens(self.tokenizer, pair.clean, words or [""])
+        corrupt, _, _ = text_task.answer_tokens(self.tokenizer, pair.corrupt, words or [""])
         right, wrong = answers[:n_right], answers[n_right:]
         if not (right and wrong) or set(right) & set(wrong):
             both = f"{', '.join(pair.answers)} and {', '.join(pair.wrong_answers)}"
@@ -205,7 +198,8 @@ class PairsTask(AnswerTask):
             )
         if clean == corrupt:
             raise InputError("counterfactual: expected another prompt, found the same tokens")
-        return Tokens([*self.begin, *clean], [], answers, n_right), [*self.begin, *corrupt]
+        clean, corrupt = [*self.begin, *clean], [*self.begin, *corrupt]
+        return text_task.Tokens(clean, [], answers, n_right), corrupt
 
     def _name_roles(self) -> None:
         """Roles are called by the word that stands there in all prompts."""
@@ -216,7 +210,7 @@ class PairsTask(AnswerTask):
             word if plain.count(word) == 1 and not _TAKEN.fullmatch(word) else f"{word}@{at}"
             for word, at in zip(plain, self._places)
         ]
-        self.role_names = (*own[:-1], END)
+        self.role_names = (*own[:-1], text_task.END)
         self.role_labels = self.role_symbols = tuple(
             name if not word else repr(word) if words.count(word) == 1 else f"{word!r} {name}"
             for word, name in zip(words, self.role_names)
