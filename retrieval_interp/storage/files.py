@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.structured import from_data
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
