@@ -88,17 +88,11 @@ class Judge:
 
     def keeps(self, circuit: Circuit) -> bool:
         """As `holds`, of a circuit that is no candidate."""
-        return self._is_close(circuit) and self.bar.keeps(self.losses(circuit))
+        return self._is_below(circuit, 2.0)
 
     def exceeds(self, circuit: Circuit) -> bool:
-        """Whether the loss exceeds the tolerance by two standard errors.
-
-        That it does not may be clear, by four, on part of the examples.
-        """
-        if not self._is_close(circuit):
-            return True
-        most = self._losses_of(circuit, max(1, len(self.parts) - 1))
-        return self.bar.above(most, 4.0) >= 0 and self.bar.breaks(self.losses(circuit))
+        """Whether the loss exceeds the tolerance by two standard errors."""
+        return not self._is_below(circuit, -2.0)
 
     def loss(self, circuit: Circuit, parts: int = 2) -> float:
         """The loss on the first parts of the examples, 64 by default."""
@@ -132,10 +126,22 @@ class Judge:
         """The loss of every example."""
         return self._losses_of(circuit, len(self.parts))
 
-    def _is_close(self, circuit: Circuit) -> bool:
-        """Whether the first examples leave it open that the circuit holds."""
-        looks = (self._losses_of(circuit, parts) for parts in range(1, len(self.parts)))
-        return all(self.bar.above(losses, -4.0) <= 0 for losses in looks)
+    def _is_below(self, circuit: Circuit, errors: float) -> bool:
+        """Whether the loss, with so many standard errors added, is below the tolerance.
+
+        The first examples decide if all of them would do otherwise only by a chance of three
+        standard errors; with errors taken away only the last look decides that it is below.
+        """
+        for parts in range(1, len(self.parts)):
+            losses = self._losses_of(circuit, parts)
+            seen = len(losses) / len(self.batch)
+            doubt, expected = 3 * (1 - seen) ** 0.5, errors * seen**0.5
+            if self.bar.above(losses, expected - doubt) > 0:
+                return False
+            last = parts == len(self.parts) - 1
+            if errors < 0 and last and self.bar.above(losses, expected + doubt) < 0:
+                return True
+        return self.bar.above(self.losses(circuit), errors) < 0
 
 
 class MeasuredChanges:

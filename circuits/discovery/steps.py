@@ -57,7 +57,7 @@ class Steps:
 
         After a look without success the next one has the other aim, fewest paths or fewest heads:
         what is reached on the way to one may be the best by the other. It ends after some looks
-        without success; after two, if an earlier start has led to as simple a circuit.
+        without success, or after the first if an earlier start has led to as simple a circuit.
         """
         found = circuit if self.judge.holds(circuit) else None
         best = [found, found]  # by each aim
@@ -80,7 +80,7 @@ class Steps:
             after = best[aim]
             if after is None or (aim, after) in looked:
                 after = self._nearly(aim, after, looked, failed % 4 < 2)
-            if after is None or (failed == 2 and self._was_reached(best[0], earlier)):
+            if after is None or self._was_reached(best[0], earlier):
                 break
             circuit = after
 
@@ -106,7 +106,7 @@ class Steps:
         for _ in range(_ROUNDS):
             found = [
                 each
-                for each in nearby.around()
+                for each in nearby.around(limit if limit < _NO_LIMIT else 0)
                 if each.key < limit and space.circuit(each.mechanisms) not in self.judge.known
             ]
             hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
