@@ -126,10 +126,8 @@ class Nearby:
         self._errors = dict(zip(columns, errors.tolist()))
         self._options.clear()
 
-    def around(self, limit: int = 0) -> list[Near]:
-        """Of each key, circuits that should lose least, and no more than matters.
-
-        Their keys are up to the start's, or below a limit that is higher, and none is twice as large.
+    def around(self) -> list[Near]:
+        """Of each key up to the start's, circuits that should lose least, and no more than matters.
 
         A beam search: of each key the best are changed once more. Of those that should lose the
         same, as where a path leads nowhere, only the simplest is kept. The best come first.
@@ -137,8 +135,6 @@ class Nearby:
         front, found = [self.start], dict[int, Near]()
         seen = {self.start.mechanisms}
         changes = len(self._after(front).losses)
-        most = max(self.start.key, limit - 1)
-        largest = 2 * self.space.size(most)
         states = min(_STATES, max(1, _CHANGES // changes))
         for _ in range(_DEPTH):
             self.judge.check_time()

@@ -132,9 +132,9 @@ class Space:
         cost = self._cost(mechanism)
         return cost + _MUCH * (cost > 0) if self.fewest == "heads" else _MUCH * cost + (cost > 0)
 
-    def size(self, key: Any) -> Any:
-        """Cost and number of heads that are not idle, added, for one key or a tensor of keys."""
-        return key // _MUCH + key % _MUCH
+    def size(self, key: int) -> int:
+        """Cost and number of heads that are not idle, added."""
+        return sum(divmod(key, _MUCH))
 
     def circuit(self, mechanisms: Sequence[Mechanism]) -> Circuit:
         """The circuit with these mechanisms of `heads`."""

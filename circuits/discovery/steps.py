@@ -106,7 +106,7 @@ class Steps:
         for _ in range(_ROUNDS):
             found = [
                 each
-                for each in nearby.around(limit if limit < _NO_LIMIT else 0)
+                for each in nearby.around()
                 if each.key < limit and space.circuit(each.mechanisms) not in self.judge.known
             ]
             hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
