@@ -140,9 +140,8 @@ class Nearby:
             self.judge.check_time()
             after = self._after(front)
             rounded = (after.losses / _SAME).round()
-            order = ((after.keys <= self.start.key) & (after.losses <= self.judge.most)).nonzero()[
-                :, 0
-            ]
+            allowed = (after.keys <= self.start.key) & (after.losses <= self.judge.most)
+            order = allowed.nonzero()[:, 0]
             order = order[after.keys[order].argsort(stable=True)]
             order = order[rounded[order].argsort(stable=True)]
             order = order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]
