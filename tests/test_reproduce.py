@@ -2,6 +2,8 @@
 
 import json
 import re
+import runpy
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.mechanisms import Shared
+from retrieval_interp.commands.ablate import main as ablate
 from retrieval_interp.commands.reproduce import main
 from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.report import emergence_json
@@ -18,7 +21,6 @@ from retrieval_interp.model import ModelConfig
 from retrieval_interp.reproduce import evidence as evidence_module
 from retrieval_interp.reproduce.claims import CLAIMS, costs_of_paths, heads_emerge, judge
 from retrieval_interp.reproduce.evidence import Evidence, Worth
-from retrieval_interp.reproduce.table import table_markdown
 from retrieval_interp.tasks import InputError, RetrievalTask
 
 RECIPE = {
@@ -276,14 +278,27 @@ def test_the_rows_verdict_is_the_rules(results):
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_the_command_says(monkeypatch):
-    """The table in docs/reproduction.md is the one that the command writes.
+@pytest.mark.parametrize("name", ["k-hop", "transformer-c"])
+def test_a_shipped_circuit_is_what_its_command_finds(name, tmp_path):
+    file = evidence_module.results_folder() / f"{name}.circuit.json"
+    shipped = json.loads(file.read_text())
+    *words, written = shlex.split(shipped["record"].pop("command"))
+    ablate([*words[words.index("--ckpt") :], str(tmp_path / "made.json")])
+    made = json.loads((tmp_path / "made.json").read_text())
+    assert Path(written).name == file.name
+    assert {**made, "record": None} == {**shipped, "record": None}
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_is_found(monkeypatch):
+    """The table in docs/reproduction.md is the one that docs/claims.py prints.
 
     Of four transformers of the paper's size one is computed again; all take minutes.
     """
     ship(monkeypatch, "small", "transformer-a")
-    page = (Path(__file__).parent.parent / "docs" / "reproduction.md").read_text()
-    rows = table_markdown(judge(Evidence(Path("/nowhere")))).splitlines()
+    docs = Path(__file__).parent.parent / "docs"
+    page, script = (docs / "reproduction.md").read_text(), runpy.run_path(docs / "claims.py")
+    rows = script["table_markdown"](judge(Evidence(Path("/nowhere")))).splitlines()
     compared = [row for row in rows if "| not run |" not in row and "|  | `train" not in row]
     shown = [row for row in compared if row.startswith("|")]
     assert len(shown) > 12 and sum("transformer-a |" in row for row in shown) >= 4

@@ -20,25 +20,23 @@ class ReproduceOptions:
     Attributes:
         only: claims to check, such as C6 C7.
         json: write the numbers to this file.
-        markdown: write the rows as a Markdown table to this file.
         runs: folder of finished runs, searched after the package's own results.
     """
 
     only: tuple[str, ...] = ("all",)
     json: Path | None = None
-    markdown: Path | None = None
     runs: Path = Path("runs")
 
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
     options = parse_options(ReproduceOptions, argv, prog)
-    check_outputs({"--json": options.json, "--markdown": options.markdown}, [])
+    check_outputs({"--json": options.json}, [])
 
     with saying("loading PyTorch"):
         from retrieval_interp.reproduce.claims import CLAIMS, judge
         from retrieval_interp.reproduce.evidence import Evidence
-        from retrieval_interp.reproduce.table import table_data, table_markdown, table_text
-        from retrieval_interp.storage.files import write_json, write_whole
+        from retrieval_interp.reproduce.table import table_data, table_text
+        from retrieval_interp.storage.files import write_json
         from retrieval_interp.views.tables import terminal_width
 
     only = list(CLAIMS) if options.only == ("all",) else options.only
@@ -47,7 +45,5 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
     judged = judge(Evidence(options.runs, progress_bar), only)
     if options.json is not None:
         write_json(options.json, table_data(judged))
-    if options.markdown is not None:
-        write_whole(options.markdown, table_markdown(judged))
     print(table_text(judged, terminal_width()))
-    tell_files(rows=options.json, table=options.markdown)
+    tell_files(rows=options.json)

@@ -1,4 +1,4 @@
-"""The claims with our numbers as text, as Markdown and as JSON."""
+"""The claims with our numbers as text and as JSON."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,30 +30,6 @@ def table_text(judged: Judged, width: int = 100) -> str:
     verdicts = Counter(row[-1] for row in cells)
     counts = ", ".join(f"{verdicts[name]} {name}" for name in get_args(Verdict) if verdicts[name])
     return "\n".join([*lines, "", f"{len(cells)} rows: {counts}"])
-
-
-def table_markdown(judged: Judged) -> str:
-    """Two tables for a page: claims with the paper's number, ours and the verdict; then every run
-    with its scale and commands.
-    """
-    lines = ["| | claim | paper | run | ours | verdict |", "|---|---|---|---|---|---|"]
-    runs: dict[tuple[str, str], dict[str, None]] = {}
-    for name, found in judged.items():
-        claim = CLAIMS[name]
-        rule = f"; {claim.rule}" if claim.rule else ""
-        head = [name, f"{claim.claim} ({claim.where}){rule}", claim.paper]
-        for row in found:
-            lines.append(_cells([*head, row.run, row.ours or "-", row.verdict]))
-            head = ["", "", ""]
-            command = row.command.removeprefix("python -m retrieval_interp").lstrip(". ")
-            runs.setdefault((row.run, row.scale), {})[f"`{command}`"] = None
-    lines += ["", "| run | scale | commands |", "|---|---|---|"]
-    lines += [_cells([run, scale, ", ".join(said)]) for (run, scale), said in runs.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def table_data(judged: Judged) -> list[dict[str, Any]]:
