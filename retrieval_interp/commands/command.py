@@ -28,6 +28,7 @@ _NO_NUMBER = (
     r"(?:no type matching|Could not find valid parse|invalid literal|could not convert)"
     r".*?(\[.*?\]|'[^']*').*"
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _run_once = cache(run_path)
 _MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means
 
@@ -52,26 +53,35 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
             str_from_instance=lambda value: [str(value)],
         )
 
-    errors, given = io.StringIO(), {} if default is None else {"default": default}
+    given = {} if default is None else {"default": default}
     # Where a field may be of several classes, it is of the default's.
     more: dict[str, Any] = {"config": (tyro.conf.AvoidSubcommands,), "registry": registry, **given}
-    try:
-        with contextlib.redirect_stderr(errors):
-            options: T = tyro.cli(cls, args=argv, prog=prog, **more)
-        return options
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        shown = io.StringIO()
-        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(shown):
-            tyro.cli(cls, args=["--help"], **more)
-        names = sorted(set(re.findall(r"--[a-z][\w.-]*", shown.getvalue())) - {"--help"})
-        raise InputError(f"{_one_line(errors.getvalue(), names)}; see {prog} --help") from None
+
+    def read(words: Sequence[str]) -> tuple[T | None, str, str]:
+        """The options, what the parser printed and what it complained of."""
+        printed, errors = io.StringIO(), io.StringIO()
+        printed.isatty = sys.stdout.isatty  # type: ignore[method-assign]
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+            try:
+                return tyro.cli(cls, args=words, prog=prog, **more), "", ""
+            except SystemExit:
+                return None, printed.getvalue(), errors.getvalue()
+
+    options, help_text, box = read(argv)
+    if options is None and help_text:
+        usage, _, rest = help_text.partition("\n")
+        lines = wrapped(_COLOUR.sub("", usage), terminal_width(), 2)
+        print(*lines, rest, sep="\n", end="")
+        raise SystemExit(0)
+    if options is None:
+        names = sorted(set(re.findall(r"--[a-z][\w.-]*", read(["--help"])[1])) - {"--help"})
+        raise InputError(f"{_one_line(box, names)}; see {prog} --help")
+    return options
 
 
 def _one_line(box: str, names: Sequence[str]) -> str:
     """The message inside the box that the option parser draws, in colours on a terminal."""
-    box = re.sub(r"\x1b\[[0-9;]*m|-{5,}", "", box)
+    box = re.sub("-{5,}", "", _COLOUR.sub("", box))
     lines = [line.strip("│╭╮╰╯─ ") for line in box.splitlines() if line.strip("│╭╮╰╯─ \t")]
     text = lines[1:] if len(lines) > 1 and "─" in box.splitlines()[0] else lines
     message = re.split("Argument helptext|For full helptext", " ".join(text[:9]))[0].strip()
