@@ -33,6 +33,19 @@ _run_once = cache(run_path)
 _MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means
 
 
+class _Captured(io.StringIO):
+    """What is printed, with the colours and characters that standard output can show."""
+
+    encoding = property(lambda self: self.like.encoding)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.like = sys.stdout
+
+    def isatty(self) -> bool:
+        return self.like.isatty()
+
+
 def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | None = None) -> T:
     """Read a dataclass from the command line; `--help` prints and exits."""
     import tyro
@@ -59,8 +72,7 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
 
     def read(words: Sequence[str]) -> tuple[T | None, str, str]:
         """The options, what the parser printed and what it complained of."""
-        printed, errors = io.StringIO(), io.StringIO()
-        printed.isatty = sys.stdout.isatty  # type: ignore[method-assign]
+        printed, errors = _Captured(), io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
             try:
                 return tyro.cli(cls, args=words, prog=prog, **more), "", ""
