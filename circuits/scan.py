@@ -82,6 +82,13 @@ class Scan:
     tried: frozenset[Head]  # the heads that the search for the joint circuit came to
     finished: bool  # False if the time was over before the search ended
 
+    def __repr__(self) -> str:
+        held, loss = (
+            f"{len(self.circuit.mechanisms)} of {len(self.heads)}",
+            f"{self.joint_loss:.4f}",
+        )
+        return f"Scan: {held} heads can be replaced together; loss {loss} (`scan_view` shows it)"
+
     @property
     def learned(self) -> bool:
         """Whether the model does better than one that knows nothing."""

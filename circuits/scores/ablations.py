@@ -30,6 +30,10 @@ class Ablations:
     paths: list[LiveScore]  # with one path cut
     role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
 
+    def __repr__(self) -> str:
+        sizes = f"{len(self.heads)} replaced heads and {len(self.paths)} cut paths"
+        return f"Ablations: {sizes} (see head_costs, by_cost); intact loss {self.baseline_loss:.4f}"
+
     @property
     def head_costs(self) -> dict[Head, float]:
         """What the loss rises by with uniform or identity attention, whichever costs less."""

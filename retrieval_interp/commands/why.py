@@ -73,7 +73,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     if options.json is not None:
         write_json(options.json, {"model": options.model, **why_to_dict(found), "record": record})
     if options.report is not None:
-        ri.why_view(found, model).save_html(options.report)
+        record = {"model": options.model, **record}
+        ri.why_view(found, model, record=record).save_html(options.report)
     command.say(f"{options.model}: {found.task.description}")
     print(f"\n{why_text(found, terminal_width())}")
     command.tell_files(numbers=options.json, report=options.report)

@@ -147,6 +147,6 @@ def _record(
         **provenance(command),
         "examples": examples,
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
-        "trained": json.dumps(training) if training else "",
+        "trained": re.sub(r'[{}"]', "", json.dumps(training)).replace("_", " "),
     }
     return record_rows(rows)
