@@ -1,9 +1,9 @@
-"""Milliseconds from a click on a head in the explorer to its answers, in Chromium.
+"""Milliseconds from a click on a head in the explorer to its answers, in Chromium (docs/speed.md).
 
     python benchmarks/click_times.py [--models transformer-a ...] [--clicks 4]
 
-First the frame moves, then the tables change, and last come the losses that its mechanisms would
-give (docs/speed.md): medians over heads that were not looked at before, and the slowest.
+The frame moves, the tables change, and last come the losses that the head's mechanisms would give:
+medians over heads that were not looked at before, and the slowest.
 """
 
 import argparse
@@ -26,10 +26,11 @@ CLICK = """async head => {
     look();
   });
   found(`[data-head="${head}"]`).click();
-  const frame = await until(() => found('.picked').dataset.head === head);
-  const tables = await until(() => found('.look h4').textContent.startsWith(`${head},`));
-  const last = await until(() => !found('.choices').textContent.includes('…'));
-  return {frame, tables, last};
+  return {
+    frame: await until(() => found('.picked').dataset.head === head),
+    tables: await until(() => found('.look h4').textContent.startsWith(`${head},`)),
+    last: await until(() => !found('.choices').textContent.includes('…')),
+  };
 }"""
 
 
@@ -48,28 +49,21 @@ def clicked(bench: ri.Workbench, clicks: int, search: bool) -> list[dict[str, fl
             page.get_by_role("button", name="Discover").click()
             cancel.wait_for()
         times = [page.evaluate(CLICK, head) for head in heads if not search or cancel.is_visible()]
-    server.asked.put(sys.exit)  # ends the thread, which cancels the search
+    server.asked.put(sys.exit)  # ends `serve`, which cancels the search
     wait([serving])
     return times
 
 
-@benchmark(
-    quick={"models": ["small"], "examples": 16, "clicks": 2},
-    models=["small", "transformer-a", "k-hop-7"],
-    examples=512,
-    clicks=4,
-)
+@benchmark({"models": ["small"]}, models=["small", "transformer-a", "k-hop-7"], clicks=4)
 def main(options: argparse.Namespace) -> Rows:
     rows = []
-    for search in (False, True):
+    for search in ("no", "yes"):
         for name in options.models:
-            bench = ri.open(name, examples=options.examples)
-            times = clicked(bench, options.clicks, search)
-            row = {"model": name, "search": "yes" if search else "no", "clicks": len(times)}
+            times = clicked(ri.open(name), options.clicks, search == "yes")
+            rows.append({"model": name, "search": search, "clicks": len(times)})
             for what in ("frame", "tables", "last"):
                 each = [one[what] for one in times]
-                row |= {f"{what}, ms": statistics.median(each), f"slowest {what}": max(each)}
-            rows.append(row)
+                rows[-1] |= {f"{what}, ms": statistics.median(each), f"slowest {what}": max(each)}
     return rows
 
 

@@ -83,11 +83,8 @@ class Scan:
     finished: bool  # False if the time was over before the search ended
 
     def __repr__(self) -> str:
-        held, loss = (
-            f"{len(self.circuit.mechanisms)} of {len(self.heads)}",
-            f"{self.joint_loss:.4f}",
-        )
-        return f"Scan: {held} heads can be replaced together; loss {loss} (`scan_view` shows it)"
+        held = f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads can be replaced together"
+        return f"Scan: {held}; loss {self.joint_loss:.4f} (`scan_view` shows it)"
 
     @property
     def learned(self) -> bool:

@@ -52,10 +52,8 @@ def test_training_step(rows):
 @pytest.mark.browser
 @needs_chromium
 def test_click_times(rows):
-    found, lines = rows("click_times")
-    assert [row["search"] for row in found] == ["no", "yes"] and len(lines) == 2
-    for row in found:
-        assert row["clicks"] > 0 and 0 < row["frame, ms"] < row["tables, ms"] < row["last, ms"]
+    for row in rows("click_times")[0]:
+        assert row["clicks"] and 0 < row["frame, ms"] < row["tables, ms"] < row["last, ms"]
 
 
 @pytest.mark.parametrize("mlp", [True, False])

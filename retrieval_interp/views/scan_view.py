@@ -54,9 +54,6 @@ def scan_cells(scan: Scan, most: int = 2) -> list[list[str]]:
     """
     names, intact = scan.circuit.role_names, scan.intact_loss
 
-    def cost(row: HeadScan) -> float:
-        return -math.inf if math.isnan(row.loss) else row.loss
-
     def text(value: float, form: str) -> str:
         return "" if math.isnan(value) else f"{value:{form}}"
 
@@ -70,7 +67,7 @@ def scan_cells(scan: Scan, most: int = 2) -> list[list[str]]:
             text(row.loss - intact, "+.4f"),
             _name(row.replaced, names, most),
         ]
-        for row in sorted(scan.heads, key=cost, reverse=True)
+        for row in sorted(scan.heads, key=lambda row: (math.isnan(row.loss), -row.loss))
     ]
 
 

@@ -35,12 +35,8 @@ _COLUMNS = 10  # roles that are all drawn; of more, those that paths join
 
 def why_text(found: Explanation, width: int | None = None) -> str:
     """The finding, its levels and what each unit does."""
-    lines = str(found).splitlines()
-    return "\n".join(
-        part
-        for number, line in enumerate(lines)
-        for part in (wrapped(line, width, 2 if number else 0) or [""])
-    )
+    finding, _, others = repr(found).partition("\n")
+    return "\n".join([*wrapped(finding, width), *wrapped(others, width, 2)])
 
 
 def why_to_dict(found: Explanation) -> dict[str, Any]:
