@@ -83,8 +83,8 @@ class Scan:
     finished: bool  # False if the time was over before the search ended
 
     def __repr__(self) -> str:
-        held = f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads can be replaced together"
-        return f"Scan: {held}; loss {self.joint_loss:.4f} (`scan_view` shows it)"
+        held = f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads"
+        return f"Scan: {held} replaced, loss {self.joint_loss:.4f}; ri.scan_view shows it"
 
     @property
     def learned(self) -> bool:

@@ -31,8 +31,7 @@ class Ablations:
     role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
 
     def __repr__(self) -> str:
-        sizes = f"{len(self.heads)} replaced heads and {len(self.paths)} cut paths"
-        return f"Ablations: {sizes} (see head_costs, by_cost); intact loss {self.baseline_loss:.4f}"
+        return f"Ablations: {len(self.heads)} of heads, {len(self.paths)} of paths, see .by_cost"
 
     @property
     def head_costs(self) -> dict[Head, float]:

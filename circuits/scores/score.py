@@ -112,8 +112,7 @@ class CircuitScore:
     notes: tuple[str, ...] = ()  # one sentence each
 
     def __repr__(self) -> str:
-        loss = f"{self.loss_name} {self.combined_loss:.4f}, intact {self.baseline_loss:.4f}"
-        return f"CircuitScore: {loss} on {self.examples} examples (`score_table` shows it)"
+        return f"CircuitScore: {self.loss_name} {self.combined_loss:.4f}; ri.score_table shows it"
 
     @property
     def limit(self) -> float:

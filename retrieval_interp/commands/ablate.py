@@ -58,7 +58,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     batch = task.sample(options.examples, options.seed, device, split="test")
     beside = []
     if options.circuit is None:
-        search = ri.Search(model, task, _search(options))
+        names = ("tolerance", "examples", "seed", "time", "fewest")
+        asked = {name: getattr(options, name) for name in names}
+        search = ri.Search(model, task, ri.SearchOptions(shared=not options.one_hot, **asked))
         circuit = search.run(progress_bar)
         beside = [front] if (front := search.front_text()) else []
     else:
@@ -95,14 +97,3 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     if task.graph is not None and circuit.mechanisms:
         command.say(ri.describe_flow(circuit, *sizes))
     command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
-
-
-def _search(options: AblateOptions) -> "ri.SearchOptions":
-    return ri.SearchOptions(
-        tolerance=options.tolerance,
-        examples=options.examples,
-        seed=options.seed,
-        shared=not options.one_hot,
-        time=options.time,
-        fewest=options.fewest,
-    )
