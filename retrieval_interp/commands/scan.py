@@ -53,15 +53,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
             f"--text: expected a model that reads words, found {options.model}, which has no "
             "tokenizer; leave it out to scan the model on its own task"
         )
-    found = ri.scan(
-        model,
-        task if text is None else text,
-        examples=options.examples,
-        seed=options.seed,
-        tolerance=options.tolerance,
-        time=options.time,
-        progress=_told,
-    )
+    how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "time")}
+    found = ri.scan(model, task if text is None else text, progress=_told, **how)
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
         write_json(options.json, {"model": options.model, **scan_to_dict(found), "record": record})
