@@ -4,7 +4,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 import retrieval_interp as ri
 from retrieval_interp.commands import command
@@ -27,7 +29,7 @@ class AblateOptions(command.MeasuringOptions):
         alternatives: for so many seconds, look for other circuits that do as well.
     """
 
-    ckpt: str = "small"
+    ckpt: Annotated[str, tyro.conf.arg(aliases=["--model"])] = "small"
     circuit: Path | None = None
     save_circuit: Path | None = None
     tolerance: float | None = None

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
@@ -28,7 +29,7 @@ class ScanOptions(command.MeasuringOptions):
         save_circuit: write the joint circuit to this file.
     """
 
-    model: str = "small"
+    model: Annotated[str, tyro.conf.arg(aliases=["--ckpt"])] = "small"
     text: Path | None = None
     examples: int = 128
     tolerance: float | None = None

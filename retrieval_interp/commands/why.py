@@ -4,7 +4,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 import retrieval_interp as ri
 from retrieval_interp.commands import command
@@ -33,7 +35,7 @@ class WhyOptions(command.MeasuringOptions):
         controls: how many random sets to compare with.
     """
 
-    model: str = "smollm2"
+    model: Annotated[str, tyro.conf.arg(aliases=["--ckpt"])] = "smollm2"
     prompt: str | None = None
     answer: str = ""
     wrong: str = ""
