@@ -42,14 +42,8 @@ def row(name: str, examples: int, device: torch.device) -> dict[str, Any]:
     looks_back = (batch.roles[..., None, :] <= batch.roles[..., None]).all(dim=(0, 1)).tolist()
     pairs = [ri.RolePath(*pair) for pair in itertools.product(range(n_roles), repeat=2)]
     whole, steps = float(scorer.losses(empty)[:, -1].mean()), (n_roles - 1) // 2
-    found: dict[str, Any] = {
-        "model": name,
-        "D": steps,
-        "least": causal_depth(steps),
-        "layers": model.cfg.n_layers,
-        "heads": model.cfg.n_heads,
-        "x_D": whole,
-    }
+    found: dict[str, Any] = {"model": name, "D": steps, "least": causal_depth(steps)}
+    found |= {"layers": model.cfg.n_layers, "heads": model.cfg.n_heads, "x_D": whole}
     for kind, cut in KINDS.items():
         hops = [pair for pair in pairs if looks_back[pair.dest][pair.src] and cut(pair)]
         circuit = empty

@@ -150,19 +150,13 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
         flat = found.flatten()
         ranked = [Unit(recovery.heads[at]) for at in flat.argsort(descending=True).tolist()]
         estimates = flat[order].tolist()
-        rows.append(
-            {
-                "model": name,
-                "estimate": way,
-                "a": ", ".join(f"{share:g}" for share in at),
-                "removals": rank_correlation(estimates, lost),
-                "restorings": rank_correlation(estimates, restored),
-                "sum": float(found.sum()) / recovery.gap,
-                "top": shortest(len(ranked), partial(enough, ranked)),
-                "passes": len(at) * (model.cfg.n_layers if way == "drops" else 1),
-                "seconds": seconds,
-            }
-        )
+        row = {"model": name, "estimate": way, "a": ", ".join(f"{share:g}" for share in at)}
+        row["removals"] = rank_correlation(estimates, lost)
+        row["restorings"] = rank_correlation(estimates, restored)
+        row["sum"] = float(found.sum()) / recovery.gap
+        row["top"] = shortest(len(ranked), partial(enough, ranked))
+        row["passes"] = len(at) * (model.cfg.n_layers if way == "drops" else 1)
+        rows.append(row | {"seconds": seconds})
     return rows
 
 

@@ -82,6 +82,10 @@ class Scan:
     tried: frozenset[Head]  # the heads that the search for the joint circuit came to
     finished: bool  # False if the time was over before the search ended
 
+    def __repr__(self) -> str:
+        held = f"{len(self.circuit.mechanisms)} of {len(self.heads)} heads"
+        return f"Scan: {held} replaced, loss {self.joint_loss:.4f}; ri.scan_view shows it"
+
     @property
     def learned(self) -> bool:
         """Whether the model does better than one that knows nothing."""

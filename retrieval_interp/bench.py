@@ -196,7 +196,7 @@ class Workbench:
         _, loss, se, better = self._steps[-1]
         if not self.circuit.mechanisms:
             return f"no head is replaced; intact {self.task.loss_name} {loss:.4f} +- {se:.4f}"
-        below = f"{'' if loss < self.tolerance else 'not '}below {self.tolerance:g}"
+        below = f"{'' if loss < self.tolerance else 'not '}below {self.tolerance:.4g}"
         said = f"{self.task.loss_name} {loss:.4f} +- {se:.4f}"
         if keeps_some(self.circuit):
             gap = self._loss_of_nothing - self.intact_loss

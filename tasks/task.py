@@ -121,7 +121,8 @@ class Task:
             if not len(places):
                 raise InputError(
                     "counterfactual: expected another example with its roles at the same positions "
-                    f"and other targets, found none for example {example} of {len(batch)}; use more"
+                    f"and other targets, found none for example {example} of {len(batch)}; use "
+                    "more examples, or give the task its own counterfactual"
                 )
             chosen.append(int(places[torch.randint(len(places), (1,), generator=draw)]))
         return replace(batch, inputs=batch.inputs[chosen])

@@ -22,20 +22,10 @@ def built(n_ctx, heads, d_vocab=9, d_out=4, bias=None, attention_dir="causal"):
     """A model with these heads: pairs of scores [tokens + positions, same], outputs by token."""
     inner = d_vocab + n_ctx
     width = inner + d_out
-    model = stock_transformer(
-        n_layers=1,
-        n_heads=len(heads),
-        d_model=width,
-        d_head=width,
-        n_ctx=n_ctx,
-        d_vocab=d_vocab,
-        d_vocab_out=d_out,
-        attn_only=True,
-        normalization_type=None,
-        attention_dir=attention_dir,
-        device="cpu",
-        seed=0,
-    )
+    sizes = {"n_layers": 1, "n_heads": len(heads), "d_model": width, "d_head": width}
+    sizes |= {"n_ctx": n_ctx, "d_vocab": d_vocab, "d_vocab_out": d_out, "attn_only": True}
+    how = {"normalization_type": None, "attention_dir": attention_dir, "device": "cpu", "seed": 0}
+    model = stock_transformer(**sizes, **how)
     new = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
     new["embed.W_E"][:, :d_vocab] = torch.eye(d_vocab)
     new["pos_embed.W_pos"][:, d_vocab:inner] = torch.eye(n_ctx)

@@ -11,6 +11,7 @@ import torch
 from transformer_lens import HookedTransformer, head_detector
 
 import retrieval_interp as ri
+from tests.browser import needs_chromium
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -46,6 +47,13 @@ def test_training_step(rows):
     assert [row["precision"] for row in found] == ["float32", "bfloat16"]
     for row in found:
         assert 0 < row["25%"] <= row["ratio"] <= row["75%"] and row["times stock"] > 0
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_click_times(rows):
+    for row in rows("click_times")[0]:
+        assert row["clicks"] and 0 < row["frame, ms"] < row["tables, ms"] < row["last, ms"]
 
 
 @pytest.mark.parametrize("mlp", [True, False])

@@ -35,9 +35,8 @@ def test_tables_and_json_have_the_same_numbers(small, score):
         assert f" {row['live_loss']:.4f} " in line and row["does"] in line
         assert ("ablated_loss" in row) == ("carries" in line)
     for row, scored in zip(data["paths"], score.paths):
-        assert row["ablated_loss"] == scored.ablated_loss and row["dest"] == "s" + str(
-            scored.path.path.dest
-        )
+        assert row["ablated_loss"] == scored.ablated_loss
+        assert row["dest"] == f"s{scored.path.path.dest}"
     assert data["combined_loss"] == score.combined_loss and f"{score.combined_loss:.4f}" in text
 
 

@@ -33,13 +33,13 @@ def folder(tmp_path_factory):
 COMMANDS = {
     "list": ["list"],
     "bound": ["bound", "--steps", 1, 2, 128],
-    "ablate": ["ablate", "--circuit", SMALL, "--examples", 16],
+    "ablate": ["ablate", "--model", "small", "--circuit", SMALL, "--examples", 16],
     "cross entropy": [
         *["ablate", "--ckpt", "k-hop", "--circuit", RESULTS / "k-hop.circuit.json"],
         *["--examples", 8, "--json", "numbers.json"],
     ],
-    "scan": ["scan", "--examples", 8],
-    "why": ["why", "--model", "small", "--examples", 16, "--controls", 2],
+    "scan": ["scan", "--ckpt", "small", "--examples", 8],
+    "why": ["why", "--ckpt", "small", "--examples", 16, "--controls", 2],
     "train": ["train", "--out", "run", *TINY],
     "emergence": ["emergence", "--run", "run", "--circuit", SMALL, "--examples", 4],
     "sweep": ["sweep", "--out", "sweep"],

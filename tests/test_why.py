@@ -208,7 +208,8 @@ def test_shipped_models_keep_what_their_circuits_say(name, paths):
         (later, one), *rest = found.enabled_by("L4.H0")
         assert later.unit.head == (2, 0) and one.side == "query" and not rest
         assert one.when_cut < 0.1 < 0.9 < one.attention
-        assert "enables L4.H0" in str(found) and "looks at B of A->B" in str(found)
+        assert repr(found).startswith("The MSE is 0.01 on 32 examples, and 1.97 where all heads")
+        assert "enables L4.H0" in repr(found) and "looks at B of A->B" in repr(found)
 
 
 def test_units_are_put_back_until_other_prompts_confirm(small):

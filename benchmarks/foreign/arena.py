@@ -36,20 +36,16 @@ class Arena(Foreign):
         weights = torch.load(file, map_location="cpu", weights_only=True)
         d_vocab, d_model = weights["embed.W_E"].shape
         mlp = weights.get("blocks.0.mlp.W_in")
+        sizes = {"d_model": d_model, "d_vocab": d_vocab, "n_heads": self.heads, "act_fn": "relu"}
+        sizes |= {"attention_dir": self.attention_dir, "attn_only": mlp is None, "device": "cpu"}
         model = stock_transformer(
             n_layers=sum(name.endswith("attn.W_Q") for name in weights),
-            n_heads=self.heads,
-            d_model=d_model,
             d_head=weights["blocks.0.attn.W_Q"].shape[2],
             n_ctx=weights["pos_embed.W_pos"].shape[0],
-            d_vocab=d_vocab,
             d_vocab_out=weights["unembed.W_U"].shape[1],
             d_mlp=None if mlp is None else mlp.shape[1],
-            attn_only=mlp is None,
-            act_fn="relu",
             normalization_type="LN" if "ln_final.w" in weights else None,
-            attention_dir=self.attention_dir,
-            device="cpu",
+            **sizes,
         )
         model.load_state_dict(weights)
         return model

@@ -92,6 +92,7 @@ def explain(
         task.task,
         batch,
         other,
+        task.measures,
         search.keep,
         Measured.of(recovery.intact),
         Measured.of(recovery.nothing),

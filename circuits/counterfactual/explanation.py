@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.counterfactual.search import Share
-from retrieval_interp.circuits.counterfactual.units import LEVELS, Unit
+from retrieval_interp.circuits.counterfactual.units import LEVELS, LOGITS, Unit
 from retrieval_interp.circuits.flow import listed
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.scores.enabling import Enabled
@@ -48,6 +48,7 @@ class Explanation:
     task: Task
     batch: Batch  # on which everything was measured
     other: Batch  # the counterfactual prompts
+    metric: str  # the logit difference, the task's loss (then minus it), or the caller's metric
     keep: float  # the share that was asked for
     intact: Measured  # the metric
     nothing: Measured  # the metric with all attention as on the counterfactual prompts
@@ -60,11 +61,6 @@ class Explanation:
     runs: int
     unfinished: str  # why the search ended early, or found no more levels
 
-    @property
-    def metric_name(self) -> str:
-        named = hasattr(self.task, "logit_differences")
-        return "logit difference" if named else f"metric, minus the {self.task.loss_name},"
-
     def enabled_by(self, head: str | Head) -> list[tuple[UnitScore, Enabled]]:
         """Which units a head's attention depends on, those that change it most first."""
         wanted = Head.parse(head) if isinstance(head, str) else Head(*head)
@@ -75,11 +71,12 @@ class Explanation:
     def finding(self) -> str:
         """What was found, in a sentence or two."""
         examples = counted(len(self.batch), "example")
+        sign = -1 if self.metric == self.task.loss_name else 1
         gap = (
-            f"The {self.metric_name} is {self.intact.loss:.2f} on {examples}, and "
-            f"{self.nothing.loss:.2f} where all heads attend as on the counterfactual."
+            f"The {self.metric} is {sign * self.intact.loss:.2f} on {examples}, and "
+            f"{sign * self.nothing.loss:.2f} where all heads attend as on the counterfactual."
         )
-        if self.intact.loss < 0 and hasattr(self.task, "logit_differences"):
+        if self.intact.loss < 0 and self.metric == LOGITS:
             gap += " The model prefers a wrong answer."
         if self.nothing.loss >= self.intact.loss:
             gap += " So nothing is lost on these examples, and the shares below mean nothing."
@@ -149,12 +146,12 @@ class Explanation:
                 level.name,
                 f"{len(level.units)}",
                 f"{level.kept.share:.0%}" + (f" +- {level.kept.se:.0%}" if level.kept.se else ""),
-                f"{level.complement.share:.0%}",
+                f"{round(level.complement.share, 2) + 0.0:.0%}",  # never -0%
             )
             for level in self.levels
         ]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if not self.levels:
             return self.finding
         rows = [LEVEL_HEADER, *self.level_rows]

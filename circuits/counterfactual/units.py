@@ -27,6 +27,7 @@ from retrieval_interp.tasks.task import Device, Outputs
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")
+LOGITS = "logit difference"
 Metric = Callable[[Outputs, Batch], Float[Tensor, " batch"]]
 
 
@@ -98,6 +99,7 @@ class MetricTask(Task):
     def __init__(self, task: Task, metric: Metric | None = None):
         self.task, self._metric = task, metric or getattr(task, "logit_differences", None)
         self.is_loss = self._metric is None
+        self.measures = "metric" if metric else task.loss_name if self.is_loss else LOGITS
         self.role_names, self.answer_roles = tuple(task.role_names), task.answer_roles
         self.vocabulary, self.answer_role = task.vocabulary, task.answer_role
         self.role_labels, self.role_symbols = task.role_labels, task.role_symbols

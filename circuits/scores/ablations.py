@@ -30,6 +30,9 @@ class Ablations:
     paths: list[LiveScore]  # with one path cut
     role_names: tuple[str, ...] = ()  # as the task has them; s0, s1, ... if empty
 
+    def __repr__(self) -> str:
+        return f"Ablations: {len(self.heads)} of heads, {len(self.paths)} of paths, see .by_cost"
+
     @property
     def head_costs(self) -> dict[Head, float]:
         """What the loss rises by with uniform or identity attention, whichever costs less."""

@@ -111,6 +111,9 @@ class CircuitScore:
     control: tuple[float, ...]  # combined losses of random circuits, ascending (`scores.control`)
     notes: tuple[str, ...] = ()  # one sentence each
 
+    def __repr__(self) -> str:
+        return f"CircuitScore: {self.loss_name} {self.combined_loss:.4f}; ri.score_table shows it"
+
     @property
     def limit(self) -> float:
         """The tolerance, or the loss of a model that knows nothing, if that is lower."""

@@ -4,7 +4,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 import retrieval_interp as ri
 from retrieval_interp.commands import command
@@ -27,7 +29,7 @@ class AblateOptions(command.MeasuringOptions):
         alternatives: for so many seconds, look for other circuits that do as well.
     """
 
-    ckpt: str = "small"
+    ckpt: Annotated[str, tyro.conf.arg(aliases=["--model"])] = "small"
     circuit: Path | None = None
     save_circuit: Path | None = None
     tolerance: float | None = None
@@ -58,7 +60,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     batch = task.sample(options.examples, options.seed, device, split="test")
     beside = []
     if options.circuit is None:
-        search = ri.Search(model, task, _search(options))
+        names = ("tolerance", "examples", "seed", "time", "fewest")
+        asked = {name: getattr(options, name) for name in names}
+        search = ri.Search(model, task, ri.SearchOptions(shared=not options.one_hot, **asked))
         circuit = search.run(progress_bar)
         beside = [front] if (front := search.front_text()) else []
     else:
@@ -95,14 +99,3 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     if task.graph is not None and circuit.mechanisms:
         command.say(ri.describe_flow(circuit, *sizes))
     command.tell_files(numbers=options.json, circuit=options.save_circuit, report=options.report)
-
-
-def _search(options: AblateOptions) -> "ri.SearchOptions":
-    return ri.SearchOptions(
-        tolerance=options.tolerance,
-        examples=options.examples,
-        seed=options.seed,
-        shared=not options.one_hot,
-        time=options.time,
-        fewest=options.fewest,
-    )

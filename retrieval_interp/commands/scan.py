@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
 from tqdm.auto import tqdm
 
 import retrieval_interp as ri
@@ -28,7 +29,7 @@ class ScanOptions(command.MeasuringOptions):
         save_circuit: write the joint circuit to this file.
     """
 
-    model: str = "small"
+    model: Annotated[str, tyro.conf.arg(aliases=["--ckpt"])] = "small"
     text: Path | None = None
     examples: int = 128
     tolerance: float | None = None
@@ -53,15 +54,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
             f"--text: expected a model that reads words, found {options.model}, which has no "
             "tokenizer; leave it out to scan the model on its own task"
         )
-    found = ri.scan(
-        model,
-        task if text is None else text,
-        examples=options.examples,
-        seed=options.seed,
-        tolerance=options.tolerance,
-        time=options.time,
-        progress=_told,
-    )
+    how = {name: getattr(options, name) for name in ("examples", "seed", "tolerance", "time")}
+    found = ri.scan(model, task if text is None else text, progress=_told, **how)
     record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
         write_json(options.json, {"model": options.model, **scan_to_dict(found), "record": record})

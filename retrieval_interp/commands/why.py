@@ -4,7 +4,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 import retrieval_interp as ri
 from retrieval_interp.commands import command
@@ -33,7 +35,7 @@ class WhyOptions(command.MeasuringOptions):
         controls: how many random sets to compare with.
     """
 
-    model: str = "smollm2"
+    model: Annotated[str, tyro.conf.arg(aliases=["--ckpt"])] = "smollm2"
     prompt: str | None = None
     answer: str = ""
     wrong: str = ""
@@ -55,25 +57,15 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
         from retrieval_interp.views.why_view import why_text, why_to_dict
 
         model, task = command.load_model(options.model, options.device)
-    found = ri.why(
-        model,
-        _asked(options, model, task, pairs),
-        options.answer,
-        options.wrong,
-        options.counterfactual,
-        keep=options.keep,
-        upto=options.upto,
-        examples=options.examples,
-        seed=options.seed,
-        time=options.time,
-        controls=options.controls,
-        progress=progress_bar,
-    )
-    record = provenance(f"{prog} {shlex.join(argv)}")
+    prompt = _asked(options, model, task, pairs), options.answer, options.wrong
+    names = ("counterfactual", "keep", "upto", "examples", "seed", "time", "controls")
+    how = {name: getattr(options, name) for name in names}
+    found = ri.why(model, *prompt, progress=progress_bar, **how)
+    record = {"model": options.model, **provenance(f"{prog} {shlex.join(argv)}")}
     if options.json is not None:
         write_json(options.json, {"model": options.model, **why_to_dict(found), "record": record})
     if options.report is not None:
-        ri.why_view(found, model).save_html(options.report)
+        ri.why_view(found, model, record=record).save_html(options.report)
     command.say(f"{options.model}: {found.task.description}")
     print(f"\n{why_text(found, terminal_width())}")
     command.tell_files(numbers=options.json, report=options.report)

@@ -11,7 +11,7 @@ from retrieval_interp.circuits import Circuit, CircuitScore, mean_attention
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual
 from retrieval_interp.circuits.draw.layout import role_order
 from retrieval_interp.circuits.draw.svg import draw_circuit
-from retrieval_interp.circuits.flow import describe_flow
+from retrieval_interp.circuits.flow import describe_flow, listed
 from retrieval_interp.storage.files import provenance
 from retrieval_interp.tasks import Batch, Task
 from retrieval_interp.tasks.training_task import counted
@@ -108,15 +108,13 @@ def score_parts(
 def task_words(model: Any, task: Task, batch: Batch) -> str:
     """The task in two sentences."""
     description = score_text.describe(model, task)
-    *roles, last = [
-        f"{label} ({name})" if label != name else name
-        for label, name in zip(task.role_labels, task.role_names)
-    ]
+    both = zip(task.role_labels, task.role_names)
+    roles = [f"{label} ({name})" if label != name else name for label, name in both]
     n_chains, n_positions = batch.roles.shape[1], batch.inputs.shape[1]
     return (
         f"{description[:1].upper()}{description[1:]}. An example has "
         f"{counted(n_positions, 'position')} and asks {counted(n_chains, 'question')}; the roles "
-        f"of a question are {', '.join(roles)} and {last}."
+        f"of a question are {listed(roles, 'and')}."
     )
 
 
@@ -147,6 +145,6 @@ def _record(
         **provenance(command),
         "examples": examples,
         "tolerance": f"{score.loss_name} below {score.tolerance:g}",
-        "trained": json.dumps(training) if training else "",
+        "trained": re.sub(r'[{}"]', "", json.dumps(training)).replace("_", " "),
     }
     return record_rows(rows)

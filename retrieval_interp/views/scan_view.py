@@ -24,8 +24,8 @@ MOST_ROWS = 30
 MOST_POSITIONS = 48  # of patterns; longer ones make the page large
 HEADER = ("head", "rule", "share", "mean", "loss alone", "change", "together")
 NOTE = (
-    "rule: what has most of the head's attention, which need not be what matters of it. "
-    "share: how much of that attention the rule has; mean: how much its mean pattern has. "
+    "rule: what covers most of the head's attention; the rest may still be what matters. "
+    "share: how much of that attention the rule covers; mean: how much its mean pattern covers. "
     "loss alone, change: when the rule takes the head's place. "
     "together: what replaces it in the joint circuit; a dash means that it was not replaced."
 )
@@ -54,9 +54,6 @@ def scan_cells(scan: Scan, most: int = 2) -> list[list[str]]:
     """
     names, intact = scan.circuit.role_names, scan.intact_loss
 
-    def cost(row: HeadScan) -> float:
-        return -math.inf if math.isnan(row.loss) else row.loss
-
     def text(value: float, form: str) -> str:
         return "" if math.isnan(value) else f"{value:{form}}"
 
@@ -70,7 +67,7 @@ def scan_cells(scan: Scan, most: int = 2) -> list[list[str]]:
             text(row.loss - intact, "+.4f"),
             _name(row.replaced, names, most),
         ]
-        for row in sorted(scan.heads, key=cost, reverse=True)
+        for row in sorted(scan.heads, key=lambda row: (math.isnan(row.loss), -row.loss))
     ]
 
 
@@ -124,11 +121,11 @@ def scan_verdict(scan: Scan) -> str:
     if costly:
         one = max(costly, key=lambda row: row.loss)
         said.append(
-            f"{one.head} alone costs {one.loss - scan.intact_loss:+.2f}, but not here: such heads "
-            "help others find where to attend (they enable), which the others' rules know."
+            f"{one.head} replaced alone costs {one.loss - scan.intact_loss:+.2f}, but not here: it "
+            "helps others find where to attend (it enables), and their rules know that already."
         )
     if scan.joint_loss + 2 * scan.joint_se < scan.intact_loss:
-        said.append("The joint circuit does better than the intact model: it is not what it does.")
+        said.append("The joint circuit beats the intact model, so it is not what the model does.")
     if not scan.finished:
         untried = counted(heads - len(scan.tried), "head")
         said.append(f"The time was over before {untried} could be tried.")
@@ -158,6 +155,7 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
     shown = min(MOST_POSITIONS, int(some.roles.max()) + 1, size)
     where = Where(some.roles, size, causal, real=some.attention_mask)
     # A mean by role is drawn as it falls on this example.
+    rules = [row.rule for row in scan.heads]
     both = {row.head: (row.mean.pattern(where)[0], patterns[row.head]) for row in scan.heads}
     html = render(
         "scan.html",
@@ -165,8 +163,9 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
         verdict=scan_verdict(scan),
         scan=scan,
         across=patterns.shape[1],
-        legend={row.rule.kind: row.rule for row in scan.heads}.items(),
+        legend={"paths" if rule.paths else rule.kind: rule for rule in rules}.items(),
         mechanism_words=mechanism_words,
+        rules=rules,
         header=HEADER,
         rows=scan_cells(scan, most=1000),
         record=record_rows({**(record or {}), "examples": f"{len(scan.batch)}"}),

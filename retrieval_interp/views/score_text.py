@@ -232,7 +232,7 @@ def finding(score: CircuitScore) -> str:
         return ""
     return (
         f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')} do the "
-        f"work: without all other attention the model keeps {score.kept:.1%} of what it learned."
+        f"work: with all else replaced, the model keeps {score.kept:.1%} of what it learned."
     )
 
 

@@ -17,7 +17,7 @@ from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
-from retrieval_interp.views.page import View, circuitsvis_script, render
+from retrieval_interp.views.page import View, circuitsvis_script, record_rows, render
 from retrieval_interp.views.tables import wrapped
 
 UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
@@ -35,12 +35,8 @@ _COLUMNS = 10  # roles that are all drawn; of more, those that paths join
 
 def why_text(found: Explanation, width: int | None = None) -> str:
     """The finding, its levels and what each unit does."""
-    lines = str(found).splitlines()
-    return "\n".join(
-        part
-        for number, line in enumerate(lines)
-        for part in (wrapped(line, width, 2 if number else 0) or [""])
-    )
+    finding, _, others = repr(found).partition("\n")
+    return "\n".join([*wrapped(finding, width), *wrapped(others, width, 2)])
 
 
 def why_to_dict(found: Explanation) -> dict[str, Any]:
@@ -50,8 +46,8 @@ def why_to_dict(found: Explanation) -> dict[str, Any]:
         for field in fields(found)
         if field.name not in ("task", "batch", "other", "circuit")
     }
-    about = {"description": found.task.description, "metric": found.metric_name}
-    return {"task": found.task.to_dict(), **about, "examples": len(found.batch), **numbers}
+    about = {"task": found.task.to_dict(), "description": found.task.description}
+    return {**about, "examples": len(found.batch), **numbers}
 
 
 def _plain(value: Any, names: Sequence[str]) -> Any:
@@ -67,7 +63,9 @@ def _plain(value: Any, names: Sequence[str]) -> Any:
     return value
 
 
-def why_view(found: Explanation, model: Any, example: int = 0) -> View:
+def why_view(
+    found: Explanation, model: Any, example: int = 0, record: Mapping[str, Any] | None = None
+) -> View:
     """An explanation as a page or in a notebook.
 
     The prompt's tokens in a row and an arrow for each path; a click on a path shows its head's
@@ -77,6 +75,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         found: what `ri.why` returned.
         model: the model that was asked.
         example: which of the examples of `found.batch`.
+        record: how it was made.
     """
     checked([example], len(found.batch), "example")
     some, other = found.batch[[example]], found.other[[example]]
@@ -105,6 +104,7 @@ def why_view(found: Explanation, model: Any, example: int = 0) -> View:
         header=UNITS,
         rows=_unit_rows(found),
         keys=[(score.path or score.unit).text(names) for score in found.units],
+        record=record_rows(record or {}),
         circuitsvis=circuitsvis_script(),
         data={"tokens": labels, "heads": patterns, "causal": is_causal(model)},
     )
