@@ -85,7 +85,6 @@ def alternatives(
     search = Search(model, task, options)
     judge, space = search.judge, search.space
     judge.deadline = monotonic() + time
-    other = search.elsewhere()
     key, given = space.key(circuit), search.space.circuit([circuit[h] for h in space.heads])
     found = {given: float(judge.losses(given).mean())}
     known, waiting, complete = {_paths(given)}, [given], True
@@ -100,10 +99,9 @@ def alternatives(
                 yield f"{len(found)} circuits"
                 if _paths(trial) in known or not judge.around(at).holds(trial):
                     continue
-                if other is None or other.keeps(trial):
-                    known.add(_paths(trial))
-                    found[trial] = float(judge.losses(trial).mean())
-                    waiting.append(trial)
+                known.add(_paths(trial))
+                found[trial] = float(judge.losses(trial).mean())
+                waiting.append(trial)
 
     try:
         for _ in progress(looking(), "looking for others that do as well"):

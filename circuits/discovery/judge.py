@@ -32,13 +32,21 @@ class OutOfTime(Exception):
 class Judge:
     """Decides which circuits hold on one set of examples, and remembers.
 
+    The best of many that hold may hold by chance, so `other` judges on other examples what does.
     After `deadline`, in seconds of `time.monotonic`, it measures nothing and raises OutOfTime.
     """
 
     deadline = math.inf
 
-    def __init__(self, model: Any, task: Task, batch: Batch, tolerance: float | None = None):
-        self.model, self.task, self.batch = model, task, batch
+    def __init__(
+        self,
+        model: Any,
+        task: Task,
+        batch: Batch,
+        tolerance: float | None = None,
+        other: "Judge | None" = None,
+    ):
+        self.model, self.task, self.batch, self.other = model, task, batch, other
         ends = [*(count for count in _LOOKS if count < len(batch)), len(batch)]
         self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
         self.known: dict[Circuit, bool] = {}
@@ -62,9 +70,9 @@ class Judge:
         return (self.bar.loss + self.uninformed.loss) / 2
 
     @property
-    def scored(self) -> int:
-        """Number of circuits whose loss was measured, on some or all examples."""
-        return len(self._losses)
+    def scored(self) -> list[Circuit]:
+        """Circuits whose loss was measured, on some or all examples."""
+        return list(self._losses)
 
     @property
     def fast(self) -> bool:
@@ -79,15 +87,19 @@ class Judge:
         return self
 
     def holds(self, circuit: Circuit) -> bool:
-        """Whether the loss stays two standard errors below the tolerance (`Bar`)."""
+        """Whether the loss stays two standard errors below the tolerance (`Bar`), twice."""
         if circuit not in self.known:
-            self.known[circuit] = self.keeps(circuit)
-            if self.known[circuit]:
+            holds = self.keeps(circuit)
+            if holds and self.other is not None:
+                self.other.deadline = self.deadline
+                holds = self.other.keeps(circuit)
+            self.known[circuit] = holds
+            if holds:
                 self.holding.append(circuit)
         return self.known[circuit]
 
     def keeps(self, circuit: Circuit) -> bool:
-        """As `holds`, of a circuit that is no candidate."""
+        """As `holds`, on these examples alone, of any circuit."""
         return self._is_below(circuit, 2.0)
 
     def exceeds(self, circuit: Circuit) -> bool:
@@ -104,10 +116,6 @@ class Judge:
             few = self.batch[:_ESTIMATED]
             return attribute(self.model, self.task, few, circuit, draws=_DRAWS)
         return MeasuredChanges(self, circuit)
-
-    def measured(self) -> list[Circuit]:
-        """Circuits whose loss was measured on 64 examples at least."""
-        return [circuit for circuit, seen in self._losses.items() if len(seen) > 1]
 
     def _losses_of(self, circuit: Circuit, parts: int) -> Float[Tensor, " few"]:
         """Each example's loss, on the first parts of the examples."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.circuits.attribution import Changed
 from retrieval_interp.circuits.circuit import Circuit
@@ -32,6 +33,9 @@ _SAME = 1e-6  # difference of losses that is none
 _RIDGE = 1.0  # measurements that a change has to differ in before half of their error is its own
 
 
+Part = tuple[Head, Mechanism]
+
+
 class Near(NamedTuple):
     """A circuit near the one in place: the mechanism of each head, and what it should lose."""
 
@@ -46,7 +50,7 @@ class Options(NamedTuple):
 
     mechanisms: list[Mechanism]
     keys: Int[Tensor, " option"]
-    first: Float[Tensor, " option"]
+    losses: Float[Tensor, " option"]
     second: Float[Tensor, "option number"]
 
 
@@ -72,10 +76,10 @@ class Nearby:
 
     def __init__(self, space: Space, circuit: Circuit, judge: Judge, few: int | None = None):
         self.space, self.circuit, self.judge = space, circuit, judge.around(circuit)
-        self._options: dict[tuple[Head, Mechanism], Options] = {}
-        self._singles: dict[tuple[Head, Mechanism], Changed] = {}
-        self._errors: dict[tuple[Head, Mechanism], float] = {}
-        self._rows: dict[tuple[Head, Mechanism], list[tuple[Head, Mechanism]]] = {}
+        self._options: dict[Part, Options] = {}
+        self._singles: dict[Part, Changed] = {}
+        self._errors: dict[Part, float] = {}
+        self._rows: dict[Part, list[Part]] = {}
         self._risen: dict[Circuit, float] = {}
         self._changes = judge.changes(circuit)
         mechanisms = tuple(circuit[head] for head in space.heads)
@@ -102,36 +106,27 @@ class Nearby:
         self._risen.update({circuit: self._rise(circuit) for circuit in circuits})
         if not self._risen:
             return
-        changed = [
-            [
-                part
-                for head, own in zip(self.space.heads, self.start.mechanisms)
-                if circuit[head] != own
-                for part in self._parts(head, circuit[head])
-            ]
+        heads = self.space.heads
+        parts, present = _table(
+            [part for head in heads for part in self._parts(head, circuit[head])]
             for circuit in self._risen
-        ]
-        columns = {part: at for at, part in enumerate(dict.fromkeys(chain(*changed)))}
-        present = torch.zeros(len(changed), len(columns))
-        missed = torch.zeros(len(changed))
+        )
+        first, second = self._added(parts, present)
         limit = self.judge.most - self.start.loss
-        for row, (parts, risen) in enumerate(zip(changed, self._risen.values())):
-            present[row, [columns[part] for part in parts]] = 1
-            singles = [self._single(*part) for part in parts]
-            second = torch.stack([single.second for single in singles]).sum(0)
-            expected = sum(single.first for single in singles) + float(second.square().sum())
-            missed[row] = min(risen, limit) - min(expected, limit)
-        normal = present.T @ present + _RIDGE * torch.eye(len(columns))
+        risen = torch.tensor(list(self._risen.values())).clamp(max=limit)
+        missed = risen - (first + second.square().sum(1)).clamp(max=limit)
+        normal = present.T @ present + _RIDGE * torch.eye(len(parts))
         errors = torch.linalg.solve(normal, present.T @ missed)
-        self._errors = dict(zip(columns, errors.tolist()))
+        self._errors = dict(zip(parts, errors.tolist()))
         self._options.clear()
 
-    def around(self) -> list[Near]:
-        """Of each key up to the start's, circuits that should lose least, and no more than matters.
+    def around(self, limit: int = 0) -> list[Near]:
+        """Of each key up to the start's or below a limit, circuits that should lose least.
 
         A beam search: of each key the best are changed once more. Of those that should lose the
         same, as where a path leads nowhere, only the simplest is kept. The best come first.
         """
+        most = max(self.start.key, limit - 1)
         front, found = [self.start], dict[int, Near]()
         seen = {self.start.mechanisms}
         changes = len(self._after(front).losses)
@@ -140,7 +135,7 @@ class Nearby:
             self.judge.check_time()
             after = self._after(front)
             rounded = (after.losses / _SAME).round()
-            allowed = (after.keys <= self.start.key) & (after.losses <= self.judge.most)
+            allowed = (after.keys <= most) & (after.losses <= self.judge.most)
             order = allowed.nonzero()[:, 0]
             order = order[after.keys[order].argsort(stable=True)]
             order = order[rounded[order].argsort(stable=True)]
@@ -188,26 +183,24 @@ class Nearby:
             found.append(self._changed(found[-1:], after, best))
 
     def _after(self, front: list[Near]) -> After:
+        """Every change of every circuit; of a head with fewer options some lose infinitely much."""
         seconds = torch.stack([near.second for near in front])
         losses = torch.tensor([near.loss for near in front])
         keys = torch.tensor([near.key for near in front])
         found = []
         for place, head in enumerate(self.space.heads):
-            alike: dict[Mechanism, list[int]] = {}
-            for number, near in enumerate(front):
-                alike.setdefault(near.mechanisms[place], []).append(number)
-            for mechanism, numbers in alike.items():
-                options, of = self._of_head(head, mechanism), torch.tensor(numbers)
-                effects = options.first + options.second.square().sum(1)
-                crossed = 2 * seconds[of] @ options.second.T
-                count = torch.arange(len(options.mechanisms))
-                after = [
-                    losses[of, None] + effects + crossed,
-                    keys[of, None] + options.keys,
-                    *torch.meshgrid(of, torch.tensor([place]).expand(len(count)), indexing="ij"),
-                    count.expand(len(of), -1),
-                ]
-                found.append([each.flatten() for each in after])
+            mechanisms = dict.fromkeys(near.mechanisms[place] for near in front)
+            each = [self._of_head(head, mechanism) for mechanism in mechanisms]
+            number = dict(zip(mechanisms, range(len(each))))
+            of = torch.tensor([number[near.mechanisms[place]] for near in front])
+            own = pad_sequence([options.losses for options in each], True, torch.inf)[of]
+            more = pad_sequence([options.keys for options in each], True)[of]
+            second = pad_sequence([options.second for options in each], True)[of]
+            crossed = torch.einsum("con,cn->co", second, seconds)
+            after = losses[:, None] + own + 2 * crossed, keys[:, None] + more
+            at = (torch.arange(len(front)), torch.tensor([place]), torch.arange(own.shape[1]))
+            numbers = torch.meshgrid(*at, indexing="ij")
+            found.append([part.flatten() for part in (*after, *numbers)])
         return After(*map(torch.cat, zip(*found)))
 
     def _changed(self, front: list[Near], after: After, number: int) -> Near:
@@ -223,33 +216,31 @@ class Nearby:
     def _of_head(self, head: Head, mechanism: Mechanism) -> Options:
         if (head, mechanism) not in self._options:
             mechanisms = self.space.options(head, mechanism)
-            before, changed = (
-                self._change(head, mechanism),
-                [self._change(head, m) for m in mechanisms],
-            )
+            parts, present = _table(self._parts(head, each) for each in (mechanism, *mechanisms))
+            first, second = self._added(parts, present)
+            first += present @ torch.tensor([self._errors.get(part, 0.0) for part in parts])
+            first, second = first[1:] - first[0], second[1:] - second[0]
             keys = torch.tensor([self.space.key_of(each) for each in mechanisms])
-            first = torch.tensor([each.first for each in changed]) - before.first
-            second = torch.stack([each.second for each in changed]) - before.second
             keys = keys - self.space.key_of(mechanism)
-            self._options[head, mechanism] = Options(mechanisms, keys, first, second)
+            losses = first + second.square().sum(1)
+            self._options[head, mechanism] = Options(mechanisms, keys, losses, second)
         return self._options[head, mechanism]
 
-    def _change(self, head: Head, mechanism: Mechanism) -> Changed:
-        """What a mechanism changes, with what is known of its parts."""
-        parts = self._parts(head, mechanism)
-        if not parts:
-            return Changed(0.0, torch.zeros_like(self.start.second))
+    def _added(
+        self, parts: list[Part], present: Float[Tensor, "change part"]
+    ) -> tuple[Float[Tensor, " change"], Float[Tensor, "change number"]]:
+        """What each change adds to the loss by itself and to what is squared, uncorrected."""
         singles = [self._single(*part) for part in parts]
-        errors = sum(self._errors.get(part, 0.0) for part in parts)
-        first = sum(single.first for single in singles) + errors
-        return Changed(first, torch.stack([single.second for single in singles]).sum(0))
+        first = torch.tensor([single.first for single in singles])
+        second = [single.second for single in singles] or [self.start.second]
+        return present @ first, present @ torch.stack(second)[: len(parts)]
 
     def _single(self, head: Head, mechanism: Mechanism) -> Changed:
         if (head, mechanism) not in self._singles:
             self._singles[head, mechanism] = self._changes.change(head, mechanism)
         return self._singles[head, mechanism]
 
-    def _parts(self, head: Head, mechanism: Mechanism) -> list[tuple[Head, Mechanism]]:
+    def _parts(self, head: Head, mechanism: Mechanism) -> list[Part]:
         """The changes of single rows that make up a mechanism along paths; any other as a whole."""
         base = self.circuit[head]
         if mechanism == base:
@@ -264,6 +255,16 @@ class Nearby:
                 for row in [[p for p in mechanism.paths if p.dest == dest]]
             ]
         return self._rows[head, mechanism]
+
+
+def _table(changed: Iterable[list[Part]]) -> tuple[list[Part], Float[Tensor, "change part"]]:
+    """The parts of all changes, and 1 where a change has one."""
+    rows = list(changed)
+    columns = {part: at for at, part in enumerate(dict.fromkeys(chain(*rows)))}
+    present = torch.zeros(len(rows), len(columns))
+    for row, parts in zip(present, rows):
+        row[[columns[part] for part in parts]] = 1
+    return list(columns), present
 
 
 def _scaled(change: Changed, measured: float) -> Changed:

@@ -1,9 +1,9 @@
 """Searching for a circuit (paper, appendix E, automated).
 
 Its steps are in docs/guide/discovery.md: 1. list candidates (`space`); 2. to 4. look around
-circuits from several starts (`steps`), trying what is predicted to do (`nearby`) by exact losses
-(`judge`); 5. confirm what was found on other examples; 6. list what the intact model needs
-(`needed`). Unlike the paper, a head is judged with all other replacements in place.
+circuits from several starts (`steps`), trying what is predicted to do (`nearby`) by exact losses on
+two sets of examples (`judge`); 5. list what the intact model needs (`needed`). Unlike the paper, a
+head is judged with all other replacements in place.
 """
 
 import math
@@ -149,58 +149,34 @@ class Search:
             expected = f"one or more of {every[0]} to {every[-1]}"
             found = ", ".join(str(head) for head in heads if head not in every) or "none"
             raise InputError(f"heads: expected {expected}, found {found}")
-        self.judge = Judge(model, task, batch, options.tolerance)
-        means, self._options = mean_attention(model, batch).cpu(), options
+        other = None
+        if not task.fixed:
+            others = draw_batch(task, options.examples, options.seed + _OTHER, device, "discovery")
+            other = Judge(model, task, others, options.tolerance)
+        self.judge = Judge(model, task, batch, options.tolerance, other)
+        means, self._restarts = mean_attention(model, batch).cpu(), options.restarts
         self._attention = allowed_attention(means, batch, is_causal(model))
         rules = rule_candidates(model, batch, heads)
         among = self.judge.empty, self._attention, heads, rules
         self.space = Space(*among, options.shared, options.fewest)
         self.steps, self.best, self._ranked = Steps(self.judge, self.space), self.judge.empty, 0
-        self._found: Circuit | None = None
         self._last = SearchState("", 0, self.best)
         self.needed: list[tuple[HeadPath, ...]] = []  # sets of paths, any one of which is needed
         self.missing = [_CANCELLED]
 
     def __iter__(self) -> Iterator[SearchState]:
         if not self.judge.learned:
-            self._found, self.missing = self.judge.empty, []
+            self.missing = []
             return
-        searching = self.steps.search(self._options.restarts)
+        searching = self.steps.search(self._restarts)
         done = yield from self._until(self._deadlines[0], searching)
         late = "the search was stopped by its time limit; a simpler circuit may exist"
         before = [] if done else [late]
-        self._found = yield from self._until(self._deadlines[1], self._confirm())
         unknown = "before all paths were cut; the intact model may need more"
         self.missing = [*before, f"cancelled {unknown}"]
         doing = cut_paths(self.judge, self._attention, self.space.heads, self.needed)
         done = yield from self._until(self._deadlines[1], doing)
         self.missing = before if done else [*before, f"stopped by its time limit {unknown}"]
-
-    def _confirm(self) -> Doing[Circuit]:
-        """The best circuit that also holds on other examples, where a task has others.
-
-        The best of many that hold may hold by chance on the examples that decided.
-        """
-        yield "confirming on other examples"
-        other = self.elsewhere() if self.judge.holding else None
-        if other is None:
-            return self.best
-        for circuit in sorted(self.judge.holding, key=self.steps.rank):
-            yield "confirming on other examples"
-            if other.keeps(circuit):
-                return circuit
-        return self.judge.empty
-
-    def elsewhere(self) -> Judge | None:
-        """A judge on as many other examples; None where a task has no others."""
-        judge, options = self.judge, self._options
-        if judge.task.fixed:
-            return None
-        device, seed = judge.batch.inputs.device, options.seed + _OTHER
-        others = draw_batch(judge.task, options.examples, seed, device, "discovery")
-        other = Judge(judge.model, judge.task, others, options.tolerance)
-        other.deadline = judge.deadline
-        return other
 
     def run(self, progress: Progress = no_progress) -> Circuit:
         """Search to the end, or until it is interrupted; see `discover`."""
@@ -214,20 +190,16 @@ class Search:
     @property
     def circuit(self) -> Circuit:
         """What was found so far, with the paths that the intact model needs and it does not."""
-        circuit = self.best if self._found is None else self._found
         single = {paths[0] for paths in self.needed if len(paths) == 1}
         return replace(
-            circuit,
-            enabling=tuple(sorted(single - set(circuit.paths()))),
+            self.best,
+            enabling=tuple(sorted(single - set(self.best.paths()))),
             redundant=tuple(sorted(paths for paths in self.needed if len(paths) > 1)),
             unfinished="; ".join(self.missing),
         )
 
     def front(self) -> list[Circuit]:
-        """Of the circuits that hold on the examples that decided, those with fewest heads or cost.
-
-        Not all of them need hold on the examples that confirm.
-        """
+        """Of the circuits that hold, those with fewest heads or lowest cost."""
         found: list[Circuit] = []
         space = self.space.aiming("heads")
         for circuit in sorted(self.judge.holding, key=space.simplicity):
@@ -244,9 +216,9 @@ class Search:
             )
             for circuit in self.front()
         ]
-        if self.front() in ([], [self._found]):
+        if self.front() in ([], [self.best]):
             return ""
-        return f"fewest heads or lowest cost on the examples that decided: {', '.join(each)}"
+        return f"fewest heads or lowest cost: {', '.join(each)}"
 
     def _until(
         self, deadline: float, doing: Doing[Result]
@@ -273,4 +245,4 @@ class Search:
             if self.best.mechanisms:
                 loss = float(self.judge.losses(self.best).mean())
                 self._last = SearchState("", 0, self.best, self.space.cost(self.best), loss)
-        return replace(self._last, doing=doing, scored=self.judge.scored)
+        return replace(self._last, doing=doing, scored=len(self.judge.scored))

@@ -106,7 +106,7 @@ class Steps:
         for _ in range(_ROUNDS):
             found = [
                 each
-                for each in nearby.around()
+                for each in nearby.around(limit if limit < _NO_LIMIT else 0)
                 if each.key < limit and space.circuit(each.mechanisms) not in self.judge.known
             ]
             hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
@@ -143,12 +143,12 @@ class Steps:
         limit = _NO_LIMIT if best is None else space.key(best)
         simpler = [
             each
-            for each in self.judge.measured()
+            for each in self.judge.scored
             if (aim, each) not in looked and space.key(each) < limit
         ]
 
         def order(circuit: Circuit) -> float:
-            loss = self.judge.loss(circuit)
+            loss = self.judge.loss(circuit, 1)
             return loss if by_loss else self._price(space, loss, space.key(circuit), limit)
 
         return min(simpler, key=order, default=None)
