@@ -137,13 +137,13 @@ class Judge:
     def _is_below(self, circuit: Circuit, errors: float) -> bool:
         """Whether the loss, with so many standard errors added, is below the tolerance.
 
-        The first examples decide if all of them would do otherwise only by a chance of three
+        The first examples decide if all of them would do otherwise only by a chance of two
         standard errors; with errors taken away only the last look decides that it is below.
         """
         for parts in range(1, len(self.parts)):
             losses = self._losses_of(circuit, parts)
             seen = len(losses) / len(self.batch)
-            doubt, expected = 3 * (1 - seen) ** 0.5, errors * seen**0.5
+            doubt, expected = 2 * (1 - seen) ** 0.5, errors * seen**0.5
             if self.bar.above(losses, expected - doubt) > 0:
                 return False
             last = parts == len(self.parts) - 1

@@ -56,7 +56,7 @@ class SearchOptions:
     tolerance: float | None = None
     examples: int = 512
     seed: int = 0
-    restarts: int = 2
+    restarts: int = 1
     shared: bool = True
     time: float | None = None
     heads: Sequence[Head] | None = None

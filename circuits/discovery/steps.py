@@ -20,7 +20,7 @@ _PROMISING = 8  # circuits of a look that should hold, and as many others, that 
 _NO_LIMIT = sys.maxsize
 _ROUNDS = 4  # of trials in a look
 _FEW = 4  # heads in which circuits differ that say something of each other
-_PATIENCE = 6  # looks without a simpler circuit, after which a start is done with
+_PATIENCE = 14  # looks without a simpler circuit, after which a start is done with
 
 
 def named(name: str, doing: Doing[None]) -> Doing[None]:
@@ -68,7 +68,8 @@ class Steps:
             looked.add((aim, circuit))
             yield f"looking for fewer {space.fewest}"
             limit = _NO_LIMIT if of_aim is None else space.key(of_aim)
-            found = yield from self._look(circuit, space, limit)
+            largest = self._largest(aim, best[0])
+            found = yield from self._look(circuit, space, limit, largest)
             if found is not None:
                 circuit, failed = found, 0
                 best = [
@@ -79,7 +80,8 @@ class Steps:
             failed, aim = failed + 1, 1 - aim
             after = best[aim]
             if after is None or (aim, after) in looked:
-                after = self._nearly(aim, after, looked, failed % 4 < 2)
+                largest = self._largest(aim, best[0])
+                after = self._nearly(aim, after, looked, failed % 4 < 2, largest)
             if after is None or self._was_reached(best[0], earlier):
                 break
             circuit = after
@@ -94,8 +96,10 @@ class Steps:
         holds, loss = self.judge.holds(circuit), self.judge.loss(circuit)
         return not holds, (0.0 if holds else loss), self.space.simplicity(circuit)
 
-    def _look(self, circuit: Circuit, space: Space, limit: int) -> Doing[Circuit | None]:
-        """A circuit near one that holds and has a key below a limit, if one is found.
+    def _look(
+        self, circuit: Circuit, space: Space, limit: int, largest: int
+    ) -> Doing[Circuit | None]:
+        """A circuit near one that holds, with a key below a limit and of some size at most.
 
         What is tried corrects what is predicted, until nothing new is predicted to hold.
         """
@@ -107,7 +111,9 @@ class Steps:
             found = [
                 each
                 for each in nearby.around(limit if limit < _NO_LIMIT else 0)
-                if each.key < limit and space.circuit(each.mechanisms) not in self.judge.known
+                if each.key < limit
+                and space.size(each.key) <= largest
+                and space.circuit(each.mechanisms) not in self.judge.known
             ]
             hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
             bold = sorted(found, key=lambda each: self._price(space, each.loss, each.key, limit))
@@ -133,7 +139,12 @@ class Steps:
         ]
 
     def _nearly(
-        self, aim: int, best: Circuit | None, looked: set[tuple[int, Circuit]], by_loss: bool
+        self,
+        aim: int,
+        best: Circuit | None,
+        looked: set[tuple[int, Circuit]],
+        by_loss: bool,
+        largest: int,
     ) -> Circuit | None:
         """A simpler circuit that does not hold, from which one that does may be near.
 
@@ -144,7 +155,9 @@ class Steps:
         simpler = [
             each
             for each in self.judge.scored
-            if (aim, each) not in looked and space.key(each) < limit
+            if (aim, each) not in looked
+            and space.key(each) < limit
+            and space.size(space.key(each)) <= largest
         ]
 
         def order(circuit: Circuit) -> float:
@@ -152,6 +165,10 @@ class Steps:
             return loss if by_loss else self._price(space, loss, space.key(circuit), limit)
 
         return min(simpler, key=order, default=None)
+
+    def _largest(self, aim: int, best: Circuit | None) -> int:
+        """The size of what is looked for: with the other aim no more than the best circuit has."""
+        return _NO_LIMIT if aim == 0 or best is None else self.space.size(self.space.key(best))
 
     def _was_reached(self, best: Circuit | None, earlier: int) -> bool:
         """Whether one of the circuits that came to hold earlier is as simple."""
