@@ -40,9 +40,10 @@ class SearchOptions:
     Attributes:
         tolerance: the loss that the circuit has to stay below; by default the task's (0.05 in the
             paper), or else the loss at which 95% of what the model has learned is kept.
-        examples: number of examples that decide.
+        examples: number of examples that decide; as many others have to agree.
         seed: of these examples.
-        restarts: number of starting circuits, at least 1; there are at most 8.
+        restarts: number of starting circuits, at least 1; there are at most 8. The second is the
+            intact model.
         shared: whether several sources may share a role's attention, and rules and measured
             patterns are allowed. Otherwise the paper's rules hold: idle heads are uniform or
             identity, the others one-hot maps, in which a role without a source attends nowhere.
@@ -107,8 +108,9 @@ def discover(
 
         loss(C) + 2 se(C) < tolerance
 
-    Where no tolerance is stated, se(C) is the standard error of loss(C) - intact, example by
-    example. The search is greedy, from several starts, so a cheaper circuit may exist.
+    on the examples that decide and on as many others. Where no tolerance is stated, se(C) is the
+    standard error of loss(C) - intact, example by example. The search is greedy, so a cheaper
+    circuit may exist.
 
     Args:
         model: a hooked model that reads the task's batches; left unchanged.
