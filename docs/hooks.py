@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-PUBLIC = re.compile(r" as (\w+)$", re.M)
+PUBLIC = re.compile(r" as (\w+),?$", re.M)
 BLOCK = re.compile(r"^::: ri\.(\w+)$", re.M)
 GIVEN = re.compile(r"^::: (?:ri|retrieval_interp)\.(\w+)$", re.M)
 STUB = Path(__file__).parent.parent / "retrieval_interp" / "__init__.pyi"
