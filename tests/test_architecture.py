@@ -1,6 +1,7 @@
 """The arrows between packages, and what importing costs."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -24,6 +25,12 @@ def home(name):
     parts = name.split(".")
     inner = parts[0] == "retrieval_interp" and parts[1:2] and parts[1] in ("tasks", "circuits")
     return parts[1] if inner else parts[0]
+
+
+def test_the_api_pages_give_every_public_name_once():
+    pages = "".join(page.read_text() for page in sorted((ROOT / "docs/api").glob("*.md")))
+    given = re.findall(r"^::: (?:ri|retrieval_interp)\.(\w+)$", pages, re.M)
+    assert sorted(given) == sorted(import_module("retrieval_interp").__all__)
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
