@@ -138,12 +138,13 @@ class Judge:
         """Whether the loss, with so many standard errors added, is below the tolerance.
 
         The first examples decide if all of them would do otherwise only by a chance of two
-        standard errors; with errors taken away only the last look decides that it is below.
+        standard errors. With errors taken away, where "above" is a claim, it is three, and only the
+        last look decides that it is below.
         """
         for parts in range(1, len(self.parts)):
             losses = self._losses_of(circuit, parts)
             seen = len(losses) / len(self.batch)
-            doubt, expected = 2 * (1 - seen) ** 0.5, errors * seen**0.5
+            doubt, expected = (3 if errors < 0 else 2) * (1 - seen) ** 0.5, errors * seen**0.5
             if self.bar.above(losses, expected - doubt) > 0:
                 return False
             last = parts == len(self.parts) - 1

@@ -1,7 +1,7 @@
 """Searching for a circuit (paper, appendix E, automated).
 
 Its steps are in docs/guide/discovery.md: 1. list candidates (`space`); 2. to 4. look around
-circuits from several starts (`steps`), trying what is predicted to do (`nearby`) by exact losses on
+ever simpler circuits (`steps`), trying what is predicted to do (`nearby`) by exact losses on
 two sets of examples (`judge`); 5. list what the intact model needs (`needed`). Unlike the paper, a
 head is judged with all other replacements in place.
 """
@@ -119,7 +119,7 @@ def discover(
         options: how to search.
         progress: wraps the search, as `(search, text)`, and passes its `SearchState`s on. If it
             ends before the search does, the best circuit so far is taken, as after Ctrl-C.
-        choices: fields of `SearchOptions` in place of those of `options`, such as `restarts=1`.
+        choices: fields of `SearchOptions` in place of those of `options`, such as `restarts=2`.
 
     Returns:
         A circuit that names every replaced head; empty for a model that has not learned the task,
