@@ -14,6 +14,7 @@ import pytest
 from retrieval_interp.circuits import Circuit, parse_circuit
 from retrieval_interp.commands.command import run_command
 from retrieval_interp.tasks import RetrievalTask
+from tests.tiny_run import save_run
 
 QUICK = ["--examples", "64", "--tolerance", "0.06"]
 TINY = ["--model.layers", "2", "--model.d-model", "8", "--batch", "4", "--no-compile"]
@@ -44,6 +45,11 @@ BAD = [
     ("scan", "--text none.txt", "none.txt: expected text"),
     ("bound", "--steps 0", "--steps"),
     ("emergence", "--run nowhere", "nowhere/config.json: expected a run's config"),
+    ("emergence", "--run fresh", "with checkpoints/.*, found none; train"),
+    ("emergence", "--run fresh --examples 1", "--examples"),
+    ("emergence", "--run fresh --json fresh/config.json", "other files to write than to read"),
+    ("emergence", "--run unlearned --circuit other.json", "as unlearned was trained on"),
+    ("emergence", "--run unlearned", "at least one path to follow, found none; train on"),
     ("sweep", "--out sweep --grid nope", "nope"),
     ("sweep", "--out sweep", "--grid: expected one of: section7-ic, section7-nonic, found none"),
     ("sweep", "--out sweep --grid section7-ic --scale big", "full, laptop, laptop-5, smoke"),
@@ -82,6 +88,8 @@ def folder(tmp_path_factory):
         "other": circuit_of("s0", "s2", task={"name": "retrieval", "steps": 5}),
     }.items():
         (folder / f"{name}.json").write_text(text)
+    save_run(folder / "fresh")
+    save_run(folder / "unlearned", 10)
     return folder
 
 

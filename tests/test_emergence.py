@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib.resources import files
@@ -123,33 +122,6 @@ def test_losses_are_the_runs_own(series):
     found = loss_emergence(series)
     assert found["x_1"].step == pytest.approx(100 + 100 * 0.4 / 0.6)
     assert found["x_2"].by == 400 and found["x_3"] is None
-
-
-# What goes wrong
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--run", "fresh"], "with checkpoints/.*, found none; train"),
-        (["--run", "fresh", "--examples", "1"], "--examples"),
-        (["--run", "fresh", "--json", "fresh/config.json"], "other files to write than to read"),
-        (["--run", "fresh", "--circuit", "five.json"], "as fresh was trained on"),
-        (["--run", "unlearned"], "at least one path to follow, found none; train on"),
-    ],
-)
-def test_bad_input_is_one_line(arguments, text, known, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("fresh", "unlearned"):
-        (tmp_path / name / "checkpoints").mkdir(parents=True)
-        shutil.copy(known[0] / "run" / "config.json", tmp_path / name)
-    small = load_checkpoint("small")
-    model = ri.build_model(small.config, small.task)
-    save_checkpoint(checkpoint(tmp_path / "unlearned", 100), model, small.task, small.config, {})
-    five = {"heads": [], "task": {"name": "retrieval", "steps": 5}}
-    (tmp_path / "five.json").write_text(json.dumps(five))
-    with pytest.raises(InputError, match=text):
-        emergence(arguments)
 
 
 # What is written

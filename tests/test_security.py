@@ -16,11 +16,9 @@ import pytest
 import retrieval_interp as ri
 from retrieval_interp.explorer.state import Exploring
 from retrieval_interp.model import build_model
-from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.tasks import InputError, RetrievalTask
-from retrieval_interp.tasks.structured import to_data
 from retrieval_interp.views.page import circuit_html
-from tests.tiny_run import SIZES, TASK, log_data, run
+from tests.tiny_run import SIZES, TASK, log_data, run, save_run
 
 ROOT = Path(__file__).parent.parent
 needs_inspect = pytest.mark.skipif(
@@ -219,17 +217,13 @@ def test_the_guard_sees_a_request(tmp_path):
 
 @pytest.mark.slow
 def test_no_command_asks_the_network(tmp_path):
-    folder = tmp_path / "run"
-    (folder / "checkpoints").mkdir(parents=True)
-    checkpoint = folder / "checkpoints/step-000020.safetensors"
-    save_checkpoint(checkpoint, build_model(SIZES, TASK), TASK, SIZES, {"step": 20})
-    (folder / "config.json").write_text(json.dumps(to_data(run().recipe)))
-    circuit = tmp_path / "circuit.json"
+    folder, circuit = tmp_path / "run", tmp_path / "circuit.json"
+    save_run(folder, 20)
     circuit.write_text(run().circuit.to_json())
     common = ("--circuit", circuit, "--examples", 8, "--report")
     train = "--out new --steps 2 --batch 2 --examples 4 --no-compile --device cpu"
     lines = [
-        ["ablate", "--ckpt", checkpoint, *common, "a.html"],
+        ["ablate", "--ckpt", folder, *common, "a.html"],
         ["bound", "--steps", 1],
         ["emergence", "--run", folder, *common[:-1]],
         ["reproduce", "--only", "C3"],

@@ -3,13 +3,16 @@
 import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from retrieval_interp.circuits import parse_circuit, parse_head_path
 from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.series import Losses, Series, measure
 from retrieval_interp.model import ModelConfig, build_model
+from retrieval_interp.storage.checkpoint import save_checkpoint
 from retrieval_interp.tasks import RetrievalTask
+from retrieval_interp.tasks.structured import to_data
 
 TASK = RetrievalTask(chains=2, steps=1, dim=2)
 SIZES = ModelConfig(layers=2, heads=1, d_model=4)
@@ -26,6 +29,15 @@ def run() -> Series:
     losses = tuple(Losses(at.step, 0.5, at.partial_losses, None) for at in snapshots)
     recipe = Recipe(TASK, SIZES, steps=20, batch=4, examples=16, log_every=10, checkpoint_every=10)
     return Series("run", recipe, circuit, "made up", 0.05, snapshots, losses)
+
+
+def save_run(folder: Path, *steps: int) -> None:
+    """The folder of this run, with checkpoints of an untrained model."""
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(to_data(run().recipe)))
+    for step in steps:
+        path = folder / "checkpoints" / f"step-{step:06d}.safetensors"
+        save_checkpoint(path, build_model(SIZES, TASK), TASK, SIZES, {"step": step})
 
 
 def log_data() -> list[Any]:
