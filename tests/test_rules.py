@@ -17,12 +17,10 @@ from retrieval_interp.circuits.mechanisms import (
     Mean,
     Where,
 )
-from retrieval_interp.circuits.runs.runs import make_runs
 from retrieval_interp.circuits.scores.scorer import Scorer
-from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.tasks import InputError, RetrievalTask
 from tests.test_ablation import naive_outputs
-from tests.test_model import bridge_of, randomize
+from tests.test_model import bridge_of
 from tests.test_own_model import Lookup, hooked_model
 
 TOKENS = torch.tensor([[7, 3, 5, 3, 3, 5]])
@@ -114,22 +112,3 @@ def test_rules_in_place_equal_patterns_put_in_by_hand_on_tokens_and_in_a_bridge(
             used = attribution.parts[0].pattern(head, rule)
             by_hand = rule.pattern(Where.of(batch, causal=True))
             torch.testing.assert_close(*torch.broadcast_tensors(used, by_hand))
-
-
-def test_role_runs_follow_rules_by_position_exactly():
-    task = RetrievalTask(chains=3, steps=2, dim=4)
-    batch = task.sample(5)
-    model = randomize(build_model(ModelConfig(3, 2, 16), task))
-    mean = Mean(torch.rand(15, 15).softmax(-1).tril())
-    runs = make_runs(model, batch, task)
-    base = runs.base(Circuit.empty(task))
-    circuits = [
-        parse_circuit(["L0.H0 previous", "L2.H0 one-hot s0<-s2"], task),
-        parse_circuit(["L2.H1 first", "L0.H1 uniform"], task).replace((1, 0), mean),
-        parse_circuit(["L2.H1 previous"], task),
-    ]
-    example = torch.arange(5)[:, None]
-    for circuit in (*circuits, circuits[0]):
-        expected = naive_outputs(model, circuit, batch)[example, batch.roles[:, :, 0]]
-        torch.testing.assert_close(runs.outputs(circuit, base), expected, atol=1e-5, rtol=1e-5)
-        base = runs.base(circuit, base)

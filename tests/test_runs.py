@@ -1,4 +1,5 @@
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from retrieval_interp.circuits.mechanisms import (
     Cut,
     First,
     Identity,
+    Mean,
     OneHot,
     Original,
     Previous,
@@ -45,7 +47,8 @@ def bidirectional():
 
 
 shared = st.sets(st.sampled_from([RolePath(*path) for path in PATHS]), max_size=5)
-RULES = [Original, Uniform, Identity, First, Previous]
+mean = partial(Mean, torch.rand(15, 15).softmax(-1).tril())
+RULES = [Original, Uniform, Identity, First, Previous, mean]
 without_paths = st.tuples(st.sampled_from(RULES))
 mechanism = st.one_of(without_paths, st.tuples(st.sampled_from([Shared, Cut]), shared))
 heads = st.tuples(st.integers(0, 2), st.integers(0, 1))
