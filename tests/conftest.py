@@ -54,6 +54,14 @@ def small():
     return ri.load_checkpoint("small")
 
 
+@pytest.fixture(scope="session")
+def hooked():
+    """A HookedTransformer on tokens, for the task `Lookup`."""
+    from tests.test_own_model import hooked_model
+
+    return hooked_model()
+
+
 @pytest.fixture
 def bench(model, task):
     import retrieval_interp as ri

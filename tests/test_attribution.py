@@ -153,11 +153,6 @@ def test_a_batch_in_parts_has_the_losses_and_estimates_of_the_whole(kind, monkey
     assert seen == [(1, 1), (4, 4)] and float(whole[1].abs().min()) > 0
 
 
-@pytest.fixture(scope="module")
-def hooked():
-    return hooked_model()
-
-
 def test_a_bridge_gets_the_estimates_of_the_same_weights_hooked(hooked):
     task = Lookup()
     batch = task.sample(6, seed=1)

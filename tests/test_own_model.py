@@ -58,11 +58,6 @@ def task():
     return Lookup()
 
 
-@pytest.fixture(scope="module")
-def hooked():
-    return hooked_model()
-
-
 def hooked_model(**sizes):
     return randomize(stock_transformer(**{**SIZES, "seed": 0, "device": "cpu", **sizes}))
 

@@ -32,11 +32,6 @@ SEQUENCES = [[1, 2, 3, 1, 2, 4, 5], [6, 7, 6, 7, 8], [3, 3, 3, 9], [2, 9, 4, 2, 
 
 
 @pytest.fixture(scope="module")
-def hooked():
-    return hooked_model()
-
-
-@pytest.fixture(scope="module")
 def text():
     return NextTokenTask(SEQUENCES)
 

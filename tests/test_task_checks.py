@@ -7,7 +7,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.tasks import InputError
-from tests.test_own_model import Lookup, hooked_model
+from tests.test_own_model import Lookup
 
 
 def like(base=Lookup, **attributes):
@@ -71,28 +71,23 @@ WRONG = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return hooked_model()
-
-
 @pytest.mark.parametrize(("wrong", "text"), WRONG)
-def test_opening_says_in_a_line_what_is_wrong(model, wrong, text):
+def test_opening_says_in_a_line_what_is_wrong(hooked, wrong, text):
     with pytest.raises(InputError, match=re.escape(text)) as refused:
-        ri.open(model, wrong(), examples=8)
+        ri.open(hooked, wrong(), examples=8)
     assert "\n" not in str(refused.value)
 
 
-def test_losses_of_answers_are_those_of_whole_sequences(model):
+def test_losses_of_answers_are_those_of_whole_sequences(hooked):
     for circuit in ("L0.H0 uniform", "L1.H1 identity"):
-        alone, whole = (ri.open(model, task(), examples=8) for task in (Answering, Lookup))
+        alone, whole = (ri.open(hooked, task(), examples=8) for task in (Answering, Lookup))
         assert alone.suppose(circuit).data == pytest.approx(whole.suppose(circuit).data, abs=1e-5)
 
 
-def test_errors_of_a_tasks_own_code_are_left_alone(model):
+def test_errors_of_a_tasks_own_code_are_left_alone(hooked):
     def fails(batch):
         raise TypeError("mine")
 
     with pytest.raises(TypeError, match="mine"):
-        ri.open(model, sampling(fails)(), examples=8)
+        ri.open(hooked, sampling(fails)(), examples=8)
     assert torch.is_grad_enabled()
