@@ -20,19 +20,6 @@ def saved(tmp_path, model, task, config):
     return path
 
 
-def weights(model):
-    return dict(model.named_parameters())
-
-
-def test_a_checkpoint_comes_back_as_it_was(saved, model, task, config):
-    loaded = load_checkpoint(saved)
-    assert (loaded.task, loaded.config, loaded.training) == (task, config, {"step": 7})
-    for name, parameter in loaded.model.named_parameters():
-        assert torch.equal(parameter, weights(model)[name])
-    inputs = task.sample(3).inputs
-    assert torch.equal(loaded.model(inputs), model(inputs))
-
-
 def test_names_files_and_run_folders_are_found(tmp_path, saved):
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     for step in (80, 160):
@@ -83,7 +70,7 @@ def test_a_flipped_byte_anywhere_is_noticed(tmp_path, saved):
     ],
 )
 def test_files_that_do_not_fit_are_refused(tmp_path, model, task, config, change, text):
-    tensors = {name: weight.detach().clone() for name, weight in weights(model).items()}
+    tensors = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     content = {"format": 1, "model": to_data(config), "task": task.to_dict(), "training": {}}
     change(tensors, content)
     write_tensors(tmp_path / "bad", tensors, content)

@@ -100,9 +100,3 @@ def test_a_model_whose_circuit_is_known_has_it_found():
     found = discover(model, task, examples=64)
     assert [str(path) for path in found.paths()] == ["L1.H0 s3<-s2"]
     assert {str(path) for path in found.enabling} == {"L0.H0 s2<-s1", "L0.H0 s3<-s0"}
-
-
-def test_another_vocabulary_is_refused():
-    four = ri.EquationsTask(chains=4, steps=2)
-    with pytest.raises(ri.InputError, match="expected a model with 15 inputs and 15 outputs"):
-        Scorer(ri.build_model(SMALL, TASK).eval(), four, four.sample(4))

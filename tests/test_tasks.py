@@ -67,8 +67,9 @@ def test_knowing_nothing_is_the_plateau(task):
 def test_a_model_with_its_task_survives_a_checkpoint(task, tmp_path):
     sizes = ModelConfig(layers=1, heads=2, d_model=8, mlp=False)
     model = build_model(sizes, task).eval()
-    ri.save_checkpoint(tmp_path / "x.safetensors", model, task, sizes, {})
+    ri.save_checkpoint(tmp_path / "x.safetensors", model, task, sizes, {"step": 7})
     loaded = ri.load_checkpoint(tmp_path / "x.safetensors")
+    assert (loaded.config, loaded.training) == (sizes, {"step": 7})
     assert loaded.task == task and loaded.task.to_dict() == task.to_dict()
     assert {**vars(loaded.task), "_arrangement": 0} == {**vars(task), "_arrangement": 0}
     batch = task.sample(2)
