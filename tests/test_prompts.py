@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections import Counter
 
-import jaxtyping
 import pytest
 
 import retrieval_interp as ri
@@ -214,14 +213,8 @@ def same_place(question, n):
     return answer
 
 
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Leaves the types alone where thousands of questions are drawn."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
 @each_formulation
-def test_shortcuts_are_right_by_chance_only(formulation, unchecked):
+def test_shortcuts_are_right_by_chance_only(formulation, without_type_checks):
     questions = [formulation.sample(index) for index in range(2000)]
     error = (formulation.chance * (1 - formulation.chance) / 2000) ** 0.5
     for shortcut in (first, last, most_frequent, same_place):
