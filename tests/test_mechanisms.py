@@ -1,8 +1,22 @@
+"""Patterns of mechanisms written by hand, and what is refused."""
+
 import pytest
 import torch
 
-from retrieval_interp.circuits.circuit import RolePath
-from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot, Where
+from retrieval_interp.circuits.circuit import Circuit, RolePath, parse_circuit
+from retrieval_interp.circuits.mechanisms import (
+    AFTER_SAME,
+    FIRST,
+    IDENTITY,
+    ORIGINAL,
+    PREVIOUS,
+    RULES,
+    SAME,
+    UNIFORM,
+    Mean,
+    OneHot,
+    Where,
+)
 from retrieval_interp.tasks import InputError, RetrievalTask
 
 TASK = RetrievalTask(chains=3, steps=2, dim=2)
@@ -34,3 +48,74 @@ def test_paths_against_the_mask_and_unknown_roles_are_refused():
         OneHot((RolePath(0, 5),)).pattern(Where(roles, 15))
     bidirectional = OneHot((RolePath(1, 2),)).pattern(Where(roles, 15, causal=False))
     assert bidirectional.sum() == 6
+
+
+# Rules by position and by token
+
+TOKENS = torch.tensor([[7, 3, 5, 3, 3, 5]])
+
+
+def rows(mechanism, tokens=TOKENS):
+    roles = torch.zeros(1, 1, 1, dtype=torch.long)
+    pattern = mechanism.pattern(Where(roles, 6, tokens=tokens))
+    assert pattern.ndim == 3
+    return [
+        {src: round(weight, 3) for src, weight in enumerate(row) if weight}
+        for row in pattern[0].tolist()
+    ]
+
+
+def test_rules_attend_where_they_say_and_to_the_first_position_without_a_target():
+    assert rows(FIRST) == [{0: 1.0}] * 6
+    assert rows(PREVIOUS) == [{0: 1.0}, {0: 1.0}, {1: 1.0}, {2: 1.0}, {3: 1.0}, {4: 1.0}]
+    # tokens 7 3 5 3 3 5: the second 3 has one earlier 3, the third two
+    assert rows(SAME) == [{0: 1.0}] * 3 + [{1: 1.0}, {1: 0.5, 3: 0.5}, {2: 1.0}]
+    assert rows(AFTER_SAME) == [{0: 1.0}] * 3 + [{2: 1.0}, {2: 0.5, 4: 0.5}, {3: 1.0}]
+    mean = Mean(torch.full((8, 8), 0.125).tril())
+    assert rows(mean) == [dict.fromkeys(range(at + 1), 0.125) for at in range(6)]
+
+
+def test_a_mean_goes_on_by_offset_where_sequences_are_longer():
+    """Half of the attention on the sink, the rest two back; and the mean of two unequal rows."""
+    rows = [{0: 1.0}] * 2 + [{0: 1.0}] + [{0: 0.5, at - 2: 0.5} for at in range(3, 7)]
+    weights = torch.zeros(5, 5)
+    for dest, row in enumerate(rows[:5]):
+        weights[dest, list(row)] = torch.tensor(list(row.values()))
+    longer = torch.zeros(7, 7)
+    for dest, row in enumerate(rows):
+        longer[dest, list(row)] = torch.tensor(list(row.values()))
+    longer[5:, 0] = (1.0 + 0.5 + 0.5) / 3  # the rows 2, 3 and 4
+    longer[5, 3] = longer[6, 4] = 1 / 3
+    torch.testing.assert_close(Mean(weights).of_length(7), longer, atol=1e-4, rtol=0)
+
+
+def test_rules_that_compare_tokens_need_tokens_and_means_their_length():
+    task = RetrievalTask(chains=2, steps=1)
+    batch = task.sample(2)
+    with pytest.raises(InputError, match="same: expected token ids, .* found vectors"):
+        SAME.pattern(Where(batch.roles, 6, tokens=batch.tokens))
+    mean = Mean(torch.eye(4).roll(1, 1))
+    with pytest.raises(InputError, match="expected sequences of at most 4 positions, .* found 6"):
+        mean.of_length(6)
+    with pytest.raises(InputError, match="expected a square pattern"):
+        Mean(torch.zeros(2, 3))
+    with pytest.raises(InputError, match="weights from 0 to 1"):
+        Mean(torch.ones(3, 3))
+
+
+def test_rules_are_written_read_and_ordered_by_cost():
+    task = RetrievalTask(chains=2, steps=1)
+    lines = [
+        "L0.H0 previous", "L1.H0 first", "L1.H1 same", "L2.H0 after-same",
+    ]  # fmt: skip
+    circuit = parse_circuit(lines, task)
+    assert str(circuit).splitlines() == lines
+    assert parse_circuit(f"\n{circuit}\n", task) == circuit
+    mean = Mean(torch.rand(5, 5).softmax(-1).tril())
+    circuit = circuit.replace((3, 0), mean)
+    read = Circuit.from_json(circuit.to_json(), circuit.n_roles)
+    assert read == circuit and hash(read) == hash(circuit) and read[3, 0] == mean
+    costs = [rule.cost(3) for rule in (UNIFORM, *RULES, mean, ORIGINAL)]
+    assert costs == sorted(costs) and costs[0] == 0 < costs[1]
+    with pytest.raises(InputError, match="expected a path"):
+        parse_circuit(["L0.H0 previous 2"], task)
