@@ -32,8 +32,8 @@ def benchmark(
     Args:
         quick: what takes the place of options with --quick.
         shown: the table to print, made from the rows; by default the rows.
-        asked: its own options with their defaults: a list takes several words, False is a flag, and
-            a type has no default; `path` is an argument without a flag.
+        asked: its own options with their defaults: a list takes several words, False is a flag;
+            `path` is an argument without a flag.
     """
 
     def decorate(rows: Callable[[argparse.Namespace], Rows]) -> Callable[..., None]:
@@ -71,12 +71,14 @@ def _options(
         flag = name if name == "path" else f"--{name.replace('_', '-')}"
         if default is False:
             parser.add_argument(flag, action="store_true")
-        elif isinstance(default, list):
-            parser.add_argument(flag, nargs="+", type=type([*default, ""][0]), default=default)
-        elif isinstance(default, type):
-            parser.add_argument(flag, type=default)
         else:
-            parser.add_argument(flag, type=type(default), default=default)
+            several = isinstance(default, list)
+            how = (
+                {"nargs": "+", "type": type([*default, ""][0])}
+                if several
+                else {"type": type(default)}
+            )
+            parser.add_argument(flag, default=default, **how)
     options = parser.parse_args(argv)
     if options.quick:
         vars(options).update(quick)

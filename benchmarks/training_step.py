@@ -28,20 +28,11 @@ Forward = Callable[[Tensor], Tensor]
 class PlainBlock(nn.Module):
     def __init__(self, config: ri.ModelConfig):
         super().__init__()
-        self.heads, width = config.heads, config.heads * config.head_width
-        self.ln1 = nn.LayerNorm(config.d_model)
-        self.qkv = nn.Linear(config.d_model, 3 * width)
-        self.out = nn.Linear(width, config.d_model)
-        self.mlp = (
-            nn.Sequential(
-                nn.LayerNorm(config.d_model),
-                nn.Linear(config.d_model, 4 * config.d_model),
-                nn.GELU(approximate="tanh"),
-                nn.Linear(4 * config.d_model, config.d_model),
-            )
-            if config.mlp
-            else None
-        )
+        self.heads, width, inner = config.heads, config.d_model, config.heads * config.head_width
+        self.ln1 = nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * inner), nn.Linear(inner, width)
+        layers = nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width)
+        self.mlp = nn.Sequential(nn.LayerNorm(width), *layers) if config.mlp else None
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (
@@ -60,12 +51,11 @@ class PlainTransformer(nn.Module):
         super().__init__()
         self.read = nn.Linear(task.d_in, config.d_model, bias=False)
         self.blocks = nn.Sequential(*(PlainBlock(config) for _ in range(config.layers)))
-        self.write = nn.Sequential(
-            nn.LayerNorm(config.d_model), nn.Linear(config.d_model, task.d_out)
-        )
+        self.norm = nn.LayerNorm(config.d_model)
+        self.write = nn.Linear(config.d_model, task.d_out)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.write(self.blocks(self.read(inputs)))
+        return self.write(self.norm(self.blocks(self.read(inputs))))
 
 
 def stock_like(model: Any) -> Any:
@@ -77,22 +67,19 @@ def stock_like(model: Any) -> Any:
 
 
 def stepper(
-    recipe: ri.Recipe, model: nn.Module, device: torch.device, forward: Forward | None = None
+    recipe: ri.Recipe, model: nn.Module, batch: ri.Batch, forward: Forward | None = None
 ) -> Callable[[], None]:
     """A function that takes one training step, compiled unless it is told how to run the model."""
-    task = recipe.task
-    kept = [p for p in model.parameters() if p.requires_grad]
+    kept, device = [p for p in model.parameters() if p.requires_grad], batch.inputs.device
     optimizer = torch.optim.AdamW(kept, lr=1e-3, weight_decay=0.1, fused=True)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
-    batch = task.sample(recipe.batch, 0, device)
-    if forward is None:
-        with autocast:
-            forward = compiled(model, batch.inputs)
+    with autocast:
+        forward = forward or compiled(model, batch.inputs)
 
     def step() -> None:
         with autocast:
             outputs = forward(batch.inputs)
-        loss = task.loss(outputs.float(), batch)
+        loss = recipe.task.loss(outputs.float(), batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -118,30 +105,23 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     recipe = ri.PRESETS[name]
     if options.quick:
         recipe = replace(recipe, model=replace(recipe.model, layers=1), batch=8)
-    task, device = recipe.task, options.device
-    hooked = ri.build_model(recipe.model, task, 0, device)
-    plain, stock = PlainTransformer(recipe.model, task).to(device), stock_like(hooked)
+    hooked = ri.build_model(recipe.model, recipe.task, 0, options.device)
+    plain = PlainTransformer(recipe.model, recipe.task).to(options.device)
+    batch = recipe.task.sample(recipe.batch, 0, options.device)
+    stock, quick = stock_like(hooked), options.quick
     contenders = {
-        "hooked": stepper(recipe, hooked, device, hooked if options.quick else None),
-        "plain": stepper(recipe, plain, device, plain if options.quick else None),
-        "stock": stepper(
-            recipe, stock, device, lambda inputs: stock(inputs @ stock.W_E, start_at_layer=0)
-        ),
+        "hooked": stepper(recipe, hooked, batch, hooked if quick else None),
+        "plain": stepper(recipe, plain, batch, plain if quick else None),
+        "stock": stepper(recipe, stock, batch, lambda x: stock(x @ stock.W_E, start_at_layer=0)),
     }
     in_turns(contenders, 3)  # compiles, and records CUDA graphs
     times = in_turns(contenders, options.rounds)
     ratios = [hooked / plain for hooked, plain in zip(times["hooked"], times["plain"])]
     low, ratio, high = statistics.quantiles(ratios, method="inclusive")
-    return {
-        "preset": name,
-        "precision": recipe.precision,
-        "hooked s": statistics.median(times["hooked"]),
-        "plain s": statistics.median(times["plain"]),
-        "ratio": ratio,
-        "25%": low,
-        "75%": high,
-        "times stock": median_ratio(times["stock"], times["hooked"]),
-    }
+    medians = {f"{key} s": statistics.median(times[key]) for key in ("hooked", "plain")}
+    row = {"preset": name, "precision": recipe.precision, **medians, "ratio": ratio}
+    times_stock = median_ratio(times["stock"], times["hooked"])
+    return {**row, "25%": low, "75%": high, "times stock": times_stock}
 
 
 PRESETS = ["small", "transformer-a", "transformer-d"]

@@ -8,7 +8,6 @@
 
 import argparse
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -103,8 +102,7 @@ def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[s
     with torch.no_grad():
         right = task.logit_differences(Hooked(model).run(batch), batch) > 0
     chosen = {"examples": options.examples, "seed": seed, "upto": options.upto}
-    ask = partial(ri.why, model, task, counterfactual=counterfactual, **chosen)
-    seconds, found = timed(ask)
+    seconds, found = timed(lambda: ri.why(model, task, counterfactual=counterfactual, **chosen))
     if options.pages and seed == options.seeds[0]:
         ri.why_view(found, model).save_html(Path(options.pages) / f"why-{name}.html")
         (Path(options.pages) / f"why-{name}.svg").write_text(why_drawing(found, model))
@@ -136,10 +134,8 @@ def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[s
     shown=lambda rows: [{key: x for key, x in row.items() if key != "said"} for row in rows],
 )
 def main(options: argparse.Namespace) -> Rows:
-    model, chosen = (
-        ri.smollm2(device=str(options.device)),
-        product(options.behaviours, options.seeds),
-    )
+    model = ri.smollm2(device=str(options.device))
+    chosen = product(options.behaviours, options.seeds)
     return [row(name, seed, options, model) for name, seed in chosen]
 
 

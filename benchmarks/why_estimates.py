@@ -23,7 +23,6 @@ model, whose slopes say little. `top` is how many heads of the ranking recover 9
 
 import argparse
 from collections.abc import Callable
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -35,7 +34,7 @@ from why_behaviours import BEHAVIOURS
 import retrieval_interp as ri
 from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask, Unit, estimate_units
-from retrieval_interp.circuits.hooks import Hooked
+from retrieval_interp.circuits.hooks import Hooked, in_all_layers
 
 MEAN = (0.1, 0.5, 0.9)
 WAYS: list[tuple[str, tuple[float, ...]]] = [
@@ -60,27 +59,23 @@ def gradients(
         pattern = pattern.detach() + temperature * (softer - softer.detach())
         return torch.lerp(batch.counterfactual[:, hook.layer()], pattern, share) + leaves[-1]
 
-    hooks: list[Any] = [
-        (f"blocks.{layer}.attn.hook_pattern", mix) for layer in range(model.cfg.n_layers)
-    ]
+    def pass_by(stream: Tensor, hook: Any) -> Tensor:
+        """What leaves a block, whose gradient does not go through it."""
+        return entering[0] + (stream - entering[0]).detach()
+
+    hooks = in_all_layers(model, "hook_pattern", mix)
     if dropped is not None:
         hooks.append((f"blocks.{dropped}.hook_resid_pre", lambda x, hook: entering.append(x)))
-        hooks.append((f"blocks.{dropped}.hook_resid_post", lambda x, hook: _around(x, entering)))
+        hooks.append((f"blocks.{dropped}.hook_resid_post", pass_by))
     with model.hooks(fwd_hooks=hooks):
         total = metric(Hooked(model).run(batch), batch).sum()
     return own, list(torch.autograd.grad(total, leaves, materialize_grads=True))
 
 
-def _around(stream: Tensor, entering: list[Tensor]) -> Tensor:
-    """What leaves a block, whose gradient passes it by."""
-    return entering[0] + (stream - entering[0]).detach()
-
-
 def estimate(way: str, at: tuple[float, ...], model: Any, task: Any, batch: Any) -> Tensor:
     """What every head brings, [layer head]."""
-    metric: Metric = MetricTask(task).metric
-    if way in ("fisher", "curvature"):
-        metric = _drawn(way, task)
+    squared = way in ("fisher", "curvature")
+    metric: Metric = _drawn(way, task) if squared else MetricTask(task).metric
     layers: list[int | None] = list(range(model.cfg.n_layers)) if way == "drops" else [None]
     temperature = TEMPERATURE if way == "temperature" else 1.0
     found = []
@@ -95,7 +90,6 @@ def estimate(way: str, at: tuple[float, ...], model: Any, task: Any, batch: Any)
                     g = used * (g - (used * g).sum(-1, keepdim=True))
                     change = p.clamp(min=1e-12).log() - other.clamp(min=1e-12).log()
                 each = (change * g).sum((-2, -1))  # [batch head]
-                squared = way in ("fisher", "curvature")
                 rows.append((each.square() / 2 if squared else each).mean(0))
             found.append(torch.stack(rows))
     estimates = torch.stack(found)
@@ -113,10 +107,11 @@ def _drawn(way: str, task: Any) -> Metric:
         elif hasattr(task, "logits"):
             logits = task.logits(outputs, batch).flatten(0, -2)
         else:  # of a text: of all acceptable answers
-            logits = task.answers(outputs, batch)[:, 0, 0].gather(-1, batch.targets[:, 0])
+            logits = task._sides(outputs, batch).flatten(1)
         if vectors or way == "curvature":
             signs = torch.randint(2, logits.shape, generator=draw).to(logits) * 2 - 1
-            return (logits * signs).sum(-1)
+            return (logits * signs).nansum(-1)
+        logits = logits.nan_to_num(-torch.inf)
         chosen = torch.multinomial(logits.detach().softmax(-1).cpu(), 1, generator=draw)
         return logits.log_softmax(-1).gather(-1, chosen.to(logits.device))[:, 0]
 
@@ -132,9 +127,9 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
     batch = task.sample(options.examples, 0, options.device, split="discovery")
     other = (counterfactual or task.counterfactual)(batch, 0)
     batch = ri.with_counterfactual(model, batch, other)
-    recovery, metric = Recovery(model, MetricTask(task), batch), MetricTask(task)
-    ordered = estimate_units(model, metric, batch).heads
+    recovery = Recovery(model, MetricTask(task), batch)
     timings = [timed(lambda w=way: estimate(*w, model, task, batch)) for way in WAYS]
+    ordered = estimate_units(model, recovery.scorer.task, batch).heads
     torch.testing.assert_close(timings[4][1], ordered, rtol=1e-3, atol=1e-4)
     order = ordered.abs().flatten().argsort(descending=True)[: options.heads].tolist()
     units = [Unit(recovery.heads[place]) for place in order]
@@ -142,8 +137,8 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
     recovery.kept((), stay=True)
     restored = [recovery.kept([unit]).share for unit in units]
 
-    def enough(ranked: list[Unit], count: int) -> bool:
-        return recovery.kept(ranked[:count]).share >= 0.9
+    def top(ranked: list[Unit]) -> int:
+        return shortest(len(ranked), lambda n: recovery.kept(ranked[:n]).share >= 0.9)
 
     rows: Rows = []
     for (way, at), (seconds, found) in zip(WAYS, timings):
@@ -154,7 +149,7 @@ def of_model(name: str, options: argparse.Namespace) -> Rows:
         row["removals"] = rank_correlation(estimates, lost)
         row["restorings"] = rank_correlation(estimates, restored)
         row["sum"] = float(found.sum()) / recovery.gap
-        row["top"] = shortest(len(ranked), partial(enough, ranked))
+        row["top"] = top(ranked)
         row["passes"] = len(at) * (model.cfg.n_layers if way == "drops" else 1)
         rows.append(row | {"seconds": seconds})
     return rows

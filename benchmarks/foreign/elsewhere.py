@@ -76,17 +76,12 @@ def main(tasks: list[Foreign]) -> None:
     """Run one of the programs, which are given the path of a checked-out repository."""
 
     @benchmark(
-        path=Path,
-        models=[],
-        examples=512,
-        tested=2000,
-        time=0,
-        quick={"examples": 32, "tested": 64},
+        {"examples": 32, "tested": 64}, path="", models=[], examples=512, tested=2000, time=0
     )
     def run(options: argparse.Namespace) -> Rows:
         more = {"time": options.time or None, **({"restarts": 1} if options.quick else {})}
         chosen = [task for task in tasks if task.title in options.models or not options.models]
         sizes = options.examples, options.tested
-        return [row(task.model(options.path), task, *sizes, **more) for task in chosen]
+        return [row(task.model(Path(options.path)), task, *sizes, **more) for task in chosen]
 
     run()
