@@ -16,7 +16,6 @@ from elsewhere import Foreign, has, main
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit
-from retrieval_interp.circuits.mechanisms import SAME, UNIFORM
 from tests.built_by_hand import Example
 from tests.test_model import stock_transformer
 
@@ -57,14 +56,6 @@ def works(layer: int, heads: int) -> Callable[[Circuit], bool]:
     return lambda circuit: all(circuit[layer, head].kind not in idle for head in range(heads))
 
 
-def uniform(circuit: Circuit) -> bool:
-    return circuit[0, 0] == UNIFORM
-
-
-def duplicate(circuit: Circuit) -> bool:
-    return circuit[0, 1] == SAME or has("L0.H1 here<-same")(circuit)
-
-
 class Palindromes(Arena):
     """START, 20 numbers, END: do they read the same backwards? (causal; one chain per pair)"""
 
@@ -95,7 +86,7 @@ class FirstUnique(Arena):
     title, heads = "first unique character", 3
     file = f"{MONTHLY}/august23_unique_char/first_unique_char_model.pt"
     published = (
-        ("L0.H1 is a duplicate token head", duplicate),
+        ("L0.H1 is a duplicate token head", has("L0.H1 same", "L0.H1 here<-same")),
         ("all heads of layer 1 are needed, each for some letters", works(1, 3)),
     )
     role_names = ("here", "same", "unique", "START")
@@ -145,7 +136,7 @@ class Cumsum(Arena):
 
     title, heads = "cumulative sum", 1
     file = f"{MONTHLY}/november23_cumsum/cumsum_model.pt"
-    published = (("the head attends uniformly", uniform),)
+    published = (("the head attends uniformly", has("L0.H0 uniform")),)
     role_names = ("here", "before", "first")
     asked = range(20)
 
@@ -166,7 +157,7 @@ class Brackets(Arena):
     title, heads, attention_dir = "balanced brackets", 2, "bidirectional"
     file = "part4_interp_on_algorithmic_model/brackets_model_state_dict.pt"
     published = (
-        ("L0.H0 attends uniformly to what follows", uniform),
+        ("L0.H0 attends uniformly to what follows", has("L0.H0 uniform")),
         ("L2.H0 attends from START to the first bracket", has("L2.H0 START<-first")),
     )
     role_names = ("START", "first", "bracket", "END")

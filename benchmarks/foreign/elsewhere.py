@@ -37,11 +37,15 @@ class Foreign(DrawnTask):
         raise NotImplementedError
 
 
-def has(*paths: str) -> Callable[[Circuit], bool]:
-    """Whether a circuit names one of some paths, as carrying or as needed by the model."""
-    return lambda circuit: any(
-        path.text(circuit.role_names) in paths for path in circuit.every_path()
-    )
+def has(*lines: str) -> Callable[[Circuit], bool]:
+    """Whether a circuit has one of some paths, carrying or needed by the model, or mechanisms."""
+
+    def found(circuit: Circuit) -> bool:
+        paths = [path.text(circuit.role_names) for path in circuit.every_path()]
+        heads = [f"{head} {mechanism.kind}" for head, mechanism in circuit.mechanisms.items()]
+        return not {*paths, *heads}.isdisjoint(lines)
+
+    return found
 
 
 def row(model: Any, task: Foreign, examples: int, tested: int, **options: Any) -> dict[str, Any]:
