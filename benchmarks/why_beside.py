@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from measure import Rows, benchmark, shortest, timed
 from torch import Tensor
-from why_behaviours import BEHAVIOURS
 
 import retrieval_interp as ri
+from examples.four_answers import BEHAVIOURS
 from retrieval_interp.circuits.counterfactual.search import Recovery
 from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask, estimate_units
 from retrieval_interp.circuits.hooks import Hooked

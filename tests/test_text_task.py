@@ -1,12 +1,14 @@
 """Questions in the tokens of a language model: formulations, templates, indirect objects."""
 
 import math
+import re
 from itertools import pairwise, product
 
 import pytest
 import torch
 
 import retrieval_interp as ri
+from examples import four_answers
 from retrieval_interp.tasks.words.template_task import NAMES, TEMPLATES
 from tests import tiny_tokenizers
 from tests.test_prompts import answer_of
@@ -249,6 +251,24 @@ def test_indirect_objects(kind):
     words = [batch.inputs[torch.arange(64), at] for at in (io, s1, s2)]
     assert torch.equal(words[1], words[2])
     assert torch.equal(torch.stack(words[:2], dim=-1), batch.targets[:, 0, :, 0])
+
+
+@pytest.mark.parametrize("name", ["list", "docstring", "repeated"])
+def test_what_followed_the_last_word_is_the_answer_but_not_in_the_counterfactual(name):
+    make, counterfactual = four_answers.BEHAVIOURS[name]
+    known = {*four_answers.WORDS, *four_answers.ARGUMENTS}
+    task = make(tiny_tokenizers.byte_pairs([f" {word}" for word in sorted(known)] * 9, 1500))
+
+    def followed(tokens):
+        words = re.findall(r"\w+", task.tokenizer.decode(tokens))
+        named = [word for word in words if word in known]
+        return [*named, ""][named.index(named[-1]) + 1]
+
+    batch = task.sample(8)
+    other = (counterfactual or task.counterfactual)(batch, 0)
+    right = [task.tokenizer.decode(row[:1]).strip() for row in batch.targets[:, 0, 0]]
+    assert list(map(followed, batch.inputs)) == right
+    assert not any(map(str.__eq__, map(followed, other.inputs), right))
 
 
 def test_a_template_may_lack_a_role(bpe):
