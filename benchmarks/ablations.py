@@ -129,21 +129,19 @@ def integrated(model: Any, task: Any, batch: ri.Batch, trial: ri.Circuit, steps:
     """The mean slope of the loss on the line from a hypothesis's patterns to the model's own."""
     (head,) = trial.mechanisms
     name = f"blocks.{head.layer}.attn.hook_pattern"
-    shown: list[Tensor] = []
     with torch.no_grad(), ri.ablated(model, trial, batch):
-        model.run_with_hooks(batch.inputs, fwd_hooks=[(name, lambda x, hook: shown.append(x))])
-    slopes = []
-    for step in range(steps):
-        share = torch.tensor((step + 0.5) / steps, requires_grad=True)
+        _, cache = model.run_with_cache(batch.inputs, names_filter=name)
 
-        def between(own: Tensor, hook: Any, share: Tensor = share) -> Tensor:
-            moved = own.clone()
-            moved[:, head.head] = own[:, head.head].lerp(shown[0][:, head.head], share)
-            return moved
+    def slope(at: float) -> float:
+        share = torch.tensor(at, requires_grad=True)
 
-        loss = task.loss(model.run_with_hooks(batch.inputs, fwd_hooks=[(name, between)]), batch)
-        slopes.append(float(torch.autograd.grad(loss, share)[0]))
-    return statistics.fmean(slopes)
+        def between(own: Tensor, hook: Any) -> Tensor:
+            return own.lerp(cache[name], share)  # the layer's other heads are as they were
+
+        outputs = model.run_with_hooks(batch.inputs, fwd_hooks=[(name, between)])
+        return float(torch.autograd.grad(task.loss(outputs, batch), share)[0])
+
+    return statistics.fmean(slope((step + 0.5) / steps) for step in range(steps))
 
 
 def estimates(name: str, options: argparse.Namespace) -> Rows:

@@ -67,18 +67,9 @@ class Hops(Foreign):
         own = theirs.transformer.state_dict()
         theirs.transformer.load_state_dict({name: weights[name] for name in own})
         theirs.lm_head.weight.data = torch.eye(width)
-        model = stock_transformer(
-            n_layers=self.layers,
-            n_heads=4,
-            d_model=width,
-            d_head=width // 4,
-            n_ctx=n_ctx,
-            d_vocab=d_vocab,
-            d_vocab_out=width,
-            act_fn="gelu_new",
-            normalization_type="LN",
-            device="cpu",
-        )
+        shape = {"n_layers": self.layers, "n_heads": 4, "d_model": width, "d_head": width // 4}
+        shape |= {"n_ctx": n_ctx, "d_vocab": d_vocab, "d_vocab_out": width}
+        model = stock_transformer(**shape, act_fn="gelu_new", device="cpu")
         model.load_state_dict(convert_gpt2_weights(theirs, model.cfg), strict=False)
         return model
 
