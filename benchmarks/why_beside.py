@@ -24,14 +24,10 @@ from torch import Tensor
 
 import retrieval_interp as ri
 from examples.four_answers import BEHAVIOURS
-from retrieval_interp.circuits.counterfactual.search import Recovery
-from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask, estimate_units
+from retrieval_interp.circuits.counterfactual.units import SHARES, MetricTask
 from retrieval_interp.circuits.hooks import Hooked
 
 KEEP, STEPS, WITHIN = 0.9, 5, 1 / 64
-COLUMNS = ("behaviour", "method", "units", "kept", "others", "passes", "estimating")
-
-
 Hooks = list[tuple[str, Callable[..., Any]]]
 
 
@@ -72,13 +68,13 @@ class Asked:
         return list(torch.autograd.grad(self.each(self.batch, hooks).mean(), leaves))
 
 
-class Outputs(Asked):
-    """Heads whose outputs, before they are mixed, are kept."""
+class Heads(Asked):
+    """Heads whose attention, or whose outputs before they are mixed, are kept."""
 
-    def __init__(self, *args: Any):
+    def __init__(self, part: str, axis: int, *args: Any):
         super().__init__(*args)
-        self.passes = len(SHARES)
-        self.names = [f"blocks.{layer}.attn.hook_z" for layer in range(self.model.cfg.n_layers)]
+        self.axis, self.passes = axis, len(SHARES)
+        self.names = [f"blocks.{layer}.attn.{part}" for layer in range(self.model.cfg.n_layers)]
         self.others = self.noted(self.other, self.names)
 
     def estimates(self) -> list[Tensor]:
@@ -88,20 +84,21 @@ class Outputs(Asked):
     def _brought(self, share: float) -> list[Tensor]:
         changes: list[Tensor] = []
 
-        def mix(z: Tensor, hook: Any) -> Tensor:
+        def mix(x: Tensor, hook: Any) -> Tensor:
             other = self.others[hook.layer()]
-            changes.append((z - other).detach())
-            return torch.lerp(other, z, share)
+            changes.append((x - other).detach())
+            return torch.lerp(other, x, share)
 
         slopes = self.slopes([(name, mix) for name in self.names], self.names)
-        return [(change * slope).sum((0, 1, 3)) for change, slope in zip(changes, slopes)]
+        products = [change * slope for change, slope in zip(changes, slopes)]
+        return [product.movedim(self.axis, 0).flatten(1).sum(1) for product in products]
 
     def kept(self, heads: list[Tensor]) -> float:
         """What is recovered by keeping the marked ones, by layer."""
 
-        def put(z: Tensor, hook: Any) -> Tensor:
-            layer = hook.layer()
-            return torch.where(heads[layer][:, None], z, self.others[layer])
+        def put(x: Tensor, hook: Any) -> Tensor:
+            own, other = (each.movedim(self.axis, -1) for each in (x, self.others[hook.layer()]))
+            return torch.where(heads[hook.layer()], own, other).movedim(-1, self.axis)
 
         return self.share([(name, put) for name in self.names])
 
@@ -135,18 +132,13 @@ class Edges(Asked):
 
     def estimates(self) -> list[Tensor]:
         """What each edge brings, [head node] of every reader."""
-        change, total = (self.here - self.there).flatten(1), list[Tensor]()
+        change, sums = (self.here - self.there).flatten(1), [torch.zeros(()) for _ in self.readers]
         for step in range(1, self.passes + 1):
             start = torch.lerp(self.there[0], self.here[0], step / self.passes)
             put: Hooks = [("hook_embed", lambda x, hook, start=start: start)]
-            found = [
-                _nodes(slope).flatten(1) @ change[:before].T / self.passes
-                for slope, before in zip(
-                    self.slopes(put, list(self.readers)), self.readers.values()
-                )
-            ]
-            total = [a + b for a, b in zip(total, found)] if total else found
-        return total
+            sums = [a + b for a, b in zip(sums, self.slopes(put, list(self.readers)))]
+        means = [_nodes(slope / self.passes).flatten(1) for slope in sums]
+        return [mean @ change[:n].T for mean, n in zip(means, self.readers.values())]
 
     def kept(self, edges: list[Tensor]) -> float:
         """What is recovered by keeping the marked ones, [head node] of every reader."""
@@ -178,32 +170,9 @@ def marked(estimates: list[Tensor], count: int) -> list[Tensor]:
     return [each >= least for each in estimates]
 
 
-def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Rows:
-    make, counterfactual = BEHAVIOURS[name]
-    plain = make(model.tokenizer)
-    task, other = MetricTask(plain), counterfactual or plain.counterfactual
-    batches = [plain.sample(options.examples, split=split) for split in ("discovery", "test")]
-    pairs = [(batch, other(batch, 0)) for batch in batches]
-    deciding, telling = (
-        Recovery(model, task, ri.with_counterfactual(model, *pair)) for pair in pairs
-    )
-    seconds, estimates = timed(lambda: estimate_units(model, task, deciding.batch, SHARES))
-    ranked = estimates.units("heads")
-    count = shortest(len(ranked), lambda n: deciding.kept(ranked[:n]).share >= KEEP, WITHIN)
-    numbers = len(ranked), count, telling.kept(ranked[:count]).share, len(SHARES), seconds
-    rows = [(name, "attention", *numbers)]
-    switches = model.set_use_split_qkv_input, model.set_use_attn_result, model.set_use_hook_mlp_in
-    for switch in switches:
-        switch(True)
-    rows += [(name, method, *of_method(method, model, task, pairs)) for method in WAYS]
-    for switch in switches:
-        switch(False)
-    return [dict(zip(COLUMNS, row)) for row in rows]
-
-
 def of_method(
     method: str, model: Any, task: MetricTask, pairs: list[tuple[Any, Any]]
-) -> tuple[int, int, float, int, float]:
+) -> dict[str, Any]:
     """How many units there are and are kept, what they recover on others, passes, seconds."""
     deciding, telling = (WAYS[method](model, task, *pair) for pair in pairs)
     seconds, found = timed(deciding.estimates)
@@ -212,11 +181,27 @@ def of_method(
     if abs(whole - 1) > 1e-3:
         raise RuntimeError(f"{method}: everything kept recovers {whole:.4f}, not all")
     count = shortest(total, lambda n: deciding.kept(marked(found, n)) >= KEEP, WITHIN)
-    return total, count, telling.kept(marked(found, count)), deciding.passes, seconds
+    row = {"units": total, "kept": count, "others": telling.kept(marked(found, count))}
+    return row | {"passes": deciding.passes, "estimating": seconds}
+
+
+def of_behaviour(name: str, options: argparse.Namespace, model: Any) -> Rows:
+    make, counterfactual = BEHAVIOURS[name]
+    plain, rows = make(model.tokenizer), Rows()
+    other = counterfactual or plain.counterfactual
+    batches = [plain.sample(options.examples, split=split) for split in ("discovery", "test")]
+    pairs = [(batch, other(batch, 0)) for batch in batches]
+    for method in WAYS:
+        for what in ("split_qkv_input", "attn_result", "hook_mlp_in"):
+            getattr(model, f"set_use_{what}")(method.startswith("EAP"))
+        row = of_method(method, model, MetricTask(plain), pairs)
+        rows.append({"behaviour": name, "method": method, **row})
+    return rows
 
 
 WAYS: dict[str, Callable[..., Any]] = {
-    "outputs": Outputs,
+    "attention": partial(Heads, "hook_pattern", 1),
+    "outputs": partial(Heads, "hook_z", 2),
     "EAP": partial(Edges, 1),
     "EAP-IG": partial(Edges, STEPS),
 }
