@@ -30,8 +30,6 @@ import retrieval_interp as ri
 from retrieval_interp.circuits import Scorer
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM, OneHot
 
-Circuits = list[tuple[ri.Circuit, float]]  # with their losses
-
 
 def load(name: str, device: torch.device) -> tuple[Any, Any]:
     """A trained model, or `eight-heads`, which is not: that makes no difference to the work."""
@@ -41,7 +39,8 @@ def load(name: str, device: torch.device) -> tuple[Any, Any]:
     return ri.build_model(ri.PRESETS["section7-ic-4"].model, task, 0, device).eval(), task
 
 
-def hypotheses(found: Any, empty: ri.Circuit) -> Circuits:
+def hypotheses(found: Any, empty: ri.Circuit) -> list[tuple[ri.Circuit, float]]:
+    """Circuits with their losses."""
     heads = [(empty.replace(head, m), loss) for (head, m), loss in found.heads.items()]
     return heads + [(empty.cut(row.path), row.live_loss) for row in found.paths]
 
@@ -91,7 +90,7 @@ def compare(name: str, options: argparse.Namespace) -> Rows:
     times: dict[str, list[float]] = defaultdict(list)
     difference = 0.0
 
-    def naively(key: str, chosen: Circuits) -> None:
+    def naively(key: str, chosen: list[tuple[ri.Circuit, float]]) -> None:
         nonlocal difference
         took, found = timed(lambda: [naive_loss(model, task, batch, c) for c, _ in chosen])
         times[key].append(took / len(chosen))
@@ -113,16 +112,10 @@ def compare(name: str, options: argparse.Namespace) -> Rows:
         naively("naive in circuit", list(zip(circuits, losses))[some])
     ms = {key: 1e3 * statistics.median(values) for key, values in times.items()}
     compared = ("naive", "ours"), ("patch", "ours"), ("naive in circuit", "in circuit")
-    return [
-        {
-            "model": name,
-            "hypotheses": len(every),
-            "all s": len(every) * ms["ours"] / 1e3,
-            **{f"{key} ms": value for key, value in ms.items()},
-            **{f"{slow}/{fast}": median_ratio(times[slow], times[fast]) for slow, fast in compared},
-            "difference": difference,
-        }
-    ]
+    row = {"model": name, "hypotheses": len(every), "all s": len(every) * ms["ours"] / 1e3}
+    row |= {f"{key} ms": value for key, value in ms.items()}
+    row |= {f"{slow}/{fast}": median_ratio(times[slow], times[fast]) for slow, fast in compared}
+    return [row | {"difference": difference}]
 
 
 def integrated(model: Any, task: Any, batch: ri.Batch, trial: ri.Circuit, steps: int) -> float:
@@ -157,12 +150,9 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
 
     def row(what: str, estimate: Callable[[], list[float]]) -> dict[str, Any]:
         took, effects = timed(estimate)
-        ranked = {
-            "rank correlation": rank_correlation(effects, exact),
-            "of the largest ten": len(largest(exact) & largest(effects)),
-        }
-        named = {"model": name, "hypotheses": len(trials), "estimate": what}
-        return {**named, "seconds": took, **ranked}
+        found = {"model": name, "hypotheses": len(trials), "estimate": what, "seconds": took}
+        found["rank correlation"] = rank_correlation(effects, exact)
+        return found | {"of the largest ten": len(largest(exact) & largest(effects))}
 
     def from_one_pass(draws: int) -> list[float]:
         attribution = ri.attribute(model, task, batch, draws=draws)

@@ -56,9 +56,7 @@ def twice(model: Any) -> list[list[int]]:
     return [[start, *half, *half] for half in halves]
 
 
-@benchmark(
-    model="equations", by="rule", examples=64, quick={"examples": 8}, shown=lambda rows: rows[:12]
-)
+@benchmark({"examples": 8}, lambda rows: rows[:12], model="equations", by="rule", examples=64)
 def main(options: argparse.Namespace) -> Rows:
     """One row per head, those whose replacement costs most first."""
     model, task = load_model(options.model, "cpu")

@@ -85,11 +85,8 @@ def main(options: argparse.Namespace) -> Rows:
         "mean": {row.head: row.mean for row in found.heads},
     }
     alike = sorted(found.heads, key=lambda row: -row.share)
-    orders = {"cause": sorted(rule, key=lambda head: cost[head])}
-    orders |= {
-        "resemblance": [row.head for row in alike],
-        "random": draw.sample([*rule], len(rule)),
-    }
+    orders = {"cause": sorted(rule, key=cost.__getitem__), "resemblance": [r.head for r in alike]}
+    orders["random"] = draw.sample([*rule], len(rule))
     plan = [(order, "rule", share) for order in ("cause", "resemblance") for share in SHARES]
     plan += [("random", "rule", share) for share in SHARES[1:3]]
     plan += [("cause", kind, share) for kind in CONTROLS for share in SHARES[1:3]]

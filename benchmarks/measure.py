@@ -71,14 +71,10 @@ def _options(
         flag = name if name == "path" else f"--{name.replace('_', '-')}"
         if default is False:
             parser.add_argument(flag, action="store_true")
+        elif isinstance(default, list):
+            parser.add_argument(flag, nargs="+", type=type([*default, ""][0]), default=default)
         else:
-            several = isinstance(default, list)
-            how = (
-                {"nargs": "+", "type": type([*default, ""][0])}
-                if several
-                else {"type": type(default)}
-            )
-            parser.add_argument(flag, default=default, **how)
+            parser.add_argument(flag, type=type(default), default=default)
     options = parser.parse_args(argv)
     if options.quick:
         vars(options).update(quick)

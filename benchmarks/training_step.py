@@ -124,8 +124,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return {**row, "25%": low, "75%": high, "times stock": times_stock}
 
 
-PRESETS = ["small", "transformer-a", "transformer-d"]
-PRESETS += ["section7-ic-1", "section7-ic-4", "section7-ic-8"]
+PRESETS = ["small", "transformer-a", "transformer-d", *(f"section7-ic-{n}" for n in (1, 4, 8))]
 
 
 @benchmark(presets=PRESETS, rounds=21, quick={"rounds": 2})

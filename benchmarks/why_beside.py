@@ -170,9 +170,7 @@ def marked(estimates: list[Tensor], count: int) -> list[Tensor]:
     return [each >= least for each in estimates]
 
 
-def of_method(
-    method: str, model: Any, task: MetricTask, pairs: list[tuple[Any, Any]]
-) -> dict[str, Any]:
+def of_method(method: str, model: Any, task: MetricTask, pairs: list[Any]) -> dict[str, Any]:
     """How many units there are and are kept, what they recover on others, passes, seconds."""
     deciding, telling = (WAYS[method](model, task, *pair) for pair in pairs)
     seconds, found = timed(deciding.estimates)

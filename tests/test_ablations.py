@@ -8,6 +8,7 @@ from html import unescape
 import pytest
 import torch
 
+import retrieval_interp as ri
 from examples.reach_the_bound import compile_circuit
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
 from retrieval_interp.circuits.discovery.search import discover
@@ -128,8 +129,6 @@ def test_the_control_is_what_random_circuits_give(task, model):
 
 
 def test_the_ablations_of_a_workbench_are_a_heat_map_and_a_table(tmp_path):
-    import retrieval_interp as ri
-
     bench = ri.open("small", examples=16)
     view = bench.ablations(least=0.3)
     costs = view.data.head_costs

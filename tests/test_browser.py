@@ -19,7 +19,6 @@ from tests.browser import jupyter_lab, needs_chromium, open_notebook, page_in_ch
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 LONG = 120_000  # ms; everything is waited for, nothing is slept for
-QUIET = {"examples": 64, "progress": lambda items, what: items}
 
 
 @contextlib.contextmanager
@@ -60,7 +59,7 @@ def served(bench, width=1440):
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
-    bench = ri.open("small", **QUIET)
+    bench = ri.open("small", examples=64)
     bench.suppose("L0.H0 shared s4<-s3 s4<-s4 s6<-s5", "L2.H0 s0<-s2 s4<-s6", "L4.H0 s0<-s4")
     bench.suppose("L1.H0 identity", "L3.H0 identity")
     assert bench.report(path).stat().st_size < 6_000_000
@@ -126,7 +125,7 @@ def test_an_arrow_a_row_and_a_cell_of_the_report_are_one_path(report):
 def test_many_roles_neither_overlap_nor_widen_the_page(tmp_path, width):
     own = ri.RetrievalTask(steps=7, chains=2)
     model = build_model(ModelConfig(layers=2, heads=1, d_model=8), own)
-    bench = ri.open(model, own, **QUIET)
+    bench = ri.open(model, own, examples=64)
     bench.suppose("L1.H0 s0<-s2")
     with served(bench, width) as (page, _):
         page.screenshot(path=tmp_path / "roles.png", full_page=True)
@@ -141,7 +140,7 @@ def test_many_roles_neither_overlap_nor_widen_the_page(tmp_path, width):
 
 
 def test_a_circuit_is_clicked_together_without_jupyter(tmp_path):
-    expected, bench = ri.open("small", **QUIET), ri.open("small", **QUIET)
+    expected, bench = ri.open("small", examples=64), ri.open("small", examples=64)
     with served(bench) as (page, answer):
 
         def loss_becomes(value):
@@ -207,7 +206,7 @@ def test_a_circuit_is_clicked_together_in_jupyterlab(tmp_path):
     )
     (tmp_path / "work").mkdir()
     nbformat.write(notebook, tmp_path / "work" / "explore.ipynb")
-    bench = ri.open("small", **QUIET)
+    bench = ri.open("small", examples=64)
     size = {"width": 1400, "height": 1500}
     with (
         jupyter_lab(tmp_path / "work") as address,

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,6 @@ from retrieval_interp.tasks.structured import from_data, to_data
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_presets_survive_json(name):
-    import json
-
     data = json.loads(json.dumps(to_data(PRESETS[name])))
     assert from_data(Recipe, data, "recipe") == PRESETS[name]
 

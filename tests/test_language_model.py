@@ -8,13 +8,12 @@ from retrieval_interp.circuits import Scorer, discover, parse_circuit, score_cir
 from retrieval_interp.circuits.hooks import ablated
 from tests.test_model import randomize, stock_transformer
 
-SMALL = ri.ModelConfig(layers=2, heads=2, d_model=16)
 TASK = ri.EquationsTask(chains=3, steps=2)
 
 
 @pytest.fixture(scope="module")
 def model():
-    return randomize(ri.build_model(SMALL, TASK, seed=1, init="linear")).eval()
+    return randomize(ri.build_model(ri.ModelConfig(2, 2, 16), TASK, seed=1, init="linear")).eval()
 
 
 @torch.no_grad()

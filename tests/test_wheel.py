@@ -4,7 +4,9 @@ import os
 import site
 import subprocess
 import sys
+import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -94,9 +96,6 @@ def test_a_checkout_without_symbolic_links_works(source, tmp_path):
 
 
 def test_the_wheel_and_the_source_archive_hold_everything(source, tmp_path):
-    import tarfile
-    import zipfile
-
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, source]
     subprocess.run(build, check=True, capture_output=True)  # the wheel is made from the archive
     (wheel,), (archive,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
