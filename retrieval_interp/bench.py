@@ -326,7 +326,7 @@ class Workbench:
 
         Args:
             choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
-                `restarts=1`, or `shared=False` for one-hot paths only.
+                or `shared=False` for one-hot paths only.
         """
         options = self.search_options(**choices)
         return self.take(

@@ -15,9 +15,8 @@ from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.nearby import Nearby
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions, discover
 from retrieval_interp.circuits.discovery.space import propose
-from retrieval_interp.circuits.discovery.steps import Steps
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
-from retrieval_interp.circuits.runs.means import mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_attention, mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.model import ModelConfig, build_model
@@ -29,7 +28,7 @@ from tests.test_scoring import naive_mse
 @pytest.fixture(scope="module")
 def whole(small):
     """A whole search, and where it was at every event."""
-    search = Search(small.model, small.task, SearchOptions(examples=64, restarts=2))
+    search = Search(small.model, small.task, SearchOptions(examples=64))
     return search, list(search)
 
 
@@ -49,8 +48,8 @@ def test_one_chain_is_unlearned_only_when_nothing_is_known():
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_circuit_found_holds_on_other_examples(small, shared):
-    found = discover(small.model, small.task, examples=256, restarts=1, shared=shared)
-    other = discover(small.model, small.task, examples=256, restarts=1, shared=shared, seed=1)
+    found = discover(small.model, small.task, examples=256, shared=shared)
+    other = discover(small.model, small.task, examples=256, shared=shared, seed=1)
     assert list(found.paths()) == list(other.paths())
     batch = small.task.sample(256, seed=7, split="test")
     score = score_circuit(small.model, small.task, found, batch, controls=10)
@@ -66,7 +65,7 @@ def test_the_circuit_found_holds_on_other_examples(small, shared):
 @pytest.mark.parametrize("shared", [True, False])
 def test_no_two_changes_make_a_found_circuit_cheaper(small, shared):
     """Tried one by one and two by two, apart from the search."""
-    found = discover(small.model, small.task, examples=64, restarts=1, shared=shared)
+    found = discover(small.model, small.task, examples=64, shared=shared)
     scorer = Scorer(small.model, small.task, small.task.sample(64, split="discovery"))
     circuit = Circuit(found.mechanisms, found.n_roles, found.task)
 
@@ -99,7 +98,7 @@ class Silent(Task):
 def test_without_a_tolerance_95_percent_of_what_was_learned_is_kept(small):
     task = Silent(small.task)
     batch = task.sample(64, split="test")
-    circuit = discover(small.model, task, examples=64, restarts=1)
+    circuit = discover(small.model, task, examples=64)
     score = score_circuit(small.model, task, circuit, batch, controls=0)
     blind = Circuit({Head(layer, 0): UNIFORM for layer in range(5)}, 7)
     uninformed, intact, combined = (
@@ -116,7 +115,7 @@ def test_without_a_tolerance_95_percent_of_what_was_learned_is_kept(small):
 @pytest.mark.slow
 def test_what_is_worse_than_knowing_nothing_is_no_circuit(small):
     """However large the tolerance is."""
-    found = discover(small.model, small.task, tolerance=10.0, examples=64, restarts=1)
+    found = discover(small.model, small.task, tolerance=10.0, examples=64)
     batch = small.task.sample(64, split="test")
     assert naive_mse(small.model, small.task, found, batch) < 0.75
     nowhere = Circuit({Head(layer, 0): UNIFORM for layer in range(5)}, 7)
@@ -129,18 +128,19 @@ def test_a_model_that_knows_nothing_has_no_circuit():
     model = build_model(ModelConfig(layers=2, heads=1, d_model=16), task.task)
     for parameter in model.parameters():
         parameter.data.zero_()
-    assert not discover(model, task, examples=16, restarts=1).mechanisms
+    assert not discover(model, task, examples=16).mechanisms
 
 
 def test_predicted_losses_are_those_of_the_estimates_and_of_what_was_measured(small, whole):
     judge, space = whole[0].judge, whole[0].space
     circuit = space.circuit([whole[0].circuit[head] for head in space.heads])
     changes, loss = judge.changes(circuit), judge.loss(circuit)
-    for near in Nearby(space, circuit, judge, 0).around()[::50]:
-        effect = changes.estimate(space.circuit(near.mechanisms)).effect
+    nearby = Nearby(space, circuit, judge, 0)
+    for near in nearby.around()[::50]:
+        effect = changes.estimate(nearby.circuit_of(near)).effect
         assert near.loss == pytest.approx(loss + effect, abs=1e-5)
-    measured = Nearby(space, circuit, judge, 999).around()
-    predicted = {space.circuit(near.mechanisms): near.loss for near in measured}
+    measured = Nearby(space, circuit, judge, 999)
+    predicted = {measured.circuit_of(near): near.loss for near in measured.around()}
     less = [each for each in map(circuit.without, circuit.paths()) if each in predicted]
     rises = [judge.loss(c, 1) - judge.loss(circuit, 1) for c in less]  # on the first examples
     assert less and [predicted[c] - loss for c in less] == pytest.approx(rises, abs=1e-5)
@@ -149,14 +149,15 @@ def test_predicted_losses_are_those_of_the_estimates_and_of_what_was_measured(sm
 def test_what_is_tried_corrects_what_is_predicted(small):
     search = Search(small.model, small.task, SearchOptions(examples=64, shared=False))
     judge, space = search.judge, search.space
-    circuit = min(space.whole, key=search.steps.promise)
+    attention = mean_attention(small.model, judge.batch)
+    circuit = space.circuit([propose(attention[head], "one-hot", 0.3) for head in space.heads])
     nearby = Nearby(space, circuit, judge, 0)
-    before = {near.mechanisms: near.loss for near in nearby.around() if near.loss < 0.2}
+    before = {nearby.circuit_of(near): near.loss for near in nearby.around() if near.loss < 0.2}
     tried = list(before)[::5]
-    nearby.learn(map(space.circuit, tried))
-    after = {near.mechanisms: near.loss for near in nearby.around()}
+    nearby.learn(tried)
+    after = {nearby.circuit_of(near): near.loss for near in nearby.around()}
     shift = judge.loss(circuit) - judge.loss(circuit, 1)  # it looks at the first examples alone
-    risen = {each: min(judge.most, judge.loss(space.circuit(each), 1) + shift) for each in tried}
+    risen = {each: min(judge.most, judge.loss(each, 1) + shift) for each in tried}
     known = [each for each in tried if each in after]
 
     def missed(predicted):
@@ -184,8 +185,8 @@ def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
     numbers = [state.scored for state in states]
     assert numbers == sorted(numbers) and len(set(numbers)) > 20
     doing = {state.doing for state in states}
-    told = {f"start {start} of 2: looking for fewer paths" for start in (1, 2)}
-    assert told | {"start 1 of 2: looking for fewer heads"} < doing
+    told = {f"looking for fewer {what}" for what in ("paths", "heads")}
+    assert told | {"starting", "ordering paths"} < doing
     costs = [state.cost for state in states if state.cost is not None]
     assert costs == sorted(costs, reverse=True) and states[0].cost is None
     # The last one told is that of the circuit found, measured by another search.
@@ -194,7 +195,7 @@ def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
     assert last.cost == other.space.cost(found)
     assert last.loss == pytest.approx(float(other.judge.losses(found).mean()))
     before = [weight.clone() for weight in small.model.parameters()]
-    again = discover(small.model, small.task, examples=64, restarts=2)
+    again = discover(small.model, small.task, examples=64)
     assert found.unfinished == "" and found == again
     assert all(map(torch.equal, before, small.model.parameters()))
 
@@ -214,7 +215,7 @@ def test_a_search_that_is_left_gives_its_best_so_far(small, whole, how):
                 return
             yield state
 
-    found = discover(small.model, small.task, examples=64, restarts=2, progress=progress)
+    found = discover(small.model, small.task, examples=64, progress=progress)
     assert seen == states[: len(seen)] and found == seen[-1].best and found.enabling == ()
     assert found.unfinished.startswith("the search was cancelled; a simpler circuit may exist")
     with pytest.raises(KeyboardInterrupt, match="before any circuit held"):
@@ -235,13 +236,13 @@ def measured(monkeypatch):
 @pytest.mark.slow
 def test_a_search_out_of_time_gives_its_best_so_far(small, measured):
     ranks, cut_short = [], []
-    unlimited = Search(small.model, small.task, SearchOptions(examples=64, restarts=3))
-    rank = Steps(unlimited.judge, unlimited.space).rank
+    unlimited = Search(small.model, small.task, SearchOptions(examples=64))
+    rank = unlimited.steps.rank
     steps = [(state.doing, len(measured)) for state in unlimited]
     before_cuts = max(ticks for doing, ticks in steps if not doing.startswith(("ord", "cut")))
     for time in (4.0, before_cuts / 2, before_cuts * 0.75):
         measured.clear()
-        found = discover(small.model, small.task, examples=64, restarts=3, time=time)
+        found = discover(small.model, small.task, examples=64, time=time)
         assert len(measured) <= time + 1  # nothing is measured afterwards
         assert "a simpler circuit may exist" in found.unfinished
         cut_short.append("the intact model may need more" in found.unfinished)
@@ -262,7 +263,7 @@ def test_an_interrupt_leaves_nothing_on_the_model(small, place):
     with small.model.hooks(fwd_hooks=[(runs, interrupt)]):
         before = {name: len(p.fwd_hooks) for name, p in small.model.hook_dict.items()}
         with contextlib.suppress(KeyboardInterrupt):  # a circuit that holds is given back
-            found = discover(small.model, small.task, examples=16, restarts=1)
+            found = discover(small.model, small.task, examples=16)
             assert found.unfinished
         assert next(attended) > place
         assert before == {name: len(p.fwd_hooks) for name, p in small.model.hook_dict.items()}
@@ -278,7 +279,7 @@ def test_an_interrupt_leaves_nothing_on_the_model(small, place):
     [
         ({"time": 0.0}, "time: expected more than 0"),
         ({"time": float("nan")}, "time: expected more than 0"),
-        ({"restarts": 0}, "restarts"),
+        ({"fewest": "rows"}, "fewest: expected paths or heads, found 'rows'"),
         ({"heads": [Head(9, 0)]}, "heads: expected .* L0.H0 to L4.H0, found L9.H0"),
         ({"heads": []}, "heads: .* found none"),
     ],
@@ -289,9 +290,8 @@ def test_options_out_of_range_are_refused(small, choices, said):
 
 
 def test_a_search_may_be_confined_to_some_heads(small):
-    """It ends when there is no other start, as few circuits differ in two heads."""
     heads = [Head(1, 0), Head(3, 0)]
-    found = discover(small.model, small.task, examples=16, restarts=10**15, heads=heads)
+    found = discover(small.model, small.task, examples=16, heads=heads)
     assert list(found.mechanisms) == heads
     assert {path.head for path in found.every_path()} <= set(heads)
 

@@ -83,7 +83,7 @@ def main(tasks: list[Foreign]) -> None:
         {"examples": 32, "tested": 64}, path="", models=[], examples=512, tested=2000, time=0
     )
     def run(options: argparse.Namespace) -> Rows:
-        more = {"time": options.time or None, **({"restarts": 1} if options.quick else {})}
+        more = {"time": options.time or None}
         chosen = [task for task in tasks if task.title in options.models or not options.models]
         sizes = options.examples, options.tested
         return [row(task.model(Path(options.path)), task, *sizes, **more) for task in chosen]

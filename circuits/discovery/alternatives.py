@@ -93,9 +93,9 @@ def alternatives(
         while waiting:
             at = waiting.pop(0)
             yield f"{len(found)} circuits"
-            around = Nearby(space, at, judge).around()
-            alike = [near for near in around if near.key == key]
-            for trial in (space.circuit(near.mechanisms) for near in alike):
+            nearby = Nearby(space, at, judge)
+            alike = [near for near in nearby.around() if near.key == key]
+            for trial in map(nearby.circuit_of, alike):
                 yield f"{len(found)} circuits"
                 if _paths(trial) in known or not judge.around(at).holds(trial):
                     continue

@@ -5,6 +5,7 @@ A circuit that is far off after some examples is not run on the rest.
 
 import math
 from contextlib import suppress
+from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -56,6 +57,7 @@ class Judge:
         intact = self._losses_of(self.empty, len(self.parts))
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
         self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
+        self.changes = lru_cache(maxsize=1)(self._changes)
 
     @property
     def learned(self) -> bool:
@@ -110,7 +112,7 @@ class Judge:
         """The loss on the first parts of the examples, 64 by default."""
         return float(self._losses_of(circuit, parts).mean())
 
-    def changes(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
+    def _changes(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
         """What other mechanisms do to a circuit's loss: estimated, or measured on few examples."""
         with suppress(InputError):  # the loss has no gradient, or none that is finite
             few = self.batch[:_ESTIMATED]

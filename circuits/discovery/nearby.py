@@ -37,9 +37,9 @@ Part = tuple[Head, Mechanism]
 
 
 class Near(NamedTuple):
-    """A circuit near the one in place: the mechanism of each head, and what it should lose."""
+    """A circuit near the one in place: the numbers of its mechanisms, and what it should lose."""
 
-    mechanisms: tuple[Mechanism, ...]
+    made: tuple[int, ...]
     key: int
     loss: float
     second: Float[Tensor, " number"]
@@ -48,7 +48,7 @@ class Near(NamedTuple):
 class Options(NamedTuple):
     """What one change can make of a head, and how this differs from its mechanism."""
 
-    mechanisms: list[Mechanism]
+    made: list[int]
     keys: Int[Tensor, " option"]
     losses: Float[Tensor, " option"]
     second: Float[Tensor, "option number"]
@@ -76,7 +76,8 @@ class Nearby:
 
     def __init__(self, space: Space, circuit: Circuit, judge: Judge, few: int | None = None):
         self.space, self.circuit, self.judge = space, circuit, judge.around(circuit)
-        self._options: dict[Part, Options] = {}
+        self._made: list[dict[Mechanism, int]] = [{} for _ in space.heads]
+        self._options: dict[tuple[int, int], Options] = {}
         self._singles: dict[Part, Changed] = {}
         self._errors: dict[Part, float] = {}
         self._rows: dict[Part, list[Part]] = {}
@@ -84,7 +85,7 @@ class Nearby:
         self._changes = judge.changes(circuit)
         mechanisms = tuple(circuit[head] for head in space.heads)
         nothing = torch.zeros_like(self._changes.change(space.heads[0], mechanisms[0]).second)
-        self.start = Near(mechanisms, space.key(circuit), judge.loss(circuit), nothing)
+        self.start = Near(self.made(circuit), space.key(circuit), judge.loss(circuit), nothing)
         simpler = [
             (head, option)
             for head, mechanism in zip(space.heads, mechanisms)
@@ -96,6 +97,17 @@ class Nearby:
         estimates = {each: self._changes.change(*each) for each in simpler}
         for each in sorted(simpler, key=lambda each: estimates[each].effect)[:few]:
             self._singles[each] = _scaled(estimates[each], self._rise(circuit.replace(*each)))
+
+    def made(self, circuit: Circuit) -> tuple[int, ...]:
+        """The numbers of a circuit's mechanisms."""
+        return tuple(self._number(place, circuit[h]) for place, h in enumerate(self.space.heads))
+
+    def circuit_of(self, near: Near) -> Circuit:
+        """The circuit with the mechanisms of these numbers."""
+        return self.space.circuit([list(of)[each] for of, each in zip(self._made, near.made)])
+
+    def _number(self, place: int, mechanism: Mechanism) -> int:
+        return self._made[place].setdefault(mechanism, len(self._made[place]))
 
     def _rise(self, circuit: Circuit) -> float:
         """What a circuit loses on the first examples."""
@@ -128,7 +140,7 @@ class Nearby:
         """
         most = max(self.start.key, limit - 1)
         front, found = [self.start], dict[int, Near]()
-        seen = {self.start.mechanisms}
+        seen = {self.start.made}
         changes = len(self._after(front).losses)
         states = min(_STATES, max(1, _CHANGES // changes))
         for _ in range(_DEPTH):
@@ -150,9 +162,9 @@ class Nearby:
             front = [
                 near
                 for near in (self._changed(front, after, place) for place in chosen.tolist())
-                if near.mechanisms not in seen
+                if near.made not in seen
             ]
-            seen.update(near.mechanisms for near in front)
+            seen.update(near.made for near in front)
             for near in front:
                 same = round(near.loss / _SAME)
                 if same not in found or near.key < found[same].key:
@@ -188,33 +200,30 @@ class Nearby:
         losses = torch.tensor([near.loss for near in front])
         keys = torch.tensor([near.key for near in front])
         found = []
-        for place, head in enumerate(self.space.heads):
-            mechanisms = dict.fromkeys(near.mechanisms[place] for near in front)
-            each = [self._of_head(head, mechanism) for mechanism in mechanisms]
-            number = dict(zip(mechanisms, range(len(each))))
-            of = torch.tensor([number[near.mechanisms[place]] for near in front])
+        for place, made in enumerate(torch.tensor([near.made for near in front]).T):
+            numbers, of = made.unique(return_inverse=True)
+            each = [self._of_head(place, number) for number in numbers.tolist()]
             own = pad_sequence([options.losses for options in each], True, torch.inf)[of]
             more = pad_sequence([options.keys for options in each], True)[of]
             second = pad_sequence([options.second for options in each], True)[of]
             crossed = torch.einsum("con,cn->co", second, seconds)
             after = losses[:, None] + own + 2 * crossed, keys[:, None] + more
             at = (torch.arange(len(front)), torch.tensor([place]), torch.arange(own.shape[1]))
-            numbers = torch.meshgrid(*at, indexing="ij")
-            found.append([part.flatten() for part in (*after, *numbers)])
+            which = torch.meshgrid(*at, indexing="ij")
+            found.append([part.flatten() for part in (*after, *which)])
         return After(*map(torch.cat, zip(*found)))
 
     def _changed(self, front: list[Near], after: After, number: int) -> Near:
         """A circuit after the change with this number."""
         near, place = front[int(after.circuits[number])], int(after.heads[number])
-        options = self._of_head(self.space.heads[place], near.mechanisms[place])
-        option = int(after.options[number])
-        mechanisms = list(near.mechanisms)
-        mechanisms[place] = options.mechanisms[option]
+        options, option = self._of_head(place, near.made[place]), int(after.options[number])
+        made = (*near.made[:place], options.made[option], *near.made[place + 1 :])
         key, loss = int(after.keys[number]), float(after.losses[number])
-        return Near(tuple(mechanisms), key, loss, near.second + options.second[option])
+        return Near(made, key, loss, near.second + options.second[option])
 
-    def _of_head(self, head: Head, mechanism: Mechanism) -> Options:
-        if (head, mechanism) not in self._options:
+    def _of_head(self, place: int, number: int) -> Options:
+        if (place, number) not in self._options:
+            head, mechanism = self.space.heads[place], list(self._made[place])[number]
             mechanisms = self.space.options(head, mechanism)
             parts, present = _table(self._parts(head, each) for each in (mechanism, *mechanisms))
             first, second = self._added(parts, present)
@@ -223,8 +232,9 @@ class Nearby:
             keys = torch.tensor([self.space.key_of(each) for each in mechanisms])
             keys = keys - self.space.key_of(mechanism)
             losses = first + second.square().sum(1)
-            self._options[head, mechanism] = Options(mechanisms, keys, losses, second)
-        return self._options[head, mechanism]
+            made = [self._number(place, each) for each in mechanisms]
+            self._options[place, number] = Options(made, keys, losses, second)
+        return self._options[place, number]
 
     def _added(
         self, parts: list[Part], present: Float[Tensor, "change part"]

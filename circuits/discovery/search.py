@@ -42,8 +42,6 @@ class SearchOptions:
             paper), or else the loss at which 95% of what the model has learned is kept.
         examples: number of examples that decide; as many others have to agree.
         seed: of these examples.
-        restarts: number of starting circuits, at least 1; there are at most 8. The second is the
-            intact model.
         shared: whether several sources may share a role's attention, and rules and measured
             patterns are allowed. Otherwise the paper's rules hold: idle heads are uniform or
             identity, the others one-hot maps, in which a role without a source attends nowhere.
@@ -57,15 +55,12 @@ class SearchOptions:
     tolerance: float | None = None
     examples: int = 512
     seed: int = 0
-    restarts: int = 1
     shared: bool = True
     time: float | None = None
     heads: Sequence[Head] | None = None
     fewest: str = "paths"
 
     def __post_init__(self) -> None:
-        if self.restarts < 1:
-            raise InputError(f"restarts: expected at least 1, found {self.restarts}")
         if self.time is not None and not self.time > 0:
             raise InputError(f"time: expected more than 0 seconds, found {self.time:g}")
         if self.fewest not in ("paths", "heads"):
@@ -119,7 +114,7 @@ def discover(
         options: how to search.
         progress: wraps the search, as `(search, text)`, and passes its `SearchState`s on. If it
             ends before the search does, the best circuit so far is taken, as after Ctrl-C.
-        choices: fields of `SearchOptions` in place of those of `options`, such as `restarts=2`.
+        choices: fields of `SearchOptions` in place of those of `options`, such as `shared=False`.
 
     Returns:
         A circuit that names every replaced head; empty for a model that has not learned the task,
@@ -156,7 +151,7 @@ class Search:
             others = draw_batch(task, options.examples, options.seed + _OTHER, device, "discovery")
             other = Judge(model, task, others, options.tolerance)
         self.judge = Judge(model, task, batch, options.tolerance, other)
-        means, self._restarts = mean_attention(model, batch).cpu(), options.restarts
+        means = mean_attention(model, batch).cpu()
         self._attention = allowed_attention(means, batch, is_causal(model))
         rules = rule_candidates(model, batch, heads)
         among = self.judge.empty, self._attention, heads, rules
@@ -170,8 +165,7 @@ class Search:
         if not self.judge.learned:
             self.missing = []
             return
-        searching = self.steps.search(self._restarts)
-        done = yield from self._until(self._deadlines[0], searching)
+        done = yield from self._until(self._deadlines[0], self.steps.search())
         late = "the search was stopped by its time limit; a simpler circuit may exist"
         before = [] if done else [late]
         unknown = "before all paths were cut; the intact model may need more"

@@ -20,13 +20,7 @@ _PROMISING = 8  # circuits of a look that should hold, and as many others, that 
 _NO_LIMIT = sys.maxsize
 _ROUNDS = 4  # of trials in a look
 _FEW = 4  # heads in which circuits differ that say something of each other
-_PATIENCE = 14  # looks without a simpler circuit, after which a start is done with
-
-
-def named(name: str, doing: Doing[None]) -> Doing[None]:
-    """Put a name before what is done."""
-    for what in doing:
-        yield f"{name}: {what}" if what else name
+_PATIENCE = 14  # looks without a simpler circuit that end the search, or two for each head
 
 
 class Steps:
@@ -37,19 +31,12 @@ class Steps:
         other = "heads" if space.fewest == "paths" else "paths"
         self.aims = space, space.aiming(other)
 
-    def search(self, restarts: int) -> Doing[bool]:
-        """Simplify circuits from several starts; return that it is done.
-
-        The intact model is the second start, or the last if no other comes to hold.
-        """
+    def search(self) -> Doing[bool]:
+        """Simplify the best circuit that treats all heads alike; return that it is done."""
         yield "starting"
-        intact = self.space.empty
-        starts = sorted(self.space.whole, key=self.promise)
-        starts = [*starts[:1], intact, *starts[1:]][:restarts]
-        for number, start in enumerate(starts, 1):
-            yield from named(f"start {number} of {len(starts)}", self.simplify(start))
+        yield from self.simplify(min(self.space.whole, key=self.promise))
         if not self.judge.holding:
-            yield from named("from the intact model", self.simplify(intact))
+            yield from self.simplify(self.space.empty)
         return True
 
     def simplify(self, circuit: Circuit) -> Doing[None]:
@@ -57,13 +44,12 @@ class Steps:
 
         After a look without success the next one has the other aim, fewest paths or fewest heads:
         what is reached on the way to one may be the best by the other. It ends after some looks
-        without success, or after the first if an earlier start has led to as simple a circuit.
+        without success.
         """
         found = circuit if self.judge.holds(circuit) else None
         best = [found, found]  # by each aim
-        earlier, failed, aim = len(self.judge.holding), 0, 0
-        looked: set[tuple[int, Circuit]] = set()
-        while failed < _PATIENCE:
+        failed, aim, looked = 0, 0, set[tuple[int, Circuit]]()
+        while failed < min(_PATIENCE, 2 * len(self.space.heads)):
             space, of_aim = self.aims[aim], best[aim]
             looked.add((aim, circuit))
             yield f"looking for fewer {space.fewest}"
@@ -82,7 +68,7 @@ class Steps:
             if after is None or (aim, after) in looked:
                 largest = self._largest(aim, best[0])
                 after = self._nearly(aim, after, looked, failed % 4 < 2, largest)
-            if after is None or self._was_reached(best[0], earlier):
+            if after is None:
                 break
             circuit = after
 
@@ -108,18 +94,17 @@ class Steps:
         chain = nearby.down(bar) if limit < _NO_LIMIT else nearby.up(bar)
         tried = [chain[(len(chain) >> halved) - 1] for halved in range(len(chain).bit_length())]
         for _ in range(_ROUNDS):
+            known = set(map(nearby.made, self.judge.known))
             found = [
                 each
                 for each in nearby.around(limit if limit < _NO_LIMIT else 0)
-                if each.key < limit
-                and space.size(each.key) <= largest
-                and space.circuit(each.mechanisms) not in self.judge.known
+                if each.key < limit and space.size(each.key) <= largest and each.made not in known
             ]
             hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
             bold = sorted(found, key=lambda each: self._price(space, each.loss, each.key, limit))
             tried += [*hold[:_PROMISING], *found[: _PROMISING // 2], *bold[: _PROMISING // 2]]
             tried.sort(key=lambda each: (each.key, each.loss))
-            trials = list(dict.fromkeys(space.circuit(each.mechanisms) for each in tried))
+            trials = list(dict.fromkeys(map(nearby.circuit_of, tried)))
             for trial in trials:
                 yield ""
                 if self.judge.around(circuit).holds(trial):
@@ -169,11 +154,6 @@ class Steps:
     def _largest(self, aim: int, best: Circuit | None) -> int:
         """The size of what is looked for: with the other aim no more than the best circuit has."""
         return _NO_LIMIT if aim == 0 or best is None else self.space.size(self.space.key(best))
-
-    def _was_reached(self, best: Circuit | None, earlier: int) -> bool:
-        """Whether one of the circuits that came to hold earlier is as simple."""
-        keys = [self.space.key(circuit) for circuit in self.judge.holding[:earlier]]
-        return best is not None and min(keys, default=_NO_LIMIT) <= self.space.key(best)
 
     def _price(self, space: Space, loss: float, key: int, limit: int) -> float:
         """By how much a loss is too high, for each unit of cost and each head that is saved."""
