@@ -94,11 +94,7 @@ class Attribution:
 
 
 def attribute(
-    model: Any,
-    task: Task,
-    batch: Batch,
-    circuit: Circuit | None = None,
-    draws: int = 1,
+    model: Any, task: Task, batch: Batch, circuit: Circuit | None = None, draws: int = 1
 ) -> Attribution:
     """Estimate what any change of attention does to the loss, from one forward pass.
 

@@ -114,11 +114,7 @@ class Patterns:
 
 @contextmanager
 def ablated(
-    model: Any,
-    circuit: Circuit,
-    batch: Batch,
-    first_layer: int = 0,
-    known: Patterns | None = None,
+    model: Any, circuit: Circuit, batch: Batch, first_layer: int = 0, known: Patterns | None = None
 ) -> Iterator[Any]:
     """Run a model with a circuit in place of its attention.
 

@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import torch
 
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
-from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import check_model_fits, draw_batch
 from retrieval_interp.circuits.runs.means import head_means, mean_attention, pattern_shares
 from retrieval_interp.circuits.scores import scorer

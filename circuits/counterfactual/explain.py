@@ -21,11 +21,7 @@ from retrieval_interp.circuits.counterfactual.explanation import (
     Needed,
     UnitScore,
 )
-from retrieval_interp.circuits.counterfactual.search import (
-    KeepSearch,
-    OutOfTime,
-    Recovery,
-)
+from retrieval_interp.circuits.counterfactual.search import KeepSearch, OutOfTime, Recovery
 from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, keeping
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind

@@ -3,11 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import LEVELS, LOGITS, Unit
 from retrieval_interp.circuits.flow import listed
-from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.tasks import Batch, Task

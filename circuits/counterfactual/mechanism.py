@@ -13,9 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import path_sources, rows_of
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, RolePath
 from retrieval_interp.circuits.mechanisms import Mechanism, WithPaths
-from retrieval_interp.circuits.paths import RolePath
 from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles

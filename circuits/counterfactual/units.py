@@ -16,10 +16,9 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.attribution import attribute
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, Patched
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.circuits.scores.scorer import heads_of
 from retrieval_interp.tasks import Batch, InputError, Split, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles

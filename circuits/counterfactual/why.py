@@ -15,8 +15,7 @@ from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.hooks import Hooked, ablated
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
-from retrieval_interp.tasks import InputError, Task
-from retrieval_interp.tasks.task import Batch
+from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
 from retrieval_interp.tasks.words.text_task import answer_tokens, token_ids
 

@@ -120,10 +120,7 @@ class VectorTransformer(Transformer):
         self.pos_embed.W_pos.requires_grad_(False).zero_()
 
     def input_to_embed(  # type: ignore[override]
-        self,
-        input: Float[Tensor, "batch pos d_in"],
-        attention_mask: Tensor | None = None,
-        **_: Any,
+        self, input: Float[Tensor, "batch pos d_in"], attention_mask: Tensor | None = None, **_: Any
     ) -> tuple[Float[Tensor, "batch pos d_model"], None, None, Tensor | None]:
         """Project the vectors into the residual stream."""
         return self.hook_embed(embed_vectors(input, self.W_E)), None, None, attention_mask

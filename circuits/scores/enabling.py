@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_along
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, HeadPath
 from retrieval_interp.circuits.hooks import in_all_layers
-from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.runs.runs import HookRuns, parts_of
 from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, paths_of
 from retrieval_interp.tasks import Batch
