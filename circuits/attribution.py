@@ -9,8 +9,9 @@
 Estimates say which hypotheses to score; `circuits.scores` scores them exactly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -33,19 +34,6 @@ Patterns = Float[Tensor, "batch head dest src"]
 Projections = Float[Tensor, "product batch"]  # of the loss, and of each draw of the outputs
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """The estimated change of the loss when a circuit takes the place of another."""
-
-    first: float  # the first-order part
-    curvature: float  # the second-order part; 0 where the loss has no diagonal second derivative
-
-    @property
-    def effect(self) -> float:
-        """Both parts together."""
-        return self.first + self.curvature
-
-
 class Changed(NamedTuple):
     """What a change does to the loss: `first` + |`second`|², where changes of several heads add."""
 
@@ -53,9 +41,14 @@ class Changed(NamedTuple):
     second: Float[Tensor, " number"]
 
     @property
+    def curvature(self) -> float:
+        """The second-order part; 0 where the loss has no diagonal second derivative."""
+        return float(self.second.square().sum())
+
+    @property
     def effect(self) -> float:
-        """What the change does by itself."""
-        return self.first + float(self.second.square().sum())
+        """Both parts together."""
+        return self.first + self.curvature
 
 
 class Attribution:
@@ -78,15 +71,15 @@ class Attribution:
             self._known[key] = Changed(float(each[0].mean()), scale * each[1:].flatten())
         return self._known[key]
 
-    def estimate(self, circuit: Circuit) -> Estimate:
+    def estimate(self, circuit: Circuit) -> Changed:
         """The estimated change of the loss when `circuit` replaces the one in place."""
         before = self.parts[0].circuit
         heads = sorted(circuit.mechanisms.keys() | before.mechanisms.keys())
         changed = [self.change(h, circuit[h]) for h in heads if circuit[h] != before[h]]
         if not changed:
-            return Estimate(0.0, 0.0)
-        second = torch.stack([change.second for change in changed]).sum(0)
-        return Estimate(sum(change.first for change in changed), float(second.square().sum()))
+            return Changed(0.0, torch.zeros(1))
+        firsts, seconds = zip(*changed)
+        return Changed(sum(firsts), torch.stack(seconds).sum(0))
 
     def effects(self, circuits: Sequence[Circuit]) -> list[float]:
         """The estimated effects of many circuits."""
@@ -176,11 +169,11 @@ class PatternGradients:
             else:
                 used = self.used[head.layer][:, head.head]
                 pattern = used if mechanism is None else self.pattern(head, mechanism)
-                gradients = [self.of_loss[head.layer][:, head.head, None].transpose(0, 1)]
+                gradients = self.of_loss[head.layer][None, :, head.head]
                 if self.of_outputs:
-                    gradients.append(self.of_outputs[head.layer][:, :, head.head])
-                products = torch.cat(gradients) * pattern
-                self._known[key] = products.sum((-2, -1))
+                    of_outputs = self.of_outputs[head.layer][:, :, head.head]
+                    gradients = torch.cat([gradients, of_outputs])
+                self._known[key] = (gradients * pattern).sum((-2, -1))
         return self._known[key]
 
     def pattern(self, head: Head, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
@@ -199,11 +192,8 @@ def pattern_gradients(
     n_layers = model.cfg.n_layers
     own, used, values, shifts = (dict[int, Tensor]() for _ in range(4))
 
-    def note(kept: dict[int, Tensor]) -> Callable[..., None]:
-        def hold(activation: Tensor, hook: Any) -> None:
-            kept[hook.layer()] = activation
-
-        return hold
+    def note(kept: dict[int, Tensor], activation: Tensor, hook: Any) -> None:
+        kept[hook.layer()] = activation
 
     def shift(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
         v = values[hook.layer()]
@@ -213,14 +203,14 @@ def pattern_gradients(
         return z + torch.einsum("bhds,bshe->bdhe", zero, v)
 
     after = [
-        *hooks.in_all_layers(model, "hook_v", note(values)),
+        *hooks.in_all_layers(model, "hook_v", partial(note, values)),
         *hooks.in_all_layers(model, "hook_z", shift),
-        *hooks.in_all_layers(model, "hook_pattern", note(used)),
+        *hooks.in_all_layers(model, "hook_pattern", partial(note, used)),
         *answer_hooks(model, batch, task.answer_roles),
     ]
     with torch.enable_grad():
         with (
-            model.hooks(fwd_hooks=hooks.in_all_layers(model, "hook_pattern", note(own))),
+            model.hooks(fwd_hooks=hooks.in_all_layers(model, "hook_pattern", partial(note, own))),
             hooks.ablated(model, circuit, batch),
             model.hooks(fwd_hooks=after),
         ):
@@ -260,11 +250,9 @@ def pattern_gradients(
 def _random_projections(
     task: Task, outputs: Float[Tensor, "batch pos d_out"], batch: Batch, draws: int, seed: int
 ) -> list[Float[Tensor, "batch pos d_out"]]:
-    """Random weights w of the outputs y, such that E[(w · dy)²] = dyᵀ H dy.
+    """Random weights w = √H v of the outputs y (see `attribute`), or none where there are no such.
 
-    H is the second derivative of the loss by the outputs. Where it has a block for each position
-    and none is negative, as for squared errors and cross entropies, w = √H v with random signs v
-    does it. Otherwise, or if a loss reads more than `_READ` outputs of a position, there are none.
+    E[(w · dy)²] = dyᵀ H dy, with H the second derivative of the loss by the outputs.
     """
     generator = torch.Generator().manual_seed(seed)
     at = outputs.detach().double().requires_grad_()  # small curvatures are differences

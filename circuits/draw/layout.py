@@ -146,11 +146,6 @@ def layer_rows(circuit: Circuit, n_layers: int) -> list[range]:
     return [range(layers[0], layers[-1] + 1) for layers in groups]
 
 
-def depth(circuit: Circuit) -> int:
-    """How many layers a circuit needs, at least one."""
-    return 1 + max((head.layer for head in circuit.heads()), default=0)
-
-
 def role_order(batch: Batch) -> list[int]:
     """Roles in the order in which they are in the sequence, earliest first; absent ones last."""
     present = batch.roles.double().masked_fill(batch.roles < 0, math.nan)

@@ -64,7 +64,8 @@ def draw_circuit(
     ]
     given, own = colors or {}, layout.head_colors(circuit)
     colors = {path: given.get(path, own[path.head]) for path in circuit.every_path()}
-    rows = layout.layer_rows(circuit, max(n_layers or 0, layout.depth(circuit)))
+    depth = max([n_layers or 1, *(1 + head.layer for head in circuit.heads())])
+    rows = layout.layer_rows(circuit, depth)
     labels = [list(row_labels(circuit, layers, colors, batch, enables or {})) for layers in rows]
     in_row = [[path for path in colors if path.head.layer in layers] for layers in rows]
 

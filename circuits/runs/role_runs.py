@@ -143,7 +143,10 @@ class RoleRuns:
         self.last: tuple[RoleBase, Circuit, Run] | None = None  # kept in case it becomes a base
         seen = self.positions[:, None, :] <= self.positions[:, :, None]
         self.mask = seen if self.where.causal else torch.ones_like(seen)  # [batch dest src]
-        self.visible = self._visible_roles()
+        shape = (self.n_roles, self.n_chains)
+        seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
+        # For each role, the roles that any of its positions may attend to.
+        self.visible = [{src for src, yes in enumerate(row) if yes} for row in seen.tolist()]
         example = torch.arange(len(batch), device=self.positions.device)[:, None]
         embedded = batch.inputs[example, self.positions] @ model.W_E
         self.embedded = dict(enumerate(self._by_role(embedded)))
@@ -229,12 +232,6 @@ class RoleRuns:
 
     def _sources(self, row: Row, dest: int) -> set[int]:
         return {src for src, _ in row.shares} if row.mechanism is None else self.visible[dest]
-
-    def _visible_roles(self) -> list[set[int]]:
-        """For each role, the roles that any of its positions may attend to."""
-        shape = (self.n_roles, self.n_chains)
-        seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
-        return [{src for src, yes in enumerate(row) if yes} for row in seen.tolist()]
 
     def _layer(
         self, layer: int, inputs: LayerInput, rows: list[list[Row]], dests: list[int]

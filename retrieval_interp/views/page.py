@@ -89,7 +89,7 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["asset"] = asset
+    environment.globals |= {"asset": asset, "circuitsvis": circuitsvis_script}
     environment.filters["unbroken"] = unbroken
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment

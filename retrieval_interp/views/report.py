@@ -123,9 +123,7 @@ def example_sequence(
 ) -> list[dict[str, str]]:
     """The positions of the first example, with the roles that its first question gives them."""
     chain = batch.roles[0, 0].tolist()
-    labels = [
-        re.sub(r" \(.*\)$", "", label) for label in position_labels(model, task, batch[:1], 0)
-    ]
+    labels = position_labels(model, task, batch[:1], 0)
     last = min(len(labels), max(_LONGEST, 1 + max(chain)))
     return [
         {

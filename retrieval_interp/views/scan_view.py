@@ -15,7 +15,7 @@ from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
-from retrieval_interp.views.page import View, circuitsvis_script, record_rows, render
+from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.score_text import mechanism_words
 from retrieval_interp.views.tables import text_table, wrapped
 
@@ -170,7 +170,6 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
         rows=scan_cells(scan, most=1000),
         record=record_rows({**(record or {}), "examples": f"{len(scan.batch)}"}),
         note=NOTE,
-        circuitsvis=circuitsvis_script(),
         data={
             "tokens": position_labels(model, scan.task, some, 0)[:shown],
             "causal": causal,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import torch
 from markupsafe import Markup
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
@@ -17,7 +18,7 @@ from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
-from retrieval_interp.views.page import View, circuitsvis_script, record_rows, render
+from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.tables import wrapped
 
 UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
@@ -80,19 +81,11 @@ def why_view(
     checked([example], len(found.batch), "example")
     some, other = found.batch[[example]], found.other[[example]]
     labels = position_labels(model, found.task, some, 0)
-    own = patterns_on(model, some)
-    names = found.task.role_names
-    heads = sorted({score.unit.head for score in found.units})
-
-    there = some.counterfactual
+    names, there = found.task.role_names, some.counterfactual
     assert there is not None
-    patterns = {
-        str(head): [
-            thousandths(own[head.layer][0, head.head]),
-            thousandths(there[(0, *head)].cpu()),
-        ]
-        for head in heads
-    }
+    both = torch.stack([layer[0] for layer in patterns_on(model, some)]), there[0].cpu()
+    heads = sorted({score.unit.head for score in found.units})
+    patterns = {str(head): [thousandths(each[head]) for each in both] for head in heads}
     html = render(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
@@ -105,7 +98,6 @@ def why_view(
         rows=_unit_rows(found),
         keys=[(score.path or score.unit).text(names) for score in found.units],
         record=record_rows(record or {}),
-        circuitsvis=circuitsvis_script(),
         data={"tokens": labels, "heads": patterns, "causal": is_causal(model)},
     )
     return View(f"Why? {found.task.description}", html, why_text(found), found)
