@@ -93,19 +93,17 @@ def _of_grid(
         return
     summary, command = found
     ours, agrees = say(summary)
-    full = summary["scale"] == "full" and summary["finished"] == summary["cells"]
-    run, scale = (PAPER_SCALE, "") if full else (summary["scale"], _grid_scale(summary))
-    yield Found(run, scale, command, ours, _verdict(agrees, not full))
-
-
-def _grid_scale(summary: dict[str, Any]) -> str:
+    if summary["scale"] == "full" and summary["finished"] == summary["cells"]:
+        yield Found(PAPER_SCALE, "", command, ours, _verdict(agrees))
+        return
     recipe = summary["recipe"]
     task, model = recipe["task"], recipe["model"]
-    return (
+    scale = (
         f"{summary['finished']} of {summary['cells']} runs, D = {task['steps']}, "
         f"{recipe['steps']} steps of {recipe['batch']}, d_model {model['d_model']}, "
         f"heads {model['heads']}, MLPs {'on' if model['mlp'] else 'off'}, base {task['base']:g}"
     )
+    yield Found(summary["scale"], scale, command, ours, _verdict(agrees, smaller=True))
 
 
 def _in_order(summary: dict[str, Any]) -> Answer:
@@ -198,7 +196,7 @@ def costs_of_paths(worth: Worth) -> Answer:
                 found[place].append(f"{path} {cost:.2f}")
         parts = [f"{len(one)} {place} ({', '.join(one)})" for place, one in found.items() if one]
         said.append(f"{layers}: {', '.join(parts) or 'no path'}")
-        agrees &= [place for place, one in found.items() if one] == ["inside"]
+        agrees &= bool(found["inside"]) and len(parts) == 1
     return "; ".join(said), agrees
 
 
