@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import allowed_positions, softmax_attention
+from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.tasks import Batch, InputError
@@ -198,8 +198,7 @@ def _value_hooks(
 
     A bridge shows it last, so a head's own pattern is computed from its queries and keys.
     """
-    where, real = pattern_of.where, batch.attention_mask
-    allowed = allowed_positions(where.n_positions, where.causal, batch.inputs.device, real)
+    allowed, real = pattern_of.where.allowed, batch.attention_mask
     if real is not None:
         allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
     seen: dict[str, Float[Tensor, "batch pos head d_head"]] = {}

@@ -20,9 +20,9 @@ from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, Patched
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
 from retrieval_interp.circuits.scores.scorer import heads_of
-from retrieval_interp.tasks import Batch, InputError, Split, Task, parse_role, role_name
+from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
-from retrieval_interp.tasks.task import Device, Outputs
+from retrieval_interp.tasks.task import Outputs
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")
@@ -102,11 +102,6 @@ class MetricTask(Task):
         self.role_names, self.answer_roles = tuple(task.role_names), task.answer_roles
         self.vocabulary, self.answer_role = task.vocabulary, task.answer_role
         self.role_labels, self.role_symbols = task.role_labels, task.role_symbols
-
-    def sample(
-        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
-    ) -> Batch:
-        return self.task.sample(n, seed, device, split, start)
 
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
         return -self.metric(outputs, batch)[:, None]

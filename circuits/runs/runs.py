@@ -171,12 +171,7 @@ def _role_runs_are_exact(model: Any, batch: Batch, task: Task) -> bool:
     return torch.allclose(runs.outputs(empty, runs.base(empty)), outputs, 1e-4, 1e-4, True)
 
 
-@dataclass(frozen=True)
-class Base:
-    """A run of a circuit from which others differ little, in parts."""
-
-    circuit: Circuit
-    parts: Sequence[HookBase | RoleBase]
+Base = Sequence[HookBase | RoleBase]  # a run from which others differ little, part by part
 
 
 class Runs:
@@ -195,13 +190,12 @@ class Runs:
 
     def base(self, circuit: Circuit, old: Base | None = None) -> Base:
         """Run a circuit from which the next ones differ little, reusing an old base."""
-        olds = old.parts if old else [None] * len(self.parts)
-        parts = self._each(lambda pair: pair[0].base(circuit, pair[1]), zip(self.parts, olds))
-        return Base(circuit, parts)
+        olds: Sequence[Any] = old or [None] * len(self.parts)
+        return self._each(lambda pair: pair[0].base(circuit, pair[1]), zip(self.parts, olds))
 
     def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch pos d_out"]:
         """The outputs of all examples under a circuit."""
-        pairs = zip(self.parts, base.parts)
+        pairs = zip(self.parts, base)
         parts = self._each(lambda pair: pair[0].outputs(circuit, pair[1]), pairs)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 

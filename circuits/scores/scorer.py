@@ -69,7 +69,7 @@ class Scorer:
     @property
     def base(self) -> Circuit:
         """The circuit of the run that is kept."""
-        return self.kept.circuit
+        return self.kept[0].circuit
 
     @property
     def empty_circuit(self) -> Circuit:

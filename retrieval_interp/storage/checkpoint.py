@@ -23,7 +23,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from retrieval_interp.circuits import Circuit
-from retrieval_interp.circuits.attention import check_paths
+from retrieval_interp.circuits.mechanisms import Where
 from retrieval_interp.circuits.models.either import has_hooked_transformer
 from retrieval_interp.config import ModelConfig, Recipe
 from retrieval_interp.model import build_model, tokenizer_of
@@ -224,11 +224,11 @@ def read_circuit(
     try:
         circuit = Circuit.from_json(text, task.role_names)
         circuit.check_fits(n_layers, n_heads)
-        roles = task.sample(2).roles
+        where = Where.of(task.sample(2), causal)
         placed = [(head, mechanism.paths) for head, mechanism in circuit.mechanisms.items()]
         placed += [(listed.head, (listed.path,)) for listed in circuit.every_path()]
         for head, paths in placed:
-            check_paths(paths, roles, causal, f"{head}: ", task.role_names)
+            where.check(paths, f"{head}: ", task.role_names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     own = task.to_dict()
