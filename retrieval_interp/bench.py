@@ -32,7 +32,7 @@ from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
-from retrieval_interp.storage.files import as_path, check_writable, write_whole
+from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.training_task import counted
@@ -445,8 +445,7 @@ class Workbench:
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
-        path = as_path(path)
-        check_writable(path)
+        path = writable(path)
         command = (
             f"ri.open({self.name!r}, examples={self.examples}, seed={self.seed}, "
             f"tolerance={self.tolerance:g}).report({str(path)!r})"
@@ -476,8 +475,7 @@ class Workbench:
 
     def save(self, path: str | Path) -> Path:
         """Write the circuit as JSON, which `ablate --circuit` and `load` read."""
-        path = as_path(path)
-        check_writable(path)
+        path = writable(path)
         write_whole(path, self.circuit.to_json())
         return path
 

@@ -40,7 +40,7 @@ class AblateOptions(command.MeasuringOptions):
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = command.parse_options(AblateOptions, argv, prog)
-    options.check([Path(options.ckpt), options.circuit], options.tolerance, options.save_circuit)
+    options.check(Path(options.ckpt), options.circuit)
     if options.circuit is not None and (options.one_hot or options.time is not None):
         raise ri.InputError("--one-hot, --time: expected a search, found --circuit; leave one out")
     if options.alternatives is not None and not options.alternatives > 0:

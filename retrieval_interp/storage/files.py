@@ -58,14 +58,14 @@ def as_path(name: Any) -> Path:
     return name if isinstance(name, Path) else Path(from_data(str, name, "file name"))
 
 
-def check_writable(path: Path | None) -> None:
-    """Refuse an output path that cannot be written before the work starts rather than after."""
-    if path is None:
-        return
+def writable(name: Any) -> Path:
+    """The same of a file to write, refused before the work starts rather than after."""
+    path = as_path(name)
     if path.is_dir():
         raise InputError(f"{path}: expected the name of a file to write, found a folder")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"{path}: expected an existing folder that can be written, create it")
+    return path
 
 
 def check_own(path: Path, name: str, whose: str) -> bool:
