@@ -180,8 +180,7 @@ class PatternGradients:
         """What a head attends to under a mechanism."""
         own = self.own[head.layer][:, head.head]
         if mechanism.keeps_own:
-            other = self.batch.counterfactual_of(*head)
-            return mechanism.changed(own, self.where.roles, other)
+            return mechanism.changed(own, self.where.roles, self.batch.counterfactual_of(*head))
         return mechanism.pattern(self.where).to(own)
 
 

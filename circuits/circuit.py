@@ -57,8 +57,7 @@ class Circuit:
             object.__setattr__(self, "role_names", ())
 
     def __hash__(self) -> int:
-        heads = tuple(self.mechanisms.items())
-        return hash((heads, self.n_roles, self.enabling, self.redundant))
+        return hash((tuple(self.mechanisms.items()), self.n_roles, self.enabling, self.redundant))
 
     def __getitem__(self, head: tuple[int, int]) -> Mechanism:
         return self.mechanisms.get(Head(*head), ORIGINAL)

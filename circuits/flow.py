@@ -134,8 +134,7 @@ def _visible(order: Arrangement) -> Bool[Tensor, "dest src"]:
     lines = torch.tensor([element.line for element in order.elements])
     # Tables of later steps come first; the queries, which are in no table, last.
     block = torch.tensor([-table.get(element.line, -1) for element in order.elements])
-    own_line = (lines[:, None] == lines).tril()
-    return own_line | (block < block[:, None])
+    return (lines[:, None] == lines).tril() | (block < block[:, None])
 
 
 def _share(one: Bool[Tensor, "a x"], other: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:

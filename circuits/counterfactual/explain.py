@@ -63,7 +63,9 @@ def explain(
     units = levels[-1].units if levels else ()
     control, scores, needed = list[float](), list[UnitScore](), list[Needed]()
     missing = [search.missing] if search.missing else []
-    own, there = mean_attention(model, batch).cpu(), _counterfactual_means(batch)
+    assert batch.counterfactual is not None
+    layers = [attention_by_role(each, batch.roles)[0] for each in batch.counterfactual.unbind(1)]
+    own, there = mean_attention(model, batch).cpu(), torch.stack(layers).cpu()
     try:
         recovery.deadline = search.deadline
         for score in _unit_scores(search, recovery, units, own, there, progress):
@@ -72,9 +74,8 @@ def explain(
         few = [Recovery(model, task, each[:_QUICK]) for each in both]
         for each in few:
             each.deadline = search.deadline
-        for sample in progress(
-            _random_sets(search, recovery.heads, units, controls, seed), "random sets"
-        ):
+        sets = _random_sets(search, recovery.heads, units, controls, seed)
+        for sample in progress(sets, "random sets"):
             control.append(few[1].kept(sample).share)
         for each in few:
             each.metric(each.empty, stay=True)
@@ -101,11 +102,6 @@ def explain(
         runs + recovery.runs,
         "; ".join(missing),
     )
-
-
-def _counterfactual_means(batch: Batch) -> Tensor:
-    layers = batch.counterfactual.unbind(1) if batch.counterfactual is not None else ()
-    return torch.stack([attention_by_role(each, batch.roles)[0] for each in layers]).cpu()
 
 
 def _random_sets(
@@ -163,7 +159,6 @@ def _unit_scores(
     later = [path for path in dict.fromkeys(paths.values()) if path is not None]
     for unit in progress(units, "leaving out one by one"):
         rest, path = [each for each in units if each != unit], paths[unit]
-        circuit = keeping(recovery.empty, recovery.heads, rest)
         yield UnitScore(
             unit,
             path,
@@ -172,7 +167,7 @@ def _unit_scores(
             float(other[path.head][path.path]) if path else float("nan"),
             estimates.of(unit),
             recovery.kept(rest),
-            tuple(sight.enabled(circuit, later)),
+            tuple(sight.enabled(keeping(recovery.empty, recovery.heads, rest), later)),
         )
 
 

@@ -96,10 +96,9 @@ class Explanation:
                 f"{max(0.0, self.control[-1]):.0%}."
             )
         if self.needed:
-            names = self.task.role_names
             needed = [
                 f"{'one of ' if paths[1:] else ''}{listed([str(p.head) for p in paths], 'or')} "
-                f"{paths[0].path.text(names)}"
+                f"{paths[0].path.text(self.task)}"
                 for paths in self.needed
             ]
             said.append(f"For {self.keep:.0%} the whole model needs {listed(needed, 'and')}.")

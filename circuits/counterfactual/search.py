@@ -193,8 +193,7 @@ class KeepSearch:
 
     def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
         """Find as few units as hold."""
-        heads = tuple(estimates.units("heads"))
-        *_, before = heads, *self.levels.values()
+        *_, before = tuple(estimates.units("heads")), *self.levels.values()
         order = list(before)
         if self.levels:
             own = yield from self._narrowed(before, level, estimates)

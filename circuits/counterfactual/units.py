@@ -152,8 +152,7 @@ def estimate_units(
     empty, every = Circuit.empty(task), heads_of(model)
     found: list[Estimates] = []
     for share in shares:
-        moved = Counterfactual(share=share)
-        circuit = replace(empty, mechanisms=dict.fromkeys(every, moved))
+        circuit = replace(empty, mechanisms=dict.fromkeys(every, Counterfactual(share=share)))
         for part in attribute(model, task, batch, circuit, draws=0).parts:
             weight = len(part.batch) / len(batch) / len(shares)
             assert part.batch.counterfactual is not None

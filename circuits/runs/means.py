@@ -157,8 +157,7 @@ def _shared_rows(
         for head, of_head in mechanisms.items():
             for place, mechanism in enumerate(of_head):
                 own = patterns[head.layer][:, head.head]
-                shared = torch.minimum(own, pattern_of(mechanism)).sum(-1)
-                yield part, head, place, shared
+                yield part, head, place, torch.minimum(own, pattern_of(mechanism)).sum(-1)
 
 
 @torch.no_grad()

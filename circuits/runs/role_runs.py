@@ -39,10 +39,8 @@ What = Literal["Q", "K", "V"]
 class Row(NamedTuple):
     """What one role attends to in one head."""
 
-    # Whose pattern it is, `original` for the head's own; None for fixed shares.
-    mechanism: Mechanism | None
-    # Roles of the same chain and their fixed shares; of its own attention, those cut.
-    shares: tuple[tuple[int, float], ...]
+    mechanism: Mechanism | None  # whose pattern it is, `original` if its own; None: fixed shares
+    shares: tuple[tuple[int, float], ...]  # of roles of its chain; of its own attention, those cut
 
     @classmethod
     def of(cls, mechanism: Mechanism, dest: int) -> "Row":

@@ -76,10 +76,9 @@ class HookRuns:
         returned = list(old.returned[:layer]) if old else []
         rows, known = (dict(old.rows), old.rows) if old else (Rows(), Rows())
         before = returned[-1] if returned else None
-        blocks = self.model.blocks[layer:-1]
         handles = [
             block.register_forward_hook(lambda block, inputs, output: returned.append(output))
-            for block in blocks
+            for block in self.model.blocks[layer:-1]
         ]
         try:
             with reusing(self.modules, known, rows):
@@ -195,8 +194,7 @@ class Runs:
 
     def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch pos d_out"]:
         """The outputs of all examples under a circuit."""
-        pairs = zip(self.parts, base)
-        parts = self._each(lambda pair: pair[0].outputs(circuit, pair[1]), pairs)
+        parts = self._each(lambda pair: pair[0].outputs(circuit, pair[1]), zip(self.parts, base))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

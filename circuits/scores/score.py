@@ -7,7 +7,6 @@
 """
 
 import itertools
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -257,15 +256,3 @@ def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
             "the answer's own role, which the model has to find. That the loss is low does not "
             "show that the model does the same; `ri.why` puts in place what cannot know it."
         )
-
-
-def control_summary(score: CircuitScore) -> str:
-    """The control in one sentence; empty without a control."""
-    if not score.control:
-        return ""
-    better = sum(loss <= score.combined_loss for loss in score.control)
-    return (
-        f"{better} of {len(score.control)} random circuits of the same size and mechanisms do as "
-        f"well: they give {score.control[0]:.2f} at best, {statistics.median(score.control):.2f} "
-        "at the median."
-    )

@@ -82,8 +82,7 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
     options, help_text, box = read(argv)
     if options is None and help_text:
         usage, _, rest = help_text.partition("\n")
-        lines = wrapped(_COLOUR.sub("", usage), terminal_width(), 2)
-        print(*lines, rest, sep="\n", end="")
+        print(*wrapped(_COLOUR.sub("", usage), terminal_width(), 2), rest, sep="\n", end="")
         raise SystemExit(0)
     if options is None:
         names = sorted(set(re.findall(r"--[a-z][\w.-]*", read(["--help"])[1])) - {"--help"})

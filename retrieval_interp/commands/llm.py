@@ -129,7 +129,6 @@ def _read_log(path: Path) -> Iterator[Result]:
             epochs.setdefault(sample.id, []).append(score.value == "C")
             tries.append(score.metadata)
         values = [statistics.fmean(right) for right in epochs.values()]
-        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         yield Result(
             str(path),
             log.eval.model,
@@ -137,7 +136,7 @@ def _read_log(path: Path) -> Iterator[Result]:
             steps,
             questions=len(values),
             accuracy=statistics.fmean(values),
-            stderr=error,
+            stderr=statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0,
             chance=samples[0].metadata["chance"],
             attempts=statistics.fmean(row["attempts"] for row in tries),
             unanswered=sum(row["unanswered"] for row in tries),

@@ -121,17 +121,13 @@ def emergence_table(series: Series, width: int | None = None) -> str:
         + [f"{row.necessity:.2f}", str(row.necessity_half or "never")]
         for row in path_emergence(series)
     ]
-    prose = f"{LEGEND}\n\n{_losses_text(series)}"
-    return "\n".join([*text_table(header, rows, width=width), "", *wrapped(prose, width or 100)])
-
-
-def _losses_text(series: Series) -> str:
-    """When each partial loss falls, and whether they do so in order."""
     losses, task = loss_emergence(series), series.recipe.task
     fell = ", ".join(f"{symbol} {crossing or 'never'}" for symbol, crossing in losses.items())
     held = in_order(losses, task.steps_between)
     order = "" if held is None else f"; {'' if held else 'not '}in the order of the steps"
-    return f"Partial losses first below {THRESHOLD * task.loss_scale:g}: {fell}{order}."
+    below = f"Partial losses first below {THRESHOLD * task.loss_scale:g}: {fell}{order}."
+    prose = f"{LEGEND}\n\n{below}"
+    return "\n".join([*text_table(header, rows, width=width), "", *wrapped(prose, width or 100)])
 
 
 def summary(series: Series) -> list[str]:

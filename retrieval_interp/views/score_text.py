@@ -3,10 +3,10 @@
 import inspect
 import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
-from retrieval_interp.circuits.scores import score as scores
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.scores.scorer import is_unlearned
@@ -130,12 +130,11 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
         "excess_se uninformed_loss uninformed kept control notes sufficient minimal"
     )
-    names = score.circuit.role_names
     heads = [
         {
             **row.head._asdict(),
             "mechanism": row.mechanism.kind,
-            "paths": [list(path.ends(names)) for path in row.mechanism.paths],
+            "paths": [list(path.ends(score.circuit.role_names)) for path in row.mechanism.paths],
             **_fields(row, "loss se"),
         }
         for row in score.heads
@@ -258,9 +257,14 @@ def verdict(score: CircuitScore, task: Task) -> str:
     said = [_sufficiency(score, papers)]
     if score.paths and score.sufficient:
         said.append(_minimality(score, papers))
-    said += [scores.control_summary(score)] if score.control else []
-    if (differ := len(set(score.control))) < len(score.control) / 2:
-        said.append(f"There are few such circuits: only {differ} of these differ.")
+    if control := score.control:
+        better, differ = sum(loss <= score.combined_loss for loss in control), len(set(control))
+        said.append(
+            f"{better} of {len(control)} random circuits of the same size and mechanisms do as "
+            f"well: they give {control[0]:.2f} at best, {median(control):.2f} at the median."
+        )
+        if differ < len(control) / 2:
+            said.append(f"There are few such circuits: only {differ} of these differ.")
     said += score.notes
     if not score.reachable:
         said.append(
