@@ -40,14 +40,12 @@ class Where:
 
     def check(self, paths: Iterable[RolePath], where: str = "", names: Sequence[str] = ()) -> None:
         """Check that paths fit these positions, each once; errors start with `where`."""
-        n_roles = self.roles.shape[-1]
+        last = self.roles.shape[-1] - 1
         for path in paths:
             if path in self._checked:
                 continue
-            if not (0 <= path.dest < n_roles and 0 <= path.src < n_roles):
-                raise InputError(
-                    f"{where}expected roles from s0 to s{n_roles - 1}, found the path {path}"
-                )
+            if not (0 <= path.dest <= last and 0 <= path.src <= last):
+                raise InputError(f"{where}expected roles from s0 to s{last}, found the path {path}")
             dest, src = self.roles[:, :, path.dest], self.roles[:, :, path.src]
             if self.causal and bool(((src > dest) & (dest >= 0)).any()):
                 raise InputError(
@@ -346,7 +344,8 @@ class First(_Rule):
     color = "#4c78a8"
 
     def _rows(self, where: Where) -> Pattern:
-        return _at(torch.zeros(where.n_positions), where)
+        size = where.n_positions
+        return torch.eye(size, device=where.roles.device)[0].expand(1, size, size)
 
 
 @dataclass(frozen=True)
@@ -357,13 +356,9 @@ class Previous(_Rule):
     color = "#54a24b"
 
     def _rows(self, where: Where) -> Pattern:
-        return _at(torch.arange(where.n_positions) - 1, where)
-
-
-def _at(sources: Tensor, where: Where) -> Pattern:
-    """All attention of each position at one source."""
-    places = sources.long().clamp(min=0).to(where.roles.device)
-    return torch.nn.functional.one_hot(places, where.n_positions).float()[None]
+        size = where.n_positions
+        before = (torch.arange(size) - 1).clamp(min=0)
+        return torch.eye(size, device=where.roles.device)[before][None]
 
 
 @dataclass(frozen=True)

@@ -181,14 +181,12 @@ class _Joint:
     def __init__(self, judge: Judge):
         self.judge, self.circuit, self.tried = judge, judge.empty, set[Head]()
 
-    def replace(
-        self, mechanisms: dict[Head, Mechanism], costs: dict[Head, float]
-    ) -> Iterator[None]:
+    def replace(self, mechanisms: dict[Head, Mechanism], cost: dict[Head, float]) -> Iterator[None]:
         """Replace the first heads, in the order of their costs, as many as hold; then go on after
         the one that does not, until several in a row do not. Yields before every trial.
         """
         todo = [head for head in mechanisms if head not in self.circuit.mechanisms]
-        todo.sort(key=lambda head: (costs.get(head, math.inf), head))
+        todo.sort(key=lambda head: (cost.get(head, math.inf), head))
         failed = 0
         while todo and failed < _PATIENCE:
             before, held, broken = self.circuit, 0, len(todo) + 1
@@ -218,9 +216,8 @@ def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
             f"{found if is_causal(model) else 'sight of later tokens'}; give its task instead"
         )
     tokenizer = getattr(model, "tokenizer", None)
-    items: Any = (
-        [text] if isinstance(text, str) else text.tolist() if hasattr(text, "tolist") else text
-    )
+    items: Any = text.tolist() if hasattr(text, "tolist") else text
+    items = [items] if isinstance(items, str) else items
     if items and all(isinstance(item, str) for item in items):
         if tokenizer is None:
             raise InputError("text: expected token ids or a model with a tokenizer, found none")

@@ -328,10 +328,8 @@ class Workbench:
             choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
                 `restarts=1`, or `shared=False` for one-hot paths only.
         """
-        options = self.search_options(**choices)
-        return self.take(
-            circuits.discover(self.model, self.task, options=options, progress=self.progress)
-        )
+        how: Any = {"options": self.search_options(**choices), "progress": self.progress}
+        return self.take(circuits.discover(self.model, self.task, **how))
 
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
@@ -391,9 +389,7 @@ class Workbench:
         """
         self._check_unchanged()
         least = from_data(float, least, "least")
-        found = circuits.ablations(
-            self.model, self.task, self.batch, least=least, progress=self.progress
-        )
+        found = circuits.ablations(self.model, self.task, self.batch, least, self.progress)
         return ablations_view(found, self.task)
 
     def why(self, **choices: Any) -> View:

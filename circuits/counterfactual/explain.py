@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_by_role
-from retrieval_interp.circuits.counterfactual.explanation import (
-    Explanation,
-    LevelScore,
-    Needed,
-    UnitScore,
-)
+from retrieval_interp.circuits.counterfactual.explanation import Explanation, LevelScore, UnitScore
 from retrieval_interp.circuits.counterfactual.search import KeepSearch, OutOfTime, Recovery
 from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, keeping
 from retrieval_interp.circuits.discovery.needed import minimal_sets
@@ -61,7 +56,7 @@ def explain(
         for name, units in search.levels.items()
     )
     units = levels[-1].units if levels else ()
-    control, scores, needed = list[float](), list[UnitScore](), list[Needed]()
+    control, scores, needed = list[float](), list[UnitScore](), list[tuple[HeadPath, ...]]()
     missing = [search.missing] if search.missing else []
     assert batch.counterfactual is not None
     layers = [attention_by_role(each, batch.roles)[0] for each in batch.counterfactual.unbind(1)]
@@ -120,7 +115,7 @@ def _random_sets(
 
 def _needed(
     search: KeepSearch, few: Sequence[Recovery], path: RolePath, change: Tensor
-) -> Iterator[Needed]:
+) -> Iterator[tuple[HeadPath, ...]]:
     """Smallest sets of heads of whose paths the intact model needs one.
 
     Found on examples that decide, and returned if they are so on the others too.

@@ -279,9 +279,7 @@ class KeepSearch:
         return (*fewer, *more[:count])
 
 
-def in_groups(
-    items: Sequence[Unit], accepts: Callable[[Sequence[Unit]], bool]
-) -> Iterator[Sequence[Unit]]:
+def in_groups(items: Sequence[Unit], accepts: Callable[[list[Unit]], bool]) -> Iterator[list[Unit]]:
     """Offer items, more at once while they are accepted and fewer where they are not."""
     left, size = list(items), 2
     while left:

@@ -83,9 +83,8 @@ def why(
         draw, sizes = task.sample, (min(sizes[0], half), min(examples, half))
     others = counterfactual if callable(counterfactual) else task.counterfactual
     measured, device = MetricTask(task, metric), next(model.parameters()).device
-    drawn, telling = (
-        draw(size, seed, device, split) for size, split in zip(sizes, ("discovery", "test"))
-    )
+    drawn = draw(sizes[0], seed, device, "discovery")
+    telling = draw(sizes[1], seed, device, "test")
     drawn = with_counterfactual(model, drawn, others(drawn, seed))
     other = others(telling, seed)
     telling = with_counterfactual(model, telling, other)
@@ -108,17 +107,14 @@ def _tokenizer(model: Any) -> Any:
     return tokenizer
 
 
-def _prompt_task(
-    model: Any, prompt: str, answer: str, wrong: str, counterfactual: str | None
-) -> PairsTask:
+def _prompt_task(model: Any, prompt: str, answer: str, wrong: str, other: str | None) -> PairsTask:
     if not answer or not wrong:
         raise InputError("expected an answer and a wrong one, found a prompt without them")
     tokenizer = _tokenizer(model)
     blank = "" if prompt[-1:].isspace() else " "
     answer, wrong = (w if w[:1].isspace() else blank + w for w in (answer, wrong))
-    if counterfactual is None:
-        counterfactual = propose(model, prompt, answer, wrong)
-    return PairsTask([Pair(prompt, counterfactual, (answer,), (wrong,))], tokenizer)
+    other = propose(model, prompt, answer, wrong) if other is None else other
+    return PairsTask([Pair(prompt, other, (answer,), (wrong,))], tokenizer)
 
 
 @torch.no_grad()

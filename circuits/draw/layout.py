@@ -89,11 +89,7 @@ def row_labels(
 
 def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
     """What replaces the heads of a layer, by head and without their paths."""
-    return {
-        head.head: mechanism.kind
-        for head, mechanism in circuit.mechanisms.items()
-        if head.layer == layer
-    }
+    return {h.head: m.kind for h, m in circuit.mechanisms.items() if h.layer == layer}
 
 
 def _head_lines(

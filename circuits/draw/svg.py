@@ -166,9 +166,7 @@ def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) 
     return child
 
 
-def _add_column(
-    svg: ET.Element, x: int, floors: Sequence[int], name: str, symbol: Sequence[str]
-) -> None:
+def _add_column(svg: ET.Element, x: int, floors: list[int], name: str, symbol: list[str]) -> None:
     line = {"x1": x, "y1": floors[0], "x2": x, "y2": floors[-1]}
     _add(svg, "line", **line, stroke="currentColor", stroke_opacity=0.18)
     text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}

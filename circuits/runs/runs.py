@@ -57,11 +57,9 @@ class HookRuns:
     would fill the memory.
     """
 
-    def __init__(
-        self, model: Any, batch: Batch, answer_roles: tuple[int, ...] = (), most: int = NOTED
-    ):
+    def __init__(self, model: Any, batch: Batch, answers: tuple[int, ...] = (), most: int = NOTED):
         self.model, self.batch, self.hooked = model, batch, Hooked(model)
-        self.reading = answer_hooks(model, batch, answer_roles)
+        self.reading = answer_hooks(model, batch, answers)
         self.patterns = Patterns(batch, is_causal(model))
         n_examples, n_positions = batch.inputs.shape[:2]
         size = 7 * model.cfg.n_layers * model.cfg.d_model * n_examples * n_positions

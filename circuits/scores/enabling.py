@@ -74,11 +74,9 @@ def enabled_by(
 class Sight:
     """What heads attend to in a run of a circuit, and in those of others that differ from it."""
 
-    def __init__(
-        self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
-    ):
+    def __init__(self, model: Any, batch: Batch, circuit: Circuit, answers: tuple[int, ...] = ()):
         self.model, self.batch = model, batch
-        self.runs = HookRuns(model, batch, answer_roles)
+        self.runs = HookRuns(model, batch, answers)
         with self._noting("q", "k", "pattern") as self.before:
             self.base = self.runs.base(circuit)
 

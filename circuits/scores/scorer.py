@@ -20,6 +20,7 @@ from retrieval_interp.tasks import Batch, InputError, Task
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Cut = HeadPath | tuple[HeadPath, ...]  # a path, or several at once
 SomeCut = TypeVar("SomeCut", bound=Cut)
+Each = Float[Tensor, " batch"]  # the loss of every example
 
 
 def no_progress(items: Iterable[Any], what: str) -> Iterable[Any]:
@@ -90,7 +91,7 @@ class Scorer:
         self._check(circuit)
         return self._losses(self.runs.outputs(circuit, self.kept))
 
-    def each(self, circuit: Circuit) -> Float[Tensor, " batch"]:
+    def each(self, circuit: Circuit) -> Each:
         """The loss of every example, the mean over what is asked."""
         return self.losses(circuit).mean(dim=1)
 
@@ -164,7 +165,7 @@ class Uninformed(NamedTuple):
 
 
 def uninformed_loss(
-    model: Any, task: Task, batch: Batch, losses: Callable[[Circuit], Float[Tensor, " batch"]]
+    model: Any, task: Task, batch: Batch, losses: Callable[[Circuit], Each]
 ) -> Uninformed:
     """The task's plateau, or the better of the best constant output and of every head uniform.
 
@@ -246,13 +247,7 @@ class Bar:
     error is that of the excess over the intact model, example by example.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        intact: Float[Tensor, " batch"],
-        uninformed: float,
-        tolerance: float | None,
-    ):
+    def __init__(self, task: Task, intact: Each, uninformed: float, tolerance: float | None):
         relative = tolerance is None and task.tolerance is None
         if tolerance is None:
             tolerance = tolerance_of(task, float(intact.mean()), uninformed)

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -79,10 +79,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         made = None if options.circuit else provenance(typed)
         write_whole(options.save_circuit, circuit.to_json(made))
     if options.report is not None:
-        measured = score, model, task, batch, checkpoint.training
-        page = ri.render_report(
-            *measured, name=name, seed=options.seed, command=typed, beside=beside
-        )
+        about: Any = {"name": name, "seed": options.seed, "command": typed, "beside": beside}
+        page = ri.render_report(score, model, task, batch, checkpoint.training, **about)
         write_whole(options.report, page)
     source = options.circuit and f"read from {options.circuit}"
     source = source or f"found on {options.examples} other examples"

@@ -102,10 +102,8 @@ def crossing_figure(series: Series) -> str:
 def _styled(figure: go.Figure, height: int, row: int | None = None) -> go.Figure:
     figure.update_xaxes(title="training step", row=row)
     legend = {"orientation": "h", "yanchor": "top", "y": -0.16, "font": {"size": 11}}
-    margin = {"l": 50, "r": 15, "t": 20, "b": 40}
-    return figure.update_layout(
-        template="plotly_white", height=height, margin=margin, legend=legend
-    )
+    sides = {"l": 50, "r": 15, "t": 20, "b": 40}
+    return figure.update_layout(template="plotly_white", height=height, margin=sides, legend=legend)
 
 
 def emergence_table(series: Series, width: int | None = None) -> str:

@@ -20,7 +20,8 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from retrieval_interp.circuits import Circuit
 from retrieval_interp.circuits.mechanisms import Where
@@ -57,11 +58,7 @@ class _Content:
 
 
 def save_checkpoint(
-    path: Path,
-    model: torch.nn.Module,
-    task: TrainingTask,
-    config: ModelConfig,
-    training: dict[str, Any],
+    path: Path, model: nn.Module, task: TrainingTask, config: ModelConfig, training: dict[str, Any]
 ) -> None:
     """Write a checkpoint of a HookedTransformer, whole or not at all."""
     weights: dict[str, Tensor] = dict(model.named_parameters())
@@ -124,7 +121,7 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
 
 
 @torch.no_grad()
-def load_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Copy weights into a HookedTransformer; all must be there, of the right shape and finite."""
     own = dict(model.named_parameters())
     for name in sorted(own.keys() | tensors.keys()):
@@ -155,27 +152,20 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def save(
-        self,
-        step: int,
-        seconds: float,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        training: dict[str, Any],
+        self, step: int, time: float, model: nn.Module, optimizer: Optimizer, record: dict[str, Any]
     ) -> None:
         """Write the checkpoint of a step, then the state to resume from."""
         path = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
-        save_checkpoint(path, model, self.recipe.task, self.recipe.model, training)
+        save_checkpoint(path, model, self.recipe.task, self.recipe.model, record)
         tensors: dict[str, Tensor] = {}
         for name, parameter in model.named_parameters():
             moments = optimizer.state.get(parameter, {})
             tensors[f"weight.{name}"] = parameter
             tensors |= {f"{key}.{name}": moments[key] for key in _MOMENTS if key in moments}
-        done = {"format": 1, "step": step, "seconds": seconds}
+        done = {"format": 1, "step": step, "seconds": time}
         write_tensors(self.path / "state.safetensors", tensors, done)
 
-    def restore(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[int, float]:
+    def restore(self, model: nn.Module, optimizer: Optimizer) -> tuple[int, float]:
         """Load the last state and drop later log lines; gives its step and seconds, or zeros."""
         path, done, seconds = self.path / "state.safetensors", 0, 0.0
         if path.exists():
