@@ -76,8 +76,8 @@ def attention_by_role(
     mean is over the examples and chains that have both roles, 0 where none has.
     """
     example = torch.arange(len(pattern), device=pattern.device)[:, None]
-    of_rows = []
-    for dest in range(roles.shape[-1]):
+    of_rows, n_roles, size = [], roles.shape[-1], pattern.shape[-1]
+    for dest in range(n_roles):
         here = roles[:, :, dest]
         rows = pattern[example, :, here.clamp(min=0)].float()  # [batch chain head src]
         shared = shared_destinations(roles, dest)
@@ -87,10 +87,7 @@ def attention_by_role(
             # Rows of padding, which stand in for absent roles, may be NaN.
             each = rows.gather(-1, sources).masked_fill(~present[:, :, None], 0.0)
         else:
-            all_of = [
-                path_sources(RolePath(dest, src), roles, pattern.shape[-1])
-                for src in range(roles.shape[-1])
-            ]
+            all_of = [path_sources(RolePath(dest, src), roles, size) for src in range(n_roles)]
             among = torch.stack(all_of, dim=-1)  # [batch chain src role]
             rows = rows.masked_fill(~among.any(-1)[:, :, None], 0.0)
             present, each = among.any(2), rows @ among.float()

@@ -130,11 +130,8 @@ def attribute(
     circuit.check_roles(task)
     # Hooks may be made for this batch.
     parts = [batch] if hooks.has_hooks(model) else batch.parts(_PART)
-    gradients = [
-        pattern_gradients(model, task, part, circuit, draws, seed)
-        for seed, part in enumerate(parts)
-    ]
-    return Attribution(gradients)
+    found = [pattern_gradients(model, task, p, circuit, draws, n) for n, p in enumerate(parts)]
+    return Attribution(found)
 
 
 @dataclass

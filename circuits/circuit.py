@@ -108,10 +108,9 @@ class Circuit:
 
     def check_roles(self, task: Task) -> None:
         """Check that it is for as many roles as a task has."""
-        if self.n_roles != len(task.role_names):
+        if self.n_roles != (own := len(task.role_names)):
             raise InputError(
-                f"circuit: expected one for the task's {len(task.role_names)} roles, found one for "
-                f"{self.n_roles}"
+                f"circuit: expected one for the task's {own} roles, found one for {self.n_roles}"
             )
 
     def __repr__(self) -> str:

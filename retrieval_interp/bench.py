@@ -477,8 +477,6 @@ class Workbench:
 
     def load(self, path: str | Path) -> View:
         """Read a circuit file and make its circuit the current one."""
-        cfg, trained = self.model.cfg, f"{self.name} is asked"
-        circuit = read_circuit(
-            as_path(path), self.task, cfg.n_layers, cfg.n_heads, trained, is_causal(self.model)
-        )
-        return self.suppose(circuit)
+        sizes = self.model.cfg.n_layers, self.model.cfg.n_heads
+        asked = f"{self.name} is asked", is_causal(self.model)
+        return self.suppose(read_circuit(as_path(path), self.task, *sizes, *asked))

@@ -35,13 +35,9 @@ def build_model(
             or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
             embeddings of words (standard normal). Biases are zero.
     """
-    from retrieval_interp.circuits.models.transformer import (
-        HookedTransformerConfig,
-        Transformer,
-        VectorTransformer,
-    )
+    from retrieval_interp.circuits.models import transformer
 
-    cfg = HookedTransformerConfig(
+    cfg = transformer.HookedTransformerConfig(
         n_layers=config.layers,
         n_heads=config.heads,
         d_model=config.d_model,
@@ -59,10 +55,10 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(task, TokenTask):
-            model = Transformer(cfg, tokenizer_of(task))
+            model = transformer.Transformer(cfg, tokenizer_of(task))
             model.pos_embed.W_pos.data.copy_(task.position_encoding(cfg.d_model))
         else:
-            model = VectorTransformer(cfg)
+            model = transformer.VectorTransformer(cfg)
         if init == "linear":
             _init_as_linear_layers(model)
     model.to(device, print_details=False)

@@ -91,10 +91,8 @@ class Explanation:
         if last.kept.share + 2 * last.kept.se < self.keep:
             said.append(f"That is less than the {self.keep:.0%} asked for: it does not hold here.")
         if self.control:
-            said.append(
-                f"The best of {len(self.control)} random sets of as many recovers "
-                f"{max(0.0, self.control[-1]):.0%}."
-            )
+            best = f"The best of {len(self.control)} random sets of as many recovers"
+            said.append(f"{best} {max(0.0, self.control[-1]):.0%}.")
         if self.needed:
             needed = [
                 f"{'one of ' if paths[1:] else ''}{listed([str(p.head) for p in paths], 'or')} "

@@ -69,13 +69,10 @@ def draw_circuit(
     labels = [list(row_labels(circuit, layers, colors, batch, enables or {})) for layers in rows]
     in_row = [[path for path in colors if path.head.layer in layers] for layers in rows]
 
-    widths = (60 + (6 if label.faint else 7) * len(label.text) for of in labels for label in of)
-    left = max(_LEFT, *widths)
-    step = max(
-        _COLUMN,
-        *(8 * len(line) for symbol in below for line in symbol),
-        *(7 * len(name) + 8 for name in names),
-    )
+    lengths = (60 + (6 if label.faint else 7) * len(label.text) for of in labels for label in of)
+    left = max(_LEFT, *lengths)
+    widths = [8 * len(line) for symbol in below for line in symbol]
+    step = max(_COLUMN, *widths, *(7 * len(name) + 8 for name in names))
     xs = {role: left + step * place for place, role in enumerate(order)}
     foot = _FOOT + 15 * max(map(len, below))
     heights = [

@@ -7,7 +7,6 @@ directly or not. Only roles that are both are computed; all others equal the bas
 base, and queries, keys and values, are computed when a run first needs them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -28,11 +27,7 @@ from retrieval_interp.tasks import Batch
 SCORED_ROLE = 0
 _ROWS = 512  # of an MLP's input at a time
 _GELU = partial(F.gelu, approximate="tanh")
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_pytorch_tanh": _GELU,
-    "gelu_new": _GELU,
-    "relu": F.relu,
-}
+_ACTIVATIONS: dict[str, Any] = {"gelu_pytorch_tanh": _GELU, "gelu_new": _GELU, "relu": F.relu}
 What = Literal["Q", "K", "V"]
 
 
@@ -50,7 +45,8 @@ class Row(NamedTuple):
         return cls(mechanism, ()) if shares is None else cls(None, shares)
 
 
-Rows = list[list[list[Row]]]  # by layer, head and role
+LayerRows = list[list[Row]]  # by head and role
+Rows = list[LayerRows]
 
 
 class LayerInput:
@@ -207,9 +203,7 @@ class RoleRuns:
         layers, heads = range(self.cfg.n_layers), range(self.cfg.n_heads)
         return [[rows(layer, head) for head in heads] for layer in layers]
 
-    def _affected(
-        self, rows: list[list[Row]], base: list[list[Row]], affected: set[int]
-    ) -> set[int]:
+    def _affected(self, rows: LayerRows, base: LayerRows, affected: set[int]) -> set[int]:
         """Roles whose stream after a layer differs from the base's, given those before it."""
         return affected | {
             dest
@@ -232,7 +226,7 @@ class RoleRuns:
         return {src for src, _ in row.shares} if row.mechanism is None else self.visible[dest]
 
     def _layer(
-        self, layer: int, inputs: LayerInput, rows: list[list[Row]], dests: list[int]
+        self, layer: int, inputs: LayerInput, rows: LayerRows, dests: list[int]
     ) -> dict[int, Float[Tensor, "batch chain d_model"]]:
         """The residual stream after a layer at some roles, from its input and its heads' rows."""
         block = self.model.blocks[layer]

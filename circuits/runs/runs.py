@@ -111,10 +111,8 @@ class HookRuns:
         return layer if base.returned or not layers else 0
 
     def _run(self, circuit: Circuit, layer: int = 0, before: Any = None) -> Tensor:
-        with (
-            ablated(self.model, circuit, self.batch, layer, self.patterns),
-            self.model.hooks(fwd_hooks=self.reading),
-        ):
+        reading = self.model.hooks(fwd_hooks=self.reading)
+        with ablated(self.model, circuit, self.batch, layer, self.patterns), reading:
             return self.hooked.run(self.batch, layer, before)
 
 

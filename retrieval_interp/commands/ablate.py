@@ -85,10 +85,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     source = options.circuit and f"read from {options.circuit}"
     source = source or f"found on {options.examples} other examples"
     command.say(f"{name}: {describe(model, task)}")
-    command.say(
-        f"circuit {source}; every {task.loss_name} is measured on {options.examples} examples, "
-        f"seed {options.seed}"
-    )
+    measured = f"measured on {options.examples} examples, seed {options.seed}"
+    command.say(f"circuit {source}; every {task.loss_name} is {measured}")
     command.say(task.loss_meaning)
     print(f"\n{ri.score_table(score, task, terminal_width())}")
     command.say(ri.verdict(score, task))

@@ -51,10 +51,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
         "simulated_unmasked": ("simulated, no mask", partial(flow.least_depth, causal=False)),
         "simulated_causal": ("simulated, causal", partial(flow.least_depth, causal=True)),
     }
-    rows = [
-        {"steps": steps} | {key: bound(steps) for key, (_, bound) in bounds.items()}
-        for steps in options.steps
-    ]
+    rows = [{"steps": d} | {key: of(d) for key, (_, of) in bounds.items()} for d in options.steps]
     header = ["D", *(title for title, _ in bounds.values())]
     cells = [list(map(str, row.values())) for row in rows]
     print("Layers needed before the query can hold x_D\n")

@@ -97,10 +97,8 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
                     f"{result.log}: expected one log per model, formulation and D, found "
                     f"{result.model}, {result.label} in {first.log} too; leave one out"
                 )
-    return sorted(
-        found.values(),
-        key=lambda row: (FORMULATIONS.index(row.formulation), row.steps or 0, row.model),
-    )
+    rows = sorted(found.values(), key=lambda row: (row.steps or 0, row.model))
+    return sorted(rows, key=lambda row: FORMULATIONS.index(row.formulation))
 
 
 def _read_log(path: Path) -> Iterator[Result]:

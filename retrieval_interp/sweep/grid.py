@@ -119,11 +119,5 @@ def make_grid(name: str, scale: str) -> Grid:
         seed=chosen.seeds[0],
         **chosen.recipe,
     )
-    return Grid(
-        grid=name,
-        scale=scale,
-        layers=chosen.layers,
-        seeds=chosen.seeds,
-        compile=chosen.compile,
-        recipe=recipe,
-    )
+    same: dict[str, Any] = {key: getattr(chosen, key) for key in ("layers", "seeds", "compile")}
+    return Grid(grid=name, scale=scale, recipe=recipe, **same)

@@ -117,11 +117,8 @@ def enabled_row(later: Enabled, names: Sequence[str]) -> Row:
 
 def enables_text(later: Sequence[Row]) -> list[str]:
     """What is enabled, each with the side that misses it; empty if nothing is."""
-    paths = [
-        f"{row['name']} ({row['side']} {row['attention']:.2f} to {row['when_cut']:.2f})"
-        for row in later
-    ]
-    return [f"enables {', '.join(paths)}"] if paths else []
+    said = [f"{r['name']} ({r['side']} {r['attention']:.2f} to {r['when_cut']:.2f})" for r in later]
+    return [f"enables {', '.join(said)}"] if said else []
 
 
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
