@@ -53,9 +53,6 @@ def _ceil_log3(number: int) -> int:
     return next(exponent for exponent in count() if 3**exponent >= number)
 
 
-# By simulation
-
-
 def simulate(
     graph: Graph, layers: int, causal: bool, tables: Tables = "full"
 ) -> Bool[Tensor, "layers_and_start role piece"]:

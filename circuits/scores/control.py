@@ -72,11 +72,7 @@ def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Rando
 
 
 def random_control(
-    scorer: Scorer,
-    circuit: Circuit,
-    count: int = 20,
-    seed: int = 0,
-    progress: Progress = no_progress,
+    scorer: Scorer, circuit: Circuit, count: int, seed: int = 0, progress: Progress = no_progress
 ) -> list[float]:
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 

@@ -12,8 +12,7 @@ from retrieval_interp.config import PAPER, PRESETS, Recipe, departures
 from retrieval_interp.emergence.crossing import Crossing, in_order
 from retrieval_interp.emergence.series import Series, loss_emergence, path_emergence
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
-from retrieval_interp.sweep.findings import UNLEARNED, above_text
-from retrieval_interp.sweep.findings import order_text as losses_order_text
+from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.views.score_text import FIRST_LAYER, PATHS, SUFFICIENT, range_text
@@ -80,9 +79,6 @@ def _depth(_: Evidence) -> Iterator[Found]:
     )
 
 
-# Section 7
-
-
 def _of_grid(
     name: str, say: Callable[[dict[str, Any]], Answer], evidence: Evidence
 ) -> Iterator[Found]:
@@ -108,7 +104,7 @@ def _of_grid(
 
 def _in_order(summary: dict[str, Any]) -> Answer:
     order = summary["order"]
-    return losses_order_text(order), order["held"] > 0 and not order["broken"]
+    return order_text(order), order["held"] > 0 and not order["broken"]
 
 
 def _later_needs_depth(summary: dict[str, Any]) -> Answer:
@@ -124,9 +120,6 @@ def _later_needs_depth(summary: dict[str, Any]) -> Answer:
     reached = sum(layers < math.inf for layers in least)
     rises = least == sorted(least) and len(set(least)) > 1 and reached > 1
     return f"mean partial loss below 0.5: {said}", rises
-
-
-# Sections 8 and 9
 
 
 def _of_models(
@@ -216,9 +209,6 @@ def _learned_with_circuit(trained: Trained) -> Answer:
     return f"{said}; {loss:.4f} with the circuit", learned and loss <= D_SUFFICIENT
 
 
-# Section 9.2: do heads emerge one at a time? docs/emergence.md says why these are the conditions.
-
-
 def _of_series(evidence: Evidence) -> Iterator[Found]:
     for name, smaller in (("transformer-d", False), ("small", True)):
         scale, file = "smaller" if smaller else PAPER_SCALE, f"{name}.emergence.json"
@@ -232,7 +222,10 @@ def _of_series(evidence: Evidence) -> Iterator[Found]:
 
 
 def heads_emerge(series: Series) -> Answer:
-    """Whether each of the four conditions holds, with the steps that decide it; whether all do."""
+    """Whether each of the four conditions holds, with the steps that decide it; whether all do.
+
+    docs/emergence.md says why these are the conditions.
+    """
     passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
     passed.sort(key=lambda one: (one[0].step, one[1]))
     moving = [one for one in passed if one[1].path.dest != one[1].path.src]

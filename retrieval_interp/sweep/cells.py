@@ -25,9 +25,10 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from filelock import BaseFileLock
 
 from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
@@ -37,9 +38,6 @@ from retrieval_interp.sweep.grid import Cell, Grid
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.structured import from_json, to_data
 from retrieval_interp.training import keep_freed_memory, train_model
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 MAX_RETRIES = 4  # of a cell whose node dies
 Run = Callable[[Any], Any]
@@ -134,7 +132,7 @@ def read_grid(path: Path) -> Grid | None:
     return grid
 
 
-def lock_sweep(path: Path, grid: Grid) -> "BaseFileLock":
+def lock_sweep(path: Path, grid: Grid) -> BaseFileLock:
     """Hold the folder of a grid, which is made if missing."""
     lock = files.lock_folder(path, "a sweep that no other process is running")
     # First, as this file marks the folder as a sweep's should the process be killed.

@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
-from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.scores.scorer import is_unlearned
 from retrieval_interp.config import ModelConfig
@@ -42,9 +41,6 @@ def describe_config(config: ModelConfig, task: Task) -> str:
 
 def _fields(row: Any, keys: str) -> Row:
     return {key: getattr(row, key) for key in keys.split()}
-
-
-# Rows
 
 
 def _path_rows(score: CircuitScore, task: Task | None) -> dict[str, list[Row]]:
@@ -100,19 +96,17 @@ def _live(
         "name": path.text(names),
         "meaning": (task.path_label if task else path_letters)(*path.path),
         **_fields(row, "live_loss live_se needed"),
-        "enables": [enabled_row(later, names) for later in row.enables],
+        "enables": [
+            {"name": later.path.text(names), **_place(later.path, names)}
+            | _fields(later, "side attention when_cut by_query by_key")
+            for later in row.enables
+        ],
     }
 
 
 def _place(path: HeadPath, names: Sequence[str]) -> Row:
     dest, src = path.path.ends(names)
     return {**path.head._asdict(), "dest": dest, "src": src}
-
-
-def enabled_row(later: Enabled, names: Sequence[str]) -> Row:
-    """A later path that loses attention when another one is cut."""
-    numbers = _fields(later, "side attention when_cut by_query by_key")
-    return {"name": later.path.text(names), **_place(later.path, names), **numbers}
 
 
 def enables_text(later: Sequence[Row]) -> list[str]:
@@ -146,9 +140,6 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         "heads": heads,
         **_path_rows(score, task),
     }
-
-
-# Tables: a header, and rows of cells
 
 
 def shown_paths(score: CircuitScore, task: Task | None = None) -> list[Row]:
@@ -214,9 +205,6 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
     if rows:
         lines += [*text_table(header, rows, width=width), ""]
     return "\n".join(lines)
-
-
-# The verdict
 
 
 def finding(score: CircuitScore) -> str:
