@@ -145,13 +145,11 @@ class Mechanism:
 
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> "Mechanism":
-        make: Any = cls
         if issubclass(cls, WithPaths):
             values["paths"] = tuple(paths)
         elif paths:
             raise InputError(f"expected no paths for a {cls.kind} head, found {paths[0]}")
-        made: Mechanism = make(**values)
-        return made
+        return cls(**values)
 
 
 @dataclass(frozen=True)

@@ -27,19 +27,14 @@ class Counterfactual(WithPaths):
 
     In a row with kept paths the other shares are the counterfactual's, scaled so that the row has
     its sum.
-
-    Attributes:
-        paths: the kept paths.
-        rows: roles whose whole rows are kept.
-        share: how far all other attention is moved back to the head's own, from 0 to 1.
     """
 
     kind = "counterfactual"
     parameters: ClassVar[Mapping[str, Any]] = {"rows": tuple[str, ...]}
     color = "#eeca3b"
     keeps_own = True
-    rows: tuple[int, ...] = ()
-    share: float = 0.0
+    rows: tuple[int, ...] = ()  # roles whose whole rows are kept
+    share: float = 0.0  # how far all other attention is moved back to the head's own
 
     def changed(self, own: Own, roles: Places, other: Own | None) -> Own:
         if other is None:

@@ -134,16 +134,9 @@ class Recovery:
 class KeepSearch:
     """A search for what has to keep its own attention; goes on while it is iterated over.
 
-    `levels` has the units of each level that was found; `missing` says what is not, and why.
-
-    Args:
-        model: a hooked model; left unchanged.
-        task: gives the metric.
-        batch: the examples that decide, with a counterfactual.
-        fresh: others that confirm, or none.
-        keep: the share of the metric that has to be recovered.
-        upto: the last level.
-        time: seconds, of which three fifths are for the search; `deadline` is when all are over.
+    The examples of `batch` decide, those of `fresh` confirm; both have a counterfactual. Three
+    fifths of the `time` are for the search; `deadline` is when all of it is over. `levels` has the
+    units of each level that was found; `missing` says what is not, and why.
     """
 
     def __init__(

@@ -141,13 +141,9 @@ class Estimates(NamedTuple):
 def estimate_units(
     model: Any, task: MetricTask, batch: Batch, shares: Sequence[float] = SHARES
 ) -> Estimates:
-    """Estimate what every head, row and path brings, from one pass for each share.
+    """Estimate what every head, row and path brings, on examples with a counterfactual.
 
-    Args:
-        model: a hooked model; left unchanged.
-        task: gives the metric.
-        batch: examples with a counterfactual (`with_counterfactual`).
-        shares: how far attention is from the counterfactual's (0) to its own (1).
+    One pass for each share of the way from the counterfactual's attention (0) to its own (1).
     """
     empty, every = Circuit.empty(task), heads_of(model)
     found: list[Estimates] = []

@@ -1,8 +1,4 @@
-"""How many layers retrieval needs: `retrieval-interp bound --steps 1 2 3`.
-
-Prints the paper's lower bound (theorem 1) and the exact depths under its assumptions, each in
-closed form and by simulation.
-"""
+"""How many layers retrieval needs: `retrieval-interp bound --steps 1 2 3`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
