@@ -231,16 +231,11 @@ def pattern_gradients(
         raise InputError(
             "attribution: expected finite gradients, found NaN or infinity; score exactly instead"
         )
-    return PatternGradients(
-        circuit,
-        batch,
-        Where.of(batch, hooks.is_causal(model)),
-        losses.detach(),
-        [own[layer].detach().float() for layer in range(n_layers)],
-        [used[layer].detach().float() for layer in range(n_layers)],
-        of_loss,
-        [torch.stack(of_layer) for of_layer in zip(*of_outputs)],
-    )
+    where, layers = Where.of(batch, hooks.is_causal(model)), range(n_layers)
+    intact, in_place = ([x[layer].detach().float() for layer in layers] for x in (own, used))
+    curved = [torch.stack(of_layer) for of_layer in zip(*of_outputs)]
+    patterns = intact, in_place, of_loss
+    return PatternGradients(circuit, batch, where, losses.detach(), *patterns, curved)
 
 
 def _random_projections(

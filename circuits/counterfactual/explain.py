@@ -6,6 +6,7 @@ attend elsewhere then, because of their queries or of their keys. For the intact
 these paths it needs, in one head or in one of several.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -80,23 +81,12 @@ def explain(
     except OutOfTime:
         left = f"{len(scores)} of {len(units)} {levels[-1].name} were left out"
         missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")
-    return Explanation(
-        task.task,
-        batch,
-        other,
-        task.measures,
-        search.keep,
-        Measured.of(recovery.intact),
-        Measured.of(recovery.nothing),
-        levels,
-        tuple(sorted(control)),
-        tuple(scores),
-        tuple(needed),
-        keeping(recovery.empty, recovery.heads, units),
-        decided_on,
-        runs + recovery.runs,
-        "; ".join(missing),
-    )
+    asked = task.task, batch, other, task.measures, search.keep
+    intact, nothing = Measured.of(recovery.intact), Measured.of(recovery.nothing)
+    circuit = keeping(recovery.empty, recovery.heads, units)
+    found = levels, tuple(sorted(control)), tuple(scores), tuple(needed), circuit
+    runs += recovery.runs
+    return Explanation(*asked, intact, nothing, *found, decided_on, runs, "; ".join(missing))
 
 
 def _random_sets(
@@ -154,16 +144,11 @@ def _unit_scores(
     later = [path for path in dict.fromkeys(paths.values()) if path is not None]
     for unit in progress(units, "leaving out one by one"):
         rest, path = [each for each in units if each != unit], paths[unit]
-        yield UnitScore(
-            unit,
-            path,
-            head_name(path.path, task, batch) if path else "",
-            float(own[path.head][path.path]) if path else float("nan"),
-            float(other[path.head][path.path]) if path else float("nan"),
-            estimates.of(unit),
-            recovery.kept(rest),
-            tuple(sight.enabled(keeping(recovery.empty, recovery.heads, rest), later)),
-        )
+        kind = head_name(path.path, task, batch) if path else ""
+        here, there = (float(x[path.head][path.path]) if path else math.nan for x in (own, other))
+        without, circuit = recovery.kept(rest), keeping(recovery.empty, recovery.heads, rest)
+        enables = tuple(sight.enabled(circuit, later))
+        yield UnitScore(unit, path, kind, here, there, estimates.of(unit), without, enables)
 
 
 def _main_path(unit: Unit, change: Tensor, allowed: Sequence[RolePath]) -> HeadPath | None:

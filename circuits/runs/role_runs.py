@@ -25,7 +25,7 @@ from retrieval_interp.circuits.models.either import plain_weights
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
-_ROWS = 512  # of an MLP's input at a time
+_ROWS = 512  # of an MLP's input at a time, to stay in the cache
 _GELU = partial(F.gelu, approximate="tanh")
 _ACTIVATIONS: dict[str, Any] = {"gelu_pytorch_tanh": _GELU, "gelu_new": _GELU, "relu": F.relu}
 What = Literal["Q", "K", "V"]
@@ -234,7 +234,12 @@ class RoleRuns:
         for head, row in enumerate(rows):
             out += self._head(head, row, dests, inputs)
         if not self.cfg.attn_only:
-            out += _mlp(block.mlp, norm(block.ln2, out), self.cfg.act_fn)
+            mlp, act = block.mlp, _ACTIVATIONS[self.cfg.act_fn]
+            written = [
+                F.linear(act(F.linear(rows, mlp.W_in.T, mlp.b_in)), mlp.W_out.T, mlp.b_out)
+                for rows in norm(block.ln2, out).flatten(0, -2).split(_ROWS)
+            ]
+            out += torch.cat(written).view_as(out)
         return dict(zip(dests, out))
 
     def _head(
@@ -301,15 +306,3 @@ def norm(layer_norm: Any, x: Tensor) -> Tensor:
         return x
     normalized: Tensor = F.layer_norm(x, x.shape[-1:], layer_norm.w, layer_norm.b, layer_norm.eps)
     return normalized
-
-
-def _mlp(
-    mlp: Any, x: Float[Tensor, "*batch d_model"], activation: str
-) -> Float[Tensor, "*batch d_model"]:
-    """TransformerLens's MLP with a fused activation, few rows at a time to stay in the cache."""
-    act = _ACTIVATIONS[activation]
-    written = [
-        F.linear(act(F.linear(rows, mlp.W_in.T, mlp.b_in)), mlp.W_out.T, mlp.b_out)
-        for rows in x.flatten(0, -2).split(_ROWS)
-    ]
-    return torch.cat(written).view_as(x)

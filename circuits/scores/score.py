@@ -196,21 +196,11 @@ def score_circuit(
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)
-    score = CircuitScore(
-        circuit,
-        len(batch),
-        bar.tolerance,
-        task.loss_name,
-        *Measured.of(own),
-        *uninformed,
-        tuple(heads),
-        tuple(cut[path] for path in circuit.enabling),
-        redundant,
-        *Measured.of(combined),
-        standard_error(combined - own),
-        tuple(paths),
-        tuple(random_control(scorer, circuit, controls, progress=progress)),
-    )
+    enabling = tuple(cut[path] for path in circuit.enabling)
+    intact = (*Measured.of(own), *uninformed, tuple(heads), enabling, redundant)
+    control = tuple(random_control(scorer, circuit, controls, progress=progress))
+    in_place = (*Measured.of(combined), standard_error(combined - own), tuple(paths), control)
+    score = CircuitScore(circuit, len(batch), bar.tolerance, task.loss_name, *intact, *in_place)
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
 
 
