@@ -49,8 +49,7 @@ def softmax_attention(
 ) -> Float[Tensor, "*batch dest src"]:
     """The pattern of plain dot-product attention: softmax(q·k / scale) over the allowed sources."""
     scores = queries @ keys.transpose(-1, -2) / scale
-    pattern: Tensor = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return pattern
+    return scores.masked_fill(~allowed, -torch.inf).softmax(-1)
 
 
 def joined(

@@ -107,8 +107,8 @@ def _built(where: str, make: Callable[..., T], *data: Any, **values: Any) -> T:
         raise InputError(f"{where}: {error}") from None
 
 
-def from_json(kind: Any, text: str, where: str) -> Any:
-    return from_data(kind, read_json(text, where), where)
+def from_json(kind: type[T], text: str, where: str) -> T:
+    return typing.cast(T, from_data(kind, read_json(text, where), where))
 
 
 def read_json(text: str, where: str) -> Any:

@@ -127,8 +127,7 @@ class TrainingTask(Task):
         return self.partial_losses(outputs, batch).mean()
 
     def to_dict(self) -> dict[str, Any]:
-        data: dict[str, Any] = to_data(self)
-        return data
+        return dict(to_data(self))
 
 
 class TokenTask(TrainingTask):

@@ -141,8 +141,7 @@ def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
 
     def leads(batch: Batch) -> list[float]:
         logits = Hooked(model).run(batch)[:, -1, sides]
-        found: list[float] = (logits[:, 0] - logits[:, 1]).tolist()
-        return found
+        return (logits[:, 0] - logits[:, 1]).tolist()
 
     def batch_of(some: Sequence[Sequence[int]]) -> Batch:
         tokens = torch.tensor([[*begin, *row, *shared] for row in some]).to(device)
@@ -163,8 +162,7 @@ def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
     same = with_counterfactual(model, batch_of([ids] * len(turned)), others)
     with ablated(model, Circuit(dict.fromkeys(heads_of(model), Counterfactual()), 1), same):
         left = leads(same)
-    text: str = tokenizer.decode(turned[min(range(len(turned)), key=left.__getitem__)][1])
-    return text
+    return str(tokenizer.decode(turned[min(range(len(turned)), key=left.__getitem__)][1]))
 
 
 def _form(text: str) -> tuple[bool, bool, bool]:

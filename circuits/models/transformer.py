@@ -34,10 +34,7 @@ class Attention(StockAttention):
         same = query_input is key_input and key_input is value_input and query_input.ndim == 3
         special = self.cfg.load_in_4bit or self.cfg.use_qk_norm
         if not torch.compiler.is_compiling() or not same or special:
-            stock: tuple[Tensor, Tensor, Tensor] = super().calculate_qkv_matrices(
-                query_input, key_input, value_input
-            )
-            return stock
+            return super().calculate_qkv_matrices(query_input, key_input, value_input)
         weights = torch.stack([self.W_Q, self.W_K, self.W_V])
         biases = torch.stack([self.b_Q, self.b_K, self.b_V])
         together = F.linear(
@@ -70,10 +67,9 @@ class Block(TransformerBlock):
         attention_mask: Tensor | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         if self.cfg.use_attn_in or self.cfg.use_split_qkv_input or past_kv_cache_entry is not None:
-            stock: Tensor = super().forward(
+            return super().forward(
                 resid_pre, shortformer_pos_embed, past_kv_cache_entry, attention_mask
             )
-            return stock
         resid_pre = self.hook_resid_pre(resid_pre)
         normalized = self.ln1(resid_pre)
         attn_out = self.hook_attn_out(

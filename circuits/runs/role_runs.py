@@ -278,9 +278,8 @@ class RoleRuns:
     ) -> Shaped[Tensor, "batch dest src"]:
         """The part of a mask or pattern, with positions by role, between those of some roles."""
         shape = (self.n_roles, self.n_chains)
-        by_role = table.unflatten(2, shape).unflatten(1, shape)
-        between: Tensor = by_role[:, dests][:, :, :, sources].flatten(3, 4).flatten(1, 2)
-        return between
+        by_role: Tensor = table.unflatten(2, shape).unflatten(1, shape)
+        return by_role[:, dests][:, :, :, sources].flatten(3, 4).flatten(1, 2)
 
     def _pattern(self, mechanism: Mechanism) -> Float[Tensor, "batch pos pos"]:
         if mechanism not in self._patterns:
@@ -304,5 +303,4 @@ def norm(layer_norm: Any, x: Tensor) -> Tensor:
     """TransformerLens's layer norm in one fused step, without its hooks."""
     if isinstance(layer_norm, torch.nn.Identity):
         return x
-    normalized: Tensor = F.layer_norm(x, x.shape[-1:], layer_norm.w, layer_norm.b, layer_norm.eps)
-    return normalized
+    return F.layer_norm(x, x.shape[-1:], layer_norm.w, layer_norm.b, layer_norm.eps)

@@ -127,9 +127,8 @@ class Evidence:
         return next((path for path in places if path.is_file()), None)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    data: dict[str, Any] = read_json(read_text(path, "a result file"), str(path))
-    return data
+def _read(path: Path) -> Any:
+    return read_json(read_text(path, "a result file"), str(path))
 
 
 def made_by(record: Any, path: Path) -> str:

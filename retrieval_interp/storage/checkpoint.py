@@ -199,8 +199,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def read_recipe(path: Path) -> Recipe:
     """The recipe of a run folder."""
     config = path / "config.json"
-    recipe: Recipe = from_json(Recipe, read_text(config, "a run's config"), str(config))
-    return recipe
+    return from_json(Recipe, read_text(config, "a run's config"), str(config))
 
 
 def read_circuit(

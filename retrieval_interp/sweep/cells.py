@@ -128,8 +128,7 @@ def read_grid(path: Path) -> Grid | None:
     if not files.check_own(path, "grid.json", "a sweep's"):
         return None
     file = path / "grid.json"
-    grid: Grid = from_json(Grid, files.read_text(file, "a sweep's grid"), str(file))
-    return grid
+    return from_json(Grid, files.read_text(file, "a sweep's grid"), str(file))
 
 
 def lock_sweep(path: Path, grid: Grid) -> BaseFileLock:

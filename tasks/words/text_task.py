@@ -267,8 +267,7 @@ def answer_tokens(
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:
     """The tokens of a text, at least one."""
-    ids: list[int] = _encoded(tokenizer, text)["input_ids"]
-    return ids
+    return list(_encoded(tokenizer, text)["input_ids"])
 
 
 def _encoded(tokenizer: Any, text: str, **how: bool) -> Any:
