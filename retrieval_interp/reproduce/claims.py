@@ -82,10 +82,8 @@ def _depth(_: Evidence) -> Iterator[Found]:
 def _of_grid(
     name: str, say: Callable[[dict[str, Any]], Answer], evidence: Evidence
 ) -> Iterator[Found]:
-    found = evidence.grid(name)
-    if found is None:
-        command = f"{MODULE} sweep --grid {name} --out {evidence.runs / name}"
-        yield Found(PAPER_SCALE, "", command)
+    if (found := evidence.grid(name)) is None:
+        yield Found(PAPER_SCALE, "", f"{MODULE} sweep --grid {name} --out {evidence.runs / name}")
         return
     summary, command = found
     ours, agrees = say(summary)
@@ -127,10 +125,8 @@ def _of_models(
 ) -> Iterator[Found]:
     """The command of a row finds the circuit, or trains the transformer."""
     for name in names:
-        trained = evidence.trained(name)
-        if trained is None:
-            command = f"{MODULE}.train --preset {name} --out {evidence.runs / name}"
-            yield Found(name, "", command)
+        if (trained := evidence.trained(name)) is None:
+            yield Found(name, "", f"{MODULE}.train --preset {name} --out {evidence.runs / name}")
             continue
         recorded = trained.checkpoint.training.get("recipe")
         recipe: Recipe = from_data(Recipe, recorded, f"{trained.where}: recipe")
@@ -212,8 +208,7 @@ def _learned_with_circuit(trained: Trained) -> Answer:
 def _of_series(evidence: Evidence) -> Iterator[Found]:
     for name, smaller in (("transformer-d", False), ("small", True)):
         scale, file = "smaller" if smaller else PAPER_SCALE, f"{name}.emergence.json"
-        found = evidence.series(name)
-        if found is None:
+        if (found := evidence.series(name)) is None:
             run, out = evidence.runs / name, evidence.runs / file
             yield Found(name, scale, f"{MODULE} emergence --run {run} --json {out}")
         else:

@@ -180,11 +180,9 @@ def find_checkpoint(name: str) -> Path:
 
 def provenance(command: str) -> dict[str, Any]:
     """The command as typed, the date, and the versions of the main libraries."""
+    libraries = ("retrieval-interp", "torch", "transformer-lens")
     return {
         "command": command,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("retrieval-interp", "torch", "transformer-lens")
-        },
+        "versions": {name: importlib.metadata.version(name) for name in libraries},
     }

@@ -111,12 +111,9 @@ def with_arrows(circuit: Circuit, kept: Mapping[Head, Iterable[RolePath]]) -> Ci
 
 def why_drawing(found: Explanation, model: Any) -> str:
     """The paths of an explanation as SVG, layer by layer from the bottom."""
-    paths: dict[Head, list[RolePath]] = {}
-    for score in found.units:
-        if score.path is not None:
-            paths.setdefault(score.unit.head, []).append(score.path.path)
-    circuit = with_arrows(found.circuit, paths)
     scores = {score.path: score for score in found.units if score.path is not None}
+    kept = {one.head: [path.path for path in scores if path.head == one.head] for one in scores}
+    circuit = with_arrows(found.circuit, kept)
     order, ends = role_order(found.batch), {role for path in scores for role in path.path}
     whole = found.levels[-1].kept.share if found.levels else 1.0
     return draw_circuit(
