@@ -202,10 +202,9 @@ class Workbench:
             gap = self._loss_of_nothing - self.intact_loss
             share = f"{1 - (loss - self.intact_loss) / gap:.0%}" if gap > 0 else "nothing"
             return f"{said}, {below}; {share} of what the counterfactual takes away is recovered"
-        return (
-            f"{said} with {len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')} "
-            f"replaced, {below}{', better than the intact model' if better else ''}"
-        )
+        heads = f"{len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')}"
+        beats = ", better than the intact model" if better else ""
+        return f"{said} with {heads} replaced, {below}{beats}"
 
     def drawing(self) -> str:
         """The current circuit as SVG, with its scores if they have been taken."""
@@ -442,10 +441,8 @@ class Workbench:
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
         path = writable(path)
-        command = (
-            f"ri.open({self.name!r}, examples={self.examples}, seed={self.seed}, "
-            f"tolerance={self.tolerance:g}).report({str(path)!r})"
-        )
+        options = f"examples={self.examples}, seed={self.seed}, tolerance={self.tolerance:g}"
+        command = f"ri.open({self.name!r}, {options}).report({str(path)!r})"
         how: dict[str, Any] = {"name": self.name, "seed": self.seed, "command": command}
         measured = self.scored or self.score().data
         page = render_report(measured, self.model, self.task, self.batch, self.training, **how)

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from retrieval_interp.config import Init
-from retrieval_interp.config import ModelConfig as ModelConfig
+from retrieval_interp.config import Init, ModelConfig
 from retrieval_interp.tasks import TokenTask, TrainingTask
 from retrieval_interp.tasks.training_task import BEGIN
 

@@ -127,8 +127,7 @@ class Recovery:
         Both by two standard errors.
         """
         found = self.without(units)
-        clear = abs(found.share - keep) >= 2 * found.se
-        return found.share < keep if clear else None
+        return found.share < keep if abs(found.share - keep) >= 2 * found.se else None
 
 
 class KeepSearch:

@@ -29,7 +29,6 @@ from retrieval_interp.circuits.models.either import has_hooked_transformer
 from retrieval_interp.config import ModelConfig, Recipe
 from retrieval_interp.model import build_model, tokenizer_of
 from retrieval_interp.storage import files
-from retrieval_interp.storage.files import find_checkpoint, read_text, write_whole
 from retrieval_interp.storage.files import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, Task, TrainingTask
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
@@ -74,7 +73,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], content: dict[str, Any
     """Write tensors with JSON metadata and a digest over both."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     signed = {**content, "sha256": _digest(tensors, content)}
-    write_whole(path, save(tensors, {_KEY: json.dumps(signed)}))
+    files.write_whole(path, save(tensors, {_KEY: json.dumps(signed)}))
 
 
 def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -106,7 +105,7 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 
 def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:
     """Load a model with its task, by shipped name (`small`), file or run folder (`runs/a`)."""
-    path = find_checkpoint(str(name))
+    path = files.find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
     read: _Content = from_data(_Content, content, str(path))
     if has_hooked_transformer():
@@ -187,7 +186,7 @@ class RunFolder:
         log = self.path / "metrics.jsonl"
         kept = [row for row in files.read_json_lines(log) if row["step"] <= done]
         if log.exists():
-            write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
+            files.write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
         return done, seconds
 
 
@@ -199,7 +198,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def read_recipe(path: Path) -> Recipe:
     """The recipe of a run folder."""
     config = path / "config.json"
-    return from_json(Recipe, read_text(config, "a run's config"), str(config))
+    return from_json(Recipe, files.read_text(config, "a run's config"), str(config))
 
 
 def read_circuit(
@@ -209,7 +208,7 @@ def read_circuit(
 
     `trained` completes "steps = 3, as ..." in an error; `causal` models mask later positions.
     """
-    text = read_text(path, "a circuit")
+    text = files.read_text(path, "a circuit")
     try:
         circuit = Circuit.from_json(text, task.role_names)
         circuit.check_fits(n_layers, n_heads)

@@ -1,13 +1,12 @@
 """Finding, reading and writing files; loads no heavy library."""
 
-import importlib.metadata
 import json
 import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,5 +183,5 @@ def provenance(command: str) -> dict[str, Any]:
     return {
         "command": command,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {name: importlib.metadata.version(name) for name in libraries},
+        "versions": {name: metadata.version(name) for name in libraries},
     }

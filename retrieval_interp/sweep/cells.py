@@ -229,8 +229,7 @@ def on_nodes(ray: Any, where: Path, threads: int, gpus: float) -> Callable[[Job]
 
 def run_on_node(job: Job, sweep: str) -> tuple[float, dict[str, bytes]]:
     """The task: the validation loss of a cell, and the files to keep by path."""
-    user = f"retrieval-interp-{os.getuid()}"
-    folder = Path(tempfile.gettempdir()) / user / sweep / job.name
+    folder = Path(tempfile.gettempdir()) / f"retrieval-interp-{os.getuid()}" / sweep / job.name
     loss = run_cell(replace(job, folder=folder))
     paths = [path for path in folder.rglob("*") if path.is_file()]
     kept = {str(path.relative_to(folder)): path.read_bytes() for path in paths}

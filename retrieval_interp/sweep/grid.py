@@ -51,15 +51,8 @@ SCALES: dict[str, Scale] = {
         "2 depths, 2 seeds, seconds: a test, no retrieval problem",
         layers=(1, 2),
         seeds=(0, 1),
-        recipe={
-            "steps": 240,
-            "batch": 8,
-            "examples": 64,
-            "learning_rate": 0.01,
-            "log_every": 5,
-            "checkpoint_every": 20,
-            "validation_examples": 16,
-        },
+        recipe={"steps": 240, "batch": 8, "examples": 64, "learning_rate": 0.01}
+        | {"log_every": 5, "checkpoint_every": 20, "validation_examples": 16},
         model={"d_model": 16, "heads": 2},
         task={"chains": 1, "steps": 2, "dim": 2},
         compile=False,

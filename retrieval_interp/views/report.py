@@ -117,11 +117,9 @@ def task_words(model: Any, task: Task, batch: Batch) -> str:
     both = zip(task.role_labels, task.role_names)
     roles = [f"{label} ({name})" if label != name else name for label, name in both]
     n_chains, n_positions = batch.roles.shape[1], batch.inputs.shape[1]
-    return (
-        f"{description[:1].upper()}{description[1:]}. An example has "
-        f"{counted(n_positions, 'position')} and asks {counted(n_chains, 'question')}; the roles "
-        f"of a question are {listed(roles, 'and')}."
-    )
+    asks = f"{counted(n_positions, 'position')} and asks {counted(n_chains, 'question')}"
+    said = f"{description[:1].upper()}{description[1:]}. An example has {asks}"
+    return f"{said}; the roles of a question are {listed(roles, 'and')}."
 
 
 def example_sequence(

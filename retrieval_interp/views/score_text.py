@@ -182,16 +182,12 @@ def loss_lines(score: CircuitScore) -> tuple[str, str]:
     """The intact model's loss, and that of the circuit with what it keeps."""
     loss, kept = score.loss_name, ""
     if math.isfinite(score.kept):
-        kept = (
-            f", {score.kept:.1%} of what was learned (knowing nothing: "
-            f"{score.uninformed_loss:.4f}, {score.uninformed})"
-        )
+        nothing = f"knowing nothing: {score.uninformed_loss:.4f}, {score.uninformed}"
+        kept = f", {score.kept:.1%} of what was learned ({nothing})"
     baseline = f"{score.baseline_loss:.4f} +- {score.baseline_se:.4f}"
-    combined = f"{score.combined_loss:.4f} +- {score.combined_se:.4f}"
-    return (
-        f"baseline {loss} (nothing replaced)  {baseline}",
-        f"combined {loss} (all of them replaced)  {combined}{kept}",
-    )
+    combined = f"{score.combined_loss:.4f} +- {score.combined_se:.4f}{kept}"
+    baseline = f"baseline {loss} (nothing replaced)  {baseline}"
+    return baseline, f"combined {loss} (all of them replaced)  {combined}"
 
 
 def score_table(score: CircuitScore, task: Task | None = None, width: int | None = None) -> str:

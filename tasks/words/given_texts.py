@@ -81,8 +81,7 @@ class NextTokenTask(Task):
 
     @property
     def description(self) -> str:
-        tokens = sum(map(len, self.sequences))
-        return f"the next token of {tokens} tokens in {len(self)} sequences"
+        return f"the next token of {sum(map(len, self.sequences))} tokens in {len(self)} sequences"
 
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
