@@ -233,11 +233,9 @@ def _cut(
 def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
     told = [path for path in score.circuit.paths() if path.path.src == answer_role]
     if score.better and score.baseline_loss < score.uninformed_loss:
-        yield (
-            "The circuit does better than the intact model, by "
-            f"{score.baseline_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}; so it is "
-            "not what the model does."
-        )
+        by = f"{score.baseline_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}"
+        better = f"The circuit does better than the intact model, by {by}"
+        yield f"{better}; so it is not what the model does."
     if told:
         many = f"{len(told)} paths, such as {told[0].text(score.circuit.role_names)} attend"
         one = f"its path {told[0].text(score.circuit.role_names)} attends"

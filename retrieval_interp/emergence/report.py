@@ -137,11 +137,9 @@ def summary(series: Series) -> list[str]:
         f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}",
     ]
     if (combined := fmean(last.combined_losses)) > series.tolerance:
-        lines.append(
-            f"note: the circuit does not hold: with all of it in place the {recipe.task.loss_name} "
-            f"at step {last.step} is {combined:.4f}, not below {series.tolerance:g} (intact: "
-            f"{fmean(last.partial_losses):.4f})"
-        )
+        found = f"the {recipe.task.loss_name} at step {last.step} is {combined:.4f}"
+        limit = f"not below {series.tolerance:g} (intact: {fmean(last.partial_losses):.4f})"
+        lines.append(f"note: the circuit does not hold: with all of it in place {found}, {limit}")
     return lines
 
 

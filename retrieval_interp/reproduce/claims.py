@@ -36,6 +36,7 @@ class Found(NamedTuple):
     verdict: Verdict = "not run"
 
 
+Summary = dict[str, Any]  # of a grid
 Answer = tuple[str, bool]  # our number in words, and whether it agrees with the paper's
 
 
@@ -79,9 +80,7 @@ def _depth(_: Evidence) -> Iterator[Found]:
     )
 
 
-def _of_grid(
-    name: str, say: Callable[[dict[str, Any]], Answer], evidence: Evidence
-) -> Iterator[Found]:
+def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) -> Iterator[Found]:
     if (found := evidence.grid(name)) is None:
         yield Found(PAPER_SCALE, "", f"{MODULE} sweep --grid {name} --out {evidence.runs / name}")
         return
@@ -100,12 +99,12 @@ def _of_grid(
     yield Found(summary["scale"], scale, command, ours, _verdict(agrees, smaller=True))
 
 
-def _in_order(summary: dict[str, Any]) -> Answer:
+def _in_order(summary: Summary) -> Answer:
     order = summary["order"]
     return order_text(order), order["held"] > 0 and not order["broken"]
 
 
-def _later_needs_depth(summary: dict[str, Any]) -> Answer:
+def _later_needs_depth(summary: Summary) -> Answer:
     depths = summary["depths"]
     least = [
         min((row["layers"] for row in depths if row["partial_losses"][i] < 0.5), default=math.inf)

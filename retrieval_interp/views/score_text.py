@@ -210,10 +210,9 @@ def finding(score: CircuitScore) -> str:
     all_replaced = paths and len(score.circuit.mechanisms) == heads
     if not all_replaced or not score.sufficient or not math.isfinite(score.kept):
         return ""
-    return (
-        f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')} do the "
-        f"work: with all else replaced, the model keeps {score.kept:.1%} of what it learned."
-    )
+    work = f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')}"
+    kept = f"the model keeps {score.kept:.1%} of what it learned"
+    return f"{work} do the work: with all else replaced, {kept}."
 
 
 def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
@@ -261,22 +260,19 @@ def verdict(score: CircuitScore, task: Task) -> str:
 def _sufficiency(score: CircuitScore, papers: bool) -> str:
     loss, replaced = score.loss_name, len(score.circuit.mechanisms)
     if not replaced:
-        return (
-            "No circuit: no head can be replaced, or none was given "
-            f"({loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; knowing nothing "
-            f"{score.uninformed_loss:.4g}, {score.uninformed})."
-        )
+        nothing = f"knowing nothing {score.uninformed_loss:.4g}, {score.uninformed}"
+        known = f"{loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; {nothing}"
+        return f"No circuit: no head can be replaced, or none was given ({known})."
     below = "below" if score.combined_loss < score.limit else "not below"
     word = "Sufficient" if score.sufficient else "Not sufficient"
     left = len(score.heads) - replaced
     if left and score.sufficient:
         word = f"Holds so far ({counted(left, 'head')} not replaced)"
-    theirs = f"; paper: below {SUFFICIENT:g}" if papers else ""
-    return (
-        f"{word}: with {replaced} of {counted(len(score.heads), 'head')} replaced, the {loss} is "
-        f"{score.combined_loss:.4f}, {below} {score.limit:.4g} (intact: "
-        f"{score.baseline_loss:.4f}{theirs})."
-    )
+    heads = f"{replaced} of {counted(len(score.heads), 'head')}"
+    result = f"{score.combined_loss:.4f}, {below} {score.limit:.4g}"
+    known = f"intact: {score.baseline_loss:.4f}"
+    known += f"; paper: below {SUFFICIENT:g}" if papers else ""
+    return f"{word}: with {heads} replaced, the {loss} is {result} ({known})."
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:
