@@ -244,10 +244,9 @@ def _value_hooks(
 
 
 def _check_run(examples: int, positions: int, batch: Batch) -> None:
-    expected = tuple(batch.inputs.shape[:2])
-    if expected != (examples, positions):
+    n, size = batch.inputs.shape[:2]
+    if (n, size) != (examples, positions):
         raise InputError(
-            f"ablation: the circuit was applied for a batch of {expected[0]} examples and "
-            f"{expected[1]} positions, but the model ran on {examples} and {positions}; run the "
-            "same batch"
+            f"ablation: the circuit was applied for a batch of {n} examples and {size} positions, "
+            f"but the model ran on {examples} and {positions}; run the same batch"
         )

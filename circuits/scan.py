@@ -154,11 +154,10 @@ def scan(
         replace(found, loss=losses.get(head, math.nan), replaced=joint.circuit.mechanisms.get(head))
         for head, found in described.items()
     ]
-    return Scan(
-        task, other, rows, float(own.mean()), *judge.uninformed, judge.bar.loss,
-        joint.circuit, float(each.mean()), scorer.Measured.of(each - own).se,
-        frozenset(joint.tried), finished,
-    )  # fmt: skip
+    intact = (float(own.mean()), *judge.uninformed, judge.bar.loss)
+    se, tried = scorer.Measured.of(each - own).se, frozenset(joint.tried)
+    in_place = joint.circuit, float(each.mean()), se, tried
+    return Scan(task, other, rows, *intact, *in_place, finished)
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:

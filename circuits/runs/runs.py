@@ -169,14 +169,12 @@ def _role_runs_are_exact(model: Any, batch: Batch, task: Task) -> bool:
 Base = Sequence[HookBase | RoleBase]  # a run from which others differ little, part by part
 
 
+@dataclass(frozen=True)
 class Runs:
-    """Runs of consecutive parts of a batch, several at a time; hooks, which change the model, allow
-    one.
-    """
+    """Runs of consecutive parts of a batch; several at a time, unless hooks change the model."""
 
-    def __init__(self, parts: Sequence[HookRuns] | Sequence[RoleRuns], threads: int = 1):
-        self.parts: Sequence[Any] = parts
-        self.threads = threads
+    parts: Sequence[Any]  # HookRuns, or RoleRuns
+    threads: int = 1
 
     @property
     def compute_changes_only(self) -> bool:
