@@ -205,11 +205,9 @@ def pattern_gradients(
         *answer_hooks(model, batch, task.answer_roles),
     ]
     with torch.enable_grad():
-        with (
-            model.hooks(fwd_hooks=hooks.in_all_layers(model, "hook_pattern", partial(note, own))),
-            hooks.ablated(model, circuit, batch),
-            model.hooks(fwd_hooks=after),
-        ):
+        before = hooks.in_all_layers(model, "hook_pattern", partial(note, own))
+        replaced = hooks.ablated(model, circuit, batch)
+        with model.hooks(fwd_hooks=before), replaced, model.hooks(fwd_hooks=after):
             outputs = hooks.Hooked(model).run(batch)
         if not len(own) == len(used) == len(shifts) == n_layers:
             raise InputError(

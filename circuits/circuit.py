@@ -155,10 +155,8 @@ class Circuit:
                 f"{', '.join(names)}"
             )
         written: Roles = names or roles
-        enabling, *redundant = (
-            tuple(HeadPath.parse(text, written) for text in texts)
-            for texts in (file.enabling, *file.redundant)
-        )
+        lists = (file.enabling, *file.redundant)
+        enabling, *redundant = (tuple(HeadPath.parse(t, written) for t in one) for one in lists)
         heads = _read_heads(file, written)
         sets, names = tuple(redundant), own or names
         return cls(heads, n_roles, file.task, enabling, sets, names, file.unfinished)

@@ -153,10 +153,8 @@ def estimate_units(
             weight = len(part.batch) / len(batch) / len(shares)
             assert part.batch.counterfactual is not None
             others = part.batch.counterfactual.unbind(1)
-            layers = [
-                _sums(own, other, -weight * gradient, part.batch)
-                for own, other, gradient in zip(part.own, others, part.of_loss)
-            ]
+            read = zip(part.own, others, part.of_loss)
+            layers = [_sums(own, other, -weight * g, part.batch) for own, other, g in read]
             found.append(Estimates(*(torch.stack(each).cpu() for each in zip(*layers))))
     return Estimates(*(torch.stack(each).sum(0) for each in zip(*found)))
 

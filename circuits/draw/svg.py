@@ -75,10 +75,8 @@ def draw_circuit(
     step = max(_COLUMN, *widths, *(7 * len(name) + 8 for name in names))
     xs = {role: left + step * place for place, role in enumerate(order)}
     foot = _FOOT + 15 * max(map(len, below))
-    heights = [
-        max(_ROW if paths else _IDLE_ROW, 8 + _LINE * len(lines))
-        for paths, lines in zip(in_row, labels)
-    ]
+    least = [_ROW if paths else _IDLE_ROW for paths in in_row]
+    heights = [max(low, 8 + _LINE * len(lines)) for low, lines in zip(least, labels)]
     height = _TOP + sum(heights) + foot
     floors = [height - foot - up for up in accumulate(heights, initial=0)]
     svg = _canvas(xs[order[-1]] + max(_RIGHT, step // 2), height)

@@ -36,12 +36,9 @@ class Attention(StockAttention):
         if not torch.compiler.is_compiling() or not same or special:
             return super().calculate_qkv_matrices(query_input, key_input, value_input)
         weights = torch.stack([self.W_Q, self.W_K, self.W_V])
+        weights = rearrange(weights, "qkv head d_model d_head -> (qkv head d_head) d_model")
         biases = torch.stack([self.b_Q, self.b_K, self.b_V])
-        together = F.linear(
-            query_input,
-            rearrange(weights, "qkv head d_model d_head -> (qkv head d_head) d_model"),
-            biases.flatten(),
-        )
+        together = F.linear(query_input, weights, biases.flatten())
         q, k, v = together.unflatten(-1, biases.shape).unbind(-3)
         return self.hook_q(q), self.hook_k(k), self.hook_v(v)
 

@@ -233,11 +233,8 @@ class PromptTask(TextTask):
         return f"{self.prompt} in the tokens of {self.tokenizer_name}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": "prompt",
-            "prompt": {"name": self.prompt.name, **vars(self.prompt)},
-            "tokenizer": self.tokenizer_name,
-        }
+        prompt = {"name": self.prompt.name, **vars(self.prompt)}
+        return {"name": "prompt", "prompt": prompt, "tokenizer": self.tokenizer_name}
 
 
 def expect_offsets(tokenizer: Any) -> None:
