@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import torch
@@ -42,11 +42,8 @@ def why_text(found: Explanation, width: int | None = None) -> str:
 
 def why_to_dict(found: Explanation) -> dict[str, Any]:
     """All numbers as JSON data, under the names that they have in `Explanation`."""
-    numbers = {
-        field.name: _plain(getattr(found, field.name), found.task.role_names)
-        for field in fields(found)
-        if field.name not in ("task", "batch", "other", "circuit")
-    }
+    names, others = found.task.role_names, ("task", "batch", "other", "circuit")
+    numbers = {key: _plain(x, names) for key, x in vars(found).items() if key not in others}
     about = {"task": found.task.to_dict(), "description": found.task.description}
     return {**about, "examples": len(found.batch), **numbers}
 
@@ -60,7 +57,7 @@ def _plain(value: Any, names: Sequence[str]) -> Any:
     if isinstance(value, tuple):
         return [_plain(each, names) for each in value]
     if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name), names) for each in fields(value)}
+        return {key: _plain(each, names) for key, each in vars(value).items()}
     return value
 
 
