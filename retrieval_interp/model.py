@@ -34,7 +34,7 @@ def build_model(
             or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
             embeddings of words (standard normal). Biases are zero.
     """
-    from retrieval_interp.circuits.models import transformer
+    import retrieval_interp.circuits.models.transformer as transformer
 
     cfg = transformer.HookedTransformerConfig(
         n_layers=config.layers,
