@@ -1,55 +1,41 @@
-"""Attention as tensors: masks, the positions that paths join, cuts, softmax, and means by role.
+"""Attention as tensors: the positions that paths join, softmax, and means by role.
 
 `path_sources` says which positions a path joins; all else here, and what checks, measures or draws
 paths elsewhere, asks it. Nothing here runs a model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from retrieval_interp.circuits.paths import RolePath
-from retrieval_interp.tasks import InputError, role_name
+
+Places = Int[Tensor, "batch chain role"]  # the position of every role of every chain; -1 if absent
 
 
-def allowed_positions(
-    n_positions: int,
-    causal: bool,
-    device: torch.device,
-    real: Bool[Tensor, "batch pos"] | None = None,
-) -> Bool[Tensor, "#batch dest src"]:
-    """Which sources each destination may attend to: never padding, nor itself if it is padding."""
-    allowed = torch.ones(1, n_positions, n_positions, dtype=torch.bool, device=device)
-    allowed = allowed.tril() if causal else allowed
-    return allowed if real is None else allowed & real[:, None, :]
-
-
-def path_sources(
-    path: RolePath, roles: Int[Tensor, "batch chain role"], n_positions: int
-) -> Bool[Tensor, "batch chain src"]:
+def path_sources(path: RolePath, roles: Places, size: int) -> Bool[Tensor, "batch chain src"]:
     """Where role `dest` of every chain attends along a path; nowhere without a destination.
 
-    Where chains share the position of `dest`, its sources are those of all these chains.
+    Where chains share the position of `dest`, its sources are those of all these chains. `size` is
+    the number of positions.
     """
-    position = torch.arange(n_positions, device=roles.device)
+    position = torch.arange(size, device=roles.device)
     sources = roles[:, :, path.src, None] == position
     shared = shared_destinations(roles, path.dest)
     sources = sources if shared is None else (shared.float() @ sources.float()) > 0
     return sources & (roles[:, :, path.dest, None] >= 0)
 
 
-def shared_destinations(
-    roles: Int[Tensor, "batch chain role"], dest: int
-) -> Bool[Tensor, "batch chain chain2"] | None:
+def shared_destinations(roles: Places, dest: int) -> Bool[Tensor, "batch chain chain2"] | None:
     """Which chains have role `dest` at the same position; None if all have their own."""
     here = roles[:, :, dest]
     same = (here[:, :, None] == here[:, None, :]) & (here >= 0)[:, None, :]
     return same if int(same.sum()) > int((here >= 0).sum()) else None
 
 
-def rows_of(dest: int, roles: Int[Tensor, "batch chain role"]) -> tuple[Tensor, Tensor]:
+def rows_of(dest: int, roles: Places) -> tuple[Tensor, Tensor]:
     """Index of the rows of a role of every chain; of absent ones, any row."""
     example = torch.arange(len(roles), device=roles.device)[:, None].expand(roles.shape[:2])
     return example, roles[:, :, dest].clamp(min=0)
@@ -63,47 +49,25 @@ def softmax_attention(
 ) -> Float[Tensor, "*batch dest src"]:
     """The pattern of plain dot-product attention: softmax(q·k / scale) over the allowed sources."""
     scores = queries @ keys.transpose(-1, -2) / scale
-    pattern: Tensor = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return pattern
+    return scores.masked_fill(~allowed, -torch.inf).softmax(-1)
 
 
-def cut_paths(
-    pattern: Float[Tensor, "batch dest src"],
-    paths: tuple[RolePath, ...],
-    roles: Int[Tensor, "batch chain role"],
-) -> Float[Tensor, "batch dest src"]:
-    """A copy of the pattern with the attention along the given paths set to zero."""
-    cut = torch.zeros(pattern.shape, dtype=torch.int32, device=pattern.device)
+def joined(
+    paths: Iterable[RolePath], roles: Places, size: int, rows: Iterable[int] = ()
+) -> Bool[Tensor, "batch dest src"]:
+    """Which positions the paths join, or belong to a row of one of these roles."""
+    count = torch.zeros(len(roles), size, size, dtype=torch.int32, device=roles.device)
     for path in paths:
-        sources = path_sources(path, roles, pattern.shape[-1])
-        cut.index_put_(rows_of(path.dest, roles), sources.int(), accumulate=True)
-    return pattern.masked_fill(cut > 0, 0.0)
-
-
-def check_paths(
-    paths: Iterable[RolePath],
-    roles: Int[Tensor, "batch chain role"],
-    causal: bool,
-    where: str = "",
-    names: Sequence[str] = (),
-) -> None:
-    """Check that paths fit these positions; errors start with `where`."""
-    n_roles = roles.shape[-1]
-    for path in paths:
-        if not (0 <= path.dest < n_roles and 0 <= path.src < n_roles):
-            raise InputError(
-                f"{where}expected roles from s0 to s{n_roles - 1}, found the path {path}"
-            )
-        dest, src = roles[:, :, path.dest], roles[:, :, path.src]
-        if causal and bool(((src > dest) & (dest >= 0)).any()):
-            raise InputError(
-                f"{where}expected a source before its destination (the model is causal), found "
-                f"{path.text(names)}: {role_name(path.src, names)} comes later in the sequence"
-            )
+        sources = path_sources(path, roles, size)
+        count.index_put_(rows_of(path.dest, roles), sources.int(), accumulate=True)
+    for row in rows:
+        present = (roles[:, :, row] >= 0).int()[..., None].expand(-1, -1, size)
+        count.index_put_(rows_of(row, roles), present, accumulate=True)
+    return count > 0
 
 
 def attention_by_role(
-    pattern: Float[Tensor, "batch head dest src"], roles: Int[Tensor, "batch chain role"]
+    pattern: Float[Tensor, "batch head dest src"], roles: Places
 ) -> tuple[Float[Tensor, "head role role2"], Float[Tensor, "role role2"]]:
     """Average a pattern from each role to each role of the same chain, and the number averaged.
 
@@ -111,8 +75,8 @@ def attention_by_role(
     mean is over the examples and chains that have both roles, 0 where none has.
     """
     example = torch.arange(len(pattern), device=pattern.device)[:, None]
-    of_rows = []
-    for dest in range(roles.shape[-1]):
+    of_rows, n_roles, size = [], roles.shape[-1], pattern.shape[-1]
+    for dest in range(n_roles):
         here = roles[:, :, dest]
         rows = pattern[example, :, here.clamp(min=0)].float()  # [batch chain head src]
         shared = shared_destinations(roles, dest)
@@ -122,10 +86,7 @@ def attention_by_role(
             # Rows of padding, which stand in for absent roles, may be NaN.
             each = rows.gather(-1, sources).masked_fill(~present[:, :, None], 0.0)
         else:
-            all_of = [
-                path_sources(RolePath(dest, src), roles, pattern.shape[-1])
-                for src in range(roles.shape[-1])
-            ]
+            all_of = [path_sources(RolePath(dest, src), roles, size) for src in range(n_roles)]
             among = torch.stack(all_of, dim=-1)  # [batch chain src role]
             rows = rows.masked_fill(~among.any(-1)[:, :, None], 0.0)
             present, each = among.any(2), rows @ among.float()
@@ -135,7 +96,7 @@ def attention_by_role(
 
 
 def attention_along(
-    pattern: Float[Tensor, "batch dest src"], path: RolePath, roles: Int[Tensor, "batch chain role"]
+    pattern: Float[Tensor, "batch dest src"], path: RolePath, roles: Places
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Average one head's attention along a path, to all its sources together.
 

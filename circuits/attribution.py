@@ -9,8 +9,9 @@
 Estimates say which hypotheses to score; `circuits.scores` scores them exactly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -33,19 +34,6 @@ Patterns = Float[Tensor, "batch head dest src"]
 Projections = Float[Tensor, "product batch"]  # of the loss, and of each draw of the outputs
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """The estimated change of the loss when a circuit takes the place of another."""
-
-    first: float  # the first-order part
-    curvature: float  # the second-order part; 0 where the loss has no diagonal second derivative
-
-    @property
-    def effect(self) -> float:
-        """Both parts together."""
-        return self.first + self.curvature
-
-
 class Changed(NamedTuple):
     """What a change does to the loss: `first` + |`second`|², where changes of several heads add."""
 
@@ -53,9 +41,14 @@ class Changed(NamedTuple):
     second: Float[Tensor, " number"]
 
     @property
+    def curvature(self) -> float:
+        """The second-order part; 0 where the loss has no diagonal second derivative."""
+        return float(self.second.square().sum())
+
+    @property
     def effect(self) -> float:
-        """What the change does by itself."""
-        return self.first + float(self.second.square().sum())
+        """Both parts together."""
+        return self.first + self.curvature
 
 
 class Attribution:
@@ -78,15 +71,15 @@ class Attribution:
             self._known[key] = Changed(float(each[0].mean()), scale * each[1:].flatten())
         return self._known[key]
 
-    def estimate(self, circuit: Circuit) -> Estimate:
+    def estimate(self, circuit: Circuit) -> Changed:
         """The estimated change of the loss when `circuit` replaces the one in place."""
         before = self.parts[0].circuit
         heads = sorted(circuit.mechanisms.keys() | before.mechanisms.keys())
         changed = [self.change(h, circuit[h]) for h in heads if circuit[h] != before[h]]
         if not changed:
-            return Estimate(0.0, 0.0)
-        second = torch.stack([change.second for change in changed]).sum(0)
-        return Estimate(sum(change.first for change in changed), float(second.square().sum()))
+            return Changed(0.0, torch.zeros(1))
+        firsts, seconds = zip(*changed)
+        return Changed(sum(firsts), torch.stack(seconds).sum(0))
 
     def effects(self, circuits: Sequence[Circuit]) -> list[float]:
         """The estimated effects of many circuits."""
@@ -94,11 +87,7 @@ class Attribution:
 
 
 def attribute(
-    model: Any,
-    task: Task,
-    batch: Batch,
-    circuit: Circuit | None = None,
-    draws: int = 1,
+    model: Any, task: Task, batch: Batch, circuit: Circuit | None = None, draws: int = 1
 ) -> Attribution:
     """Estimate what any change of attention does to the loss, from one forward pass.
 
@@ -141,11 +130,8 @@ def attribute(
     circuit.check_roles(task)
     # Hooks may be made for this batch.
     parts = [batch] if hooks.has_hooks(model) else batch.parts(_PART)
-    gradients = [
-        pattern_gradients(model, task, part, circuit, draws, seed)
-        for seed, part in enumerate(parts)
-    ]
-    return Attribution(gradients)
+    found = [pattern_gradients(model, task, p, circuit, draws, n) for n, p in enumerate(parts)]
+    return Attribution(found)
 
 
 @dataclass
@@ -180,19 +166,18 @@ class PatternGradients:
             else:
                 used = self.used[head.layer][:, head.head]
                 pattern = used if mechanism is None else self.pattern(head, mechanism)
-                gradients = [self.of_loss[head.layer][:, head.head, None].transpose(0, 1)]
+                gradients = self.of_loss[head.layer][None, :, head.head]
                 if self.of_outputs:
-                    gradients.append(self.of_outputs[head.layer][:, :, head.head])
-                products = torch.cat(gradients) * pattern
-                self._known[key] = products.sum((-2, -1))
+                    of_outputs = self.of_outputs[head.layer][:, :, head.head]
+                    gradients = torch.cat([gradients, of_outputs])
+                self._known[key] = (gradients * pattern).sum((-2, -1))
         return self._known[key]
 
     def pattern(self, head: Head, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
         """What a head attends to under a mechanism."""
         own = self.own[head.layer][:, head.head]
         if mechanism.keeps_own:
-            other = self.batch.counterfactual_of(*head)
-            return mechanism.changed(own, self.where.roles, other)
+            return mechanism.changed(own, self.where.roles, self.batch.counterfactual_of(*head))
         return mechanism.pattern(self.where).to(own)
 
 
@@ -203,11 +188,8 @@ def pattern_gradients(
     n_layers = model.cfg.n_layers
     own, used, values, shifts = (dict[int, Tensor]() for _ in range(4))
 
-    def note(kept: dict[int, Tensor]) -> Callable[..., None]:
-        def hold(activation: Tensor, hook: Any) -> None:
-            kept[hook.layer()] = activation
-
-        return hold
+    def note(kept: dict[int, Tensor], activation: Tensor, hook: Any) -> None:
+        kept[hook.layer()] = activation
 
     def shift(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
         v = values[hook.layer()]
@@ -217,17 +199,15 @@ def pattern_gradients(
         return z + torch.einsum("bhds,bshe->bdhe", zero, v)
 
     after = [
-        *hooks.in_all_layers(model, "hook_v", note(values)),
+        *hooks.in_all_layers(model, "hook_v", partial(note, values)),
         *hooks.in_all_layers(model, "hook_z", shift),
-        *hooks.in_all_layers(model, "hook_pattern", note(used)),
+        *hooks.in_all_layers(model, "hook_pattern", partial(note, used)),
         *answer_hooks(model, batch, task.answer_roles),
     ]
     with torch.enable_grad():
-        with (
-            model.hooks(fwd_hooks=hooks.in_all_layers(model, "hook_pattern", note(own))),
-            hooks.ablated(model, circuit, batch),
-            model.hooks(fwd_hooks=after),
-        ):
+        before = hooks.in_all_layers(model, "hook_pattern", partial(note, own))
+        replaced = hooks.ablated(model, circuit, batch)
+        with model.hooks(fwd_hooks=before), replaced, model.hooks(fwd_hooks=after):
             outputs = hooks.Hooked(model).run(batch)
         if not len(own) == len(used) == len(shifts) == n_layers:
             raise InputError(
@@ -249,26 +229,19 @@ def pattern_gradients(
         raise InputError(
             "attribution: expected finite gradients, found NaN or infinity; score exactly instead"
         )
-    return PatternGradients(
-        circuit,
-        batch,
-        Where.of(batch, hooks.is_causal(model)),
-        losses.detach(),
-        [own[layer].detach().float() for layer in range(n_layers)],
-        [used[layer].detach().float() for layer in range(n_layers)],
-        of_loss,
-        [torch.stack(of_layer) for of_layer in zip(*of_outputs)],
-    )
+    where, layers = Where.of(batch, hooks.is_causal(model)), range(n_layers)
+    intact, in_place = ([x[layer].detach().float() for layer in layers] for x in (own, used))
+    curved = [torch.stack(of_layer) for of_layer in zip(*of_outputs)]
+    patterns = intact, in_place, of_loss
+    return PatternGradients(circuit, batch, where, losses.detach(), *patterns, curved)
 
 
 def _random_projections(
     task: Task, outputs: Float[Tensor, "batch pos d_out"], batch: Batch, draws: int, seed: int
 ) -> list[Float[Tensor, "batch pos d_out"]]:
-    """Random weights w of the outputs y, such that E[(w · dy)²] = dyᵀ H dy.
+    """Random weights w = √H v of the outputs y (see `attribute`), or none where there are no such.
 
-    H is the second derivative of the loss by the outputs. Where it has a block for each position
-    and none is negative, as for squared errors and cross entropies, w = √H v with random signs v
-    does it. Otherwise, or if a loss reads more than `_READ` outputs of a position, there are none.
+    E[(w · dy)²] = dyᵀ H dy, with H the second derivative of the loss by the outputs.
     """
     generator = torch.Generator().manual_seed(seed)
     at = outputs.detach().double().requires_grad_()  # small curvatures are differences

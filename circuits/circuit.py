@@ -57,8 +57,7 @@ class Circuit:
             object.__setattr__(self, "role_names", ())
 
     def __hash__(self) -> int:
-        heads = tuple(self.mechanisms.items())
-        return hash((heads, self.n_roles, self.enabling, self.redundant))
+        return hash((tuple(self.mechanisms.items()), self.n_roles, self.enabling, self.redundant))
 
     def __getitem__(self, head: tuple[int, int]) -> Mechanism:
         return self.mechanisms.get(Head(*head), ORIGINAL)
@@ -109,10 +108,9 @@ class Circuit:
 
     def check_roles(self, task: Task) -> None:
         """Check that it is for as many roles as a task has."""
-        if self.n_roles != len(task.role_names):
+        if self.n_roles != (own := len(task.role_names)):
             raise InputError(
-                f"circuit: expected one for the task's {len(task.role_names)} roles, found one for "
-                f"{self.n_roles}"
+                f"circuit: expected one for the task's {own} roles, found one for {self.n_roles}"
             )
 
     def __repr__(self) -> str:
@@ -157,10 +155,8 @@ class Circuit:
                 f"{', '.join(names)}"
             )
         written: Roles = names or roles
-        enabling, *redundant = (
-            tuple(HeadPath.parse(text, written) for text in texts)
-            for texts in (file.enabling, *file.redundant)
-        )
+        lists = (file.enabling, *file.redundant)
+        enabling, *redundant = (tuple(HeadPath.parse(t, written) for t in one) for one in lists)
         heads = _read_heads(file, written)
         sets, names = tuple(redundant), own or names
         return cls(heads, n_roles, file.task, enabling, sets, names, file.unfinished)

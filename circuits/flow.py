@@ -25,6 +25,7 @@ from retrieval_interp.tasks import InputError, RetrievalGraph, path_graph
 from retrieval_interp.tasks.retrieval import Arrangement, Tables, arrange
 
 _CHAINS = 2
+Graph = RetrievalGraph | int  # a graph, or how many steps a chain has
 
 
 def paper_bound(steps: int) -> int:
@@ -52,25 +53,20 @@ def _ceil_log3(number: int) -> int:
     return next(exponent for exponent in count() if 3**exponent >= number)
 
 
-# By simulation
-
-
 def simulate(
-    graph: RetrievalGraph | int, layers: int, causal: bool, tables: Tables = "full"
+    graph: Graph, layers: int, causal: bool, tables: Tables = "full"
 ) -> Bool[Tensor, "layers_and_start role piece"]:
     """Which pieces of its chain every role of a chain can hold.
 
     Piece 2n is the encoding of statement n (0 for the query), piece 2n+1 the token of node n: on a
     path p_0 x_0 p_1 x_1 ... p_D x_D, where the paper's e_j is piece j+1.
 
-    A graph may be given as the number of steps of a chain. The first entry is before any layer.
+    The first entry is before any layer.
     """
     return torch.stack(list(islice(_after_each_layer(_graph(graph), causal, tables), layers + 1)))
 
 
-def node_depths(
-    graph: RetrievalGraph | int, causal: bool, tables: Tables = "full"
-) -> dict[str, int]:
+def node_depths(graph: Graph, causal: bool, tables: Tables = "full") -> dict[str, int]:
     """For each node, the number of layers after which s_0 first holds its token, in node order."""
     depths = {node.name: -1 for node in _graph(graph).nodes}
     for depth, held in enumerate(_after_each_layer(_graph(graph), causal, tables)):
@@ -82,13 +78,13 @@ def node_depths(
     return depths
 
 
-def least_depth(graph: RetrievalGraph | int, causal: bool, tables: Tables = "full") -> int:
+def least_depth(graph: Graph, causal: bool, tables: Tables = "full") -> int:
     """The number of layers after which s_0 first holds the answer (x_D on a chain)."""
     *_, answer = node_depths(graph, causal, tables).values()
     return answer
 
 
-def _graph(graph: RetrievalGraph | int) -> RetrievalGraph:
+def _graph(graph: Graph) -> RetrievalGraph:
     return graph if isinstance(graph, RetrievalGraph) else path_graph(graph)
 
 
@@ -134,8 +130,7 @@ def _visible(order: Arrangement) -> Bool[Tensor, "dest src"]:
     lines = torch.tensor([element.line for element in order.elements])
     # Tables of later steps come first; the queries, which are in no table, last.
     block = torch.tensor([-table.get(element.line, -1) for element in order.elements])
-    own_line = (lines[:, None] == lines).tril()
-    return own_line | (block < block[:, None])
+    return (lines[:, None] == lines).tril() | (block < block[:, None])
 
 
 def _share(one: Bool[Tensor, "a x"], other: Bool[Tensor, "b x"]) -> Bool[Tensor, "a b"]:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import allowed_positions, softmax_attention
+from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.tasks import Batch, InputError
@@ -114,11 +114,7 @@ class Patterns:
 
 @contextmanager
 def ablated(
-    model: Any,
-    circuit: Circuit,
-    batch: Batch,
-    first_layer: int = 0,
-    known: Patterns | None = None,
+    model: Any, circuit: Circuit, batch: Batch, first_layer: int = 0, known: Patterns | None = None
 ) -> Iterator[Any]:
     """Run a model with a circuit in place of its attention.
 
@@ -202,8 +198,7 @@ def _value_hooks(
 
     A bridge shows it last, so a head's own pattern is computed from its queries and keys.
     """
-    where, real = pattern_of.where, batch.attention_mask
-    allowed = allowed_positions(where.n_positions, where.causal, batch.inputs.device, real)
+    allowed, real = pattern_of.where.allowed, batch.attention_mask
     if real is not None:
         allowed = allowed | ~real[:, :, None]  # rows of padding, which nothing attends to
     seen: dict[str, Float[Tensor, "batch pos head d_head"]] = {}
@@ -249,10 +244,9 @@ def _value_hooks(
 
 
 def _check_run(examples: int, positions: int, batch: Batch) -> None:
-    expected = tuple(batch.inputs.shape[:2])
-    if expected != (examples, positions):
+    n, size = batch.inputs.shape[:2]
+    if (n, size) != (examples, positions):
         raise InputError(
-            f"ablation: the circuit was applied for a batch of {expected[0]} examples and "
-            f"{expected[1]} positions, but the model ran on {examples} and {positions}; run the "
-            "same batch"
+            f"ablation: the circuit was applied for a batch of {n} examples and {size} positions, "
+            f"but the model ran on {examples} and {positions}; run the same batch"
         )

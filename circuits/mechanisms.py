@@ -16,11 +16,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.circuits import attention
 from retrieval_interp.circuits.paths import RolePath
-from retrieval_interp.tasks import Batch, InputError
+from retrieval_interp.tasks import Batch, InputError, role_name
 from retrieval_interp.tasks.roles import Roles
 from retrieval_interp.tasks.structured import from_data
 
 Pattern = Float[Tensor, "#batch dest src"]
+Own = Float[Tensor, "batch dest src"]  # a head's own attention
 MECHANISMS: dict[str, type["Mechanism"]] = {}
 """Every class of mechanism, by its `kind`."""
 _DIGITS = 5  # of a mean pattern's weights that are kept
@@ -30,7 +31,7 @@ _DIGITS = 5  # of a mean pattern's weights that are kept
 class Where:
     """The positions for which a pattern is built."""
 
-    roles: Int[Tensor, "batch chain role"]  # position of every role of every chain; -1 if absent
+    roles: attention.Places
     n_positions: int  # sequence length
     causal: bool = True  # whether positions attend only to themselves and earlier ones
     tokens: Int[Tensor, "batch pos"] | None = None  # None where inputs are vectors
@@ -39,9 +40,27 @@ class Where:
 
     def check(self, paths: Iterable[RolePath], where: str = "", names: Sequence[str] = ()) -> None:
         """Check that paths fit these positions, each once; errors start with `where`."""
-        new = [path for path in paths if path not in self._checked]
-        attention.check_paths(new, self.roles, self.causal, where, names)
-        self._checked.update(new)
+        last = self.roles.shape[-1] - 1
+        for path in paths:
+            if path in self._checked:
+                continue
+            if not (0 <= path.dest <= last and 0 <= path.src <= last):
+                raise InputError(f"{where}expected roles from s0 to s{last}, found the path {path}")
+            dest, src = self.roles[:, :, path.dest], self.roles[:, :, path.src]
+            if self.causal and bool(((src > dest) & (dest >= 0)).any()):
+                raise InputError(
+                    f"{where}expected a source before its destination (the model is causal), found "
+                    f"{path.text(names)}: {role_name(path.src, names)} comes later in the sequence"
+                )
+            self._checked.add(path)
+
+    @property
+    def allowed(self) -> Bool[Tensor, "#batch dest src"]:
+        """Which sources each destination may attend to: never padding."""
+        size = self.n_positions
+        allowed = torch.ones(1, size, size, dtype=torch.bool, device=self.roles.device)
+        allowed = allowed.tril() if self.causal else allowed
+        return allowed if self.real is None else allowed & self.real[:, None, :]
 
     @classmethod
     def of(cls, batch: Batch, causal: bool) -> "Where":
@@ -76,17 +95,12 @@ class Mechanism:
         """
         return None
 
-    def changed(
-        self,
-        own: Float[Tensor, "batch dest src"],
-        roles: Int[Tensor, "batch chain role"],
-        other: Float[Tensor, "batch dest src"] | None,
-    ) -> Float[Tensor, "batch dest src"]:
+    def changed(self, own: Own, roles: attention.Places, other: Own | None) -> Own:
         """What becomes of the head's own attention, if it `keeps_own`.
 
         `other` is its attention on a counterfactual prompt, if the batch has one.
         """
-        return attention.cut_paths(own, self.paths, roles)
+        return own.masked_fill(attention.joined(self.paths, roles, own.shape[-1]), 0.0)
 
     def cost(self, n_roles: int) -> int:
         """How far it is from simple, in a task with so many roles; see `discover`."""
@@ -131,13 +145,11 @@ class Mechanism:
 
     @classmethod
     def _made(cls, paths: Sequence[RolePath], **values: Any) -> "Mechanism":
-        make: Any = cls
         if issubclass(cls, WithPaths):
             values["paths"] = tuple(paths)
         elif paths:
             raise InputError(f"expected no paths for a {cls.kind} head, found {paths[0]}")
-        made: Mechanism = make(**values)
-        return made
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -185,10 +197,7 @@ class Uniform(Mechanism):
     costs = (0, 0)
 
     def pattern(self, where: Where) -> Pattern:
-        device = where.roles.device
-        allowed = attention.allowed_positions(
-            where.n_positions, where.causal, device, where.real
-        ).float()
+        allowed = where.allowed.float()
         return allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 
@@ -333,7 +342,8 @@ class First(_Rule):
     color = "#4c78a8"
 
     def _rows(self, where: Where) -> Pattern:
-        return _at(torch.zeros(where.n_positions), where)
+        size = where.n_positions
+        return torch.eye(size, device=where.roles.device)[0].expand(1, size, size)
 
 
 @dataclass(frozen=True)
@@ -344,13 +354,9 @@ class Previous(_Rule):
     color = "#54a24b"
 
     def _rows(self, where: Where) -> Pattern:
-        return _at(torch.arange(where.n_positions) - 1, where)
-
-
-def _at(sources: Tensor, where: Where) -> Pattern:
-    """All attention of each position at one source."""
-    places = sources.long().clamp(min=0).to(where.roles.device)
-    return torch.nn.functional.one_hot(places, where.n_positions).float()[None]
+        size = where.n_positions
+        before = (torch.arange(size) - 1).clamp(min=0)
+        return torch.eye(size, device=where.roles.device)[before][None]
 
 
 @dataclass(frozen=True)

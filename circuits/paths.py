@@ -1,9 +1,4 @@
-"""Heads, paths between roles, and how both are written.
-
-L1.H0                     a head
-s0<-s2                    role s0 attends to role s2 of its own chain
-L1.H0 s0<-s2              a path of one head
-"""
+"""Heads, paths between roles, and how both are written."""
 
 import re
 from collections.abc import Sequence

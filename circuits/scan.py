@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import torch
 
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import IDENTITY, RULES, UNIFORM, Mechanism
-from retrieval_interp.circuits.paths import Head
 from retrieval_interp.circuits.runs.fits import check_model_fits, draw_batch
 from retrieval_interp.circuits.runs.means import head_means, mean_attention, pattern_shares
 from retrieval_interp.circuits.scores import scorer
@@ -155,11 +154,10 @@ def scan(
         replace(found, loss=losses.get(head, math.nan), replaced=joint.circuit.mechanisms.get(head))
         for head, found in described.items()
     ]
-    return Scan(
-        task, other, rows, float(own.mean()), *judge.uninformed, judge.bar.loss,
-        joint.circuit, float(each.mean()), scorer.Measured.of(each - own).se,
-        frozenset(joint.tried), finished,
-    )  # fmt: skip
+    intact = (float(own.mean()), *judge.uninformed, judge.bar.loss)
+    se, tried = scorer.Measured.of(each - own).se, frozenset(joint.tried)
+    in_place = joint.circuit, float(each.mean()), se, tried
+    return Scan(task, other, rows, *intact, *in_place, finished)
 
 
 def _halves(model: Any, task: Task, examples: int, seed: int) -> tuple[Batch, Batch]:
@@ -182,14 +180,12 @@ class _Joint:
     def __init__(self, judge: Judge):
         self.judge, self.circuit, self.tried = judge, judge.empty, set[Head]()
 
-    def replace(
-        self, mechanisms: dict[Head, Mechanism], costs: dict[Head, float]
-    ) -> Iterator[None]:
+    def replace(self, mechanisms: dict[Head, Mechanism], cost: dict[Head, float]) -> Iterator[None]:
         """Replace the first heads, in the order of their costs, as many as hold; then go on after
         the one that does not, until several in a row do not. Yields before every trial.
         """
         todo = [head for head in mechanisms if head not in self.circuit.mechanisms]
-        todo.sort(key=lambda head: (costs.get(head, math.inf), head))
+        todo.sort(key=lambda head: (cost.get(head, math.inf), head))
         failed = 0
         while todo and failed < _PATIENCE:
             before, held, broken = self.circuit, 0, len(todo) + 1
@@ -219,9 +215,8 @@ def next_token_task(model: Any, text: Any, length: int = 128) -> NextTokenTask:
             f"{found if is_causal(model) else 'sight of later tokens'}; give its task instead"
         )
     tokenizer = getattr(model, "tokenizer", None)
-    items: Any = (
-        [text] if isinstance(text, str) else text.tolist() if hasattr(text, "tolist") else text
-    )
+    items: Any = text.tolist() if hasattr(text, "tolist") else text
+    items = [items] if isinstance(items, str) else items
     if items and all(isinstance(item, str) for item in items):
         if tokenizer is None:
             raise InputError("text: expected token ids or a model with a tokenizer, found none")

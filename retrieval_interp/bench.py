@@ -32,7 +32,7 @@ from retrieval_interp.circuits.scores import scorer
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
-from retrieval_interp.storage.files import as_path, check_writable, write_whole
+from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.training_task import counted
@@ -202,10 +202,9 @@ class Workbench:
             gap = self._loss_of_nothing - self.intact_loss
             share = f"{1 - (loss - self.intact_loss) / gap:.0%}" if gap > 0 else "nothing"
             return f"{said}, {below}; {share} of what the counterfactual takes away is recovered"
-        return (
-            f"{said} with {len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')} "
-            f"replaced, {below}{', better than the intact model' if better else ''}"
-        )
+        heads = f"{len(self.circuit.mechanisms)} of {counted(len(self.heads), 'head')}"
+        beats = ", better than the intact model" if better else ""
+        return f"{said} with {heads} replaced, {below}{beats}"
 
     def drawing(self) -> str:
         """The current circuit as SVG, with its scores if they have been taken."""
@@ -328,10 +327,8 @@ class Workbench:
             choices: as `ri.discover` takes them, such as `time=60`, `heads=["L0.H0", "L2.H0"]`,
                 or `shared=False` for one-hot paths only.
         """
-        options = self.search_options(**choices)
-        return self.take(
-            circuits.discover(self.model, self.task, options=options, progress=self.progress)
-        )
+        how: Any = {"options": self.search_options(**choices), "progress": self.progress}
+        return self.take(circuits.discover(self.model, self.task, **how))
 
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
@@ -391,9 +388,7 @@ class Workbench:
         """
         self._check_unchanged()
         least = from_data(float, least, "least")
-        found = circuits.ablations(
-            self.model, self.task, self.batch, least=least, progress=self.progress
-        )
+        found = circuits.ablations(self.model, self.task, self.batch, least, self.progress)
         return ablations_view(found, self.task)
 
     def why(self, **choices: Any) -> View:
@@ -445,12 +440,9 @@ class Workbench:
 
     def report(self, path: str | Path) -> Path:
         """Score the circuit and write the report of `ablate --report`: a page without network."""
-        path = as_path(path)
-        check_writable(path)
-        command = (
-            f"ri.open({self.name!r}, examples={self.examples}, seed={self.seed}, "
-            f"tolerance={self.tolerance:g}).report({str(path)!r})"
-        )
+        path = writable(path)
+        options = f"examples={self.examples}, seed={self.seed}, tolerance={self.tolerance:g}"
+        command = f"ri.open({self.name!r}, {options}).report({str(path)!r})"
         how: dict[str, Any] = {"name": self.name, "seed": self.seed, "command": command}
         measured = self.scored or self.score().data
         page = render_report(measured, self.model, self.task, self.batch, self.training, **how)
@@ -476,15 +468,12 @@ class Workbench:
 
     def save(self, path: str | Path) -> Path:
         """Write the circuit as JSON, which `ablate --circuit` and `load` read."""
-        path = as_path(path)
-        check_writable(path)
+        path = writable(path)
         write_whole(path, self.circuit.to_json())
         return path
 
     def load(self, path: str | Path) -> View:
         """Read a circuit file and make its circuit the current one."""
-        cfg, trained = self.model.cfg, f"{self.name} is asked"
-        circuit = read_circuit(
-            as_path(path), self.task, cfg.n_layers, cfg.n_heads, trained, is_causal(self.model)
-        )
-        return self.suppose(circuit)
+        sizes = self.model.cfg.n_layers, self.model.cfg.n_heads
+        asked = f"{self.name} is asked", is_causal(self.model)
+        return self.suppose(read_circuit(as_path(path), self.task, *sizes, *asked))

@@ -188,8 +188,7 @@ PRESETS: dict[str, Recipe] = {
         seed=1,
     ),
     **PAPER,
-    # At a constant learning rate the loss spikes to the end, hence the cooldown and fewer steps
-    # than in the paper.
+    # At a constant learning rate the loss spikes to the end: hence a cooldown, and fewer steps.
     **{
         f"transformer-{name}": _with_base(
             PAPER[f"transformer-{name}"], 10.0, steps=steps, checkpoint_every=500, **_QUICK

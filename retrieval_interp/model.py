@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from retrieval_interp.config import Init
-from retrieval_interp.config import ModelConfig as ModelConfig
+from retrieval_interp.config import Init, ModelConfig
 from retrieval_interp.tasks import TokenTask, TrainingTask
 from retrieval_interp.tasks.training_task import BEGIN
 
@@ -35,13 +34,9 @@ def build_model(
             or `linear`, PyTorch's for linear layers (uniform within 1 / sqrt(inputs)) and for
             embeddings of words (standard normal). Biases are zero.
     """
-    from retrieval_interp.circuits.models.transformer import (
-        HookedTransformerConfig,
-        Transformer,
-        VectorTransformer,
-    )
+    import retrieval_interp.circuits.models.transformer as transformer
 
-    cfg = HookedTransformerConfig(
+    cfg = transformer.HookedTransformerConfig(
         n_layers=config.layers,
         n_heads=config.heads,
         d_model=config.d_model,
@@ -59,10 +54,10 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(task, TokenTask):
-            model = Transformer(cfg, tokenizer_of(task))
+            model = transformer.Transformer(cfg, tokenizer_of(task))
             model.pos_embed.W_pos.data.copy_(task.position_encoding(cfg.d_model))
         else:
-            model = VectorTransformer(cfg)
+            model = transformer.VectorTransformer(cfg)
         if init == "linear":
             _init_as_linear_layers(model)
     model.to(device, print_details=False)

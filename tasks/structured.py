@@ -29,15 +29,13 @@ def check_fields(value: Any, where: str) -> None:
     hints = typing.get_type_hints(type(value))
     for field in dataclasses.fields(value):
         found, limits = getattr(value, field.name), field.metadata
-        right, expected = _fits(found, hints[field.name])
+        right, kind = _fits(found, hints[field.name])
         if (least := limits.get("least")) is not None:
-            right, expected = right and found >= least, f"{expected} of at least {least}"
+            right, kind = right and found >= least, f"{kind} of at least {least}"
         if (most := limits.get("most")) is not None:
-            right, expected = right and found <= most, f"{expected} and at most {most}"
+            right, kind = right and found <= most, f"{kind} and at most {most}"
         if not right:
-            raise InputError(
-                f"{where}: expected {field.name} to be {expected}, found {found!r:.60}"
-            )
+            raise InputError(f"{where}: expected {field.name} to be {kind}, found {found!r:.60}")
 
 
 def to_data(value: Any) -> Any:
@@ -109,8 +107,8 @@ def _built(where: str, make: Callable[..., T], *data: Any, **values: Any) -> T:
         raise InputError(f"{where}: {error}") from None
 
 
-def from_json(kind: Any, text: str, where: str) -> Any:
-    return from_data(kind, read_json(text, where), where)
+def from_json(kind: type[T], text: str, where: str) -> T:
+    return typing.cast(T, from_data(kind, read_json(text, where), where))
 
 
 def read_json(text: str, where: str) -> Any:

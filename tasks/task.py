@@ -73,9 +73,7 @@ class Task:
     answer_roles: tuple[int, ...] = ()  # where the loss reads the outputs, if nowhere else
     answer_role: int | None = None  # the role that holds the answer itself in the prompt
     plateau: float | None = None  # the loss of a model that has learned nothing, if known
-    # The loss that a working circuit stays below; None for that at which 95% of what the model has
-    # learned is kept.
-    tolerance: float | None = None
+    tolerance: float | None = None  # a working circuit's loss is below it; None: keeps 95%
     vocabulary: Sequence[str] = ()  # words by token id; by default of the model's tokenizer
     position_note: str = ""  # how to read `position_labels`, in a sentence
     graph: RetrievalGraph | None = None  # what each symbol of a chain depends on, if known

@@ -69,9 +69,8 @@ class RepeatedTokensTask(TokenTask):
         begin = words[:, -1:] % self.length if self.rotate else torch.zeros_like(words[:, -1:])
         places = torch.arange(self.length, device=words.device)
         source = (places + begin) % self.length  # where the first copy has each token
-        inputs = torch.cat(
-            [torch.full_like(begin, self.alphabet), first, first.gather(1, source)], dim=1
-        )
+        start = torch.full_like(begin, self.alphabet)
+        inputs = torch.cat([start, first, first.gather(1, source)], dim=1)
         last = self.length - 1 - begin  # the place of what has no next token in the first copy
         asked = places[:-1] + (places[:-1] >= last)
         source = source.gather(1, asked)

@@ -68,10 +68,8 @@ class TrainingTask(Task):
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         """The facts, and what follows from them."""
-        own: dict[str, Any] = {
-            "tolerance": 0.05 * facts["loss_scale"],
-            "steps_between": tuple(itertools.pairwise(facts["asked"])),
-        }
+        between = tuple(itertools.pairwise(facts["asked"]))
+        own = {"tolerance": 0.05 * facts["loss_scale"], "steps_between": between}
         if "role_labels" in facts:
             own["role_names"] = tuple(map(role_name, range(len(facts["role_labels"]))))
         return {**own, **facts}
@@ -127,8 +125,7 @@ class TrainingTask(Task):
         return self.partial_losses(outputs, batch).mean()
 
     def to_dict(self) -> dict[str, Any]:
-        data: dict[str, Any] = to_data(self)
-        return data
+        return dict(to_data(self))
 
 
 class TokenTask(TrainingTask):
@@ -145,14 +142,9 @@ class TokenTask(TrainingTask):
 
     def complete(self, facts: dict[str, Any]) -> dict[str, Any]:
         guessing = math.log(facts["candidates"])
-        own = {
-            "d_in": len(facts["vocabulary"]),
-            "d_out": len(facts["asked"]) * facts["candidates"],
-            "plateau": guessing,
-            "loss_scale": guessing,
-            "answer_roles": (0,),
-        }
-        return super().complete({**own, **facts})
+        own = {"plateau": guessing, "loss_scale": guessing, "answer_roles": (0,)}
+        d_in, d_out = len(facts["vocabulary"]), len(facts["asked"]) * facts["candidates"]
+        return super().complete({**own, "d_in": d_in, "d_out": d_out, **facts})
 
     def position_encoding(self, width: int) -> Float[Tensor, "pos width"]:
         """What a model's positional embedding starts from: sinusoids of the position."""

@@ -6,6 +6,7 @@ attend elsewhere then, because of their queries or of their keys. For the intact
 these paths it needs, in one head or in one of several.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,17 +16,8 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_by_role
-from retrieval_interp.circuits.counterfactual.explanation import (
-    Explanation,
-    LevelScore,
-    Needed,
-    UnitScore,
-)
-from retrieval_interp.circuits.counterfactual.search import (
-    KeepSearch,
-    OutOfTime,
-    Recovery,
-)
+from retrieval_interp.circuits.counterfactual.explanation import Explanation, LevelScore, UnitScore
+from retrieval_interp.circuits.counterfactual.search import KeepSearch, OutOfTime, Recovery
 from retrieval_interp.circuits.counterfactual.units import LEVELS, MetricTask, Unit, keeping
 from retrieval_interp.circuits.discovery.needed import minimal_sets
 from retrieval_interp.circuits.draw.layout import path_kind
@@ -65,9 +57,11 @@ def explain(
         for name, units in search.levels.items()
     )
     units = levels[-1].units if levels else ()
-    control, scores, needed = list[float](), list[UnitScore](), list[Needed]()
+    control, scores, needed = list[float](), list[UnitScore](), list[tuple[HeadPath, ...]]()
     missing = [search.missing] if search.missing else []
-    own, there = mean_attention(model, batch).cpu(), _counterfactual_means(batch)
+    assert batch.counterfactual is not None
+    layers = [attention_by_role(each, batch.roles)[0] for each in batch.counterfactual.unbind(1)]
+    own, there = mean_attention(model, batch).cpu(), torch.stack(layers).cpu()
     try:
         recovery.deadline = search.deadline
         for score in _unit_scores(search, recovery, units, own, there, progress):
@@ -76,9 +70,8 @@ def explain(
         few = [Recovery(model, task, each[:_QUICK]) for each in both]
         for each in few:
             each.deadline = search.deadline
-        for sample in progress(
-            _random_sets(search, recovery.heads, units, controls, seed), "random sets"
-        ):
+        sets = _random_sets(search, recovery.heads, units, controls, seed)
+        for sample in progress(sets, "random sets"):
             control.append(few[1].kept(sample).share)
         for each in few:
             each.metric(each.empty, stay=True)
@@ -88,28 +81,12 @@ def explain(
     except OutOfTime:
         left = f"{len(scores)} of {len(units)} {levels[-1].name} were left out"
         missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")
-    return Explanation(
-        task.task,
-        batch,
-        other,
-        task.measures,
-        search.keep,
-        Measured.of(recovery.intact),
-        Measured.of(recovery.nothing),
-        levels,
-        tuple(sorted(control)),
-        tuple(scores),
-        tuple(needed),
-        keeping(recovery.empty, recovery.heads, units),
-        decided_on,
-        runs + recovery.runs,
-        "; ".join(missing),
-    )
-
-
-def _counterfactual_means(batch: Batch) -> Tensor:
-    layers = batch.counterfactual.unbind(1) if batch.counterfactual is not None else ()
-    return torch.stack([attention_by_role(each, batch.roles)[0] for each in layers]).cpu()
+    asked = task.task, batch, other, task.measures, search.keep
+    intact, nothing = Measured.of(recovery.intact), Measured.of(recovery.nothing)
+    circuit = keeping(recovery.empty, recovery.heads, units)
+    found = levels, tuple(sorted(control)), tuple(scores), tuple(needed), circuit
+    runs += recovery.runs
+    return Explanation(*asked, intact, nothing, *found, decided_on, runs, "; ".join(missing))
 
 
 def _random_sets(
@@ -128,7 +105,7 @@ def _random_sets(
 
 def _needed(
     search: KeepSearch, few: Sequence[Recovery], path: RolePath, change: Tensor
-) -> Iterator[Needed]:
+) -> Iterator[tuple[HeadPath, ...]]:
     """Smallest sets of heads of whose paths the intact model needs one.
 
     Found on examples that decide, and returned if they are so on the others too.
@@ -167,17 +144,11 @@ def _unit_scores(
     later = [path for path in dict.fromkeys(paths.values()) if path is not None]
     for unit in progress(units, "leaving out one by one"):
         rest, path = [each for each in units if each != unit], paths[unit]
-        circuit = keeping(recovery.empty, recovery.heads, rest)
-        yield UnitScore(
-            unit,
-            path,
-            head_name(path.path, task, batch) if path else "",
-            float(own[path.head][path.path]) if path else float("nan"),
-            float(other[path.head][path.path]) if path else float("nan"),
-            estimates.of(unit),
-            recovery.kept(rest),
-            tuple(sight.enabled(circuit, later)),
-        )
+        kind = head_name(path.path, task, batch) if path else ""
+        here, there = (float(x[path.head][path.path]) if path else math.nan for x in (own, other))
+        without, circuit = recovery.kept(rest), keeping(recovery.empty, recovery.heads, rest)
+        enables = tuple(sight.enabled(circuit, later))
+        yield UnitScore(unit, path, kind, here, there, estimates.of(unit), without, enables)
 
 
 def _main_path(unit: Unit, change: Tensor, allowed: Sequence[RolePath]) -> HeadPath | None:

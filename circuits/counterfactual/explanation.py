@@ -3,11 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.counterfactual.search import Share
 from retrieval_interp.circuits.counterfactual.units import LEVELS, LOGITS, Unit
 from retrieval_interp.circuits.flow import listed
-from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.tasks import Batch, Task
@@ -92,15 +91,12 @@ class Explanation:
         if last.kept.share + 2 * last.kept.se < self.keep:
             said.append(f"That is less than the {self.keep:.0%} asked for: it does not hold here.")
         if self.control:
-            said.append(
-                f"The best of {len(self.control)} random sets of as many recovers "
-                f"{max(0.0, self.control[-1]):.0%}."
-            )
+            best = f"The best of {len(self.control)} random sets of as many recovers"
+            said.append(f"{best} {max(0.0, self.control[-1]):.0%}.")
         if self.needed:
-            names = self.task.role_names
             needed = [
                 f"{'one of ' if paths[1:] else ''}{listed([str(p.head) for p in paths], 'or')} "
-                f"{paths[0].path.text(names)}"
+                f"{paths[0].path.text(self.task)}"
                 for paths in self.needed
             ]
             said.append(f"For {self.keep:.0%} the whole model needs {listed(needed, 'and')}.")

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from retrieval_interp.circuits.attention import path_sources, rows_of
-from retrieval_interp.circuits.circuit import Circuit
-from retrieval_interp.circuits.mechanisms import Mechanism, WithPaths
-from retrieval_interp.circuits.paths import RolePath
+from retrieval_interp.circuits.attention import Places, joined
+from retrieval_interp.circuits.circuit import Circuit, RolePath
+from retrieval_interp.circuits.mechanisms import Mechanism, Own, WithPaths
 from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
@@ -29,26 +27,16 @@ class Counterfactual(WithPaths):
 
     In a row with kept paths the other shares are the counterfactual's, scaled so that the row has
     its sum.
-
-    Attributes:
-        paths: the kept paths.
-        rows: roles whose whole rows are kept.
-        share: how far all other attention is moved back to the head's own, from 0 to 1.
     """
 
     kind = "counterfactual"
     parameters: ClassVar[Mapping[str, Any]] = {"rows": tuple[str, ...]}
     color = "#eeca3b"
     keeps_own = True
-    rows: tuple[int, ...] = ()
-    share: float = 0.0
+    rows: tuple[int, ...] = ()  # roles whose whole rows are kept
+    share: float = 0.0  # how far all other attention is moved back to the head's own
 
-    def changed(
-        self,
-        own: Float[Tensor, "batch dest src"],
-        roles: Int[Tensor, "batch chain role"],
-        other: Float[Tensor, "batch dest src"] | None,
-    ) -> Float[Tensor, "batch dest src"]:
+    def changed(self, own: Own, roles: Places, other: Own | None) -> Own:
         if other is None:
             raise InputError(
                 f"{self.kind}: expected a batch with the attention of a counterfactual prompt, "
@@ -61,28 +49,13 @@ class Counterfactual(WithPaths):
             other = torch.lerp(other, own, self.share)
         if not self.paths and not self.rows:
             return other
-        kept = self.kept(roles, own.shape[-1])
+        kept = joined(self.paths, roles, own.shape[-1], self.rows)
         from_own = own.masked_fill(~kept, 0.0)
         rest = other.masked_fill(kept, 0.0)
         total = rest.sum(-1, keepdim=True)
         scale = (own.sum(-1, keepdim=True) - from_own.sum(-1, keepdim=True)) / total.clamp(_LEAST)
         rest = torch.where(kept.any(-1, keepdim=True), rest * scale * (total > _LEAST), rest)
         return from_own + rest
-
-    def kept(
-        self, roles: Int[Tensor, "batch chain role"], n_positions: int
-    ) -> Bool[Tensor, "batch dest src"]:
-        """Where the head keeps its own attention."""
-        count = torch.zeros(
-            len(roles), n_positions, n_positions, dtype=torch.int32, device=roles.device
-        )
-        for path in self.paths:
-            sources = path_sources(path, roles, n_positions)
-            count.index_put_(rows_of(path.dest, roles), sources.int(), accumulate=True)
-        for row in self.rows:
-            present = (roles[:, :, row] >= 0).int()[..., None].expand(-1, -1, n_positions)
-            count.index_put_(rows_of(row, roles), present, accumulate=True)
-        return count > 0
 
     def adding(self, *paths: RolePath) -> Mechanism:
         return replace(self, paths=tuple(dict.fromkeys((*self.paths, *paths))))

@@ -127,23 +127,15 @@ class Recovery:
         Both by two standard errors.
         """
         found = self.without(units)
-        clear = abs(found.share - keep) >= 2 * found.se
-        return found.share < keep if clear else None
+        return found.share < keep if abs(found.share - keep) >= 2 * found.se else None
 
 
 class KeepSearch:
     """A search for what has to keep its own attention; goes on while it is iterated over.
 
-    `levels` has the units of each level that was found; `missing` says what is not, and why.
-
-    Args:
-        model: a hooked model; left unchanged.
-        task: gives the metric.
-        batch: the examples that decide, with a counterfactual.
-        fresh: others that confirm, or none.
-        keep: the share of the metric that has to be recovered.
-        upto: the last level.
-        time: seconds, of which three fifths are for the search; `deadline` is when all are over.
+    The examples of `batch` decide, those of `fresh` confirm; both have a counterfactual. Three
+    fifths of the `time` are for the search; `deadline` is when all of it is over. `levels` has the
+    units of each level that was found; `missing` says what is not, and why.
     """
 
     def __init__(
@@ -193,8 +185,7 @@ class KeepSearch:
 
     def _search(self, level: str, estimates: Estimates) -> Iterator[str]:
         """Find as few units as hold."""
-        heads = tuple(estimates.units("heads"))
-        *_, before = heads, *self.levels.values()
+        *_, before = tuple(estimates.units("heads")), *self.levels.values()
         order = list(before)
         if self.levels:
             own = yield from self._narrowed(before, level, estimates)
@@ -280,9 +271,7 @@ class KeepSearch:
         return (*fewer, *more[:count])
 
 
-def in_groups(
-    items: Sequence[Unit], accepts: Callable[[Sequence[Unit]], bool]
-) -> Iterator[Sequence[Unit]]:
+def in_groups(items: Sequence[Unit], accepts: Callable[[list[Unit]], bool]) -> Iterator[list[Unit]]:
     """Offer items, more at once while they are accepted and fewer where they are not."""
     left, size = list(items), 2
     while left:

@@ -16,14 +16,13 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_by_role
 from retrieval_interp.circuits.attribution import attribute
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, Patched
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism
-from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.circuits.scores.scorer import heads_of
-from retrieval_interp.tasks import Batch, InputError, Split, Task, parse_role, role_name
+from retrieval_interp.tasks import Batch, InputError, Task, parse_role, role_name
 from retrieval_interp.tasks.roles import Roles
-from retrieval_interp.tasks.task import Device, Outputs
+from retrieval_interp.tasks.task import Outputs
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the counterfactual to the prompt
 LEVELS = ("heads", "rows", "paths")
@@ -104,11 +103,6 @@ class MetricTask(Task):
         self.vocabulary, self.answer_role = task.vocabulary, task.answer_role
         self.role_labels, self.role_symbols = task.role_labels, task.role_symbols
 
-    def sample(
-        self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
-    ) -> Batch:
-        return self.task.sample(n, seed, device, split, start)
-
     def example_losses(self, outputs: Outputs, batch: Batch) -> Float[Tensor, "batch 1"]:
         return -self.metric(outputs, batch)[:, None]
 
@@ -147,27 +141,20 @@ class Estimates(NamedTuple):
 def estimate_units(
     model: Any, task: MetricTask, batch: Batch, shares: Sequence[float] = SHARES
 ) -> Estimates:
-    """Estimate what every head, row and path brings, from one pass for each share.
+    """Estimate what every head, row and path brings, on examples with a counterfactual.
 
-    Args:
-        model: a hooked model; left unchanged.
-        task: gives the metric.
-        batch: examples with a counterfactual (`with_counterfactual`).
-        shares: how far attention is from the counterfactual's (0) to its own (1).
+    One pass for each share of the way from the counterfactual's attention (0) to its own (1).
     """
     empty, every = Circuit.empty(task), heads_of(model)
     found: list[Estimates] = []
     for share in shares:
-        moved = Counterfactual(share=share)
-        circuit = replace(empty, mechanisms=dict.fromkeys(every, moved))
+        circuit = replace(empty, mechanisms=dict.fromkeys(every, Counterfactual(share=share)))
         for part in attribute(model, task, batch, circuit, draws=0).parts:
             weight = len(part.batch) / len(batch) / len(shares)
             assert part.batch.counterfactual is not None
             others = part.batch.counterfactual.unbind(1)
-            layers = [
-                _sums(own, other, -weight * gradient, part.batch)
-                for own, other, gradient in zip(part.own, others, part.of_loss)
-            ]
+            read = zip(part.own, others, part.of_loss)
+            layers = [_sums(own, other, -weight * g, part.batch) for own, other, g in read]
             found.append(Estimates(*(torch.stack(each).cpu() for each in zip(*layers))))
     return Estimates(*(torch.stack(each).sum(0) for each in zip(*found)))
 

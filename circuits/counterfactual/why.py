@@ -15,8 +15,7 @@ from retrieval_interp.circuits.counterfactual.units import Metric, MetricTask
 from retrieval_interp.circuits.hooks import Hooked, ablated
 from retrieval_interp.circuits.runs.fits import draw_batch
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
-from retrieval_interp.tasks import InputError, Task
-from retrieval_interp.tasks.task import Batch
+from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.words.given_texts import Pair, PairsTask
 from retrieval_interp.tasks.words.text_task import answer_tokens, token_ids
 
@@ -84,9 +83,8 @@ def why(
         draw, sizes = task.sample, (min(sizes[0], half), min(examples, half))
     others = counterfactual if callable(counterfactual) else task.counterfactual
     measured, device = MetricTask(task, metric), next(model.parameters()).device
-    drawn, telling = (
-        draw(size, seed, device, split) for size, split in zip(sizes, ("discovery", "test"))
-    )
+    drawn = draw(sizes[0], seed, device, "discovery")
+    telling = draw(sizes[1], seed, device, "test")
     drawn = with_counterfactual(model, drawn, others(drawn, seed))
     other = others(telling, seed)
     telling = with_counterfactual(model, telling, other)
@@ -109,17 +107,14 @@ def _tokenizer(model: Any) -> Any:
     return tokenizer
 
 
-def _prompt_task(
-    model: Any, prompt: str, answer: str, wrong: str, counterfactual: str | None
-) -> PairsTask:
+def _prompt_task(model: Any, prompt: str, answer: str, wrong: str, other: str | None) -> PairsTask:
     if not answer or not wrong:
         raise InputError("expected an answer and a wrong one, found a prompt without them")
     tokenizer = _tokenizer(model)
     blank = "" if prompt[-1:].isspace() else " "
     answer, wrong = (w if w[:1].isspace() else blank + w for w in (answer, wrong))
-    if counterfactual is None:
-        counterfactual = propose(model, prompt, answer, wrong)
-    return PairsTask([Pair(prompt, counterfactual, (answer,), (wrong,))], tokenizer)
+    other = propose(model, prompt, answer, wrong) if other is None else other
+    return PairsTask([Pair(prompt, other, (answer,), (wrong,))], tokenizer)
 
 
 @torch.no_grad()
@@ -146,8 +141,7 @@ def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
 
     def leads(batch: Batch) -> list[float]:
         logits = Hooked(model).run(batch)[:, -1, sides]
-        found: list[float] = (logits[:, 0] - logits[:, 1]).tolist()
-        return found
+        return (logits[:, 0] - logits[:, 1]).tolist()
 
     def batch_of(some: Sequence[Sequence[int]]) -> Batch:
         tokens = torch.tensor([[*begin, *row, *shared] for row in some]).to(device)
@@ -168,8 +162,7 @@ def propose(model: Any, prompt: str, answer: str, wrong: str) -> str:
     same = with_counterfactual(model, batch_of([ids] * len(turned)), others)
     with ablated(model, Circuit(dict.fromkeys(heads_of(model), Counterfactual()), 1), same):
         left = leads(same)
-    text: str = tokenizer.decode(turned[min(range(len(turned)), key=left.__getitem__)][1])
-    return text
+    return str(tokenizer.decode(turned[min(range(len(turned)), key=left.__getitem__)][1]))
 
 
 def _form(text: str) -> tuple[bool, bool, bool]:

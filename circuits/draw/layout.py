@@ -89,11 +89,7 @@ def row_labels(
 
 def replaced_heads(circuit: Circuit, layer: int) -> dict[int, str]:
     """What replaces the heads of a layer, by head and without their paths."""
-    return {
-        head.head: mechanism.kind
-        for head, mechanism in circuit.mechanisms.items()
-        if head.layer == layer
-    }
+    return {h.head: m.kind for h, m in circuit.mechanisms.items() if h.layer == layer}
 
 
 def _head_lines(
@@ -144,11 +140,6 @@ def layer_rows(circuit: Circuit, n_layers: int) -> list[range]:
 
     groups = [list(layers) for _, layers in itertools.groupby(range(n_layers), alike)]
     return [range(layers[0], layers[-1] + 1) for layers in groups]
-
-
-def depth(circuit: Circuit) -> int:
-    """How many layers a circuit needs, at least one."""
-    return 1 + max((head.layer for head in circuit.heads()), default=0)
 
 
 def role_order(batch: Batch) -> list[int]:

@@ -64,23 +64,19 @@ def draw_circuit(
     ]
     given, own = colors or {}, layout.head_colors(circuit)
     colors = {path: given.get(path, own[path.head]) for path in circuit.every_path()}
-    rows = layout.layer_rows(circuit, max(n_layers or 0, layout.depth(circuit)))
+    depth = max([n_layers or 1, *(1 + head.layer for head in circuit.heads())])
+    rows = layout.layer_rows(circuit, depth)
     labels = [list(row_labels(circuit, layers, colors, batch, enables or {})) for layers in rows]
     in_row = [[path for path in colors if path.head.layer in layers] for layers in rows]
 
-    widths = (60 + (6 if label.faint else 7) * len(label.text) for of in labels for label in of)
-    left = max(_LEFT, *widths)
-    step = max(
-        _COLUMN,
-        *(8 * len(line) for symbol in below for line in symbol),
-        *(7 * len(name) + 8 for name in names),
-    )
+    lengths = (60 + (6 if label.faint else 7) * len(label.text) for of in labels for label in of)
+    left = max(_LEFT, *lengths)
+    widths = [8 * len(line) for symbol in below for line in symbol]
+    step = max(_COLUMN, *widths, *(7 * len(name) + 8 for name in names))
     xs = {role: left + step * place for place, role in enumerate(order)}
     foot = _FOOT + 15 * max(map(len, below))
-    heights = [
-        max(_ROW if paths else _IDLE_ROW, 8 + _LINE * len(lines))
-        for paths, lines in zip(in_row, labels)
-    ]
+    least = [_ROW if paths else _IDLE_ROW for paths in in_row]
+    heights = [max(low, 8 + _LINE * len(lines)) for low, lines in zip(least, labels)]
     height = _TOP + sum(heights) + foot
     floors = [height - foot - up for up in accumulate(heights, initial=0)]
     svg = _canvas(xs[order[-1]] + max(_RIGHT, step // 2), height)
@@ -165,9 +161,7 @@ def _add(parent: ET.Element, tag: str, text: str = "", /, **attributes: object) 
     return child
 
 
-def _add_column(
-    svg: ET.Element, x: int, floors: Sequence[int], name: str, symbol: Sequence[str]
-) -> None:
+def _add_column(svg: ET.Element, x: int, floors: list[int], name: str, symbol: list[str]) -> None:
     line = {"x1": x, "y1": floors[0], "x2": x, "y2": floors[-1]}
     _add(svg, "line", **line, stroke="currentColor", stroke_opacity=0.18)
     text = {"x": x, "text_anchor": "middle", "fill": "currentColor"}

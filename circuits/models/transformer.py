@@ -34,17 +34,11 @@ class Attention(StockAttention):
         same = query_input is key_input and key_input is value_input and query_input.ndim == 3
         special = self.cfg.load_in_4bit or self.cfg.use_qk_norm
         if not torch.compiler.is_compiling() or not same or special:
-            stock: tuple[Tensor, Tensor, Tensor] = super().calculate_qkv_matrices(
-                query_input, key_input, value_input
-            )
-            return stock
+            return super().calculate_qkv_matrices(query_input, key_input, value_input)
         weights = torch.stack([self.W_Q, self.W_K, self.W_V])
+        weights = rearrange(weights, "qkv head d_model d_head -> (qkv head d_head) d_model")
         biases = torch.stack([self.b_Q, self.b_K, self.b_V])
-        together = F.linear(
-            query_input,
-            rearrange(weights, "qkv head d_model d_head -> (qkv head d_head) d_model"),
-            biases.flatten(),
-        )
+        together = F.linear(query_input, weights, biases.flatten())
         q, k, v = together.unflatten(-1, biases.shape).unbind(-3)
         return self.hook_q(q), self.hook_k(k), self.hook_v(v)
 
@@ -70,10 +64,9 @@ class Block(TransformerBlock):
         attention_mask: Tensor | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         if self.cfg.use_attn_in or self.cfg.use_split_qkv_input or past_kv_cache_entry is not None:
-            stock: Tensor = super().forward(
+            return super().forward(
                 resid_pre, shortformer_pos_embed, past_kv_cache_entry, attention_mask
             )
-            return stock
         resid_pre = self.hook_resid_pre(resid_pre)
         normalized = self.ln1(resid_pre)
         attn_out = self.hook_attn_out(
@@ -120,10 +113,7 @@ class VectorTransformer(Transformer):
         self.pos_embed.W_pos.requires_grad_(False).zero_()
 
     def input_to_embed(  # type: ignore[override]
-        self,
-        input: Float[Tensor, "batch pos d_in"],
-        attention_mask: Tensor | None = None,
-        **_: Any,
+        self, input: Float[Tensor, "batch pos d_in"], attention_mask: Tensor | None = None, **_: Any
     ) -> tuple[Float[Tensor, "batch pos d_model"], None, None, Tensor | None]:
         """Project the vectors into the residual stream."""
         return self.hook_embed(embed_vectors(input, self.W_E)), None, None, attention_mask

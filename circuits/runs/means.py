@@ -86,10 +86,8 @@ def mean_patterns(model: Any, batch: Batch) -> Float[Tensor, "layer head dest sr
     causal, total = hooks.is_causal(model), list[Tensor]()
     for part in _parts(model, batch):
         weights = _asked(part, causal)[:, None, :, None]
-        sums = [
-            _from_start(pattern * weights, part, (2, 3)).sum(0)
-            for pattern in read_patterns(model, part, Tensor.float)
-        ]
+        patterns = read_patterns(model, part, Tensor.float)
+        sums = [_from_start(pattern * weights, part, (2, 3)).sum(0) for pattern in patterns]
         total = [a + b for a, b in zip(total, sums)] if total else sums
     count = _from_start(_asked(batch, causal), batch, (1,)).sum(0)
     return torch.stack(total) / count.clamp(min=1)[None, None, :, None]
@@ -157,8 +155,7 @@ def _shared_rows(
         for head, of_head in mechanisms.items():
             for place, mechanism in enumerate(of_head):
                 own = patterns[head.layer][:, head.head]
-                shared = torch.minimum(own, pattern_of(mechanism)).sum(-1)
-                yield part, head, place, shared
+                yield part, head, place, torch.minimum(own, pattern_of(mechanism)).sum(-1)
 
 
 @torch.no_grad()

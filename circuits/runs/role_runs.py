@@ -7,7 +7,6 @@ directly or not. Only roles that are both are computed; all others equal the bas
 base, and queries, keys and values, are computed when a run first needs them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -26,23 +25,17 @@ from retrieval_interp.circuits.models.either import plain_weights
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
-_ROWS = 512  # of an MLP's input at a time
+_ROWS = 512  # of an MLP's input at a time, to stay in the cache
 _GELU = partial(F.gelu, approximate="tanh")
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_pytorch_tanh": _GELU,
-    "gelu_new": _GELU,
-    "relu": F.relu,
-}
+_ACTIVATIONS: dict[str, Any] = {"gelu_pytorch_tanh": _GELU, "gelu_new": _GELU, "relu": F.relu}
 What = Literal["Q", "K", "V"]
 
 
 class Row(NamedTuple):
     """What one role attends to in one head."""
 
-    # Whose pattern it is, `original` for the head's own; None for fixed shares.
-    mechanism: Mechanism | None
-    # Roles of the same chain and their fixed shares; of its own attention, those cut.
-    shares: tuple[tuple[int, float], ...]
+    mechanism: Mechanism | None  # whose pattern it is, `original` if its own; None: fixed shares
+    shares: tuple[tuple[int, float], ...]  # of roles of its chain; of its own attention, those cut
 
     @classmethod
     def of(cls, mechanism: Mechanism, dest: int) -> "Row":
@@ -52,7 +45,8 @@ class Row(NamedTuple):
         return cls(mechanism, ()) if shares is None else cls(None, shares)
 
 
-Rows = list[list[list[Row]]]  # by layer, head and role
+LayerRows = list[list[Row]]  # by head and role
+Rows = list[LayerRows]
 
 
 class LayerInput:
@@ -143,7 +137,10 @@ class RoleRuns:
         self.last: tuple[RoleBase, Circuit, Run] | None = None  # kept in case it becomes a base
         seen = self.positions[:, None, :] <= self.positions[:, :, None]
         self.mask = seen if self.where.causal else torch.ones_like(seen)  # [batch dest src]
-        self.visible = self._visible_roles()
+        shape = (self.n_roles, self.n_chains)
+        seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
+        # For each role, the roles that any of its positions may attend to.
+        self.visible = [{src for src, yes in enumerate(row) if yes} for row in seen.tolist()]
         example = torch.arange(len(batch), device=self.positions.device)[:, None]
         embedded = batch.inputs[example, self.positions] @ model.W_E
         self.embedded = dict(enumerate(self._by_role(embedded)))
@@ -206,9 +203,7 @@ class RoleRuns:
         layers, heads = range(self.cfg.n_layers), range(self.cfg.n_heads)
         return [[rows(layer, head) for head in heads] for layer in layers]
 
-    def _affected(
-        self, rows: list[list[Row]], base: list[list[Row]], affected: set[int]
-    ) -> set[int]:
+    def _affected(self, rows: LayerRows, base: LayerRows, affected: set[int]) -> set[int]:
         """Roles whose stream after a layer differs from the base's, given those before it."""
         return affected | {
             dest
@@ -230,14 +225,8 @@ class RoleRuns:
     def _sources(self, row: Row, dest: int) -> set[int]:
         return {src for src, _ in row.shares} if row.mechanism is None else self.visible[dest]
 
-    def _visible_roles(self) -> list[set[int]]:
-        """For each role, the roles that any of its positions may attend to."""
-        shape = (self.n_roles, self.n_chains)
-        seen = self.mask.any(0).unflatten(1, shape).unflatten(0, shape).any(1).any(-1)
-        return [{src for src, yes in enumerate(row) if yes} for row in seen.tolist()]
-
     def _layer(
-        self, layer: int, inputs: LayerInput, rows: list[list[Row]], dests: list[int]
+        self, layer: int, inputs: LayerInput, rows: LayerRows, dests: list[int]
     ) -> dict[int, Float[Tensor, "batch chain d_model"]]:
         """The residual stream after a layer at some roles, from its input and its heads' rows."""
         block = self.model.blocks[layer]
@@ -245,7 +234,12 @@ class RoleRuns:
         for head, row in enumerate(rows):
             out += self._head(head, row, dests, inputs)
         if not self.cfg.attn_only:
-            out += _mlp(block.mlp, norm(block.ln2, out), self.cfg.act_fn)
+            mlp, act = block.mlp, _ACTIVATIONS[self.cfg.act_fn]
+            written = [
+                F.linear(act(F.linear(rows, mlp.W_in.T, mlp.b_in)), mlp.W_out.T, mlp.b_out)
+                for rows in norm(block.ln2, out).flatten(0, -2).split(_ROWS)
+            ]
+            out += torch.cat(written).view_as(out)
         return dict(zip(dests, out))
 
     def _head(
@@ -284,9 +278,8 @@ class RoleRuns:
     ) -> Shaped[Tensor, "batch dest src"]:
         """The part of a mask or pattern, with positions by role, between those of some roles."""
         shape = (self.n_roles, self.n_chains)
-        by_role = table.unflatten(2, shape).unflatten(1, shape)
-        between: Tensor = by_role[:, dests][:, :, :, sources].flatten(3, 4).flatten(1, 2)
-        return between
+        by_role: Tensor = table.unflatten(2, shape).unflatten(1, shape)
+        return by_role[:, dests][:, :, :, sources].flatten(3, 4).flatten(1, 2)
 
     def _pattern(self, mechanism: Mechanism) -> Float[Tensor, "batch pos pos"]:
         if mechanism not in self._patterns:
@@ -310,17 +303,4 @@ def norm(layer_norm: Any, x: Tensor) -> Tensor:
     """TransformerLens's layer norm in one fused step, without its hooks."""
     if isinstance(layer_norm, torch.nn.Identity):
         return x
-    normalized: Tensor = F.layer_norm(x, x.shape[-1:], layer_norm.w, layer_norm.b, layer_norm.eps)
-    return normalized
-
-
-def _mlp(
-    mlp: Any, x: Float[Tensor, "*batch d_model"], activation: str
-) -> Float[Tensor, "*batch d_model"]:
-    """TransformerLens's MLP with a fused activation, few rows at a time to stay in the cache."""
-    act = _ACTIVATIONS[activation]
-    written = [
-        F.linear(act(F.linear(rows, mlp.W_in.T, mlp.b_in)), mlp.W_out.T, mlp.b_out)
-        for rows in x.flatten(0, -2).split(_ROWS)
-    ]
-    return torch.cat(written).view_as(x)
+    return F.layer_norm(x, x.shape[-1:], layer_norm.w, layer_norm.b, layer_norm.eps)

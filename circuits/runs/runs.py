@@ -57,11 +57,9 @@ class HookRuns:
     would fill the memory.
     """
 
-    def __init__(
-        self, model: Any, batch: Batch, answer_roles: tuple[int, ...] = (), most: int = NOTED
-    ):
+    def __init__(self, model: Any, batch: Batch, answers: tuple[int, ...] = (), most: int = NOTED):
         self.model, self.batch, self.hooked = model, batch, Hooked(model)
-        self.reading = answer_hooks(model, batch, answer_roles)
+        self.reading = answer_hooks(model, batch, answers)
         self.patterns = Patterns(batch, is_causal(model))
         n_examples, n_positions = batch.inputs.shape[:2]
         size = 7 * model.cfg.n_layers * model.cfg.d_model * n_examples * n_positions
@@ -76,10 +74,9 @@ class HookRuns:
         returned = list(old.returned[:layer]) if old else []
         rows, known = (dict(old.rows), old.rows) if old else (Rows(), Rows())
         before = returned[-1] if returned else None
-        blocks = self.model.blocks[layer:-1]
         handles = [
             block.register_forward_hook(lambda block, inputs, output: returned.append(output))
-            for block in blocks
+            for block in self.model.blocks[layer:-1]
         ]
         try:
             with reusing(self.modules, known, rows):
@@ -114,10 +111,8 @@ class HookRuns:
         return layer if base.returned or not layers else 0
 
     def _run(self, circuit: Circuit, layer: int = 0, before: Any = None) -> Tensor:
-        with (
-            ablated(self.model, circuit, self.batch, layer, self.patterns),
-            self.model.hooks(fwd_hooks=self.reading),
-        ):
+        reading = self.model.hooks(fwd_hooks=self.reading)
+        with ablated(self.model, circuit, self.batch, layer, self.patterns), reading:
             return self.hooked.run(self.batch, layer, before)
 
 
@@ -171,22 +166,15 @@ def _role_runs_are_exact(model: Any, batch: Batch, task: Task) -> bool:
     return torch.allclose(runs.outputs(empty, runs.base(empty)), outputs, 1e-4, 1e-4, True)
 
 
+Base = Sequence[HookBase | RoleBase]  # a run from which others differ little, part by part
+
+
 @dataclass(frozen=True)
-class Base:
-    """A run of a circuit from which others differ little, in parts."""
-
-    circuit: Circuit
-    parts: Sequence[HookBase | RoleBase]
-
-
 class Runs:
-    """Runs of consecutive parts of a batch, several at a time; hooks, which change the model, allow
-    one.
-    """
+    """Runs of consecutive parts of a batch; several at a time, unless hooks change the model."""
 
-    def __init__(self, parts: Sequence[HookRuns] | Sequence[RoleRuns], threads: int = 1):
-        self.parts: Sequence[Any] = parts
-        self.threads = threads
+    parts: Sequence[Any]  # HookRuns, or RoleRuns
+    threads: int = 1
 
     @property
     def compute_changes_only(self) -> bool:
@@ -195,14 +183,12 @@ class Runs:
 
     def base(self, circuit: Circuit, old: Base | None = None) -> Base:
         """Run a circuit from which the next ones differ little, reusing an old base."""
-        olds = old.parts if old else [None] * len(self.parts)
-        parts = self._each(lambda pair: pair[0].base(circuit, pair[1]), zip(self.parts, olds))
-        return Base(circuit, parts)
+        olds: Sequence[Any] = old or [None] * len(self.parts)
+        return self._each(lambda pair: pair[0].base(circuit, pair[1]), zip(self.parts, olds))
 
     def outputs(self, circuit: Circuit, base: Base) -> Float[Tensor, "batch pos d_out"]:
         """The outputs of all examples under a circuit."""
-        pairs = zip(self.parts, base.parts)
-        parts = self._each(lambda pair: pair[0].outputs(circuit, pair[1]), pairs)
+        parts = self._each(lambda pair: pair[0].outputs(circuit, pair[1]), zip(self.parts, base))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _each(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

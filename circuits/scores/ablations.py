@@ -68,14 +68,10 @@ def ablations(
     scorer, attention = Scorer(model, task, batch), mean_attention(model, batch)
     empty = scorer.empty_circuit
     replaced = [(head, mechanism) for head in scorer.heads for mechanism in (UNIFORM, IDENTITY)]
-    heads = {
-        choice: scorer.loss(empty.replace(*choice))
-        for choice in progress(replaced, "replacing heads")
-    }
+    choices = progress(replaced, "replacing heads")
+    heads = {choice: scorer.loss(empty.replace(*choice)) for choice in choices}
     allowed = allowed_paths(batch, is_causal(model))
-    cuts = [
-        HeadPath(h, path) for h in scorer.heads for path in allowed if attention[h][path] >= least
-    ]
+    cuts = [HeadPath(h, p) for h in scorer.heads for p in allowed if attention[h][p] >= least]
     paths = [
         LiveScore(path, float(attention[path.head][path.path]), mean_loss(losses))
         for path, losses in cut_losses(scorer, cuts, progress)

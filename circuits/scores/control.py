@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism, along
-from retrieval_interp.circuits.paths import Head, RolePath
 from retrieval_interp.circuits.scores.scorer import Measured, Progress, Scorer, no_progress
 from retrieval_interp.tasks import Batch
 
@@ -73,11 +72,7 @@ def _redrawn(mechanism: Mechanism, paths: Sequence[RolePath], draw: random.Rando
 
 
 def random_control(
-    scorer: Scorer,
-    circuit: Circuit,
-    count: int = 20,
-    seed: int = 0,
-    progress: Progress = no_progress,
+    scorer: Scorer, circuit: Circuit, count: int, seed: int = 0, progress: Progress = no_progress
 ) -> list[float]:
     """The losses of random circuits of the same size and mechanisms, in ascending order.
 

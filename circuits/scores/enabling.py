@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from retrieval_interp.circuits.attention import attention_along
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, HeadPath
 from retrieval_interp.circuits.hooks import in_all_layers
-from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.runs.runs import HookRuns, parts_of
 from retrieval_interp.circuits.scores.scorer import Cut, Progress, no_progress, paths_of
 from retrieval_interp.tasks import Batch
@@ -75,11 +74,9 @@ def enabled_by(
 class Sight:
     """What heads attend to in a run of a circuit, and in those of others that differ from it."""
 
-    def __init__(
-        self, model: Any, batch: Batch, circuit: Circuit, answer_roles: tuple[int, ...] = ()
-    ):
+    def __init__(self, model: Any, batch: Batch, circuit: Circuit, answers: tuple[int, ...] = ()):
         self.model, self.batch = model, batch
-        self.runs = HookRuns(model, batch, answer_roles)
+        self.runs = HookRuns(model, batch, answers)
         with self._noting("q", "k", "pattern") as self.before:
             self.base = self.runs.base(circuit)
 

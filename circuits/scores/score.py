@@ -7,16 +7,14 @@
 """
 
 import itertools
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.counterfactual.mechanism import batch_for
 from retrieval_interp.circuits.hooks import has_hooks
 from retrieval_interp.circuits.mechanisms import Mechanism
-from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.means import mean_attention, standard_error
 from retrieval_interp.circuits.scores.ablations import LiveScore
 from retrieval_interp.circuits.scores.control import random_control
@@ -198,21 +196,11 @@ def score_circuit(
         loss, se = Measured.of(losses)
         paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)
-    score = CircuitScore(
-        circuit,
-        len(batch),
-        bar.tolerance,
-        task.loss_name,
-        *Measured.of(own),
-        *uninformed,
-        tuple(heads),
-        tuple(cut[path] for path in circuit.enabling),
-        redundant,
-        *Measured.of(combined),
-        standard_error(combined - own),
-        tuple(paths),
-        tuple(random_control(scorer, circuit, controls, progress=progress)),
-    )
+    enabling = tuple(cut[path] for path in circuit.enabling)
+    intact = (*Measured.of(own), *uninformed, tuple(heads), enabling, redundant)
+    control = tuple(random_control(scorer, circuit, controls, progress=progress))
+    in_place = (*Measured.of(combined), standard_error(combined - own), tuple(paths), control)
+    score = CircuitScore(circuit, len(batch), bar.tolerance, task.loss_name, *intact, *in_place)
     return replace(score, notes=tuple(_notes(score, task.answer_role)))
 
 
@@ -245,11 +233,9 @@ def _cut(
 def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
     told = [path for path in score.circuit.paths() if path.path.src == answer_role]
     if score.better and score.baseline_loss < score.uninformed_loss:
-        yield (
-            "The circuit does better than the intact model, by "
-            f"{score.baseline_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}; so it is "
-            "not what the model does."
-        )
+        by = f"{score.baseline_loss - score.combined_loss:.4g} +- {score.excess_se:.2g}"
+        better = f"The circuit does better than the intact model, by {by}"
+        yield f"{better}; so it is not what the model does."
     if told:
         many = f"{len(told)} paths, such as {told[0].text(score.circuit.role_names)} attend"
         one = f"its path {told[0].text(score.circuit.role_names)} attends"
@@ -258,15 +244,3 @@ def _notes(score: CircuitScore, answer_role: int | None) -> Iterator[str]:
             "the answer's own role, which the model has to find. That the loss is low does not "
             "show that the model does the same; `ri.why` puts in place what cannot know it."
         )
-
-
-def control_summary(score: CircuitScore) -> str:
-    """The control in one sentence; empty without a control."""
-    if not score.control:
-        return ""
-    better = sum(loss <= score.combined_loss for loss in score.control)
-    return (
-        f"{better} of {len(score.control)} random circuits of the same size and mechanisms do as "
-        f"well: they give {score.control[0]:.2f} at best, {statistics.median(score.control):.2f} "
-        "at the median."
-    )

@@ -8,11 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath
 from retrieval_interp.circuits.counterfactual.mechanism import keeps_some
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import UNIFORM, Where
-from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs import fits
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.runs.runs import make_runs
@@ -21,6 +20,7 @@ from retrieval_interp.tasks import Batch, InputError, Task
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Cut = HeadPath | tuple[HeadPath, ...]  # a path, or several at once
 SomeCut = TypeVar("SomeCut", bound=Cut)
+Each = Float[Tensor, " batch"]  # the loss of every example
 
 
 def no_progress(items: Iterable[Any], what: str) -> Iterable[Any]:
@@ -70,7 +70,7 @@ class Scorer:
     @property
     def base(self) -> Circuit:
         """The circuit of the run that is kept."""
-        return self.kept.circuit
+        return self.kept[0].circuit
 
     @property
     def empty_circuit(self) -> Circuit:
@@ -91,7 +91,7 @@ class Scorer:
         self._check(circuit)
         return self._losses(self.runs.outputs(circuit, self.kept))
 
-    def each(self, circuit: Circuit) -> Float[Tensor, " batch"]:
+    def each(self, circuit: Circuit) -> Each:
         """The loss of every example, the mean over what is asked."""
         return self.losses(circuit).mean(dim=1)
 
@@ -165,7 +165,7 @@ class Uninformed(NamedTuple):
 
 
 def uninformed_loss(
-    model: Any, task: Task, batch: Batch, losses: Callable[[Circuit], Float[Tensor, " batch"]]
+    model: Any, task: Task, batch: Batch, losses: Callable[[Circuit], Each]
 ) -> Uninformed:
     """The task's plateau, or the better of the best constant output and of every head uniform.
 
@@ -247,13 +247,7 @@ class Bar:
     error is that of the excess over the intact model, example by example.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        intact: Float[Tensor, " batch"],
-        uninformed: float,
-        tolerance: float | None,
-    ):
+    def __init__(self, task: Task, intact: Each, uninformed: float, tolerance: float | None):
         relative = tolerance is None and task.tolerance is None
         if tolerance is None:
             tolerance = tolerance_of(task, float(intact.mean()), uninformed)

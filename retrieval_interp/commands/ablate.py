@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -40,7 +40,7 @@ class AblateOptions(command.MeasuringOptions):
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     options = command.parse_options(AblateOptions, argv, prog)
-    options.check([Path(options.ckpt), options.circuit], options.tolerance, options.save_circuit)
+    options.check(Path(options.ckpt), options.circuit)
     if options.circuit is not None and (options.one_hot or options.time is not None):
         raise ri.InputError("--one-hot, --time: expected a search, found --circuit; leave one out")
     if options.alternatives is not None and not options.alternatives > 0:
@@ -79,18 +79,14 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         made = None if options.circuit else provenance(typed)
         write_whole(options.save_circuit, circuit.to_json(made))
     if options.report is not None:
-        measured = score, model, task, batch, checkpoint.training
-        page = ri.render_report(
-            *measured, name=name, seed=options.seed, command=typed, beside=beside
-        )
+        about: Any = {"name": name, "seed": options.seed, "command": typed, "beside": beside}
+        page = ri.render_report(score, model, task, batch, checkpoint.training, **about)
         write_whole(options.report, page)
     source = options.circuit and f"read from {options.circuit}"
     source = source or f"found on {options.examples} other examples"
     command.say(f"{name}: {describe(model, task)}")
-    command.say(
-        f"circuit {source}; every {task.loss_name} is measured on {options.examples} examples, "
-        f"seed {options.seed}"
-    )
+    measured = f"measured on {options.examples} examples, seed {options.seed}"
+    command.say(f"circuit {source}; every {task.loss_name} is {measured}")
     command.say(task.loss_meaning)
     print(f"\n{ri.score_table(score, task, terminal_width())}")
     command.say(ri.verdict(score, task))

@@ -1,8 +1,4 @@
-"""How many layers retrieval needs: `retrieval-interp bound --steps 1 2 3`.
-
-Prints the paper's lower bound (theorem 1) and the exact depths under its assumptions, each in
-closed form and by simulation.
-"""
+"""How many layers retrieval needs: `retrieval-interp bound --steps 1 2 3`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,10 +47,7 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp bound") -> None:
         "simulated_unmasked": ("simulated, no mask", partial(flow.least_depth, causal=False)),
         "simulated_causal": ("simulated, causal", partial(flow.least_depth, causal=True)),
     }
-    rows = [
-        {"steps": steps} | {key: bound(steps) for key, (_, bound) in bounds.items()}
-        for steps in options.steps
-    ]
+    rows = [{"steps": d} | {key: of(d) for key, (_, of) in bounds.items()} for d in options.steps]
     header = ["D", *(title for title, _ in bounds.values())]
     cells = [list(map(str, row.values())) for row in rows]
     print("Layers needed before the query can hold x_D\n")

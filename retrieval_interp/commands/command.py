@@ -19,7 +19,7 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any, TypeVar
 
-from retrieval_interp.storage.files import check_writable
+from retrieval_interp.storage.files import writable
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.views.tables import terminal_width, wrapped
 
@@ -82,8 +82,7 @@ def parse_options(cls: type[T], argv: Sequence[str], prog: str, default: T | Non
     options, help_text, box = read(argv)
     if options is None and help_text:
         usage, _, rest = help_text.partition("\n")
-        lines = wrapped(_COLOUR.sub("", usage), terminal_width(), 2)
-        print(*lines, rest, sep="\n", end="")
+        print(*wrapped(_COLOUR.sub("", usage), terminal_width(), 2), rest, sep="\n", end="")
         raise SystemExit(0)
     if options is None:
         names = sorted(set(re.findall(r"--[a-z][\w.-]*", read(["--help"])[1])) - {"--help"})
@@ -138,23 +137,17 @@ class MeasuringOptions:
     json: Path | None = None
     report: Path | None = None
 
-    def check(
-        self,
-        inputs: Iterable[Path | None],
-        tolerance: float | None = None,
-        save_circuit: Path | None = None,
-    ) -> None:
+    def check(self, *inputs: Path | None) -> None:
         """Check what can be known before libraries are loaded, which takes seconds."""
-        check_sampling(self.examples, self.seed, tolerance)
-        outputs = {"--json": self.json, "--report": self.report, "--save-circuit": save_circuit}
+        check_sampling(self.examples, self.seed, vars(self).get("tolerance"))
+        names = ("json", "report", "save_circuit")
+        outputs = {f"--{name.replace('_', '-')}": vars(self).get(name) for name in names}
         check_outputs(outputs, inputs)
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
     """Check that files can be written and differ from each other and from those that are read."""
-    for path in outputs.values():
-        check_writable(path)
-    given = [path.resolve() for path in outputs.values() if path is not None]
+    given = [writable(path).resolve() for path in outputs.values() if path is not None]
     if len(set(given)) < len(given):
         raise InputError(f"expected a different file for each of {', '.join(outputs)}")
     for source in inputs:

@@ -53,16 +53,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
         recipe, whose = read_recipe(options.run), f"{options.run} was trained on"
         sizes = recipe.model.layers, recipe.model.heads
         circuit = read_circuit(options.circuit, recipe.task, *sizes, whose)
-    series = follow_run(
-        options.run,
-        circuit,
-        examples,
-        seed,
-        options.tolerance,
-        choose_device(options.device),
-        progress_bar,
-        circuit_from=f"read from {options.circuit}",
-    )
+    device, source = choose_device(options.device), f"read from {options.circuit}"
+    how = examples, seed, options.tolerance, device, progress_bar, source
+    series = follow_run(options.run, circuit, *how)
     if options.json is not None:
         typed = f"{prog} {shlex.join(argv)}"
         write_whole(options.json, report.emergence_json(series, typed, examples, seed))

@@ -97,10 +97,8 @@ def read_results(paths: Iterable[Path]) -> list[Result]:
                     f"{result.log}: expected one log per model, formulation and D, found "
                     f"{result.model}, {result.label} in {first.log} too; leave one out"
                 )
-    return sorted(
-        found.values(),
-        key=lambda row: (FORMULATIONS.index(row.formulation), row.steps or 0, row.model),
-    )
+    rows = sorted(found.values(), key=lambda row: (row.steps or 0, row.model))
+    return sorted(rows, key=lambda row: FORMULATIONS.index(row.formulation))
 
 
 def _read_log(path: Path) -> Iterator[Result]:
@@ -122,31 +120,25 @@ def _read_log(path: Path) -> Iterator[Result]:
         )
     for steps in dict.fromkeys(sample.metadata.get("steps") for sample in scored):
         samples = [sample for sample in scored if sample.metadata.get("steps") == steps]
-        yield _result(str(path), log.eval.model, formulation, steps, samples)
-
-
-def _result(
-    log: str, model: str, formulation: str, steps: int | None, samples: Sequence[Any]
-) -> Result:
-    epochs: dict[int | str, list[bool]] = {}
-    tries: list[dict[str, Any]] = []
-    for sample in samples:
-        (score,) = sample.scores.values()
-        epochs.setdefault(sample.id, []).append(score.value == "C")
-        tries.append(score.metadata)
-    values = [statistics.fmean(right) for right in epochs.values()]
-    return Result(
-        log=log,
-        model=model,
-        formulation=formulation,
-        steps=steps,
-        questions=len(values),
-        accuracy=statistics.fmean(values),
-        stderr=statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0,
-        chance=samples[0].metadata["chance"],
-        attempts=statistics.fmean(row["attempts"] for row in tries),
-        unanswered=sum(row["unanswered"] for row in tries),
-    )
+        epochs: dict[int | str, list[bool]] = {}
+        tries: list[dict[str, Any]] = []
+        for sample in samples:
+            (score,) = sample.scores.values()
+            epochs.setdefault(sample.id, []).append(score.value == "C")
+            tries.append(score.metadata)
+        values = [statistics.fmean(right) for right in epochs.values()]
+        yield Result(
+            str(path),
+            log.eval.model,
+            formulation,
+            steps,
+            questions=len(values),
+            accuracy=statistics.fmean(values),
+            stderr=statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0,
+            chance=samples[0].metadata["chance"],
+            attempts=statistics.fmean(row["attempts"] for row in tries),
+            unanswered=sum(row["unanswered"] for row in tries),
+        )
 
 
 def results_table(results: Sequence[Result], width: int | None = None) -> str:

@@ -1,8 +1,4 @@
-"""The paper's claims and our numbers: `python -m retrieval_interp reproduce`.
-
-What takes seconds is recomputed from shipped checkpoints; the rest is read from result files that
-say how they were made.
-"""
+"""The paper's claims and our numbers: `python -m retrieval_interp reproduce`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -38,7 +38,7 @@ class ScanOptions(command.MeasuringOptions):
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp scan") -> None:
     options = command.parse_options(ScanOptions, argv, prog)
-    options.check([Path(options.model), options.text], options.tolerance, options.save_circuit)
+    options.check(Path(options.model), options.text)
     text = None if options.text is None else read_text(options.text, "text")
     with command.saying("loading PyTorch and the model"):
         from retrieval_interp.views.scan_view import scan_text, scan_to_dict

@@ -64,10 +64,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
     finally:
         bar.close()
     record = trained.record
-    say(
-        f"{out}: {record['step']} steps in {record['seconds'] / 60:.1f} min, validation "
-        f"{recipe.task.loss_name} {record['validation_loss']:.4f} (mean of the last 100 steps)"
-    )
+    took = f"{record['step']} steps in {record['seconds'] / 60:.1f} min"
+    loss = f"validation {recipe.task.loss_name} {record['validation_loss']:.4f}"
+    say(f"{out}: {took}, {loss} (mean of the last 100 steps)")
     say(f"look inside: python -m retrieval_interp.ablate --ckpt {out}")
 
 

@@ -50,7 +50,7 @@ class WhyOptions(command.MeasuringOptions):
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp why") -> None:
     options = command.parse_options(WhyOptions, argv, prog)
-    options.check([Path(options.model), options.pairs])
+    options.check(Path(options.model), options.pairs)
     _check(options)
     pairs = None if options.pairs is None else read_text(options.pairs, "pairs")
     with command.saying("loading PyTorch and the model"):

@@ -42,14 +42,12 @@ def half_of_final(steps: Sequence[int], values: Sequence[float], least: float) -
     return first_above(steps, values, values[-1] / 2) if values[-1] > least else None
 
 
-def in_order(
-    crossings: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]
-) -> bool | None:
+def in_order(when: Mapping[str, Crossing | None], pairs: Sequence[tuple[str, str]]) -> bool | None:
     """Whether of each pair of curves the first crosses before the second; never counts as last.
 
     None if it cannot be decided: fewer than two cross, or both of a pair at the same step.
     """
-    steps = {name: inf if at is None else at.step for name, at in crossings.items()}
+    steps = {name: inf if at is None else at.step for name, at in when.items()}
     found = [(steps[first], steps[second]) for first, second in pairs]
     if any(second < first for first, second in found):
         return False

@@ -102,10 +102,8 @@ def crossing_figure(series: Series) -> str:
 def _styled(figure: go.Figure, height: int, row: int | None = None) -> go.Figure:
     figure.update_xaxes(title="training step", row=row)
     legend = {"orientation": "h", "yanchor": "top", "y": -0.16, "font": {"size": 11}}
-    margin = {"l": 50, "r": 15, "t": 20, "b": 40}
-    return figure.update_layout(
-        template="plotly_white", height=height, margin=margin, legend=legend
-    )
+    sides = {"l": 50, "r": 15, "t": 20, "b": 40}
+    return figure.update_layout(template="plotly_white", height=height, margin=sides, legend=legend)
 
 
 def emergence_table(series: Series, width: int | None = None) -> str:
@@ -121,17 +119,13 @@ def emergence_table(series: Series, width: int | None = None) -> str:
         + [f"{row.necessity:.2f}", str(row.necessity_half or "never")]
         for row in path_emergence(series)
     ]
-    prose = f"{LEGEND}\n\n{_losses_text(series)}"
-    return "\n".join([*text_table(header, rows, width=width), "", *wrapped(prose, width or 100)])
-
-
-def _losses_text(series: Series) -> str:
-    """When each partial loss falls, and whether they do so in order."""
     losses, task = loss_emergence(series), series.recipe.task
     fell = ", ".join(f"{symbol} {crossing or 'never'}" for symbol, crossing in losses.items())
     held = in_order(losses, task.steps_between)
     order = "" if held is None else f"; {'' if held else 'not '}in the order of the steps"
-    return f"Partial losses first below {THRESHOLD * task.loss_scale:g}: {fell}{order}."
+    below = f"Partial losses first below {THRESHOLD * task.loss_scale:g}: {fell}{order}."
+    prose = f"{LEGEND}\n\n{below}"
+    return "\n".join([*text_table(header, rows, width=width), "", *wrapped(prose, width or 100)])
 
 
 def summary(series: Series) -> list[str]:
@@ -143,11 +137,9 @@ def summary(series: Series) -> list[str]:
         f"{len(steps)} steps measured, {steps[0]} to {steps[-1]}",
     ]
     if (combined := fmean(last.combined_losses)) > series.tolerance:
-        lines.append(
-            f"note: the circuit does not hold: with all of it in place the {recipe.task.loss_name} "
-            f"at step {last.step} is {combined:.4f}, not below {series.tolerance:g} (intact: "
-            f"{fmean(last.partial_losses):.4f})"
-        )
+        found = f"the {recipe.task.loss_name} at step {last.step} is {combined:.4f}"
+        limit = f"not below {series.tolerance:g} (intact: {fmean(last.partial_losses):.4f})"
+        lines.append(f"note: the circuit does not hold: with all of it in place {found}, {limit}")
     return lines
 
 

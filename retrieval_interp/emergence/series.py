@@ -227,17 +227,11 @@ def path_emergence(series: Series) -> list[PathEmergence]:
     least_necessity = series.tolerance / series.learned(series.snapshots[-1])
     for path in series.paths:
         attention, necessity = series.attention(path), series.necessity(path)
-        rows.append(
-            PathEmergence(
-                path,
-                attention[-1],
-                crossing.first_above(steps, attention, crossing.THRESHOLD),
-                crossing.half_of_final(steps, attention, LEAST_ATTENTION),
-                necessity[-1],
-                crossing.half_of_final(steps, necessity, least_necessity),
-                path not in series.circuit.enabling,
-            )
-        )
+        above = crossing.first_above(steps, attention, crossing.THRESHOLD)
+        attends = attention[-1], above, crossing.half_of_final(steps, attention, LEAST_ATTENTION)
+        needed = necessity[-1], crossing.half_of_final(steps, necessity, least_necessity)
+        carries = path not in series.circuit.enabling
+        rows.append(PathEmergence(path, *attends, *needed, carries))
     return rows
 
 

@@ -19,11 +19,10 @@ from markupsafe import Markup
 from retrieval_interp import Workbench
 from retrieval_interp.circuits import Circuit, Mechanism, discover, score_circuit
 from retrieval_interp.circuits.attention import attention_by_role
-from retrieval_interp.circuits.circuit import parse_head_path, suppose
+from retrieval_interp.circuits.circuit import Head, HeadPath, RolePath, parse_head_path, suppose
 from retrieval_interp.circuits.counterfactual.mechanism import Counterfactual, keeps_some
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, ORIGINAL, UNIFORM
-from retrieval_interp.circuits.paths import Head, HeadPath, RolePath
 from retrieval_interp.circuits.runs.means import role_mean
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.training_task import counted
@@ -33,6 +32,7 @@ from retrieval_interp.views.report import score_parts
 from retrieval_interp.views.score_text import Row, describe, mechanism_words, shown_paths
 
 T = TypeVar("T")
+Later = Callable[[Callable[[], Any]], Any]
 _STRONG = 0.4  # attention of a proposed path
 _TELLING = 0.3  # seconds between two texts on where a search or a score is
 
@@ -164,12 +164,7 @@ class Exploring:
     calls a function in the thread that answers, after what has been asked until then.
     """
 
-    def __init__(
-        self,
-        bench: Workbench,
-        publish: Callable[[str], Any],
-        later: Callable[[Callable[[], Any]], Any],
-    ):
+    def __init__(self, bench: Workbench, publish: Callable[[str], Any], later: Later):
         self.bench, self.publish, self.later = bench, publish, later
         self.selected = Selection(bench.heads[0])
         self.busy, self.cancelled, self._told = "", False, 0.0

@@ -12,8 +12,7 @@ from retrieval_interp.config import PAPER, PRESETS, Recipe, departures
 from retrieval_interp.emergence.crossing import Crossing, in_order
 from retrieval_interp.emergence.series import Series, loss_emergence, path_emergence
 from retrieval_interp.reproduce.evidence import LOSS_EXAMPLES, Evidence, Trained, Worth
-from retrieval_interp.sweep.findings import UNLEARNED, above_text
-from retrieval_interp.sweep.findings import order_text as losses_order_text
+from retrieval_interp.sweep.findings import UNLEARNED, above_text, order_text
 from retrieval_interp.tasks import RetrievalTask
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.views.score_text import FIRST_LAYER, PATHS, SUFFICIENT, range_text
@@ -37,6 +36,7 @@ class Found(NamedTuple):
     verdict: Verdict = "not run"
 
 
+Summary = dict[str, Any]  # of a grid
 Answer = tuple[str, bool]  # our number in words, and whether it agrees with the paper's
 
 
@@ -68,9 +68,8 @@ def _depth(_: Evidence) -> Iterator[Found]:
         and least_depth(d, causal=False) >= paper_bound(d)
         for d in range(1, 17)
     )
-    sharper = "; ".join(
-        f"D = {d}: bound {paper_bound(d)}, least {causal_depth(d)}" for d in (1, 3, 4, 16)
-    )
+    both = (f"D = {d}: bound {paper_bound(d)}, least {causal_depth(d)}" for d in (1, 3, 4, 16))
+    sharper = "; ".join(both)
     yield Found(
         "simulated for D = 1..16",
         "proofs in docs/depth.md",
@@ -80,40 +79,31 @@ def _depth(_: Evidence) -> Iterator[Found]:
     )
 
 
-# Section 7
-
-
-def _of_grid(
-    name: str, say: Callable[[dict[str, Any]], Answer], evidence: Evidence
-) -> Iterator[Found]:
-    found = evidence.grid(name)
-    if found is None:
-        command = f"{MODULE} sweep --grid {name} --out {evidence.runs / name}"
-        yield Found(PAPER_SCALE, "", command)
+def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) -> Iterator[Found]:
+    if (found := evidence.grid(name)) is None:
+        yield Found(PAPER_SCALE, "", f"{MODULE} sweep --grid {name} --out {evidence.runs / name}")
         return
     summary, command = found
     ours, agrees = say(summary)
-    full = summary["scale"] == "full" and summary["finished"] == summary["cells"]
-    run, scale = (PAPER_SCALE, "") if full else (summary["scale"], _grid_scale(summary))
-    yield Found(run, scale, command, ours, _verdict(agrees, not full))
-
-
-def _grid_scale(summary: dict[str, Any]) -> str:
+    if summary["scale"] == "full" and summary["finished"] == summary["cells"]:
+        yield Found(PAPER_SCALE, "", command, ours, _verdict(agrees))
+        return
     recipe = summary["recipe"]
     task, model = recipe["task"], recipe["model"]
-    return (
+    scale = (
         f"{summary['finished']} of {summary['cells']} runs, D = {task['steps']}, "
         f"{recipe['steps']} steps of {recipe['batch']}, d_model {model['d_model']}, "
         f"heads {model['heads']}, MLPs {'on' if model['mlp'] else 'off'}, base {task['base']:g}"
     )
+    yield Found(summary["scale"], scale, command, ours, _verdict(agrees, smaller=True))
 
 
-def _in_order(summary: dict[str, Any]) -> Answer:
+def _in_order(summary: Summary) -> Answer:
     order = summary["order"]
-    return losses_order_text(order), order["held"] > 0 and not order["broken"]
+    return order_text(order), order["held"] > 0 and not order["broken"]
 
 
-def _later_needs_depth(summary: dict[str, Any]) -> Answer:
+def _later_needs_depth(summary: Summary) -> Answer:
     depths = summary["depths"]
     least = [
         min((row["layers"] for row in depths if row["partial_losses"][i] < 0.5), default=math.inf)
@@ -128,18 +118,13 @@ def _later_needs_depth(summary: dict[str, Any]) -> Answer:
     return f"mean partial loss below 0.5: {said}", rises
 
 
-# Sections 8 and 9
-
-
 def _of_models(
     names: Sequence[str], say: Callable[[Trained], Answer], evidence: Evidence, trains: bool = False
 ) -> Iterator[Found]:
     """The command of a row finds the circuit, or trains the transformer."""
     for name in names:
-        trained = evidence.trained(name)
-        if trained is None:
-            command = f"{MODULE}.train --preset {name} --out {evidence.runs / name}"
-            yield Found(name, "", command)
+        if (trained := evidence.trained(name)) is None:
+            yield Found(name, "", f"{MODULE}.train --preset {name} --out {evidence.runs / name}")
             continue
         recorded = trained.checkpoint.training.get("recipe")
         recipe: Recipe = from_data(Recipe, recorded, f"{trained.where}: recipe")
@@ -198,7 +183,7 @@ def costs_of_paths(worth: Worth) -> Answer:
                 found[place].append(f"{path} {cost:.2f}")
         parts = [f"{len(one)} {place} ({', '.join(one)})" for place, one in found.items() if one]
         said.append(f"{layers}: {', '.join(parts) or 'no path'}")
-        agrees &= [place for place, one in found.items() if one] == ["inside"]
+        agrees &= bool(found["inside"]) and len(parts) == 1
     return "; ".join(said), agrees
 
 
@@ -218,14 +203,10 @@ def _learned_with_circuit(trained: Trained) -> Answer:
     return f"{said}; {loss:.4f} with the circuit", learned and loss <= D_SUFFICIENT
 
 
-# Section 9.2: do heads emerge one at a time? docs/emergence.md says why these are the conditions.
-
-
 def _of_series(evidence: Evidence) -> Iterator[Found]:
     for name, smaller in (("transformer-d", False), ("small", True)):
         scale, file = "smaller" if smaller else PAPER_SCALE, f"{name}.emergence.json"
-        found = evidence.series(name)
-        if found is None:
+        if (found := evidence.series(name)) is None:
             run, out = evidence.runs / name, evidence.runs / file
             yield Found(name, scale, f"{MODULE} emergence --run {run} --json {out}")
         else:
@@ -234,7 +215,10 @@ def _of_series(evidence: Evidence) -> Iterator[Found]:
 
 
 def heads_emerge(series: Series) -> Answer:
-    """Whether each of the four conditions holds, with the steps that decide it; whether all do."""
+    """Whether each of the four conditions holds, with the steps that decide it; whether all do.
+
+    docs/emergence.md says why these are the conditions.
+    """
     passed = [(row.above, row.path) for row in path_emergence(series) if row.above is not None]
     passed.sort(key=lambda one: (one[0].step, one[1]))
     moving = [one for one in passed if one[1].path.dest != one[1].path.src]

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from retrieval_interp.circuits import Circuit, HeadPath, Scorer, SearchOptions
-from retrieval_interp.circuits import discover as discover_circuit
+from retrieval_interp.circuits import Circuit, HeadPath, Scorer, SearchOptions, discover
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress, removed_losses
 from retrieval_interp.config import PRESETS
@@ -67,7 +66,7 @@ class Trained:
             trained = f"{self.name} was trained on"
             return storage.read_circuit(self.file, task, config.layers, config.heads, trained)
         search = SearchOptions(examples=EXAMPLES, shared=False)
-        found = discover_circuit(model, task, options=search, progress=self.progress)
+        found = discover(model, task, options=search, progress=self.progress)
         if found.unfinished:  # no claim is judged by it
             raise KeyboardInterrupt
         return found
@@ -127,9 +126,8 @@ class Evidence:
         return next((path for path in places if path.is_file()), None)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    data: dict[str, Any] = read_json(read_text(path, "a result file"), str(path))
-    return data
+def _read(path: Path) -> Any:
+    return read_json(read_text(path, "a result file"), str(path))
 
 
 def made_by(record: Any, path: Path) -> str:

@@ -20,15 +20,15 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from retrieval_interp.circuits import Circuit
-from retrieval_interp.circuits.attention import check_paths
+from retrieval_interp.circuits.mechanisms import Where
 from retrieval_interp.circuits.models.either import has_hooked_transformer
 from retrieval_interp.config import ModelConfig, Recipe
 from retrieval_interp.model import build_model, tokenizer_of
 from retrieval_interp.storage import files
-from retrieval_interp.storage.files import find_checkpoint, read_text, write_whole
 from retrieval_interp.storage.files import shipped_checkpoints as shipped_checkpoints
 from retrieval_interp.tasks import InputError, Task, TrainingTask
 from retrieval_interp.tasks.structured import from_data, from_json, to_data
@@ -57,11 +57,7 @@ class _Content:
 
 
 def save_checkpoint(
-    path: Path,
-    model: torch.nn.Module,
-    task: TrainingTask,
-    config: ModelConfig,
-    training: dict[str, Any],
+    path: Path, model: nn.Module, task: TrainingTask, config: ModelConfig, training: dict[str, Any]
 ) -> None:
     """Write a checkpoint of a HookedTransformer, whole or not at all."""
     weights: dict[str, Tensor] = dict(model.named_parameters())
@@ -77,7 +73,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], content: dict[str, Any
     """Write tensors with JSON metadata and a digest over both."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     signed = {**content, "sha256": _digest(tensors, content)}
-    write_whole(path, save(tensors, {_KEY: json.dumps(signed)}))
+    files.write_whole(path, save(tensors, {_KEY: json.dumps(signed)}))
 
 
 def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -109,7 +105,7 @@ def _digest(tensors: dict[str, Tensor], content: dict[str, Any]) -> str:
 
 def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Checkpoint:
     """Load a model with its task, by shipped name (`small`), file or run folder (`runs/a`)."""
-    path = find_checkpoint(str(name))
+    path = files.find_checkpoint(str(name))
     tensors, content = read_tensors(path, "a checkpoint")
     read: _Content = from_data(_Content, content, str(path))
     if has_hooked_transformer():
@@ -124,7 +120,7 @@ def load_checkpoint(name: str | Path, device: str | torch.device = "cpu") -> Che
 
 
 @torch.no_grad()
-def load_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Copy weights into a HookedTransformer; all must be there, of the right shape and finite."""
     own = dict(model.named_parameters())
     for name in sorted(own.keys() | tensors.keys()):
@@ -155,27 +151,20 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def save(
-        self,
-        step: int,
-        seconds: float,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        training: dict[str, Any],
+        self, step: int, time: float, model: nn.Module, optimizer: Optimizer, record: dict[str, Any]
     ) -> None:
         """Write the checkpoint of a step, then the state to resume from."""
         path = self.path / "checkpoints" / f"step-{step:06d}.safetensors"
-        save_checkpoint(path, model, self.recipe.task, self.recipe.model, training)
+        save_checkpoint(path, model, self.recipe.task, self.recipe.model, record)
         tensors: dict[str, Tensor] = {}
         for name, parameter in model.named_parameters():
             moments = optimizer.state.get(parameter, {})
             tensors[f"weight.{name}"] = parameter
             tensors |= {f"{key}.{name}": moments[key] for key in _MOMENTS if key in moments}
-        done = {"format": 1, "step": step, "seconds": seconds}
+        done = {"format": 1, "step": step, "seconds": time}
         write_tensors(self.path / "state.safetensors", tensors, done)
 
-    def restore(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[int, float]:
+    def restore(self, model: nn.Module, optimizer: Optimizer) -> tuple[int, float]:
         """Load the last state and drop later log lines; gives its step and seconds, or zeros."""
         path, done, seconds = self.path / "state.safetensors", 0, 0.0
         if path.exists():
@@ -197,7 +186,7 @@ class RunFolder:
         log = self.path / "metrics.jsonl"
         kept = [row for row in files.read_json_lines(log) if row["step"] <= done]
         if log.exists():
-            write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
+            files.write_whole(log, "".join(json.dumps(row) + "\n" for row in kept))
         return done, seconds
 
 
@@ -209,8 +198,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def read_recipe(path: Path) -> Recipe:
     """The recipe of a run folder."""
     config = path / "config.json"
-    recipe: Recipe = from_json(Recipe, read_text(config, "a run's config"), str(config))
-    return recipe
+    return from_json(Recipe, files.read_text(config, "a run's config"), str(config))
 
 
 def read_circuit(
@@ -220,15 +208,15 @@ def read_circuit(
 
     `trained` completes "steps = 3, as ..." in an error; `causal` models mask later positions.
     """
-    text = read_text(path, "a circuit")
+    text = files.read_text(path, "a circuit")
     try:
         circuit = Circuit.from_json(text, task.role_names)
         circuit.check_fits(n_layers, n_heads)
-        roles = task.sample(2).roles
+        where = Where.of(task.sample(2), causal)
         placed = [(head, mechanism.paths) for head, mechanism in circuit.mechanisms.items()]
         placed += [(listed.head, (listed.path,)) for listed in circuit.every_path()]
         for head, paths in placed:
-            check_paths(paths, roles, causal, f"{head}: ", task.role_names)
+            where.check(paths, f"{head}: ", task.role_names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     own = task.to_dict()

@@ -1,13 +1,12 @@
 """Finding, reading and writing files; loads no heavy library."""
 
-import importlib.metadata
 import json
 import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +57,14 @@ def as_path(name: Any) -> Path:
     return name if isinstance(name, Path) else Path(from_data(str, name, "file name"))
 
 
-def check_writable(path: Path | None) -> None:
-    """Refuse an output path that cannot be written before the work starts rather than after."""
-    if path is None:
-        return
+def writable(name: Any) -> Path:
+    """The same of a file to write, refused before the work starts rather than after."""
+    path = as_path(name)
     if path.is_dir():
         raise InputError(f"{path}: expected the name of a file to write, found a folder")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"{path}: expected an existing folder that can be written, create it")
+    return path
 
 
 def check_own(path: Path, name: str, whose: str) -> bool:
@@ -180,11 +179,9 @@ def find_checkpoint(name: str) -> Path:
 
 def provenance(command: str) -> dict[str, Any]:
     """The command as typed, the date, and the versions of the main libraries."""
+    libraries = ("retrieval-interp", "torch", "transformer-lens")
     return {
         "command": command,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            name: importlib.metadata.version(name)
-            for name in ("retrieval-interp", "torch", "transformer-lens")
-        },
+        "versions": {name: metadata.version(name) for name in libraries},
     }

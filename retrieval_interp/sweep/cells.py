@@ -25,9 +25,10 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from filelock import BaseFileLock
 
 from retrieval_interp.config import Recipe
 from retrieval_interp.emergence.crossing import THRESHOLD, first_below, in_order
@@ -37,9 +38,6 @@ from retrieval_interp.sweep.grid import Cell, Grid
 from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.structured import from_json, to_data
 from retrieval_interp.training import keep_freed_memory, train_model
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 MAX_RETRIES = 4  # of a cell whose node dies
 Run = Callable[[Any], Any]
@@ -130,11 +128,10 @@ def read_grid(path: Path) -> Grid | None:
     if not files.check_own(path, "grid.json", "a sweep's"):
         return None
     file = path / "grid.json"
-    grid: Grid = from_json(Grid, files.read_text(file, "a sweep's grid"), str(file))
-    return grid
+    return from_json(Grid, files.read_text(file, "a sweep's grid"), str(file))
 
 
-def lock_sweep(path: Path, grid: Grid) -> "BaseFileLock":
+def lock_sweep(path: Path, grid: Grid) -> BaseFileLock:
     """Hold the folder of a grid, which is made if missing."""
     lock = files.lock_folder(path, "a sweep that no other process is running")
     # First, as this file marks the folder as a sweep's should the process be killed.
@@ -232,8 +229,7 @@ def on_nodes(ray: Any, where: Path, threads: int, gpus: float) -> Callable[[Job]
 
 def run_on_node(job: Job, sweep: str) -> tuple[float, dict[str, bytes]]:
     """The task: the validation loss of a cell, and the files to keep by path."""
-    user = f"retrieval-interp-{os.getuid()}"
-    folder = Path(tempfile.gettempdir()) / user / sweep / job.name
+    folder = Path(tempfile.gettempdir()) / f"retrieval-interp-{os.getuid()}" / sweep / job.name
     loss = run_cell(replace(job, folder=folder))
     paths = [path for path in folder.rglob("*") if path.is_file()]
     kept = {str(path.relative_to(folder)): path.read_bytes() for path in paths}

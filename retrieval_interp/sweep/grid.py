@@ -51,15 +51,8 @@ SCALES: dict[str, Scale] = {
         "2 depths, 2 seeds, seconds: a test, no retrieval problem",
         layers=(1, 2),
         seeds=(0, 1),
-        recipe={
-            "steps": 240,
-            "batch": 8,
-            "examples": 64,
-            "learning_rate": 0.01,
-            "log_every": 5,
-            "checkpoint_every": 20,
-            "validation_examples": 16,
-        },
+        recipe={"steps": 240, "batch": 8, "examples": 64, "learning_rate": 0.01}
+        | {"log_every": 5, "checkpoint_every": 20, "validation_examples": 16},
         model={"d_model": 16, "heads": 2},
         task={"chains": 1, "steps": 2, "dim": 2},
         compile=False,
@@ -119,11 +112,5 @@ def make_grid(name: str, scale: str) -> Grid:
         seed=chosen.seeds[0],
         **chosen.recipe,
     )
-    return Grid(
-        grid=name,
-        scale=scale,
-        layers=chosen.layers,
-        seeds=chosen.seeds,
-        compile=chosen.compile,
-        recipe=recipe,
-    )
+    same: dict[str, Any] = {key: getattr(chosen, key) for key in ("layers", "seeds", "compile")}
+    return Grid(grid=name, scale=scale, recipe=recipe, **same)

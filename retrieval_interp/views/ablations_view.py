@@ -25,9 +25,7 @@ def ablations_view(ablations: Ablations, task: Task) -> View:
     cost, losses = ablations.head_costs, dict[Head, list[str]]()
     for (head, mechanism), loss in ablations.heads.items():
         losses.setdefault(head, []).append(f"{mechanism.kind} {loss:.4f}")
-    cells = [
-        {"cost": cost[head], "title": f"{head}: {', '.join(losses[head])}"} for head in sorted(cost)
-    ]
+    cells = [{"cost": cost[h], "title": f"{h}: {', '.join(losses[h])}"} for h in sorted(cost)]
     header = ["path", "meaning", "attention", f"{task.loss_name}, cut live", "rises by"]
     html = render(
         "ablations.html",

@@ -15,7 +15,7 @@ from retrieval_interp.circuits.runs.fits import check_devices
 from retrieval_interp.circuits.runs.means import read_patterns
 from retrieval_interp.tasks import Batch, InputError, Task
 from retrieval_interp.tasks.task import named_positions
-from retrieval_interp.views.page import View, circuitsvis_script, render
+from retrieval_interp.views.page import View, render
 
 _STRONG = 0.25  # mean attention of the paths that the text lists
 
@@ -54,7 +54,6 @@ def attention_view(
         "attention.html",
         name=f"attention-{uuid.uuid4().hex[:12]}",
         examples=chosen,
-        circuitsvis=circuitsvis_script(),
         data={
             "tokens": labels,
             "attention": thousandths(patterns),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from retrieval_interp.storage.files import check_writable, write_whole
+from retrieval_interp.storage.files import writable, write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -54,8 +54,7 @@ class View:
 
     def save_html(self, path: str | Path) -> Path:
         """Write the view as a page that needs no network."""
-        path = Path(path)
-        check_writable(path)
+        path = writable(path)
         write_whole(path, render("page.html", title=self.title, body=Markup(self.html)))
         return path
 
@@ -89,7 +88,7 @@ def _environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["asset"] = asset
+    environment.globals |= {"asset": asset, "circuitsvis": circuitsvis_script}
     environment.filters["unbroken"] = unbroken
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment

@@ -47,20 +47,26 @@ def render_report(
     paths = list(score.circuit.every_path())
     each = model.cfg.n_layers * model.cfg.n_heads * batch.inputs.shape[1] ** 2
     shown = max(1, min(_MOST_EXAMPLES, len(batch), _MOST_NUMBERS // each))
-    parts = score_parts(score, model, task, order, batch)
+    record = {
+        **provenance(command),
+        "examples": f"{score.examples} of the test split, seed {seed}; searches draw from another "
+        "split",
+        "tolerance": f"{score.loss_name} below {score.tolerance:g}",
+        "trained": re.sub(r'[{}"]', "", json.dumps(training)).replace("_", " "),
+    }
     page = render(
         "report.html",
         title=f"Circuit of {name}",
         task_words=task_words(model, task, batch),
         sequence=example_sequence(model, task, batch, order),
-        parts=parts,
+        parts=score_parts(score, model, task, order, batch),
         beside=beside,
         maps=Markup(role_maps(attention, task, order, paths).html),
         shown=shown,
         position_note=task.position_note,
         attention=Markup(attention_view(model, task, batch, range(shown)).html),
         json=score.circuit.to_json(),
-        record=_record(score, seed, command, training),
+        record=record_rows(record),
     )
     return str(page)
 
@@ -111,11 +117,9 @@ def task_words(model: Any, task: Task, batch: Batch) -> str:
     both = zip(task.role_labels, task.role_names)
     roles = [f"{label} ({name})" if label != name else name for label, name in both]
     n_chains, n_positions = batch.roles.shape[1], batch.inputs.shape[1]
-    return (
-        f"{description[:1].upper()}{description[1:]}. An example has "
-        f"{counted(n_positions, 'position')} and asks {counted(n_chains, 'question')}; the roles "
-        f"of a question are {listed(roles, 'and')}."
-    )
+    asks = f"{counted(n_positions, 'position')} and asks {counted(n_chains, 'question')}"
+    said = f"{description[:1].upper()}{description[1:]}. An example has {asks}"
+    return f"{said}; the roles of a question are {listed(roles, 'and')}."
 
 
 def example_sequence(
@@ -123,9 +127,7 @@ def example_sequence(
 ) -> list[dict[str, str]]:
     """The positions of the first example, with the roles that its first question gives them."""
     chain = batch.roles[0, 0].tolist()
-    labels = [
-        re.sub(r" \(.*\)$", "", label) for label in position_labels(model, task, batch[:1], 0)
-    ]
+    labels = position_labels(model, task, batch[:1], 0)
     last = min(len(labels), max(_LONGEST, 1 + max(chain)))
     return [
         {
@@ -134,17 +136,3 @@ def example_sequence(
         }
         for position in range(last)
     ]
-
-
-def _record(
-    score: CircuitScore, seed: int, command: str, training: Mapping[str, Any]
-) -> list[tuple[str, str]]:
-    """How the numbers were computed, one fact per row."""
-    examples = f"{score.examples} of the test split, seed {seed}; searches draw from another split"
-    rows = {
-        **provenance(command),
-        "examples": examples,
-        "tolerance": f"{score.loss_name} below {score.tolerance:g}",
-        "trained": re.sub(r'[{}"]', "", json.dumps(training)).replace("_", " "),
-    }
-    return record_rows(rows)

@@ -15,7 +15,7 @@ from retrieval_interp.circuits.mechanisms import Mechanism, Where
 from retrieval_interp.circuits.scan import HeadScan, Scan
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.views.attention import patterns_on, position_labels, thousandths
-from retrieval_interp.views.page import View, circuitsvis_script, record_rows, render
+from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.score_text import mechanism_words
 from retrieval_interp.views.tables import text_table, wrapped
 
@@ -100,22 +100,18 @@ def scan_verdict(scan: Scan) -> str:
     loss, count, heads = scan.task.loss_name, len(scan.circuit.mechanisms), len(scan.heads)
     nothing = f"{scan.uninformed_loss:.4f} ({scan.uninformed})"
     if not scan.learned:
-        return (
-            f"The model knows nothing here: its {loss} is {scan.intact_loss:.4f}, where knowing "
-            f"nothing gives {nothing}. There is nothing that heads could keep."
-        )
+        known = f"its {loss} is {scan.intact_loss:.4f}, where knowing nothing gives {nothing}"
+        return f"The model knows nothing here: {known}. There is nothing that heads could keep."
     known = f"intact {scan.intact_loss:.4f}, knowing nothing {nothing}"
     limit = f"(limit {scan.tolerance:.4f})"
     replaced = [row.replaced for row in scan.heads if row.replaced is not None]
     kinds = Counter("with paths" if each.follows_paths else each.kind for each in replaced)
     said = [f"No head of {len(scan.tried)} tried can be replaced: {known} {limit}."]
     if count:
-        said = [
-            f"{count} of {counted(heads, 'head')} can be replaced together "
-            f"({', '.join(f'{number} {name}' for name, number in kinds.most_common(6))}): "
-            f"{loss} {scan.joint_loss:.4f}, {known}; {scan.kept:.1%} of what the model knows is "
-            f"kept {limit}."
-        ]
+        by = ", ".join(f"{number} {name}" for name, number in kinds.most_common(6))
+        together = f"{count} of {counted(heads, 'head')} can be replaced together ({by})"
+        kept = f"{scan.kept:.1%} of what the model knows is kept {limit}"
+        said = [f"{together}: {loss} {scan.joint_loss:.4f}, {known}; {kept}."]
     stake = scan.uninformed_loss - scan.intact_loss
     costly = [row for row in scan.heads if row.replaced and row.loss > scan.joint_loss + stake / 10]
     if costly:
@@ -170,7 +166,6 @@ def scan_view(scan: Scan, model: Any, record: Mapping[str, Any] | None = None) -
         rows=scan_cells(scan, most=1000),
         record=record_rows({**(record or {}), "examples": f"{len(scan.batch)}"}),
         note=NOTE,
-        circuitsvis=circuitsvis_script(),
         data={
             "tokens": position_labels(model, scan.task, some, 0)[:shown],
             "causal": causal,

@@ -3,11 +3,10 @@
 import inspect
 import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any
 
 from retrieval_interp.circuits import CircuitScore, HeadPath, Mechanism
-from retrieval_interp.circuits.scores import score as scores
-from retrieval_interp.circuits.scores.enabling import Enabled
 from retrieval_interp.circuits.scores.score import LivePathScore, PathScore, RedundantScore
 from retrieval_interp.circuits.scores.scorer import is_unlearned
 from retrieval_interp.config import ModelConfig
@@ -42,9 +41,6 @@ def describe_config(config: ModelConfig, task: Task) -> str:
 
 def _fields(row: Any, keys: str) -> Row:
     return {key: getattr(row, key) for key in keys.split()}
-
-
-# Rows
 
 
 def _path_rows(score: CircuitScore, task: Task | None) -> dict[str, list[Row]]:
@@ -100,7 +96,11 @@ def _live(
         "name": path.text(names),
         "meaning": (task.path_label if task else path_letters)(*path.path),
         **_fields(row, "live_loss live_se needed"),
-        "enables": [enabled_row(later, names) for later in row.enables],
+        "enables": [
+            {"name": later.path.text(names), **_place(later.path, names)}
+            | _fields(later, "side attention when_cut by_query by_key")
+            for later in row.enables
+        ],
     }
 
 
@@ -109,19 +109,10 @@ def _place(path: HeadPath, names: Sequence[str]) -> Row:
     return {**path.head._asdict(), "dest": dest, "src": src}
 
 
-def enabled_row(later: Enabled, names: Sequence[str]) -> Row:
-    """A later path that loses attention when another one is cut."""
-    numbers = _fields(later, "side attention when_cut by_query by_key")
-    return {"name": later.path.text(names), **_place(later.path, names), **numbers}
-
-
 def enables_text(later: Sequence[Row]) -> list[str]:
     """What is enabled, each with the side that misses it; empty if nothing is."""
-    paths = [
-        f"{row['name']} ({row['side']} {row['attention']:.2f} to {row['when_cut']:.2f})"
-        for row in later
-    ]
-    return [f"enables {', '.join(paths)}"] if paths else []
+    said = [f"{r['name']} ({r['side']} {r['attention']:.2f} to {r['when_cut']:.2f})" for r in later]
+    return [f"enables {', '.join(said)}"] if said else []
 
 
 def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
@@ -130,12 +121,11 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         "examples tolerance loss_name baseline_loss baseline_se combined_loss combined_se "
         "excess_se uninformed_loss uninformed kept control notes sufficient minimal"
     )
-    names = score.circuit.role_names
     heads = [
         {
             **row.head._asdict(),
             "mechanism": row.mechanism.kind,
-            "paths": [list(path.ends(names)) for path in row.mechanism.paths],
+            "paths": [list(path.ends(score.circuit.role_names)) for path in row.mechanism.paths],
             **_fields(row, "loss se"),
         }
         for row in score.heads
@@ -150,9 +140,6 @@ def score_to_dict(score: CircuitScore, name: str, task: Task, seed: int) -> Row:
         "heads": heads,
         **_path_rows(score, task),
     }
-
-
-# Tables: a header, and rows of cells
 
 
 def shown_paths(score: CircuitScore, task: Task | None = None) -> list[Row]:
@@ -195,16 +182,12 @@ def loss_lines(score: CircuitScore) -> tuple[str, str]:
     """The intact model's loss, and that of the circuit with what it keeps."""
     loss, kept = score.loss_name, ""
     if math.isfinite(score.kept):
-        kept = (
-            f", {score.kept:.1%} of what was learned (knowing nothing: "
-            f"{score.uninformed_loss:.4f}, {score.uninformed})"
-        )
+        nothing = f"knowing nothing: {score.uninformed_loss:.4f}, {score.uninformed}"
+        kept = f", {score.kept:.1%} of what was learned ({nothing})"
     baseline = f"{score.baseline_loss:.4f} +- {score.baseline_se:.4f}"
-    combined = f"{score.combined_loss:.4f} +- {score.combined_se:.4f}"
-    return (
-        f"baseline {loss} (nothing replaced)  {baseline}",
-        f"combined {loss} (all of them replaced)  {combined}{kept}",
-    )
+    combined = f"{score.combined_loss:.4f} +- {score.combined_se:.4f}{kept}"
+    baseline = f"baseline {loss} (nothing replaced)  {baseline}"
+    return baseline, f"combined {loss} (all of them replaced)  {combined}"
 
 
 def score_table(score: CircuitScore, task: Task | None = None, width: int | None = None) -> str:
@@ -220,9 +203,6 @@ def score_table(score: CircuitScore, task: Task | None = None, width: int | None
     return "\n".join(lines)
 
 
-# The verdict
-
-
 def finding(score: CircuitScore) -> str:
     """What a circuit that replaces every head shows, in one sentence; empty if it does not work."""
     paths, heads = list(score.circuit.paths()), len(score.heads)
@@ -230,10 +210,9 @@ def finding(score: CircuitScore) -> str:
     all_replaced = paths and len(score.circuit.mechanisms) == heads
     if not all_replaced or not score.sufficient or not math.isfinite(score.kept):
         return ""
-    return (
-        f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')} do the "
-        f"work: with all else replaced, the model keeps {score.kept:.1%} of what it learned."
-    )
+    work = f"{useful} of {counted(heads, 'head')} and {counted(len(paths), 'attention path')}"
+    kept = f"the model keeps {score.kept:.1%} of what it learned"
+    return f"{work} do the work: with all else replaced, {kept}."
 
 
 def mechanism_words(mechanisms: Iterable[Mechanism]) -> str:
@@ -258,9 +237,14 @@ def verdict(score: CircuitScore, task: Task) -> str:
     said = [_sufficiency(score, papers)]
     if score.paths and score.sufficient:
         said.append(_minimality(score, papers))
-    said += [scores.control_summary(score)] if score.control else []
-    if (differ := len(set(score.control))) < len(score.control) / 2:
-        said.append(f"There are few such circuits: only {differ} of these differ.")
+    if control := score.control:
+        better, differ = sum(loss <= score.combined_loss for loss in control), len(set(control))
+        said.append(
+            f"{better} of {len(control)} random circuits of the same size and mechanisms do as "
+            f"well: they give {control[0]:.2f} at best, {median(control):.2f} at the median."
+        )
+        if differ < len(control) / 2:
+            said.append(f"There are few such circuits: only {differ} of these differ.")
     said += score.notes
     if not score.reachable:
         said.append(
@@ -276,22 +260,19 @@ def verdict(score: CircuitScore, task: Task) -> str:
 def _sufficiency(score: CircuitScore, papers: bool) -> str:
     loss, replaced = score.loss_name, len(score.circuit.mechanisms)
     if not replaced:
-        return (
-            "No circuit: no head can be replaced, or none was given "
-            f"({loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; knowing nothing "
-            f"{score.uninformed_loss:.4g}, {score.uninformed})."
-        )
+        nothing = f"knowing nothing {score.uninformed_loss:.4g}, {score.uninformed}"
+        known = f"{loss} {score.baseline_loss:.4f}, limit {score.limit:.4g}; {nothing}"
+        return f"No circuit: no head can be replaced, or none was given ({known})."
     below = "below" if score.combined_loss < score.limit else "not below"
     word = "Sufficient" if score.sufficient else "Not sufficient"
     left = len(score.heads) - replaced
     if left and score.sufficient:
         word = f"Holds so far ({counted(left, 'head')} not replaced)"
-    theirs = f"; paper: below {SUFFICIENT:g}" if papers else ""
-    return (
-        f"{word}: with {replaced} of {counted(len(score.heads), 'head')} replaced, the {loss} is "
-        f"{score.combined_loss:.4f}, {below} {score.limit:.4g} (intact: "
-        f"{score.baseline_loss:.4f}{theirs})."
-    )
+    heads = f"{replaced} of {counted(len(score.heads), 'head')}"
+    result = f"{score.combined_loss:.4f}, {below} {score.limit:.4g}"
+    known = f"intact: {score.baseline_loss:.4f}"
+    known += f"; paper: below {SUFFICIENT:g}" if papers else ""
+    return f"{word}: with {heads} replaced, the {loss} is {result} ({known})."
 
 
 def _minimality(score: CircuitScore, papers: bool) -> str:

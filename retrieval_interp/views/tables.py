@@ -24,10 +24,7 @@ def wrapped(text: str, width: int | None, hanging: int = 0) -> list[str]:
     if not width:
         return text.splitlines()
     wrapper = textwrap.TextWrapper(
-        width,
-        subsequent_indent=" " * hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
+        width, subsequent_indent=" " * hanging, break_long_words=False, break_on_hyphens=False
     )
     return [part for line in text.splitlines() for part in wrapper.wrap(line) or [""]]
 

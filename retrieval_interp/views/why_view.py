@@ -2,9 +2,10 @@
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
+import torch
 from markupsafe import Markup
 
 from retrieval_interp.circuits.circuit import Circuit, Head, HeadPath, RolePath
@@ -17,7 +18,7 @@ from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Shared
 from retrieval_interp.circuits.scores.scorer import Measured
 from retrieval_interp.views.attention import checked, patterns_on, position_labels, thousandths
-from retrieval_interp.views.page import View, circuitsvis_script, record_rows, render
+from retrieval_interp.views.page import View, record_rows, render
 from retrieval_interp.views.tables import wrapped
 
 UNITS = ("kept", "kind", "attention", "counterfactual", "without it", "enables")
@@ -41,11 +42,8 @@ def why_text(found: Explanation, width: int | None = None) -> str:
 
 def why_to_dict(found: Explanation) -> dict[str, Any]:
     """All numbers as JSON data, under the names that they have in `Explanation`."""
-    numbers = {
-        field.name: _plain(getattr(found, field.name), found.task.role_names)
-        for field in fields(found)
-        if field.name not in ("task", "batch", "other", "circuit")
-    }
+    names, others = found.task.role_names, ("task", "batch", "other", "circuit")
+    numbers = {key: _plain(x, names) for key, x in vars(found).items() if key not in others}
     about = {"task": found.task.to_dict(), "description": found.task.description}
     return {**about, "examples": len(found.batch), **numbers}
 
@@ -59,7 +57,7 @@ def _plain(value: Any, names: Sequence[str]) -> Any:
     if isinstance(value, tuple):
         return [_plain(each, names) for each in value]
     if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name), names) for each in fields(value)}
+        return {key: _plain(each, names) for key, each in vars(value).items()}
     return value
 
 
@@ -80,19 +78,11 @@ def why_view(
     checked([example], len(found.batch), "example")
     some, other = found.batch[[example]], found.other[[example]]
     labels = position_labels(model, found.task, some, 0)
-    own = patterns_on(model, some)
-    names = found.task.role_names
-    heads = sorted({score.unit.head for score in found.units})
-
-    there = some.counterfactual
+    names, there = found.task.role_names, some.counterfactual
     assert there is not None
-    patterns = {
-        str(head): [
-            thousandths(own[head.layer][0, head.head]),
-            thousandths(there[(0, *head)].cpu()),
-        ]
-        for head in heads
-    }
+    both = torch.stack([layer[0] for layer in patterns_on(model, some)]), there[0].cpu()
+    heads = sorted({score.unit.head for score in found.units})
+    patterns = {str(head): [thousandths(each[head]) for each in both] for head in heads}
     html = render(
         "why.html",
         name=f"why-{uuid.uuid4().hex[:12]}",
@@ -105,7 +95,6 @@ def why_view(
         rows=_unit_rows(found),
         keys=[(score.path or score.unit).text(names) for score in found.units],
         record=record_rows(record or {}),
-        circuitsvis=circuitsvis_script(),
         data={"tokens": labels, "heads": patterns, "causal": is_causal(model)},
     )
     return View(f"Why? {found.task.description}", html, why_text(found), found)
@@ -119,12 +108,9 @@ def with_arrows(circuit: Circuit, kept: Mapping[Head, Iterable[RolePath]]) -> Ci
 
 def why_drawing(found: Explanation, model: Any) -> str:
     """The paths of an explanation as SVG, layer by layer from the bottom."""
-    paths: dict[Head, list[RolePath]] = {}
-    for score in found.units:
-        if score.path is not None:
-            paths.setdefault(score.unit.head, []).append(score.path.path)
-    circuit = with_arrows(found.circuit, paths)
     scores = {score.path: score for score in found.units if score.path is not None}
+    kept = {one.head: [path.path for path in scores if path.head == one.head] for one in scores}
+    circuit = with_arrows(found.circuit, kept)
     order, ends = role_order(found.batch), {role for path in scores for role in path.path}
     whole = found.levels[-1].kept.share if found.levels else 1.0
     return draw_circuit(

@@ -81,8 +81,7 @@ class NextTokenTask(Task):
 
     @property
     def description(self) -> str:
-        tokens = sum(map(len, self.sequences))
-        return f"the next token of {tokens} tokens in {len(self)} sequences"
+        return f"the next token of {sum(map(len, self.sequences))} tokens in {len(self)} sequences"
 
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
@@ -235,8 +234,6 @@ class PairsTask(text_task.AnswerTask):
     def counterfactual(self, batch: Batch, seed: int = 0) -> Batch:
         """The second prompt of each pair."""
         others = {tuple(clean.prompt): other for clean, other in self._read}
-        rows = [
-            others[tuple(prompt[: end + 1])] + prompt[end + 1 :]
-            for prompt, end in zip(batch.inputs.tolist(), batch.roles[:, 0, -1].tolist())
-        ]
+        prompts = zip(batch.inputs.tolist(), batch.roles[:, 0, -1].tolist())
+        rows = [others[tuple(ids[: end + 1])] + ids[end + 1 :] for ids, end in prompts]
         return replace(batch, inputs=torch.tensor(rows, device=batch.inputs.device))

@@ -261,11 +261,9 @@ class RelativesPrompt(Prompt):
         lines = [Line(_HOME, (name, home), name == host) for name, home in homes.items()]
         for person, family in families.items():
             for relation, relative in zip(self.relations, family):
-                family_words = (f"{person}s", relation, relative)
-                lines.append(Line(_FAMILY, family_words, relative == host))
+                lines.append(Line(_FAMILY, (f"{person}s", relation, relative), relative == host))
         for work, relation in rules.items():
-            words = (f"{work.capitalize()}s", f"{relation}s")
-            lines.append(Line(_RULE, words, relation == kind))
+            lines.append(Line(_RULE, (f"{work.capitalize()}s", f"{relation}s"), relation == kind))
         for person, work in works.items():
             article = "an" if work[0] in "aeiou" else "a"
             lines.append(Line(_WORK % article, (person, work), person == asked))

@@ -77,9 +77,7 @@ class TemplateTask(TextTask):
         self._check_names(marks, roles, others)
         super().__init__(roles, tokenizer)
         self.answer_role = self.roles.index(answer) if answer in self.roles else None
-        known = [
-            filling[answer] for group in self._groups for filling in group if answer in filling
-        ]
+        known = [each[answer] for group in self._groups for each in group if answer in each]
         self.candidates: tuple[str, ...] = tuple(dict.fromkeys(known))
         self.n_answers = len(self.candidates) if self.wrong is None else 1 + len(self.wrong)
         if self.n_answers < 2:

@@ -131,24 +131,22 @@ class TextTask(AnswerTask):
         if n < 1:
             raise InputError(f"sample: expected n of at least 1, found {n}")
         found: list[tuple[Question, Tokens]] = []
-        left_out: list[str] = []
+        unfit: list[str] = []
         while len(found) < start + n:
-            index = len(found) + len(left_out)
+            index = len(found) + len(unfit)
             question = self.question(index, seed, split)
             try:
                 found.append((question, self.tokens(question)))
             except InputError as error:
-                left_out.append(f"example {index}: {error}")
-            if len(left_out) >= _TRIED and len(left_out) > 9 * len(found):
+                unfit.append(f"example {index}: {error}")
+            if len(unfit) >= _TRIED and len(unfit) > 9 * len(found):
                 raise InputError(
                     "task: expected a tokenizer with separate tokens for symbols, found "
-                    f"{len(left_out)} of {index + 1} examples unusable ({left_out[0]})"
+                    f"{len(unfit)} of {index + 1} examples unusable ({unfit[0]})"
                 )
-        if left_out:
-            why = "; ".join([*left_out[:3], "..."][: len(left_out)])
-            warnings.warn(
-                f"{len(left_out)} of {index + 1} examples are left out: {why}", stacklevel=3
-            )
+        if unfit:
+            why = "; ".join([*unfit[:3], "..."][: len(unfit)])
+            warnings.warn(f"{len(unfit)} of {index + 1} examples are left out: {why}", stacklevel=3)
         return [question for question, _ in found[start:]], [made for _, made in found[start:]]
 
     def tokens(self, question: Question) -> Tokens:
@@ -221,9 +219,7 @@ class PromptTask(TextTask):
             own = max((word for word in words if before.endswith(word)), key=len)
             begin = before.removesuffix(own)
             texts = [begin + word + text[len(before) :] for word in words if word != own]
-            others = [
-                ids for each in texts if len(ids := token_ids(self.tokenizer, each)) == len(read)
-            ]
+            others = [ids for t in texts if len(ids := token_ids(self.tokenizer, t)) == len(read)]
             if not others:
                 raise InputError(
                     f"counterfactual: expected another question in {len(read)} tokens, found "
@@ -237,11 +233,8 @@ class PromptTask(TextTask):
         return f"{self.prompt} in the tokens of {self.tokenizer_name}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": "prompt",
-            "prompt": {"name": self.prompt.name, **vars(self.prompt)},
-            "tokenizer": self.tokenizer_name,
-        }
+        prompt = {"name": self.prompt.name, **vars(self.prompt)}
+        return {"name": "prompt", "prompt": prompt, "tokenizer": self.tokenizer_name}
 
 
 def expect_offsets(tokenizer: Any) -> None:
@@ -271,8 +264,7 @@ def answer_tokens(
 
 def token_ids(tokenizer: Any, text: str) -> list[int]:
     """The tokens of a text, at least one."""
-    ids: list[int] = _encoded(tokenizer, text)["input_ids"]
-    return ids
+    return list(_encoded(tokenizer, text)["input_ids"])
 
 
 def _encoded(tokenizer: Any, text: str, **how: bool) -> Any:
