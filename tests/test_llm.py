@@ -128,7 +128,9 @@ def test_the_table_and_the_json_say_what_the_logs_say(run_command_in_process, lo
             key = (log.eval.model, log.metadata["formulation"], sample.metadata.get("steps"))
             outputs = [event.output.completion for event in sample.events if event.event == "model"]
             said.setdefault(key, []).append((outputs[-1], sample.target, len(outputs)))
-    rows = json.loads((tmp_path / "rows.json").read_text())
+    made = json.loads((tmp_path / "rows.json").read_text())
+    rows = made["rows"]
+    assert made["command"].endswith(f"llm plot {logs} --json {tmp_path / 'rows.json'}")
     assert len(rows) == len(said) == 9
     for row, line in zip(rows, done.stdout.splitlines()[2:]):
         last, targets, tries = zip(*said[row["model"], row["formulation"], row["steps"]])

@@ -95,6 +95,16 @@ def test_a_grids_numbers_decide(results, only, summary, ours, verdict):
     assert row.verdict.startswith("not") == verdict.startswith("not")
 
 
+@pytest.mark.parametrize(("accuracy", "verdict"), [(0.97, "reproduced at"), (0.9, "not rep")])
+def test_answers_in_words_are_read_from_the_numbers_of_llm_plot(results, accuracy, verdict):
+    row = {"model": "hf/own", "formulation": "equations", "questions": 9, "chance": 0.25}
+    rows = [{**row, "steps": 2, "accuracy": 1.0}, {**row, "steps": None, "accuracy": accuracy}]
+    (results / "llm.json").write_text(json.dumps({"command": "a command", "rows": rows}))
+    (found,) = judged(results, "C1")
+    assert found.ours.startswith("equations D = 2 100% (chance 25%), equations 9")
+    assert found.verdict.startswith(verdict) and (found.run, found.command) == ("own", "a command")
+
+
 def test_a_finished_sweep_counts_too_if_it_says_how_it_was_made(results):
     folder = results.parent / "runs" / "section7-nonic"
     folder.mkdir(parents=True)

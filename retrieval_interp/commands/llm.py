@@ -4,6 +4,7 @@ Inspect itself asks the questions: `inspect eval retrieval_interp/retrieval --mo
 """
 
 import math
+import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from retrieval_interp.commands.command import check_outputs, parse_options, saying
-from retrieval_interp.storage.files import write_json, write_whole
+from retrieval_interp.storage.files import provenance, write_json, write_whole
 from retrieval_interp.tasks.errors import InputError, printable
 from retrieval_interp.views.tables import terminal_width, text_table
 
@@ -57,7 +58,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
         raise InputError("expected logs of inspect eval, found none; name files or their folder")
     print(results_table(results, terminal_width()))
     if options.json is not None:
-        write_json(options.json, [asdict(row) for row in results])
+        made = provenance(f"{prog} {shlex.join(argv)}")
+        write_json(options.json, {**made, "rows": [asdict(row) for row in results]})
         print(f"\nnumbers: {options.json}")
     if options.out is not None:
         page = accuracy_figure(results).to_html(include_plotlyjs=True, div_id="accuracy")

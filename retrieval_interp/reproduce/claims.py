@@ -18,6 +18,7 @@ from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.views.score_text import FIRST_LAYER, PATHS, SUFFICIENT, range_text
 
 Verdict = Literal["reproduced", "reproduced at smaller scale", "not reproduced", "not run"]
+NEAR_PERFECT = 0.95  # accuracy of a model that solves a formulation (C1); a choice of ours
 LEARNED = 0.01  # section 8.2: validation MSE of A, B and C (C6)
 D_LEARNED = 0.031  # section 9.2: validation MSE of D (C10)
 D_SUFFICIENT = 0.045  # section 9.2: the same with its circuit in place (C10)
@@ -60,6 +61,23 @@ def _verdict(agrees: bool, smaller: bool = False) -> Verdict:
     if not agrees:
         return "not reproduced"
     return "reproduced at smaller scale" if smaller else "reproduced"
+
+
+def _in_words(evidence: Evidence) -> Iterator[Found]:
+    found = evidence.answers()
+    if found is None:
+        command = f"{MODULE} llm plot logs --json {evidence.runs / 'llm.json'}"
+        yield Found("a language model", "", command)
+        return
+    rows, command = found
+    said = []
+    for row in rows:
+        asked = row["formulation"] + (f" D = {row['steps']}" if row["steps"] else "")
+        said.append(f"{asked} {row['accuracy']:.0%} (chance {row['chance']:.0%})")
+    name, questions = rows[0]["model"].rpartition("/")[2], max(row["questions"] for row in rows)
+    solved = all(row["accuracy"] >= NEAR_PERFECT for row in rows)
+    scale = f"{questions} questions each (500)"
+    yield Found(name, scale, command, ", ".join(said), _verdict(solved, smaller=True))
 
 
 def _depth(_: Evidence) -> Iterator[Found]:
@@ -276,6 +294,13 @@ def _text(one: tuple[Crossing, HeadPath]) -> str:
 
 
 CLAIMS = {
+    "C1": Claim(
+        "language models solve five formulations in words",
+        "section 4, figure 2",
+        "near perfect, for D up to 5 in equations",
+        _in_words,
+        f"reproduced if every accuracy is at least {NEAR_PERFECT:.0%}",
+    ),
     "C2": Claim("depth is at least log3(2D)", "section 5, appendix B", "proof", _depth),
     "C3": Claim(
         "without curriculum nothing is learned, even at D = 3",

@@ -2,8 +2,8 @@
 
 Each is computed from a checkpoint or read from a result file that records its own command; from the
 package first, then from a folder of finished runs. Result files are `<checkpoint>.circuit.json`
-(`ablate --one-hot --save-circuit`), `<checkpoint>.emergence.json` (`emergence --json`) and
-`<grid>.json` (a sweep's summary.json).
+(`ablate --one-hot --save-circuit`), `<checkpoint>.emergence.json` (`emergence --json`),
+`<grid>.json` (a sweep's summary.json) and `llm.json` (`llm plot --json`).
 """
 
 from dataclasses import dataclass
@@ -120,6 +120,11 @@ class Evidence:
         if path is None or not (summary := _read(path)).get("finished"):
             return None
         return summary, made_by(summary, path)
+
+    def answers(self) -> tuple[list[dict[str, Any]], str] | None:
+        """How a language model answers the five formulations, and the command that says so."""
+        path = self._file("llm.json")
+        return (_read(path)["rows"], made_by(_read(path), path)) if path is not None else None
 
     def _file(self, name: str, in_runs: str | None = None) -> Path | None:
         places = [results_folder() / name, self.runs / (in_runs or name)]
