@@ -130,7 +130,7 @@ def test_the_table_and_the_json_say_what_the_logs_say(run_command_in_process, lo
             said.setdefault(key, []).append((outputs[-1], sample.target, len(outputs)))
     made = json.loads((tmp_path / "rows.json").read_text())
     rows = made["rows"]
-    assert made["command"].endswith(f"llm plot {logs} --json {tmp_path / 'rows.json'}")
+    assert made["command"] == f"retrieval-interp llm plot '{logs}' --json {tmp_path / 'rows.json'}"
     assert len(rows) == len(said) == 9
     for row, line in zip(rows, done.stdout.splitlines()[2:]):
         last, targets, tries = zip(*said[row["model"], row["formulation"], row["steps"]])
