@@ -98,10 +98,13 @@ def test_a_grids_numbers_decide(results, only, summary, ours, verdict):
 @pytest.mark.parametrize(("accuracy", "verdict"), [(0.97, "reproduced at"), (0.9, "not rep")])
 def test_answers_in_words_are_read_from_the_numbers_of_llm_plot(results, accuracy, verdict):
     row = {"model": "hf/own", "formulation": "equations", "questions": 9, "chance": 0.25}
+    row["unanswered"] = 1
     rows = [{**row, "steps": 2, "accuracy": 1.0}, {**row, "steps": None, "accuracy": accuracy}]
     (results / "llm.json").write_text(json.dumps({"command": "a command", "rows": rows}))
     (found,) = judged(results, "C1")
-    assert found.ours.startswith("equations D = 2 100% (chance 25%), equations 9")
+    assert (
+        f"answer): equations D = 2 100% (25%, 1), equations {accuracy:.0%} (25%, 1)" in found.ours
+    )
     assert found.verdict.startswith(verdict) and (found.run, found.command) == ("own", "a command")
 
 

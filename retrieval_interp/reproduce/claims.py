@@ -73,11 +73,12 @@ def _in_words(evidence: Evidence) -> Iterator[Found]:
     said = []
     for row in rows:
         asked = row["formulation"] + (f" D = {row['steps']}" if row["steps"] else "")
-        said.append(f"{asked} {row['accuracy']:.0%} (chance {row['chance']:.0%})")
+        said.append(f"{asked} {row['accuracy']:.0%} ({row['chance']:.0%}, {row['unanswered']})")
     name, questions = rows[0]["model"].rpartition("/")[2], max(row["questions"] for row in rows)
     solved = all(row["accuracy"] >= NEAR_PERFECT for row in rows)
     scale = f"{questions} questions each (500)"
-    yield Found(name, scale, command, ", ".join(said), _verdict(solved, smaller=True))
+    ours = f"accuracy (chance, questions without an acceptable answer): {', '.join(said)}"
+    yield Found(name, scale, command, ours, _verdict(solved, smaller=True))
 
 
 def _depth(_: Evidence) -> Iterator[Found]:
