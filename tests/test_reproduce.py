@@ -102,9 +102,8 @@ def test_answers_in_words_are_read_from_the_numbers_of_llm_plot(results, accurac
     rows = [{**row, "steps": 2, "accuracy": 1.0}, {**row, "steps": None, "accuracy": accuracy}]
     (results / "llm.json").write_text(json.dumps({"command": "a command", "rows": rows}))
     (found,) = judged(results, "C1")
-    assert (
-        f"answer): equations D = 2 100% (25%, 1), equations {accuracy:.0%} (25%, 1)" in found.ours
-    )
+    said = f"answer): equations D = 2 100% (25%, 1), equations {accuracy:.0%} (25%, 1)"
+    assert said in found.ours
     assert found.verdict.startswith(verdict) and (found.run, found.command) == ("own", "a command")
 
 
