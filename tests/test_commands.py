@@ -61,7 +61,7 @@ BAD = [
     ("why", "--model equations --prompt xy --answer 1 --wrong 2", "tokenizer knows, found 'xy'"),
     ("why", "--model small --controls -1", "--controls: expected at least 0"),
     ("why", "--model small --keep 2", "keep: expected a share above 0"),
-    ("reproduce", "--only C99", "expected some of C2, C3, .*, found 'C99'"),
+    ("reproduce", "--only C99", "expected some of C1, C2, .*, found 'C99'"),
     ("llm", "plot", "found none"),
     ("list", "models", "models"),
     ("ablate", "--circuit none.json", "none.json: expected a circuit"),
