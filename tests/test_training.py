@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from retrieval_interp.commands.command import load_model
 from retrieval_interp.config import Recipe
 from retrieval_interp.model import ModelConfig, build_model
 from retrieval_interp.storage.checkpoint import load_checkpoint, read_tensors
@@ -119,6 +120,9 @@ def test_a_stopped_run_goes_on_to_the_same_weights_and_metrics(tmp_path):
     assert [row["step"] for row in trained.metrics] == list(range(1, 61))
     again = train_model(TINY, tmp_path / "parts", compile=False)
     assert same(dict(again.model.named_parameters()), dict(trained.model.named_parameters()))
+    read, task = load_model(str(tmp_path / "parts"), "cpu")  # as `scan` and `why` do
+    assert same(dict(read.named_parameters()), dict(trained.model.named_parameters()))
+    assert task == TINY.task
 
 
 def test_checkpoints_hold_the_weights_of_their_step_and_the_record(tmp_path):

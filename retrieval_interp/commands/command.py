@@ -167,7 +167,7 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     from retrieval_interp.training import choose_device
 
     place, folder = choose_device(device), Path(name)
-    foreign = (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+    foreign = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
     if not foreign and name != "smollm2":
         checkpoint = ri.load_checkpoint(name, place)
         return checkpoint.model, checkpoint.task
