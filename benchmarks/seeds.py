@@ -1,7 +1,7 @@
 """Is the circuit that is found the same for every seed, and does it hold on other examples?
 
     python benchmarks/seeds.py [--models small transformer-a] [--seeds 0 1] [--one-hot]
-                               [--anneal SECONDS] [--json FILE]
+                               [--fewest heads] [--anneal SECONDS] [--json FILE]
 
 A row gives the cost of the circuit, its heads that are not idle, its loss on the examples that
 decided and on 2,048 of the test split, and the CPU seconds of the search. `anneal` adds what
@@ -53,6 +53,7 @@ def anneal(search: ri.Search, seconds: float, seed: int) -> ri.Circuit:
     seeds=[0, 1, 2],
     examples=512,
     one_hot=False,
+    fewest="paths",
     anneal=0.0,
     quick={"models": ["small"], "seeds": [0], "examples": 32, "anneal": 1.0},
 )
@@ -61,7 +62,12 @@ def main(options: argparse.Namespace) -> Rows:
     for name in options.models:
         model, task = load_model(name, "cpu")
         for seed in ri.progress_bar(options.seeds, f"seeds of {name}"):
-            how = ri.SearchOptions(examples=options.examples, seed=seed, shared=not options.one_hot)
+            how = ri.SearchOptions(
+                examples=options.examples,
+                seed=seed,
+                shared=not options.one_hot,
+                fewest=options.fewest,
+            )
             began, search = time.process_time(), ri.Search(model, task, how)
             found = {"search": search.run()}
             seconds = {"search": time.process_time() - began}
@@ -69,7 +75,8 @@ def main(options: argparse.Namespace) -> Rows:
                 found["annealing"] = anneal(ri.Search(model, task, how), options.anneal, seed)
                 seconds["annealing"] = options.anneal
             for by, circuit in found.items():
-                cost, heads = search.space.simplicity(circuit)
+                cost = search.space.cost(circuit)
+                heads = search.space.size(search.space.key(circuit)) - cost
                 losses = {
                     "deciding": Scorer(model, task, search.judge.batch).loss(circuit),
                     "test": Scorer(model, task, task.sample(2048, seed, split="test")).loss(

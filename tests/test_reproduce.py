@@ -100,8 +100,10 @@ def test_answers_in_words_are_read_from_the_numbers_of_llm_plot(results, accurac
     row = {"model": "hf/own", "formulation": "equations", "questions": 9, "chance": 0.25}
     row["unanswered"] = 1
     rows = [{**row, "steps": 2, "accuracy": 1.0}, {**row, "steps": None, "accuracy": accuracy}]
+    rows.append({**rows[0], "model": "hf/other", "accuracy": 0.5})
     (results / "llm.json").write_text(json.dumps({"command": "a command", "rows": rows}))
-    (found,) = judged(results, "C1")
+    found, other = judged(results, "C1")
+    assert (other.run, other.verdict) == ("other", "not reproduced")
     said = f"answer): equations D = 2 100% (25%, 1), equations {accuracy:.0%} (25%, 1)"
     assert said in found.ours
     assert found.verdict.startswith(verdict) and (found.run, found.command) == ("own", "a command")

@@ -70,15 +70,16 @@ def _in_words(evidence: Evidence) -> Iterator[Found]:
         yield Found("a language model", "", command)
         return
     rows, command = found
-    said = []
-    for row in rows:
-        asked = row["formulation"] + (f" D = {row['steps']}" if row["steps"] else "")
-        said.append(f"{asked} {row['accuracy']:.0%} ({row['chance']:.0%}, {row['unanswered']})")
-    name, questions = rows[0]["model"].rpartition("/")[2], max(row["questions"] for row in rows)
-    solved = all(row["accuracy"] >= NEAR_PERFECT for row in rows)
-    scale = f"{questions} questions each (500)"
-    ours = f"accuracy (chance, questions without an acceptable answer): {', '.join(said)}"
-    yield Found(name, scale, command, ours, _verdict(solved, smaller=True))
+    for model in dict.fromkeys(row["model"] for row in rows):
+        said, own = [], [row for row in rows if row["model"] == model]
+        for row in own:
+            asked = row["formulation"] + (f" D = {row['steps']}" if row["steps"] else "")
+            said.append(f"{asked} {row['accuracy']:.0%} ({row['chance']:.0%}, {row['unanswered']})")
+        solved = all(row["accuracy"] >= NEAR_PERFECT for row in own)
+        scale = f"{max(row['questions'] for row in own)} questions each (500)"
+        ours = f"accuracy (chance, questions without an acceptable answer): {', '.join(said)}"
+        name = model.rpartition("/")[2]
+        yield Found(name, scale, command, ours, _verdict(solved, smaller=True))
 
 
 def _depth(_: Evidence) -> Iterator[Found]:
