@@ -11,13 +11,13 @@ Estimates say which hypotheses to score; `circuits.scores` scores them exactly.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from retrieval_interp.circuits import hooks
@@ -151,7 +151,8 @@ class PatternGradients:
     def change(self, head: Head, mechanism: Mechanism) -> Projections:
         """The products of a head's changed pattern with the gradient of the loss and the others.
 
-        Those of a mechanism along paths are summed over its rows, which many mechanisms share.
+        Those of a mechanism along paths are summed over its rows, which many mechanisms share,
+        unless chains overlap there: a position with several roles divides its attention.
         """
         return self._product(head, mechanism) - self._product(head, None)
 
@@ -161,7 +162,8 @@ class PatternGradients:
         if key not in self._known:
             paths = mechanism.paths if mechanism and mechanism.follows_paths else ()
             rows = [along(row) for _, row in groupby(paths, attrgetter("dest"))]
-            if len(rows) > 1:
+            dests = [path.dest for row in rows for path in row.paths[:1]]
+            if len(rows) > 1 and not self.meeting[dests][:, dests].any():
                 self._known[key] = torch.stack([self._product(head, row) for row in rows]).sum(0)
             else:
                 used = self.used[head.layer][:, head.head]
@@ -172,6 +174,13 @@ class PatternGradients:
                     gradients = torch.cat([gradients, of_outputs])
                 self._known[key] = (gradients * pattern).sum((-2, -1))
         return self._known[key]
+
+    @cached_property
+    def meeting(self) -> Bool[Tensor, "role role2"]:
+        """Which roles have a position in common with another role."""
+        roles, size = self.where.roles.transpose(1, 2), self.where.n_positions
+        at = torch.nn.functional.one_hot(roles + 1, size + 1)[..., 1:].amax(2).float()
+        return torch.einsum("brp,bsp->rs", at, at).fill_diagonal_(0) > 0
 
     def pattern(self, head: Head, mechanism: Mechanism) -> Float[Tensor, "#batch dest src"]:
         """What a head attends to under a mechanism."""

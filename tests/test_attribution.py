@@ -68,9 +68,9 @@ def test_the_curvature_is_unbiased():
         assert mean.effect == pytest.approx(exact, abs=0.1 * mean.curvature)
 
 
-@pytest.mark.parametrize("mlp", [True, False])
+@pytest.mark.parametrize(("mlp", "overlap"), [(True, False), (False, False), (True, True)])
 @pytest.mark.parametrize("base", [[], ["L0.H1 uniform", "L1.H0 s0<-s2", "L1.H1 cut s0<-s1"]])
-def test_first_order_equals_finite_differences(mlp, base):
+def test_first_order_equals_finite_differences(mlp, overlap, base):
     """Each head's pattern is moved a little towards another circuit's, by a hook set by hand."""
     task = RetrievalTask(chains=3, steps=2, dim=4)
     model = randomize(build_model(ModelConfig(3, 2, 16, mlp=mlp), task))
@@ -79,6 +79,8 @@ def test_first_order_equals_finite_differences(mlp, base):
             module.cfg.dtype = torch.float64
     model = model.double().eval()
     batch = task.sample(4, seed=1)
+    if overlap:  # then a position attends along the paths of two roles, in equal parts
+        batch.roles[:, 1, 4] = batch.roles[:, 0, 2]
     batch = ri.Batch(batch.inputs.double(), batch.targets.double(), batch.roles)
     circuit = parse_circuit(base, task)
     found = pattern_gradients(model, task, batch, circuit, draws=0)
@@ -86,7 +88,7 @@ def test_first_order_equals_finite_differences(mlp, base):
         circuit.replace(Head(1, 0), UNIFORM),
         circuit.replace(Head(1, 0), ORIGINAL if base else IDENTITY),
         circuit.cut(HeadPath(Head(2, 1), RolePath(0, 2))),
-        circuit.replace(Head(0, 1), parse_circuit(["L0.H1 one-hot s2<-s1"], task)[0, 1]),
+        circuit.replace(Head(0, 1), parse_circuit(["L0.H1 one-hot s2<-s1 s4<-s3"], task)[0, 1]),
     ):
         (head,) = (
             h for h in trial.mechanisms.keys() | circuit.mechanisms.keys() if trial[h] != circuit[h]

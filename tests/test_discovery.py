@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import sys
+import weakref
 
 import pytest
 import torch
@@ -164,6 +165,15 @@ def test_what_is_tried_corrects_what_is_predicted(small):
         return sum((predicted[each] - risen[each]) ** 2 for each in known)
 
     assert len(known) > 5 and missed(after) < missed(before) / 2
+
+
+def test_a_search_that_is_done_is_freed_at_once(small):
+    """Its runs hold gigabytes for a deep model, which do not wait for the garbage collector."""
+    search = Search(small.model, small.task, SearchOptions(examples=8))
+    judge = weakref.ref(search.judge)
+    next(state for state in search if state.scored > 20)
+    del search
+    assert judge() is None
 
 
 def test_a_circuit_holds_where_it_holds_on_both_sets_of_examples(small, whole):

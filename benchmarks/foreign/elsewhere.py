@@ -36,6 +36,10 @@ class Foreign(DrawnTask):
         """The model, from the path of a checked-out repository."""
         raise NotImplementedError
 
+    def more(self, model: Any, circuit: Circuit) -> dict[str, Any]:
+        """What else is measured."""
+        return {}
+
 
 def has(*lines: str) -> Callable[[Circuit], bool]:
     """Whether a circuit has one of some paths, carrying or needed by the model, or mechanisms."""
@@ -73,6 +77,7 @@ def row(model: Any, task: Foreign, examples: int, tested: int, **options: Any) -
         "holds": holds if circuit.mechanisms else "found nothing",
         "agrees": f"{sum(agrees.values())} of {len(agrees)}",
         "seconds": seconds,
+        **task.more(model, circuit),
     }
 
 

@@ -3,9 +3,11 @@
     python benchmarks/foreign/hops.py PATH [--models "1 hop in 2 layers" ...] [--json FILE]
 
 PATH is the checked-out chsanford/hop-induction-heads. The models have 2 to 5 layers of 4 heads and
-answer 0 to 16 hops; each is asked the most hops that its paper says it learns, 2^(layers - 2).
+answer 0 to 16 hops; each is asked 1, 2, 4 ... hops, up to the most that its paper says it learns,
+2^(layers - 2).
 """
 
+from copy import copy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +17,8 @@ from elsewhere import Foreign, main
 from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from retrieval_interp.circuits import Circuit, RolePath
+import retrieval_interp as ri
+from retrieval_interp.circuits import Circuit, Head, Mechanism, RolePath
 from tests.built_by_hand import Example
 from tests.test_model import stock_transformer
 
@@ -27,8 +30,8 @@ class Hops(Foreign):
     how many hops; role `hop i` is where i of them lead, absent where a letter is new.
     """
 
-    def __init__(self, layers: int):
-        self.layers, hops = layers, 2 ** (layers - 2)
+    def __init__(self, layers: int, hops: int):
+        self.layers = layers
         self.title = f"{hops} hop{'s' if hops > 1 else ''} in {layers} layers"
         says = "a head attends half of all hops ahead or more at once (doubling)"
         self.published = ((says, self.far),)
@@ -54,6 +57,30 @@ class Hops(Foreign):
             roles.append([*(at + 1 if at >= 0 else -1 for at in chain), 0])
         return [self.hops, *(17 + letter for letter in letters)], targets, roles
 
+    def more(self, model: Any, circuit: Circuit) -> dict[str, Any]:
+        """How often it is wrong, at all places with an answer, and heads that attend hops ahead.
+
+        These give a place some hops ahead half of their mean attention or more; they are idle if
+        they do nothing of the kind in the circuit.
+        """
+        found: dict[str, Any] = {}
+        for hops in (1, 2, 4, 8, 16):
+            asks = copy(self)
+            asks.hops, asks.asked = hops, range(1, 99)
+            batch = asks.sample(100, split="test")
+            right = model(batch.tokens)[:, 1:].argmax(2) == batch.targets
+            found[f"wrong at {hops}"] = 1 - float(right[batch.targets < 21].float().mean())
+        means = ri.mean_attention(model, self.sample(512, split="test"))[:, :, :-1, :-1]
+        heads = {Head(*at[:2]) for at in (means.triu(1) >= 0.5).nonzero().tolist()}
+        idle = [head for head in heads if not self.ahead(circuit[head])]
+        return {**found, "attend ahead": len(heads), "of these idle": len(idle)}
+
+    def ahead(self, mechanism: Mechanism) -> bool:
+        """Whether a head may attend some hops ahead: by a path, by a rule, or as it does."""
+        if mechanism.follows_paths:
+            return any(path.dest < path.src <= self.hops for path in mechanism.paths)
+        return mechanism.kind not in ("uniform", "identity", "first")
+
     def model(self, path: Path) -> Any:
         """A GPT-2 of Hugging Face whose outputs are its last hidden state."""
         folder = path / f"models/induction_hops_full_seq/width4-depth{self.layers}"
@@ -75,4 +102,4 @@ class Hops(Foreign):
 
 
 if __name__ == "__main__":
-    main(list(map(Hops, range(2, 6))))
+    main([Hops(layers, 2**doubled) for layers in range(2, 6) for doubled in range(layers - 1)])

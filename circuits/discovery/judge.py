@@ -4,8 +4,6 @@ A circuit that is far off after some examples is not run on the rest.
 """
 
 import math
-from contextlib import suppress
-from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -57,7 +55,7 @@ class Judge:
         intact = self._losses_of(self.empty, len(self.parts))
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
         self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
-        self.changes = lru_cache(maxsize=1)(self._changes)
+        self._kept: tuple[Circuit, Attribution] | None = None
 
     @property
     def learned(self) -> bool:
@@ -112,12 +110,15 @@ class Judge:
         """The loss on the first parts of the examples, 64 by default."""
         return float(self._losses_of(circuit, parts).mean())
 
-    def _changes(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
+    def changes(self, circuit: Circuit) -> "Attribution | MeasuredChanges":
         """What other mechanisms do to a circuit's loss: estimated, or measured on few examples."""
-        with suppress(InputError):  # the loss has no gradient, or none that is finite
-            few = self.batch[:_ESTIMATED]
-            return attribute(self.model, self.task, few, circuit, draws=_DRAWS)
-        return MeasuredChanges(self, circuit)
+        if self._kept is None or self._kept[0] != circuit:
+            try:
+                few = self.batch[:_ESTIMATED]
+                self._kept = circuit, attribute(self.model, self.task, few, circuit, draws=_DRAWS)
+            except InputError:  # the loss has no gradient, or none that is finite
+                return MeasuredChanges(self, circuit)
+        return self._kept[1]
 
     def _losses_of(self, circuit: Circuit, parts: int) -> Float[Tensor, " few"]:
         """Each example's loss, on the first parts of the examples."""
