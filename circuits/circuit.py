@@ -209,7 +209,8 @@ def _read_heads(file: _File, roles: Roles) -> dict[Head, Mechanism]:
         place = from_data(_Place, known, f"circuit: heads[{number}]")
         head, kind = Head(place.layer, place.head), MECHANISMS.get(place.mechanism)
         if min(head) < 0 or head in mechanisms:
-            raise InputError(f"circuit: expected every head once, from L0.H0 on, found {head}")
+            found = f"{head} twice" if head in mechanisms else str(head)
+            raise InputError(f"circuit: expected every head once, from L0.H0 on, found {found}")
         if kind is None:
             raise InputError(
                 f"circuit: {head}: expected a mechanism of {', '.join(MECHANISMS)}, found "

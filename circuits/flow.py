@@ -13,7 +13,7 @@ A chain of D steps is a path graph. Two are simulated, so that one can be mistak
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import count, islice, zip_longest
+from itertools import count, zip_longest
 
 import torch
 from jaxtyping import Bool
@@ -53,23 +53,10 @@ def _ceil_log3(number: int) -> int:
     return next(exponent for exponent in count() if 3**exponent >= number)
 
 
-def simulate(
-    graph: Graph, layers: int, causal: bool, tables: Tables = "full"
-) -> Bool[Tensor, "layers_and_start role piece"]:
-    """Which pieces of its chain every role of a chain can hold.
-
-    Piece 2n is the encoding of statement n (0 for the query), piece 2n+1 the token of node n: on a
-    path p_0 x_0 p_1 x_1 ... p_D x_D, where the paper's e_j is piece j+1.
-
-    The first entry is before any layer.
-    """
-    return torch.stack(list(islice(_after_each_layer(_graph(graph), causal, tables), layers + 1)))
-
-
 def node_depths(graph: Graph, causal: bool, tables: Tables = "full") -> dict[str, int]:
     """For each node, the number of layers after which s_0 first holds its token, in node order."""
     depths = {node.name: -1 for node in _graph(graph).nodes}
-    for depth, held in enumerate(_after_each_layer(_graph(graph), causal, tables)):
+    for depth, held in enumerate(after_each_layer(_graph(graph), causal, tables)):
         for name, there in zip(depths, held[0, 1::2]):
             if there and depths[name] < 0:
                 depths[name] = depth
@@ -88,9 +75,14 @@ def _graph(graph: Graph) -> RetrievalGraph:
     return graph if isinstance(graph, RetrievalGraph) else path_graph(graph)
 
 
-def _after_each_layer(
-    graph: RetrievalGraph, causal: bool, tables: Tables
+def after_each_layer(
+    graph: RetrievalGraph, causal: bool, tables: Tables = "full"
 ) -> Iterator[Bool[Tensor, "role piece"]]:
+    """Which pieces of its chain every role can hold, at the start and after each layer.
+
+    Piece 2n is the encoding of statement n (0 for the query), piece 2n+1 the token of node n: on a
+    path p_0 x_0 p_1 x_1 ... p_D x_D, where the paper's e_j is piece j+1.
+    """
     order = arrange(graph, _CHAINS, tables)
     held, rivals = _start(graph, order), _rivals(order)
     visible = _visible(order) if causal else torch.ones(len(held), len(held), dtype=torch.bool)

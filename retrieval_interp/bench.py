@@ -4,7 +4,6 @@ Every method returns something that a notebook draws and a terminal prints; noth
 """
 
 import asyncio
-import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from retrieval_interp.progress import progress_bar
 from retrieval_interp.storage.checkpoint import Checkpoint, load_checkpoint, read_circuit
 from retrieval_interp.storage.files import as_path, writable, write_whole
 from retrieval_interp.tasks import InputError, Task
-from retrieval_interp.tasks.structured import from_data
+from retrieval_interp.tasks.structured import check_sampling, from_data
 from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.training import choose_device
 from retrieval_interp.views.ablations_view import ablations_view
@@ -77,8 +76,8 @@ def open(
         name, task, training, what = what.name, what.task, what.training, what.model
     if not hasattr(what, "run_with_hooks") or not isinstance(task, Task):
         raise InputError(
-            "expected a hooked model and a task with what is no checkpoint "
-            f"({type(what).__name__}): ri.open(model, task); found the task {task!r:.60}"
+            "expected the name of a checkpoint, or ri.open(model, task) with a hooked model and a "
+            f"task, found {type(what).__name__} and the task {task!r:.60}"
         )
     if not name:
         given = getattr(what.cfg, "model_name", None)
@@ -112,11 +111,7 @@ class Workbench:
     progress: scorer.Progress
 
     def __post_init__(self) -> None:
-        for what, value, least in (("examples", self.examples, 2), ("seed", self.seed, 0)):
-            if type(value) is not int or not least <= value <= 2**31:
-                raise InputError(f"{what}: expected {least} to {2**31}, found {value!r:.40}")
-        if self.stated is not None and not 0 < self.stated < math.inf:
-            raise InputError(f"tolerance: expected a number above 0, found {self.stated!r:.40}")
+        check_sampling(self.examples, self.seed, self.stated)
         self.heads, device = scorer.heads_of(self.model), next(self.model.parameters()).device
         self.batch = draw_batch(self.task, self.examples, self.seed, device, "test")
         self.order = role_order(self.batch)

@@ -8,6 +8,7 @@ stores its `name`. Of a class that `reads_part`, other keys are ignored.
 
 import dataclasses
 import json
+import math
 import typing
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
@@ -22,6 +23,21 @@ _TYPES |= {tuple: "a list", dict: "an object"}
 def number(default: int, least: int, most: int | None = None) -> Any:
     """A field of a dataclass that holds an integer, which `check_fields` checks."""
     return dataclasses.field(default=default, metadata={"least": least, "most": most})
+
+
+def check_sampling(examples: Any, seed: Any, tolerance: Any = None, option: str = "") -> None:
+    """Check a number of examples, their seed and a tolerance (None for the task's own)."""
+    for name, value, least, most in (("examples", examples, 2, 10**6), ("seed", seed, 0, 2**62)):
+        if type(value) is not int or not least <= value <= most:
+            found = f"found {value!r:.40}"
+            raise InputError(f"{option}{name}: expected a whole number, {least} to {most}, {found}")
+    check_tolerance(tolerance, option)
+
+
+def check_tolerance(value: Any, option: str = "") -> None:
+    """Check a tolerance that is stated, or None."""
+    if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+        raise InputError(f"{option}tolerance: expected a number above 0, found {value!r:.40}")
 
 
 def check_fields(value: Any, where: str) -> None:

@@ -1,4 +1,5 @@
 import json
+import os
 import random
 import struct
 
@@ -8,7 +9,12 @@ from safetensors.torch import save_file
 
 from retrieval_interp.circuits.runs.means import standard_error
 from retrieval_interp.storage.checkpoint import load_checkpoint, save_checkpoint, write_tensors
-from retrieval_interp.storage.files import find_checkpoint, shipped_checkpoints
+from retrieval_interp.storage.files import (
+    find_checkpoint,
+    shipped_checkpoints,
+    writable,
+    write_whole,
+)
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.structured import to_data
 
@@ -102,3 +108,17 @@ def test_shipped_checkpoints_carry_their_training_record(name):
     lag = 0.3 * record["validation_loss"] if step else 0.0
     assert abs(float(losses.mean()) - record["validation_loss"]) < 4 * error + lag
     json.dumps(record)
+
+
+def test_links_and_pipes_are_written_through_and_not_replaced(tmp_path):
+    target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
+    target.write_text("before")
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (link, pipe):
+        write_whole(writable(path), "after")
+    assert os.read(reader, 100) == b"after" and pipe.is_fifo()
+    os.close(reader)
+    assert link.is_symlink() and target.read_text() == "after"
+    assert sorted(tmp_path.iterdir()) == [link, pipe, target]

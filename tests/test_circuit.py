@@ -65,7 +65,7 @@ def row(**changes):
         ({"heads": [row(mechanism="role-mean")]}, "expected the key 'weights' for a role-mean"),
         ({"heads": [{"layer": 0}]}, r"heads\[0\]: expected the key 'head'"),
         ({"heads": [row(layer=-1)]}, "from L0.H0 on, found L-1.H0"),
-        ({"heads": [row(), row()]}, "expected every head once, .* found L0.H0"),
+        ({"heads": [row(), row()]}, "expected every head once, .* found L0.H0 twice"),
         ({"heads": [row(mechanism="hot")]}, "expected a mechanism of original, .* found 'hot'"),
         ({"heads": [row(paths=["s0", "s2"])]}, r"paths\[0\]: expected a list, found 's0'"),
         ({"heads": [row(paths=[["s0", "s9"]])]}, "expected a role from s0 to s6, found 's9'"),

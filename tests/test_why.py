@@ -423,7 +423,7 @@ def test_a_search_out_of_time_tells_what_it_has(monkeypatch, small):
         found = ri.why(small.model, small.task, time=time, controls=2)
         assert len(found.levels) == levels
         assert ("time limit" in found.unfinished) == (levels < 3)
-        assert ("when the time was over" in found.unfinished) == (levels == 1)
+        assert ("when it was stopped" in found.unfinished) == (levels == 1)
         assert ("Nothing was found" in found.finding) == (not levels)
 
 

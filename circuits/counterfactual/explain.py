@@ -78,9 +78,9 @@ def explain(
         paths = dict.fromkeys(score.path.path for score in scores if score.path is not None)
         for path in progress(list(paths), "cutting paths in all heads"):
             needed += _needed(search, few, path, own - there)
-    except OutOfTime:
+    except (OutOfTime, KeyboardInterrupt):
         left = f"{len(scores)} of {len(units)} {levels[-1].name} were left out"
-        missing.append(f"when the time was over, {left}, and {len(control)} random sets tried")
+        missing.append(f"when it was stopped, {left}, and {len(control)} random sets tried")
     asked = task.task, batch, other, task.measures, search.keep
     intact, nothing = Measured.of(recovery.intact), Measured.of(recovery.nothing)
     circuit = keeping(recovery.empty, recovery.heads, units)

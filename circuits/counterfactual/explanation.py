@@ -116,7 +116,7 @@ class Explanation:
             what = f"{unit.head}: {labels[unit.dest]} looks at places without a name"
         if path is not None:
             dest, src = labels[path.path.dest], labels[path.path.src]
-            less = score.attention < score.other
+            less = round(score.attention, 2) < round(score.other, 2)
             looks = "looks less at" if less else "looks at"
             what = f"{unit.head}: {dest} {looks} {src}"
             if score.kind and not less:

@@ -53,7 +53,7 @@ class Alternatives:
             f"All of them have {core}."
         ]
         pairs = [" or ".join(path.text(names) for path in pair) for pair in self.exchanges]
-        return "\n".join([*lines, *([f"In its place: {'; '.join(pairs)}."] if pairs else [])])
+        return "\n".join([*lines, *([f"Where they differ: {'; '.join(pairs)}."] if pairs else [])])
 
 
 def _paths(circuit: Circuit) -> Paths:
@@ -106,6 +106,6 @@ def alternatives(
     try:
         for _ in progress(looking(), "looking for others that do as well"):
             pass
-    except OutOfTime:
+    except (OutOfTime, KeyboardInterrupt):
         complete = False
     return Alternatives(found, complete)

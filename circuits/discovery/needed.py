@@ -17,6 +17,7 @@ from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
 from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
 from retrieval_interp.tasks import Task
+from retrieval_interp.tasks.structured import check_sampling
 
 Item = TypeVar("Item")
 _WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
@@ -38,13 +39,14 @@ def needed_paths(
         loss(S) > tolerance,  but  loss(S without p) < tolerance  for every path p in S
 
     each by two standard errors. So of a set of several paths any one suffices; where that is not
-    clear, no set is returned. Sets are disjoint, and those that seem to matter most come first.
+    clear, no set is returned. Sets are disjoint, in the order of what they are estimated to cost.
     Paths with less than 0.05 of mean attention are never cut.
 
     Returns:
         The sets, each sorted; none for a model that has not learned the task or that is not two
         standard errors below the tolerance by itself. Arguments are those of `discover`.
     """
+    check_sampling(examples, seed, tolerance)
     device = next(model.parameters()).device
     judge = Judge(model, task, draw_batch(task, examples, seed, device, "discovery"), tolerance)
     attention = allowed_attention(

@@ -25,6 +25,7 @@ from retrieval_interp.circuits.runs.means import mean_attention
 from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
+from retrieval_interp.tasks.structured import check_sampling
 
 _OTHER = 1_000_003  # added to the seed of the examples that confirm
 _CANCELLED = (
@@ -61,6 +62,7 @@ class SearchOptions:
     fewest: str = "paths"
 
     def __post_init__(self) -> None:
+        check_sampling(self.examples, self.seed, self.tolerance)
         if self.time is not None and not self.time > 0:
             raise InputError(f"time: expected more than 0 seconds, found {self.time:g}")
         if self.fewest not in ("paths", "heads"):

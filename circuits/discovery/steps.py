@@ -46,31 +46,28 @@ class Steps:
         what is reached on the way to one may be the best by the other. It ends after some looks
         without success.
         """
-        found = circuit if self.judge.holds(circuit) else None
-        best = [found, found]  # by each aim
         failed, aim, looked = 0, 0, set[tuple[int, Circuit]]()
-        while failed < min(_PATIENCE, 2 * len(self.space.heads)):
-            space, of_aim = self.aims[aim], best[aim]
-            looked.add((aim, circuit))
-            yield f"looking for fewer {space.fewest}"
-            limit = _NO_LIMIT if of_aim is None else space.key(of_aim)
-            largest = self._largest(aim, best[0])
-            found = yield from self._look(circuit, space, limit, largest)
+        after: Circuit | None = circuit
+        self.judge.holds(circuit)
+        while after is not None and failed < min(_PATIENCE, 2 * len(self.space.heads)):
+            looked.add((aim, after))
+            yield f"looking for fewer {self.aims[aim].fewest}"
+            found = yield from self._look(aim, after)
             if found is not None:
-                circuit, failed = found, 0
-                best = [
-                    found if old is None or space.key(found) < space.key(old) else old
-                    for space, old in zip(self.aims, best)
-                ]
+                after, failed = found, 0
                 continue
             failed, aim = failed + 1, 1 - aim
-            after = best[aim]
+            after = min(self.judge.holding, key=self.aims[aim].key, default=None)
             if after is None or (aim, after) in looked:
-                largest = self._largest(aim, best[0])
-                after = self._nearly(aim, after, looked, failed % 4 < 2, largest)
-            if after is None:
-                break
-            circuit = after
+                after = self._nearly(aim, looked, by_loss=failed % 4 < 2)
+
+    def _limits(self, aim: int) -> tuple[int, int]:
+        """Below which key a circuit is simpler, and how large it may be.
+
+        With the other aim it has no more paths and heads than the best circuit.
+        """
+        best = [min(map(space.key, self.judge.holding), default=_NO_LIMIT) for space in self.aims]
+        return best[aim], self.space.size(best[0]) if aim else _NO_LIMIT
 
     def rank(self, circuit: Circuit) -> tuple[bool, tuple[int, int], float]:
         """Sort key, lower is better: holds, then simplicity, then loss."""
@@ -82,13 +79,12 @@ class Steps:
         holds, loss = self.judge.holds(circuit), self.judge.loss(circuit)
         return not holds, (0.0 if holds else loss), self.space.simplicity(circuit)
 
-    def _look(
-        self, circuit: Circuit, space: Space, limit: int, largest: int
-    ) -> Doing[Circuit | None]:
-        """A circuit near one that holds, with a key below a limit and of some size at most.
+    def _look(self, aim: int, circuit: Circuit) -> Doing[Circuit | None]:
+        """A circuit near one that is simpler than the best, and holds.
 
         What is tried corrects what is predicted, until nothing new is predicted to hold.
         """
+        space, (limit, largest) = self.aims[aim], self._limits(aim)
         nearby, bar = Nearby(space, circuit, self.judge), self.judge.bar.loss
         nearby.learn(self._seen_near(circuit))
         chain = nearby.down(bar) if limit < _NO_LIMIT else nearby.up(bar)
@@ -123,20 +119,12 @@ class Steps:
             if 0 < sum(circuit[head] != other[head] for head in self.space.heads) <= _FEW
         ]
 
-    def _nearly(
-        self,
-        aim: int,
-        best: Circuit | None,
-        looked: set[tuple[int, Circuit]],
-        by_loss: bool,
-        largest: int,
-    ) -> Circuit | None:
+    def _nearly(self, aim: int, looked: set[tuple[int, Circuit]], by_loss: bool) -> Circuit | None:
         """A simpler circuit that does not hold, from which one that does may be near.
 
         That which loses least, or that which loses least for what it saves.
         """
-        space = self.aims[aim]
-        limit = _NO_LIMIT if best is None else space.key(best)
+        space, (limit, largest) = self.aims[aim], self._limits(aim)
         simpler = [
             each
             for each in self.judge.scored
@@ -150,10 +138,6 @@ class Steps:
             return loss if by_loss else self._price(space, loss, space.key(circuit), limit)
 
         return min(simpler, key=order, default=None)
-
-    def _largest(self, aim: int, best: Circuit | None) -> int:
-        """The size of what is looked for: with the other aim no more than the best circuit has."""
-        return _NO_LIMIT if aim == 0 or best is None else self.space.size(self.space.key(best))
 
     def _price(self, space: Space, loss: float, key: int, limit: int) -> float:
         """By how much a loss is too high, for each unit of cost and each head that is saved."""

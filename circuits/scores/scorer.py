@@ -16,6 +16,7 @@ from retrieval_interp.circuits.runs import fits
 from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.runs.runs import make_runs
 from retrieval_interp.tasks import Batch, InputError, Task
+from retrieval_interp.tasks.structured import check_tolerance
 
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 Cut = HeadPath | tuple[HeadPath, ...]  # a path, or several at once
@@ -248,6 +249,7 @@ class Bar:
     """
 
     def __init__(self, task: Task, intact: Each, uninformed: float, tolerance: float | None):
+        check_tolerance(tolerance)
         relative = tolerance is None and task.tolerance is None
         if tolerance is None:
             tolerance = tolerance_of(task, float(intact.mean()), uninformed)

@@ -67,6 +67,9 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
         beside = [front] if (front := search.front_text()) else []
     else:
         circuit = read_circuit(options.circuit, task, *sizes, f"{name} was trained on")
+    if options.save_circuit is not None:
+        made = None if options.circuit else provenance(typed)
+        write_whole(options.save_circuit, circuit.to_json(made))
     score = ri.score_circuit(model, task, circuit, batch, options.tolerance, progress=progress_bar)
     if options.alternatives is not None:
         how = options.tolerance, options.examples, options.seed, options.alternatives
@@ -75,9 +78,6 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp ablate") -> None:
     # Files first: the output pipe may close.
     if options.json is not None:
         write_json(options.json, score_to_dict(score, name, task, options.seed))
-    if options.save_circuit is not None:
-        made = None if options.circuit else provenance(typed)
-        write_whole(options.save_circuit, circuit.to_json(made))
     if options.report is not None:
         about: Any = {"name": name, "seed": options.seed, "command": typed, "beside": beside}
         page = ri.render_report(score, model, task, batch, checkpoint.training, **about)

@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import difflib
 import io
-import math
 import re
 import signal
 import sys
@@ -19,8 +18,9 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any, TypeVar
 
-from retrieval_interp.storage.files import writable
+from retrieval_interp.storage.files import shipped_checkpoints, writable
 from retrieval_interp.tasks.errors import InputError
+from retrieval_interp.tasks.structured import check_sampling
 from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
@@ -107,16 +107,6 @@ def _one_line(box: str, names: Sequence[str]) -> str:
     return re.sub(r"^Error parsing (?:[\w.-]+: (?=\w+: expected))?", "", message)
 
 
-def check_sampling(examples: int, seed: int, tolerance: float | None) -> None:
-    """Check the number of examples, the seed and the tolerance (None for the task's own)."""
-    if not 2 <= examples <= 1_000_000:
-        raise InputError(f"--examples: expected 2 to 1000000, found {examples}")
-    if tolerance is not None and not 0 < tolerance < math.inf:
-        raise InputError(f"--tolerance: expected a number above 0, found {tolerance}")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"--seed: expected 0 to 2^63 - 1, found {seed}")
-
-
 @dataclass(frozen=True)
 class MeasuringOptions:
     """What all commands take that search a model on examples.
@@ -139,7 +129,7 @@ class MeasuringOptions:
 
     def check(self, *inputs: Path | None) -> None:
         """Check what can be known before libraries are loaded, which takes seconds."""
-        check_sampling(self.examples, self.seed, vars(self).get("tolerance"))
+        check_sampling(self.examples, self.seed, vars(self).get("tolerance"), "--")
         names = ("json", "report", "save_circuit")
         outputs = {f"--{name.replace('_', '-')}": vars(self).get(name) for name in names}
         check_outputs(outputs, inputs)
@@ -167,6 +157,9 @@ def load_model(name: str, device: str) -> tuple[Any, Any]:
     from retrieval_interp.training import choose_device
 
     place, folder = choose_device(device), Path(name)
+    if not folder.exists() and name not in (names := [*shipped_checkpoints(), "smollm2"]):
+        more = "a checkpoint file, a run folder, the folder of a Hugging Face model or FILE.py:NAME"
+        raise InputError(f"model {name!r}: expected {', '.join(names)}, {more}, found none of them")
     foreign = (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
     if not foreign and name != "smollm2":
         checkpoint = ri.load_checkpoint(name, place)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from retrieval_interp.commands import command
 from retrieval_interp.progress import progress_bar
+from retrieval_interp.tasks.structured import check_sampling
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class EmergenceOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp emergence") -> None:
     options = command.parse_options(EmergenceOptions, argv, prog)
-    command.check_sampling(options.examples, options.seed, options.tolerance)
+    check_sampling(options.examples, options.seed, options.tolerance, "--")
     read = [*options.run.glob("*"), *options.run.glob("checkpoints/*"), options.circuit]
     command.check_outputs({"--json": options.json}, read)
 

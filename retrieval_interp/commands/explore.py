@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import tyro
 
 import retrieval_interp as ri
-from retrieval_interp.commands.command import check_sampling, load_model, named_in, parse_options
+from retrieval_interp.commands.command import load_model, named_in, parse_options
 from retrieval_interp.storage.files import find_checkpoint
+from retrieval_interp.tasks.structured import check_sampling
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ExploreOptions:
 
 def main(argv: Sequence[str], prog: str = "retrieval-interp explore") -> None:
     options = parse_options(ExploreOptions, argv, prog)
-    check_sampling(options.examples, options.seed, options.tolerance)
+    check_sampling(options.examples, options.seed, options.tolerance, "--")
     if not 0 <= options.port < 65536:
         raise ri.InputError(f"--port: expected 0 to 65535, found {options.port}")
     if options.task is None:

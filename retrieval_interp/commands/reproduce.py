@@ -30,6 +30,8 @@ class ReproduceOptions:
 def main(argv: Sequence[str], prog: str = "retrieval-interp reproduce") -> None:
     options = parse_options(ReproduceOptions, argv, prog)
     check_outputs({"--json": options.json}, [])
+    if options.runs != Path("runs") and not options.runs.is_dir():
+        raise InputError(f"--runs: expected a folder of runs, found no folder {options.runs}")
 
     with saying("loading PyTorch"):
         from retrieval_interp.reproduce.claims import CLAIMS, judge

@@ -59,8 +59,8 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp train") -> None:
     try:
         trained = ri.train_model(recipe, out, options.device, options.compile, show)
     except KeyboardInterrupt:
-        again = f"the same command goes on from step {last_step(out)}"
-        raise KeyboardInterrupt(f"interrupted at step {bar.n}; {again}") from None
+        step = last_step(out)
+        raise KeyboardInterrupt(f"interrupted; the same command goes on from step {step}") from None
     finally:
         bar.close()
     record = trained.record

@@ -78,6 +78,8 @@ def _check(options: WhyOptions) -> None:
         raise ri.InputError(f"expected one of --prompt, --pairs and --task, found {found}")
     if options.prompt is not None and not (options.answer and options.wrong):
         raise ri.InputError("--prompt: expected --answer and --wrong with it, found none")
+    if options.prompt is not None and options.answer.strip() == options.wrong.strip():
+        raise ri.InputError(f"--wrong: expected another answer than --answer, {options.answer!r}")
     if options.controls < 0:
         raise ri.InputError(f"--controls: expected at least 0, found {options.controls}")
 

@@ -20,10 +20,18 @@ _TEMPORARY = ".writing-"
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file under a temporary name, then rename it: no reader sees half a file."""
+    """Write a file under a temporary name, then rename it: no reader sees half a file.
+
+    A link's target is written; pipes and devices, such as /dev/stdout, are written to.
+    """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f"{_TEMPORARY}{path.name[:50]}-{secrets.token_hex(4)}")
     try:
+        if _streams(path):
+            with open(path, "ab") as file:
+                file.write(data)
+            return
+        path = path.resolve()
+        temporary = path.with_name(f"{_TEMPORARY}{path.name[:50]}-{secrets.token_hex(4)}")
         try:
             with open(temporary, "xb") as file:
                 file.write(data)
@@ -37,6 +45,10 @@ def write_whole(path: Path, content: bytes | str) -> None:
             f"{path}: expected to write a file of {len(data)} bytes, found: "
             f"{error.strerror or error}; what was there before is unchanged"
         ) from None
+
+
+def _streams(path: Path) -> bool:
+    return path.exists() and (not path.is_file() or path.is_relative_to("/dev"))
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -62,8 +74,9 @@ def writable(name: Any) -> Path:
     path = as_path(name)
     if path.is_dir():
         raise InputError(f"{path}: expected the name of a file to write, found a folder")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path}: expected an existing folder that can be written, create it")
+    needed = [path] * path.exists() + [path.resolve().parent] * (not _streams(path))
+    if not all(os.access(each, os.W_OK) for each in needed):
+        raise InputError(f"{path}: expected a file to write in an existing folder; create it")
     return path
 
 
@@ -166,7 +179,7 @@ def find_checkpoint(name: str) -> Path:
         if not (found := checkpoint_files(path)):
             raise InputError(
                 f"{path}: expected a run folder with checkpoints/step-*.safetensors, found none; "
-                "train until the first"
+                "train until the first one is written"
             )
         return found[max(found)]
     if path.is_file():

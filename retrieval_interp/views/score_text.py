@@ -225,7 +225,7 @@ def unlearned_text(loss: float, task: Task) -> str:
     """That a model with this loss has not learned the task."""
     return (
         f"No circuit to find: the model has not learned the task. Its {task.loss_name} of "
-        f"{loss:.4f} is not clearly below the plateau of {task.plateau:.2g}."
+        f"{loss:.4f} is not clearly below the plateau of {task.plateau:.4g}."
     )
 
 

@@ -22,6 +22,7 @@ from retrieval_interp.tasks.errors import InputError
 from retrieval_interp.tasks.sampling import Split
 from retrieval_interp.tasks.structured import from_data
 from retrieval_interp.tasks.task import Batch, Device, Outputs, Task
+from retrieval_interp.tasks.training_task import counted
 from retrieval_interp.tasks.words import text_task
 
 T = TypeVar("T")
@@ -68,6 +69,8 @@ class NextTokenTask(Task):
         texts = [text] if isinstance(text, str) else list(text)
         bos = tokenizer.bos_token_id if prepend_bos else None
         begin = [] if bos is None else [int(bos)]
+        if length < 2:
+            raise InputError(f"length: expected at least 2 tokens, found {length}")
         windows: list[list[int]] = []
         for each in texts:
             ids = text_task.token_ids(tokenizer, each)
@@ -81,7 +84,8 @@ class NextTokenTask(Task):
 
     @property
     def description(self) -> str:
-        return f"the next token of {sum(map(len, self.sequences))} tokens in {len(self)} sequences"
+        sequences = counted(len(self), "sequence")
+        return f"the next token of {sum(map(len, self.sequences))} tokens in {sequences}"
 
     def sample(
         self, n: int, seed: int = 0, device: Device = "cpu", split: Split = "train", start: int = 0
@@ -189,11 +193,12 @@ class PairsTask(text_task.AnswerTask):
             )
         if len(clean) != len(corrupt):
             text = self.tokenizer.convert_ids_to_tokens
-            apart = next((n for n, two in enumerate(zip(clean, corrupt)) if len(set(two)) > 1), 0)
+            shorter = min(len(clean), len(corrupt))
+            apart = next((n for n in range(shorter) if clean[n] != corrupt[n]), shorter)
+            one, other = (" ".join(text(each[apart : apart + 1])) for each in (clean, corrupt))
             raise InputError(
                 f"counterfactual: expected as many tokens as the prompt's {len(clean)}, found "
-                f"{len(corrupt)}; they part at token {apart}, {text(clean[apart])!r} and "
-                f"{text(corrupt[apart])!r}"
+                f"{len(corrupt)}; they part at token {apart}, {one!r} and {other!r}"
             )
         if clean == corrupt:
             raise InputError("counterfactual: expected another prompt, found the same tokens")

@@ -241,7 +241,7 @@ def expect_offsets(tokenizer: Any) -> None:
     if not (callable(tokenizer) and getattr(tokenizer, "is_fast", False)):
         raise InputError(
             "task: expected a Hugging Face tokenizer that gives offsets (a fast one, such as "
-            f"AutoTokenizer loads), found {type(tokenizer).__name__}"
+            f"AutoTokenizer loads), found {type(tokenizer).__name__ if tokenizer else 'none'}"
         )
 
 
