@@ -29,8 +29,7 @@ def check_sampling(examples: Any, seed: Any, tolerance: Any = None, option: str 
     """Check a number of examples, their seed and a tolerance (None for the task's own)."""
     for name, value, least, most in (("examples", examples, 2, 10**6), ("seed", seed, 0, 2**62)):
         if type(value) is not int or not least <= value <= most:
-            found = f"found {value!r:.40}"
-            raise InputError(f"{option}{name}: expected a whole number, {least} to {most}, {found}")
+            raise InputError(f"{option}{name}: expected {least} to {most}, found {value!r:.40}")
     check_tolerance(tolerance, option)
 
 

@@ -22,7 +22,7 @@ TINY = ["--model.layers", "2", "--model.d-model", "8", "--batch", "4", "--no-com
 # What is refused: the command, its options, and what the one line on stderr says.
 BAD = [
     ("ablate", "--ckpt smal", "'smal': expected a file, .* one of: .*small"),
-    ("ablate", "--examples 0", "expected a whole number, 2 to 1000000, found 0"),
+    ("ablate", "--examples 0", "expected 2 to 1000000, found 0"),
     ("ablate", "--tolerance nan", "expected a number above 0, found nan"),
     ("ablate", "--seed -1", "--seed"),
     ("ablate", "--time 0", "expected more than 0 seconds"),

@@ -13,8 +13,6 @@ from retrieval_interp.circuits.paths import HeadPath
 from retrieval_interp.circuits.scores.scorer import Progress, no_progress
 from retrieval_interp.tasks import Task
 
-Paths = frozenset[HeadPath]
-
 
 @dataclass(frozen=True)
 class Alternatives:
@@ -56,7 +54,7 @@ class Alternatives:
         return "\n".join([*lines, *([f"Where they differ: {'; '.join(pairs)}."] if pairs else [])])
 
 
-def _paths(circuit: Circuit) -> Paths:
+def _paths(circuit: Circuit) -> frozenset[HeadPath]:
     return frozenset(circuit.paths())
 
 

@@ -31,8 +31,6 @@ _STATES = 600  # circuits that it keeps after each of them, at most ...
 _CHANGES = 400_000  # ... and about as many as have so many changes
 _SAME = 1e-6  # difference of losses that is none
 _RIDGE = 1.0  # measurements that a change has to differ in before half of their error is its own
-
-
 Part = tuple[Head, Mechanism]
 
 

@@ -207,16 +207,10 @@ class Search:
 
     def front_text(self) -> str:
         """The front in one line; empty if it is the circuit that was found, and no other."""
-        space = self.space.aiming("heads")
-        each = [
-            "{} heads at cost {} ({:.4f})".format(
-                *space.simplicity(circuit), float(self.judge.losses(circuit).mean())
-            )
-            for circuit in self.front()
-        ]
-        if self.front() in ([], [self.best]):
-            return ""
-        return f"fewest heads or lowest cost: {', '.join(each)}"
+        front, space = self.front(), self.space.aiming("heads")
+        each = [(*space.simplicity(one), float(self.judge.losses(one).mean())) for one in front]
+        said = ", ".join(f"{heads} heads at cost {cost} ({loss:.4f})" for heads, cost, loss in each)
+        return "" if front in ([], [self.best]) else f"fewest heads or lowest cost: {said}"
 
     def _until(
         self, deadline: float, doing: Doing[Result]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from retrieval_interp.commands.command import check_outputs, parse_options, saying
+from retrieval_interp.commands.command import check_outputs, parse_options, saying, tell_files
 from retrieval_interp.storage.files import provenance, write_json, write_whole
 from retrieval_interp.tasks.errors import InputError, printable
 from retrieval_interp.views.tables import terminal_width, text_table
@@ -60,11 +60,10 @@ def main(argv: Sequence[str], prog: str = "retrieval-interp llm") -> None:
     if options.json is not None:
         made = provenance(f"{prog} {shlex.join(argv)}")
         write_json(options.json, {**made, "rows": [asdict(row) for row in results]})
-        print(f"\nnumbers: {options.json}")
     if options.out is not None:
         page = accuracy_figure(results).to_html(include_plotlyjs=True, div_id="accuracy")
         write_whole(options.out, page)
-        print(f"\nfigure: {options.out}")
+    tell_files(numbers=options.json, figure=options.out)
 
 
 @dataclass(frozen=True)
