@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import resource
 import shlex
 import statistics
 import sys
@@ -114,9 +113,3 @@ def shortest(count: int, holds: Callable[[int], bool], within: float = 0) -> int
 def median_ratio(times: Sequence[float], to: Sequence[float]) -> float:
     """The median of the ratios over the rounds."""
     return statistics.median(a / b for a, b in zip(times, to))
-
-
-def peak_bytes() -> int:
-    """The peak resident memory of this process."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak * (1 if sys.platform == "darwin" else 1024)

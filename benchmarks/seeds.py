@@ -62,30 +62,20 @@ def main(options: argparse.Namespace) -> Rows:
     for name in options.models:
         model, task = load_model(name, "cpu")
         for seed in ri.progress_bar(options.seeds, f"seeds of {name}"):
-            how = ri.SearchOptions(
-                examples=options.examples,
-                seed=seed,
-                shared=not options.one_hot,
-                fewest=options.fewest,
-            )
+            fewest, shared = options.fewest, not options.one_hot
+            how = ri.SearchOptions(None, options.examples, seed, shared, fewest=fewest)
             began, search = time.process_time(), ri.Search(model, task, how)
-            found = {"search": search.run()}
-            seconds = {"search": time.process_time() - began}
-            if options.anneal:
-                found["annealing"] = anneal(ri.Search(model, task, how), options.anneal, seed)
-                seconds["annealing"] = options.anneal
-            for by, circuit in found.items():
+            found = {"search": (search.run(), time.process_time() - began)}
+            if limit := options.anneal:
+                found["annealing"] = anneal(ri.Search(model, task, how), limit, seed), limit
+            test = task.sample(2048, seed, split="test")
+            for by, (circuit, seconds) in found.items():
                 cost = search.space.cost(circuit)
                 heads = search.space.size(search.space.key(circuit)) - cost
-                losses = {
-                    "deciding": Scorer(model, task, search.judge.batch).loss(circuit),
-                    "test": Scorer(model, task, task.sample(2048, seed, split="test")).loss(
-                        circuit
-                    ),
-                }
                 row = {"model": name, "seed": seed, "by": by, "cost": cost, "heads": heads}
-                row |= {**losses, "bar": search.judge.bar.loss, "seconds": seconds[by]}
-                made.append(row)
+                row["deciding"] = Scorer(model, task, search.judge.batch).loss(circuit)
+                row["test"] = Scorer(model, task, test).loss(circuit)
+                made.append({**row, "bar": search.judge.bar.loss, "seconds": seconds})
     return made
 
 

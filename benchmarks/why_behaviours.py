@@ -7,12 +7,13 @@
 """
 
 import argparse
+import resource
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Rows, benchmark, peak_bytes, timed
+from measure import Rows, benchmark, timed
 
 import retrieval_interp as ri
 from examples.four_answers import BEHAVIOURS
@@ -44,7 +45,7 @@ def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[s
         "complement": last.complement.share,
         "random": found.control[-1] if found.control else None,
         "seconds": seconds,
-        "GB": peak_bytes() / 2**30,
+        "GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,  # on Linux
         "said": str(found),
     }
 
@@ -60,8 +61,7 @@ def row(name: str, seed: int, options: argparse.Namespace, model: Any) -> dict[s
 )
 def main(options: argparse.Namespace) -> Rows:
     model = ri.smollm2(device=str(options.device))
-    chosen = product(options.behaviours, options.seeds)
-    return [row(name, seed, options, model) for name, seed in chosen]
+    return [row(*of, options, model) for of in product(options.behaviours, options.seeds)]
 
 
 if __name__ == "__main__":

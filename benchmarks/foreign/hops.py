@@ -3,8 +3,7 @@
     python benchmarks/foreign/hops.py PATH [--models "1 hop in 2 layers" ...] [--json FILE]
 
 PATH is the checked-out chsanford/hop-induction-heads. The models have 2 to 5 layers of 4 heads and
-answer 0 to 16 hops; each is asked 1, 2, 4 ... hops, up to the most that its paper says it learns,
-2^(layers - 2).
+answer 0 to 16 hops; each is asked 1, 2, 4, ... up to 2^(layers - 2), as its paper says it learns.
 """
 
 from copy import copy
@@ -31,11 +30,10 @@ class Hops(Foreign):
     """
 
     def __init__(self, layers: int, hops: int):
-        self.layers = layers
         self.title = f"{hops} hop{'s' if hops > 1 else ''} in {layers} layers"
         says = "a head attends half of all hops ahead or more at once (doubling)"
         self.published = ((says, self.far),)
-        self.hops, self.asked, self.answer_role = hops, range(89, 99), hops
+        self.layers, self.hops, self.asked, self.answer_role = layers, hops, range(89, 99), hops
         self.role_names = ("here", *(f"hop{number}" for number in range(1, hops + 1)), "count")
 
     def far(self, circuit: Circuit) -> bool:
