@@ -56,7 +56,7 @@ def _ceil_log3(number: int) -> int:
 def node_depths(graph: Graph, causal: bool, tables: Tables = "full") -> dict[str, int]:
     """For each node, the number of layers after which s_0 first holds its token, in node order."""
     depths = {node.name: -1 for node in _graph(graph).nodes}
-    for depth, held in enumerate(after_each_layer(_graph(graph), causal, tables)):
+    for depth, held in enumerate(after_each_layer(graph, causal, tables)):
         for name, there in zip(depths, held[0, 1::2]):
             if there and depths[name] < 0:
                 depths[name] = depth
@@ -76,13 +76,14 @@ def _graph(graph: Graph) -> RetrievalGraph:
 
 
 def after_each_layer(
-    graph: RetrievalGraph, causal: bool, tables: Tables = "full"
+    graph: Graph, causal: bool, tables: Tables = "full"
 ) -> Iterator[Bool[Tensor, "role piece"]]:
     """Which pieces of its chain every role can hold, at the start and after each layer.
 
     Piece 2n is the encoding of statement n (0 for the query), piece 2n+1 the token of node n: on a
     path p_0 x_0 p_1 x_1 ... p_D x_D, where the paper's e_j is piece j+1.
     """
+    graph = _graph(graph)
     order = arrange(graph, _CHAINS, tables)
     held, rivals = _start(graph, order), _rivals(order)
     visible = _visible(order) if causal else torch.ones(len(held), len(held), dtype=torch.bool)

@@ -12,6 +12,7 @@ import torch
 
 import retrieval_interp as ri
 from retrieval_interp.circuits.circuit import Circuit, Head
+from retrieval_interp.circuits.discovery import nearby as nearby_module
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.nearby import Nearby
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions, discover
@@ -132,27 +133,30 @@ def test_a_model_that_knows_nothing_has_no_circuit():
     assert not discover(model, task, examples=16).mechanisms
 
 
-def test_predicted_losses_are_those_of_the_estimates_and_of_what_was_measured(small, whole):
+def test_predicted_losses_are_those_of_estimates_and_measurements(small, whole, monkeypatch):
+    monkeypatch.setattr(nearby_module, "_MEASURED_FAST", 0)
     judge, space = whole[0].judge, whole[0].space
     circuit = space.circuit([whole[0].circuit[head] for head in space.heads])
     changes, loss = judge.changes(circuit), judge.loss(circuit)
-    nearby = Nearby(space, circuit, judge, 0)
+    nearby = Nearby(space, circuit, judge)
     for near in nearby.around()[::50]:
         effect = changes.estimate(nearby.circuit_of(near)).effect
         assert near.loss == pytest.approx(loss + effect, abs=1e-5)
-    measured = Nearby(space, circuit, judge, 999)
+    monkeypatch.setattr(nearby_module, "_MEASURED_FAST", 999)
+    measured = Nearby(space, circuit, judge)
     predicted = {measured.circuit_of(near): near.loss for near in measured.around()}
     less = [each for each in map(circuit.without, circuit.paths()) if each in predicted]
     rises = [judge.loss(c, 1) - judge.loss(circuit, 1) for c in less]  # on the first examples
     assert less and [predicted[c] - loss for c in less] == pytest.approx(rises, abs=1e-5)
 
 
-def test_what_is_tried_corrects_what_is_predicted(small):
+def test_what_is_tried_corrects_what_is_predicted(small, monkeypatch):
+    monkeypatch.setattr(nearby_module, "_MEASURED_FAST", 0)
     search = Search(small.model, small.task, SearchOptions(examples=64, shared=False))
     judge, space = search.judge, search.space
     attention = mean_attention(small.model, judge.batch)
     circuit = space.circuit([propose(attention[head], "one-hot", 0.3) for head in space.heads])
-    nearby = Nearby(space, circuit, judge, 0)
+    nearby = Nearby(space, circuit, judge)
     before = {nearby.circuit_of(near): near.loss for near in nearby.around() if near.loss < 0.2}
     tried = list(before)[::5]
     nearby.learn(tried)

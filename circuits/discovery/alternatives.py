@@ -35,10 +35,8 @@ class Alternatives:
     def exchanges(self) -> list[tuple[HeadPath, HeadPath]]:
         """Pairs of paths that stand in for each other: two circuits differ by them alone."""
         each = list(map(_paths, self.circuits))
-        pairs = {(*sorted(a - b), *sorted(b - a)) for a in each for b in each if len(a - b) == 1}
-        return sorted(
-            {(one, other) for one, other in map(sorted, (p for p in pairs if len(p) == 2))}
-        )
+        differ = [a ^ b for a in each for b in each if len(a - b) == len(b - a) == 1]
+        return sorted({(min(two), max(two)) for two in differ})
 
     def text(self, task: Task) -> str:
         """What they share and where they differ, in a few lines."""

@@ -55,6 +55,8 @@ class Judge:
         intact = self._losses_of(self.empty, len(self.parts))
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
         self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
+        for part in self.parts if self.fast else []:
+            part.kept = part.runs.base(self.empty)  # frees what the intact run has left
         self._kept: tuple[Circuit, Attribution] | None = None
 
     @property

@@ -69,10 +69,9 @@ class Nearby:
         space: the heads, what may be made of them, and what is simple.
         circuit: the circuit in place.
         judge: measures losses.
-        few: of how many changes of one head they are measured, of those that should cost least.
     """
 
-    def __init__(self, space: Space, circuit: Circuit, judge: Judge, few: int | None = None):
+    def __init__(self, space: Space, circuit: Circuit, judge: Judge):
         self.space, self.circuit, self.judge = space, circuit, judge.around(circuit)
         self._made: list[dict[Mechanism, int]] = [{} for _ in space.heads]
         self._options: dict[tuple[int, int], Options] = {}
@@ -90,8 +89,7 @@ class Nearby:
             for option in space.options(head, mechanism)
             if space.key_of(option) <= space.key_of(mechanism)
         ]
-        if few is None:
-            few = _MEASURED_FAST if judge.fast else _MEASURED
+        few = _MEASURED_FAST if judge.fast else _MEASURED
         estimates = {each: self._changes.change(*each) for each in simpler}
         for each in sorted(simpler, key=lambda each: estimates[each].effect)[:few]:
             self._singles[each] = _scaled(estimates[each], self._rise(circuit.replace(*each)))

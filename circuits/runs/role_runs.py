@@ -152,6 +152,7 @@ class RoleRuns:
             blocks = [*self.model.blocks[1:], None]
             first = LayerInput(self.model.blocks[0], self.embedded)
             layers = [first, *(LayerInput(block, {}) for block in blocks)]
+            self.last = None
             return RoleBase(circuit, self._rows(circuit), layers)
         if self.last is None or self.last[0] is not old or self.last[1] != circuit:
             self.last = old, circuit, self._run(circuit, old)
