@@ -76,7 +76,7 @@ def writable(name: Any) -> Path:
         raise InputError(f"{path}: expected the name of a file to write, found a folder")
     needed = [path] * path.exists() + [path.resolve().parent] * (not _streams(path))
     if not all(os.access(each, os.W_OK) for each in needed):
-        raise InputError(f"{path}: expected a file to write in an existing folder; create it")
+        raise InputError(f"{path}: expected a writable file in an existing folder; create it")
     return path
 
 
