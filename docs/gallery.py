@@ -62,8 +62,10 @@ def report(folder: Path) -> None:
 def figures(folder: Path) -> None:
     """The paper's figures 4 to 7 from our numbers."""
     evidence = Evidence(folder / "no runs")
-    grids = [evidence.grid(name)[0] for name in ("section7-ic", "section7-nonic")]
-    whole = [{"grid": grid["grid"], **row} for grid in grids for row in grid["depths"]]
+    files = {"section7-ic": "D = 3", "section7-ic-5": "D = 5", "section7-nonic": "D = 3, last only"}
+    grids = [evidence.grid(name)[0] for name in files]
+    named = zip(files.values(), grids)
+    whole = [{"asked": asked, **row} for asked, grid in named for row in grid["depths"]]
     for row in whole:
         row |= {"up": row["max"] - row["mean"], "down": row["mean"] - row["min"]}
     parts = [
@@ -75,7 +77,7 @@ def figures(folder: Path) -> None:
     style["labels"] = {"mean": "final validation MSE", "loss": "final partial MSE, mean of runs"}
     bars = {"error_y": "up", "error_y_minus": "down"}
     drawn: dict[str, Any] = {
-        "figure-4-left": px.line(whole, y="mean", color="grid", **bars, **style),
+        "figure-4-left": px.line(whole, y="mean", color="asked", **bars, **style),
         "figure-4-right": px.line(parts, y="loss", color="symbol", **style),
     }
     for name in ("transformer-a", "transformer-b", "transformer-c"):

@@ -93,6 +93,8 @@ def test_a_grids_numbers_decide(results, only, summary, ours, verdict):
     (row,) = judged(results, only)
     assert ours in row.ours and verdict in row.verdict and row.command == "a command"
     assert row.verdict.startswith("not") == verdict.startswith("not")
+    (results / f"{name}-5.json").write_text(json.dumps(grid(name, **summary | {"scale": "larger"})))
+    assert [found.run for found in judged(results, only)] == [row.run, "larger"]
 
 
 @pytest.mark.parametrize(("accuracy", "verdict"), [(0.97, "reproduced at"), (0.9, "not rep")])

@@ -100,14 +100,18 @@ def _depth(_: Evidence) -> Iterator[Found]:
 
 
 def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) -> Iterator[Found]:
-    if (found := evidence.grid(name)) is None:
+    """A row for each scale at which the grid was trained."""
+    found = [one for file in (name, f"{name}-5") if (one := evidence.grid(file))]
+    if not found:
         yield Found(PAPER_SCALE, "", f"{MODULE} sweep --grid {name} --out {evidence.runs / name}")
-        return
-    summary, command = found
+    for summary, command in found:
+        yield _of_scale(summary, command, say)
+
+
+def _of_scale(summary: Summary, command: str, say: Callable[[Summary], Answer]) -> Found:
     ours, agrees = say(summary)
     if summary["scale"] == "full" and summary["finished"] == summary["cells"]:
-        yield Found(PAPER_SCALE, "", command, ours, _verdict(agrees))
-        return
+        return Found(PAPER_SCALE, "", command, ours, _verdict(agrees))
     recipe = summary["recipe"]
     task, model = recipe["task"], recipe["model"]
     scale = (
@@ -115,7 +119,7 @@ def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) ->
         f"{recipe['steps']} steps of {recipe['batch']}, d_model {model['d_model']}, "
         f"heads {model['heads']}, MLPs {'on' if model['mlp'] else 'off'}, base {task['base']:g}"
     )
-    yield Found(summary["scale"], scale, command, ours, _verdict(agrees, smaller=True))
+    return Found(summary["scale"], scale, command, ours, _verdict(agrees, smaller=True))
 
 
 def _in_order(summary: Summary) -> Answer:
