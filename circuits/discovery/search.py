@@ -48,7 +48,8 @@ class SearchOptions:
             identity, the others one-hot maps, in which a role without a source attends nowhere.
         time: seconds that it may take, by default until there is a local optimum. After two thirds
             of it the best circuit so far is taken; the rest is for what the intact model needs.
-        heads: heads that may be replaced, by default all; the others stay as they are.
+        heads: those that may be replaced, also as text, `["L0.H0"]`; by default all. The others
+            stay as they are.
         fewest: what counts first, the cost of `paths` or the number of useful `heads`, which are
             those that are neither uniform nor identity.
     """
@@ -58,7 +59,7 @@ class SearchOptions:
     seed: int = 0
     shared: bool = True
     time: float | None = None
-    heads: Sequence[Head] | None = None
+    heads: Sequence[Head | str] | str | None = None
     fewest: str = "paths"
 
     def __post_init__(self) -> None:
@@ -143,7 +144,8 @@ class Search:
         self._deadlines = start + limit * 2 / 3, start + limit
         batch = draw_batch(task, options.examples, options.seed, device, "discovery")
         every = heads_of(model)
-        heads = every if options.heads is None else sorted(set(options.heads))
+        some = options.heads.split() if isinstance(options.heads, str) else options.heads
+        heads = every if some is None else sorted({Head.parse(str(head)) for head in some})
         if not heads or not set(heads) <= set(every):
             expected = f"one or more of {every[0]} to {every[-1]}"
             found = ", ".join(str(head) for head in heads if head not in every) or "none"
