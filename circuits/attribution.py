@@ -73,7 +73,8 @@ class Attribution:
 
     def estimate(self, circuit: Circuit) -> Changed:
         """The estimated change of the loss when `circuit` replaces the one in place."""
-        before = self.parts[0].circuit
+        before, used = self.parts[0].circuit, self.parts[0].used
+        circuit.check_fits(len(used), used[0].shape[1])
         heads = sorted(circuit.mechanisms.keys() | before.mechanisms.keys())
         changed = [self.change(h, circuit[h]) for h in heads if circuit[h] != before[h]]
         if not changed:

@@ -128,6 +128,8 @@ def scan(
     if not hasattr(model, "hook_dict"):
         hooked = "a hooked model (a HookedTransformer, a TransformerBridge)"
         raise InputError(f"scan: expected {hooked}, found {type(model).__name__}")
+    if by not in ("rule", "mean"):
+        raise InputError(f"scan: expected by='rule' or 'mean', found {by!r:.40}")
     start, limit = monotonic(), math.inf if time is None else time
     task = text if isinstance(text, Task) else next_token_task(model, text, length)
     one, other = _halves(model, task, examples, seed)

@@ -330,8 +330,7 @@ class Workbench:
         self._check_unchanged()
         heads = choices.pop("heads", None)
         from_data(SearchOptions, choices, "discover")  # checks them
-        heads = heads.split() if isinstance(heads, str) else heads
-        choices["heads"] = heads and [Head.parse(head) for head in heads]
+        choices["heads"] = heads
         own = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
         return SearchOptions(**{**own, **choices})
 

@@ -42,7 +42,7 @@ def choose_device(name: str) -> torch.device:
     """The device of that name; `auto` is CUDA if available, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:
+    if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", str(name)) is None:
         raise InputError(f"device: expected auto, cpu or cuda, found {name!r:.40}")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():

@@ -25,7 +25,7 @@ from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
 _NO_NUMBER = (
-    r"(?:no type matching|Could not find valid parse|invalid literal|could not convert)"
+    r"(?:no type matching|Could not find valid parse|could not convert)"
     r".*?(\[.*?\]|'[^']*').*"
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -103,7 +103,9 @@ def _one_line(box: str, names: Sequence[str]) -> str:
             return f"expected options, found {word}; write {given} {word}"
         close = difflib.get_close_matches(word, names, 1, 0.65) or names
         return f"expected {', '.join(close) or 'no options'}, found {word}"
+    message = re.sub(r"invalid literal.*(?='.*')", "expected a whole number, found ", message)
     message = re.sub(_NO_NUMBER, r"expected a number, found \1", message)
+    message = re.sub(r"'None', |, 'None'", "", message).removesuffix(".")
     return re.sub(r"^Error parsing (?:[\w.-]+: (?=\w+: expected))?", "", message)
 
 
