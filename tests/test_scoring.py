@@ -103,6 +103,8 @@ def test_a_path_without_which_nothing_is_known_cannot_be_removed(task, model):
         assert learned.spared == (() if minimal else (row.path,))
         assert score_to_dict(learned, "", task, 0)["paths"][0]["carries"] == minimal
         assert ("carries" in ri.score_table(learned, task)) == minimal
+    for se, said in ((0.04, "Not minimal, as"), (0.06, "as L0.H0 s0<-s2 might go")):
+        assert said in ri.verdict(replace(learned, paths=(replace(row, se=se),)), task)
 
 
 # Names of chains
