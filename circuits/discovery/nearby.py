@@ -8,12 +8,12 @@
 4. What these really lose corrects the next predictions, by ridge regression.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -168,6 +168,27 @@ class Nearby:
             if not front:
                 break
         return sorted(found.values(), key=lambda near: near.loss)
+
+    def down(self, most: float) -> list[Near]:
+        """Ever simpler circuits; what should cost least for what it saves goes first."""
+        return self._chain(lambda near, after: (after.keys < near.key) & (after.losses <= most))
+
+    def up(self, most: float) -> list[Near]:
+        """Circuits that should lose ever less, until it is less than `most`."""
+        return self._chain(lambda near, after: (after.losses < near.loss) & (near.loss >= most))
+
+    def _chain(self, allowed: Callable[[Near, After], Bool[Tensor, " change"]]) -> list[Near]:
+        found = [self.start]
+        while True:
+            after = self._after(found[-1:])
+            risen, more = after.losses - found[-1].loss, after.keys - found[-1].key
+            # What rises counts per unit that is saved; what falls, per unit that is spent.
+            price = torch.where(risen > 0, risen / (-more).clamp(min=1), risen / more.clamp(min=1))
+            price[~allowed(found[-1], after)] = torch.inf
+            best = int(price.argmin())
+            if not bool(price[best] < torch.inf):
+                return found[1:]
+            found.append(self._changed(found[-1:], after, best))
 
     def _after(self, front: list[Near]) -> After:
         """Every change of every circuit; of a head with fewer options some lose infinitely much."""

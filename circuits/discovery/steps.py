@@ -16,11 +16,11 @@ from retrieval_interp.circuits.discovery.space import Space
 Result = TypeVar("Result")
 Doing = Generator[str, None, Result]  # yields what is done and returns what comes of it
 
-_STARTS = 3  # circuits that treat all heads alike and are simplified
 _PROMISING = 8  # circuits of a look that should hold, and as many others, that are tried
 _NO_LIMIT = sys.maxsize
 _ROUNDS = 4  # of trials in a look
 _FEW = 4  # heads in which circuits differ that say something of each other
+_PATIENCE = 14  # looks without a simpler circuit that end the search, or two for each head
 
 
 class Steps:
@@ -30,45 +30,43 @@ class Steps:
         self.judge, self.space = judge, space
         other = "heads" if space.fewest == "paths" else "paths"
         self.aims = space, space.aiming(other)
-        self._held: list[Circuit] = []  # what holds, from the present start
 
     def search(self) -> Doing[bool]:
-        """Simplify circuits that treat all heads alike, each by itself; return that it is done."""
+        """Simplify the best circuit that treats all heads alike; return that it is done."""
         yield "starting"
-        for start in sorted(self.space.whole, key=self.promise)[:_STARTS]:
-            yield from self.simplify(start)
+        yield from self.simplify(min(self.space.whole, key=self.promise))
         if not self.judge.holding:
             yield from self.simplify(self.space.empty)
         return True
 
     def simplify(self, circuit: Circuit) -> Doing[None]:
-        """Look around ever simpler circuits that hold, until neither aim leads any further.
+        """Look around ever simpler circuits that hold, and around some that nearly do.
 
         After a look without success the next one has the other aim, fewest paths or fewest heads:
-        what is reached on the way to one may be the best by the other. It goes on from the simplest
-        circuit that was not looked at with that aim, or else from one that nearly holds.
+        what is reached on the way to one may be the best by the other. It ends after some looks
+        without success.
         """
-        self._held = [circuit] if self.judge.holds(circuit) else []
         failed, aim, looked = 0, 0, set[tuple[int, Circuit]]()
-        while failed < len(self.aims):
-            looked.add((aim, circuit))
+        after: Circuit | None = circuit
+        self.judge.holds(circuit)
+        while after is not None and failed < min(_PATIENCE, 2 * len(self.space.heads)):
+            looked.add((aim, after))
             yield f"looking for fewer {self.aims[aim].fewest}"
-            found = yield from self._look(aim, circuit)
+            found = yield from self._look(aim, after)
             if found is not None:
-                self._held.append(found)
-                circuit, failed = found, 0
-            else:
-                failed, aim = failed + 1, 1 - aim
-                others = [each for each in self._held if (aim, each) not in looked]
-                nearly = None if others else self._nearly(aim, looked)
-                circuit = min(others, key=self.aims[aim].key, default=nearly or circuit)
+                after, failed = found, 0
+                continue
+            failed, aim = failed + 1, 1 - aim
+            after = min(self.judge.holding, key=self.aims[aim].key, default=None)
+            if after is None or (aim, after) in looked:
+                after = self._nearly(aim, looked, by_loss=failed % 4 < 2)
 
     def _limits(self, aim: int) -> tuple[int, int]:
         """Below which key a circuit is simpler, and how large it may be.
 
         With the other aim it has no more paths and heads than the best circuit.
         """
-        best = [min(map(space.key, self._held), default=_NO_LIMIT) for space in self.aims]
+        best = [min(map(space.key, self.judge.holding), default=_NO_LIMIT) for space in self.aims]
         return best[aim], self.space.size(best[0]) if aim else _NO_LIMIT
 
     def rank(self, circuit: Circuit) -> tuple[bool, tuple[int, int], float]:
@@ -89,16 +87,18 @@ class Steps:
         space, (limit, largest) = self.aims[aim], self._limits(aim)
         nearby, bar = Nearby(space, circuit, self.judge), self.judge.bar.loss
         nearby.learn(self._seen_near(circuit))
+        chain = nearby.down(bar) if limit < _NO_LIMIT else nearby.up(bar)
+        tried = [chain[(len(chain) >> halved) - 1] for halved in range(len(chain).bit_length())]
         for _ in range(_ROUNDS):
             known = set(map(nearby.made, self.judge.known))
             found = [
                 each
-                for each in nearby.around(limit)
+                for each in nearby.around(limit if limit < _NO_LIMIT else 0)
                 if each.key < limit and space.size(each.key) <= largest and each.made not in known
             ]
             hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
             bold = sorted(found, key=lambda each: self._price(space, each.loss, each.key, limit))
-            tried = [*hold[:_PROMISING], *found[: _PROMISING // 2], *bold[: _PROMISING // 2]]
+            tried += [*hold[:_PROMISING], *found[: _PROMISING // 2], *bold[: _PROMISING // 2]]
             tried.sort(key=lambda each: (each.key, each.loss))
             trials = list(dict.fromkeys(map(nearby.circuit_of, tried)))
             for trial in trials:
@@ -108,6 +108,7 @@ class Steps:
             if not hold:
                 break
             nearby.learn(trials)
+            tried = []
         return None
 
     def _seen_near(self, circuit: Circuit) -> list[Circuit]:
@@ -118,8 +119,11 @@ class Steps:
             if 0 < sum(circuit[head] != other[head] for head in self.space.heads) <= _FEW
         ]
 
-    def _nearly(self, aim: int, looked: set[tuple[int, Circuit]]) -> Circuit | None:
-        """A simpler circuit that does not hold, but loses little for what it saves."""
+    def _nearly(self, aim: int, looked: set[tuple[int, Circuit]], by_loss: bool) -> Circuit | None:
+        """A simpler circuit that does not hold, from which one that does may be near.
+
+        That which loses least, or that which loses least for what it saves.
+        """
         space, (limit, largest) = self.aims[aim], self._limits(aim)
         simpler = [
             each
@@ -129,10 +133,11 @@ class Steps:
             and space.size(space.key(each)) <= largest
         ]
 
-        def price(each: Circuit) -> float:
-            return self._price(space, self.judge.loss(each, 1), space.key(each), limit)
+        def order(circuit: Circuit) -> float:
+            loss = self.judge.loss(circuit, 1)
+            return loss if by_loss else self._price(space, loss, space.key(circuit), limit)
 
-        return min(simpler, key=price, default=None)
+        return min(simpler, key=order, default=None)
 
     def _price(self, space: Space, loss: float, key: int, limit: int) -> float:
         """By how much a loss is too high, for each unit of cost and each head that is saved."""
