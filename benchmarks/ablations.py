@@ -162,7 +162,7 @@ def estimates(name: str, options: argparse.Namespace) -> Rows:
         few = batch[: options.few]
         return [integrated(model, task, few, trial, steps) for trial in trials]
 
-    curved = ri.attribute(model, task, batch[:1], draws=1).has_curvature
+    curved = ri.attribute(model, task, batch[:1], draws=1).parts[0].of_outputs
     return [
         {**row("exact", lambda: exact), "seconds": took},
         row("first order", partial(from_one_pass, 0)),

@@ -58,10 +58,6 @@ class Attribution:
         self.parts = parts
         self._known: dict[tuple[Head, Mechanism], Changed] = {}
 
-    @property
-    def has_curvature(self) -> bool:
-        return bool(self.parts[0].of_outputs)
-
     def change(self, head: Head, mechanism: Mechanism) -> Changed:
         """What another mechanism for a head changes."""
         key = head, mechanism

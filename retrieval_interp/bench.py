@@ -328,9 +328,7 @@ class Workbench:
     def search_options(self, **choices: Any) -> SearchOptions:
         """The options of a search by `discover`."""
         self._check_unchanged()
-        heads = choices.pop("heads", None)
-        from_data(SearchOptions, choices, "discover")  # checks them
-        choices["heads"] = heads
+        from_data(SearchOptions, {n: c for n, c in choices.items() if n != "heads"}, "discover")
         own = {"tolerance": self.stated, "examples": self.examples, "seed": self.seed}
         return SearchOptions(**{**own, **choices})
 

@@ -49,7 +49,7 @@ def test_a_model_linear_in_its_patterns_is_estimated_exactly(monkeypatch):
 
     monkeypatch.setattr("retrieval_interp.circuits.attribution.random_signs", signs)
     attribution = attribute(model, TASK, batch, draws=8)
-    assert attribution.has_curvature
+    assert attribution.parts[0].of_outputs
     scorer = Scorer(model, TASK, batch)
     for trial in TRIALS:
         exact = (scorer.losses(trial) - scorer.losses(EMPTY)).mean(dim=1)
@@ -194,7 +194,7 @@ def test_a_loss_that_bends_down_has_no_curvature_term(hooked):
 
     attribution = attribute(hooked, Concave(), Lookup().sample(6))
     found = attribution.estimate(parse_circuit(["L1.H0 uniform"], Lookup()))
-    assert not attribution.has_curvature and found.curvature == 0
+    assert not attribution.parts[0].of_outputs and found.curvature == 0
     assert found.effect == found.first != 0
 
 

@@ -48,8 +48,7 @@ class SearchOptions:
             identity, the others one-hot maps, in which a role without a source attends nowhere.
         time: seconds that it may take, by default until there is a local optimum. After two thirds
             of it the best circuit so far is taken; the rest is for what the intact model needs.
-        heads: those that may be replaced, also as text, `["L0.H0"]`; by default all. The others
-            stay as they are.
+        heads: those that may be replaced (also `["L0.H0"]`), by default all; others stay.
         fewest: what counts first, the cost of `paths` or the number of useful `heads`, which are
             those that are neither uniform nor identity.
     """

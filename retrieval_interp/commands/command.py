@@ -24,10 +24,7 @@ from retrieval_interp.tasks.structured import check_sampling
 from retrieval_interp.views.tables import terminal_width, wrapped
 
 T = TypeVar("T")
-_NO_NUMBER = (
-    r"(?:no type matching|Could not find valid parse|could not convert)"
-    r".*?(\[.*?\]|'[^']*').*"
-)
+_NO_NUMBER = r"(?:no type matching|Could not find valid|could not convert).*?(\[.*?\]|'[^']*').*"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _run_once = cache(run_path)
 _MAIN = ("--ckpt", "--run", "--preset", "--prompt", "--model", "--steps")  # what a word alone means

@@ -100,12 +100,10 @@ def _depth(_: Evidence) -> Iterator[Found]:
 
 
 def _of_grid(name: str, say: Callable[[Summary], Answer], evidence: Evidence) -> Iterator[Found]:
-    """A row for each scale at which the grid was trained."""
     found = [one for file in (name, f"{name}-5") if (one := evidence.grid(file))]
     if not found:
         yield Found(PAPER_SCALE, "", f"{MODULE} sweep --grid {name} --out {evidence.runs / name}")
-    for summary, command in found:
-        yield _of_scale(summary, command, say)
+    yield from (_of_scale(*one, say) for one in found)
 
 
 def _of_scale(summary: Summary, command: str, say: Callable[[Summary], Answer]) -> Found:

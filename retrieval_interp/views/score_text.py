@@ -283,9 +283,8 @@ def _minimality(score: CircuitScore, papers: bool) -> str:
         theirs = f" (paper: {range_text(PATHS)} per path, {range_text(FIRST_LAYER)} in the first "
         theirs = theirs + "useful layer)" if papers else ""
         return f"Minimal, as no path can go without exceeding that: {each}{theirs}."
-    spared = [row for row in score.paths if row.path in score.spared]
-    clear = [row for row in spared if row.ablated_loss + 2 * row.se < score.limit]
-    names = ", ".join(row.path.text(score.circuit.role_names) for row in clear or spared)
+    clear = [row.path for row in score.paths if row.ablated_loss + 2 * row.se < score.limit]
+    names = ", ".join(path.text(score.circuit.role_names) for path in clear or score.spared)
     if not clear:
         return f"Whether it is minimal is not clear on these examples, as {names} might go: {each}."
     return f"Not minimal, as {names} can go, one at a time: {each}."
