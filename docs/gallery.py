@@ -62,10 +62,9 @@ def report(folder: Path) -> None:
 def figures(folder: Path) -> None:
     """The paper's figures 4 to 7 from our numbers."""
     evidence = Evidence(folder / "no runs")
-    files = {"section7-ic": "D = 3", "section7-ic-5": "D = 5", "section7-nonic": "D = 3, last only"}
-    grids = [evidence.grid(name)[0] for name in files]
-    named = zip(files.values(), grids)
-    whole = [{"asked": asked, **row} for asked, grid in named for row in grid["depths"]]
+    grids = [evidence.grid(f"section7-{name}")[0] for name in ("ic", "ic-5", "nonic")]
+    asked = ["every symbol, D = 3", "every symbol, D = 5", "the last alone, D = 3"]
+    whole = [{"asked": name, **row} for name, grid in zip(asked, grids) for row in grid["depths"]]
     for row in whole:
         row |= {"up": row["max"] - row["mean"], "down": row["mean"] - row["min"]}
     parts = [

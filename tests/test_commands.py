@@ -55,6 +55,8 @@ BAD = [
     ("sweep", "--out sweep --grid section7-ic --scale big", "full, laptop, laptop-5, smoke"),
     ("sweep", "--out sweep --grid section7-ic --workers 0", "--workers"),
     ("sweep", "--out taken --grid section7-ic", "found other files"),
+    ("why", "--examples 1.5", "--examples: expected a whole number, found '1.5'; see"),
+    ("why", "--task x", r"Expected one of \('indirect-objects'\); see"),
     ("why", "", "expected one of --prompt, --pairs and --task, found none of them"),
     ("why", "--prompt a", "expected --answer and --wrong"),
     ("why", "--prompt a --answer b --wrong b", "--wrong: expected another answer"),

@@ -308,6 +308,10 @@ def test_a_search_may_be_confined_to_some_heads(small):
     found = discover(small.model, small.task, examples=16, heads=heads)
     assert list(found.mechanisms) == heads
     assert {path.head for path in found.every_path()} <= set(heads)
+    for text in (["L3.H0", "L1.H0"], "L1.H0 L3.H0"):
+        assert Search(small.model, small.task, SearchOptions(heads=text)).space.heads == heads
+    with pytest.raises(InputError, match="expected a head such as L1.H0, found '1'"):
+        Search(small.model, small.task, SearchOptions(heads="1"))
 
 
 def test_the_command_passes_options_on(run_command_in_process, tmp_path):
