@@ -4,6 +4,7 @@ A circuit that is far off after some examples is not run on the rest.
 """
 
 import math
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from retrieval_interp.circuits.attribution import Attribution, Changed, attribute
 from retrieval_interp.circuits.circuit import Circuit
+from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Mechanism
 from retrieval_interp.circuits.paths import Head
-from retrieval_interp.circuits.runs.means import standard_error
+from retrieval_interp.circuits.runs.means import mean_attention, standard_error
+from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Bar, Scorer, has_learned, uninformed_loss
 from retrieval_interp.tasks import Batch, InputError, Task
 
@@ -58,6 +61,12 @@ class Judge:
         for part in self.parts if self.fast else []:
             part.kept = part.runs.base(self.empty)  # frees what the intact run has left
         self._kept: tuple[Circuit, Attribution] | None = None
+
+    @cached_property
+    def attention(self) -> Float[Tensor, "layer head dest src"]:
+        """The intact model's mean attention by role, where it may attend."""
+        means = mean_attention(self.model, self.batch).cpu()
+        return allowed_attention(means, self.batch, is_causal(self.model))
 
     @property
     def learned(self) -> bool:

@@ -13,9 +13,8 @@ from itertools import chain
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from retrieval_interp.circuits.attribution import Changed
 from retrieval_interp.circuits.circuit import Circuit
@@ -40,26 +39,32 @@ class Near(NamedTuple):
     made: tuple[int, ...]
     key: int
     loss: float
-    second: Float[Tensor, " number"]
+
+
+class Front(NamedTuple):
+    """Circuits near the one in place, as `Near`, with the second parts of their changes."""
+
+    made: Int[Tensor, "circuit head"]
+    keys: Int[Tensor, " circuit"]
+    losses: Float[Tensor, " circuit"]
+    second: Float[Tensor, "circuit number"]
+
+    def some(self, which: Tensor | list[int]) -> "Front":
+        """These of them."""
+        return Front(*(each[which] for each in self))
+
+    def each(self) -> list[Near]:
+        return [Near(tuple(made), *of) for made, *of in zip(*(x.tolist() for x in self[:3]))]
 
 
 class Options(NamedTuple):
-    """What one change can make of a head, and how this differs from its mechanism."""
+    """What one change can make of some heads, and how this differs from their mechanisms."""
 
-    made: list[int]
+    heads: Int[Tensor, " option"]
+    made: Int[Tensor, " option"]
     keys: Int[Tensor, " option"]
     losses: Float[Tensor, " option"]
     second: Float[Tensor, "option number"]
-
-
-class After(NamedTuple):
-    """What comes of every change of some circuits, and of which circuit, head and option it is."""
-
-    losses: Float[Tensor, " change"]
-    keys: Int[Tensor, " change"]
-    circuits: Int[Tensor, " change"]
-    heads: Int[Tensor, " change"]
-    options: Int[Tensor, " change"]
 
 
 class Nearby:
@@ -74,15 +79,17 @@ class Nearby:
     def __init__(self, space: Space, circuit: Circuit, judge: Judge):
         self.space, self.circuit, self.judge = space, circuit, judge.around(circuit)
         self._made: list[dict[Mechanism, int]] = [{} for _ in space.heads]
-        self._options: dict[tuple[int, int], Options] = {}
-        self._singles: dict[Part, Changed] = {}
+        self._options: dict[tuple[int, int], tuple[Options, list[Part], Tensor]] = {}
+        self._corrected: dict[tuple[int, int], Options] = {}
+        self._singles: dict[Part, Changed] = {}  # estimates scaled to what was measured
         self._errors: dict[Part, float] = {}
         self._rows: dict[Part, list[Part]] = {}
         self._risen: dict[Circuit, float] = {}
         self._changes = judge.changes(circuit)
         mechanisms = tuple(circuit[head] for head in space.heads)
         nothing = torch.zeros_like(self._changes.change(space.heads[0], mechanisms[0]).second)
-        self.start = Near(self.made(circuit), space.key(circuit), judge.loss(circuit), nothing)
+        made, key = torch.tensor([self.made(circuit)]), torch.tensor([space.key(circuit)])
+        self.start = Front(made, key, torch.tensor([judge.loss(circuit)]), nothing[None])
         simpler = [
             (head, option)
             for head, mechanism in zip(space.heads, mechanisms)
@@ -120,13 +127,13 @@ class Nearby:
             for circuit in self._risen
         )
         first, second = self._added(parts, present)
-        limit = self.judge.most - self.start.loss
+        limit = self.judge.most - float(self.start.losses)
         risen = torch.tensor(list(self._risen.values())).clamp(max=limit)
         missed = risen - (first + second.square().sum(1)).clamp(max=limit)
         normal = present.T @ present + _RIDGE * torch.eye(len(parts))
         errors = torch.linalg.solve(normal, present.T @ missed)
         self._errors = dict(zip(parts, errors.tolist()))
-        self._options.clear()
+        self._corrected.clear()
 
     def around(self, limit: int = 0) -> list[Near]:
         """Of each key up to the start's or below a limit, circuits that should lose least.
@@ -134,117 +141,99 @@ class Nearby:
         A beam search: of each key the best are changed once more. Of those that should lose the
         same, as where a path leads nowhere, only the simplest is kept. The best come first.
         """
-        most = max(self.start.key, limit - 1)
-        front, found = [self.start], dict[int, Near]()
-        seen = {self.start.made}
-        changes = len(self._after(front).losses)
-        states = min(_STATES, max(1, _CHANGES // changes))
+        most = max(int(self.start.keys), limit - 1)
+        front, found = self.start, [self.start]
+        seen = {near.made for near in front.each()}
         for _ in range(_DEPTH):
             self.judge.check_time()
-            after = self._after(front)
-            rounded = (after.losses / _SAME).round()
-            allowed = (after.keys <= most) & (after.losses <= self.judge.most)
-            order = allowed.nonzero()[:, 0]
-            order = order[after.keys[order].argsort(stable=True)]
-            order = order[rounded[order].argsort(stable=True)]
-            order = order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]
-            order = order[after.keys[order].argsort(stable=True)]
-            if not len(order):
+            front = self._best(front, most)
+            front = front.some([n for n, near in enumerate(front.each()) if near.made not in seen])
+            if not len(front.made):
                 break
-            counts = after.keys[order].unique_consecutive(return_counts=True)[1]
-            width = max(2, states // max(1, len(counts)))
-            chosen = torch.cat([of_key[:width] for of_key in order.split(counts.tolist())])
-            chosen = chosen[after.losses[chosen].argsort()][: 2 * states]
-            front = [
-                near
-                for near in (self._changed(front, after, place) for place in chosen.tolist())
-                if near.made not in seen
-            ]
-            seen.update(near.made for near in front)
-            for near in front:
-                same = round(near.loss / _SAME)
-                if same not in found or near.key < found[same].key:
-                    found[same] = near
-            if not front:
-                break
-        return sorted(found.values(), key=lambda near: near.loss)
+            seen.update(near.made for near in front.each())
+            found.append(front)
+        every = Front(*map(torch.cat, zip(*found[1:] or found)))
+        return every.some(_simplest(every.losses, every.keys)).each()
 
-    def down(self, most: float) -> list[Near]:
-        """Ever simpler circuits; what should cost least for what it saves goes first."""
-        return self._chain(lambda near, after: (after.keys < near.key) & (after.losses <= most))
+    def chain(self, most: float, down: bool) -> list[Near]:
+        """Ever simpler circuits, up to a loss, or some that should lose ever less, down to it.
 
-    def up(self, most: float) -> list[Near]:
-        """Circuits that should lose ever less, until it is less than `most`."""
-        return self._chain(lambda near, after: (after.losses < near.loss) & (near.loss >= most))
-
-    def _chain(self, allowed: Callable[[Near, After], Bool[Tensor, " change"]]) -> list[Near]:
-        found = [self.start]
+        Each is one change from the last, which should cost least for what it saves.
+        """
+        front, found = self.start, list[Near]()
         while True:
-            after = self._after(found[-1:])
-            risen, more = after.losses - found[-1].loss, after.keys - found[-1].key
-            # What rises counts per unit that is saved; what falls, per unit that is spent.
+            losses, keys, after = self._after(front)
+            risen, more = losses - front.losses, keys - front.keys
             price = torch.where(risen > 0, risen / (-more).clamp(min=1), risen / more.clamp(min=1))
-            price[~allowed(found[-1], after)] = torch.inf
-            best = int(price.argmin())
-            if not bool(price[best] < torch.inf):
-                return found[1:]
-            found.append(self._changed(found[-1:], after, best))
+            up = (risen < 0) & (front.losses >= most)
+            allowed = (more < 0) & (losses <= most) if down else up
+            best = price.where(allowed, torch.inf).argmin()[None]
+            if not bool(allowed[best]):
+                return found
+            front = after(best)
+            found += front.each()
 
-    def _after(self, front: list[Near]) -> After:
-        """Every change of every circuit; of a head with fewer options some lose infinitely much."""
-        seconds = torch.stack([near.second for near in front])
-        losses = torch.tensor([near.loss for near in front])
-        keys = torch.tensor([near.key for near in front])
-        found = []
-        for place, made in enumerate(torch.tensor([near.made for near in front]).T):
-            numbers, of = made.unique(return_inverse=True)
-            each = [self._of_head(place, number) for number in numbers.tolist()]
-            own = pad_sequence([options.losses for options in each], True, torch.inf)[of]
-            more = pad_sequence([options.keys for options in each], True)[of]
-            second = pad_sequence([options.second for options in each], True)[of]
-            crossed = torch.einsum("con,cn->co", second, seconds)
-            after = losses[:, None] + own + 2 * crossed, keys[:, None] + more
-            at = (torch.arange(len(front)), torch.tensor([place]), torch.arange(own.shape[1]))
-            which = torch.meshgrid(*at, indexing="ij")
-            found.append([part.flatten() for part in (*after, *which)])
-        return After(*map(torch.cat, zip(*found)))
+    def _best(self, front: Front, most: int) -> Front:
+        """The best that come of one change of some circuits, of each key up to a limit."""
+        losses, keys, after = self._after(front)
+        order = ((keys <= most) & (losses <= self.judge.most)).nonzero()[:, 0]
+        order = order[_simplest(losses[order], keys[order])]
+        order = order[keys[order].argsort(stable=True)]
+        counts = keys[order].unique_consecutive(return_counts=True)[1]
+        states = min(_STATES, max(1, _CHANGES * len(front.made) // len(losses)))
+        width = max(2, states // max(1, len(counts)))
+        chosen = torch.cat([order[:0], *(each[:width] for each in order.split(counts.tolist()))])
+        return after(chosen[losses[chosen].argsort()][: 2 * states])
 
-    def _changed(self, front: list[Near], after: After, number: int) -> Near:
-        """A circuit after the change with this number."""
-        near, place = front[int(after.circuits[number])], int(after.heads[number])
-        options, option = self._of_head(place, near.made[place]), int(after.options[number])
-        made = (*near.made[:place], options.made[option], *near.made[place + 1 :])
-        key, loss = int(after.keys[number]), float(after.losses[number])
-        return Near(made, key, loss, near.second + options.second[option])
+    def _after(self, front: Front) -> tuple[Tensor, Tensor, Callable[[Tensor], Front]]:
+        """The losses and keys after every change of some circuits, and what makes some changes."""
+        found, pairs, start = [], [], 0
+        for place, made in enumerate(front.made.T):
+            for number in made.unique().tolist():
+                found.append(self._of_head(place, number))
+                some, end = (made == number).nonzero()[:, 0], start + len(found[-1].made)
+                pairs.append(torch.cartesian_prod(some, torch.arange(start, end)))
+                start = end
+        options = Options(*map(torch.cat, zip(*found)))
+        of, change = torch.cat(pairs).T
+        losses = front.losses[of] + options.losses[change]
+        losses += 2 * (front.second @ options.second.T)[of, change]
+        keys = front.keys[of] + options.keys[change]
+
+        def after(which: Tensor) -> Front:
+            at, to = of[which], change[which]
+            made = front.made[at].scatter(1, options.heads[to, None], options.made[to, None])
+            return Front(made, keys[which], losses[which], front.second[at] + options.second[to])
+
+        return losses, keys, after
 
     def _of_head(self, place: int, number: int) -> Options:
-        if (place, number) not in self._options:
+        """The options of a head with a mechanism, corrected by what was measured."""
+        at = place, number
+        if at not in self._options:
             head, mechanism = self.space.heads[place], list(self._made[place])[number]
             mechanisms = self.space.options(head, mechanism)
             parts, present = _table(self._parts(head, each) for each in (mechanism, *mechanisms))
-            first, second = self._added(parts, present)
-            first += present @ torch.tensor([self._errors.get(part, 0.0) for part in parts])
-            first, second = first[1:] - first[0], second[1:] - second[0]
-            keys = torch.tensor([self.space.key_of(each) for each in mechanisms])
-            keys = keys - self.space.key_of(mechanism)
-            losses = first + second.square().sum(1)
-            made = [self._number(place, each) for each in mechanisms]
-            self._options[place, number] = Options(made, keys, losses, second)
-        return self._options[place, number]
+            keys = torch.tensor([self.space.key_of(each) for each in (mechanism, *mechanisms)])
+            changed = (each[1:] - each[0] for each in (*self._added(parts, present), keys, present))
+            first, second, keys, more = changed
+            made = torch.tensor([self._number(place, each) for each in mechanisms])
+            heads, losses = torch.full_like(made, place), first + second.square().sum(1)
+            self._options[at] = Options(heads, made, keys, losses, second), parts, more
+        if at not in self._corrected:
+            options, parts, more = self._options[at]
+            errors = torch.tensor([self._errors.get(part, 0.0) for part in parts])
+            self._corrected[at] = options._replace(losses=options.losses + more @ errors)
+        return self._corrected[at]
 
     def _added(
         self, parts: list[Part], present: Float[Tensor, "change part"]
     ) -> tuple[Float[Tensor, " change"], Float[Tensor, "change number"]]:
         """What each change adds to the loss by itself and to what is squared, uncorrected."""
-        singles = [self._single(*part) for part in parts]
+        singles = [self._singles.get(part) or self._changes.change(*part) for part in parts]
         first = torch.tensor([single.first for single in singles])
-        second = [single.second for single in singles] or [self.start.second]
+        second = [single.second for single in singles] or [self.start.second[0]]
         return present @ first, present @ torch.stack(second)[: len(parts)]
-
-    def _single(self, head: Head, mechanism: Mechanism) -> Changed:
-        if (head, mechanism) not in self._singles:
-            self._singles[head, mechanism] = self._changes.change(head, mechanism)
-        return self._singles[head, mechanism]
 
     def _parts(self, head: Head, mechanism: Mechanism) -> list[Part]:
         """The changes of single rows that make up a mechanism along paths; any other as a whole."""
@@ -261,6 +250,14 @@ class Nearby:
                 for row in [[p for p in mechanism.paths if p.dest == dest]]
             ]
         return self._rows[head, mechanism]
+
+
+def _simplest(losses: Float[Tensor, " change"], keys: Int[Tensor, " change"]) -> Tensor:
+    """Of those that lose the same, the simplest; those that lose least first."""
+    rounded = (losses / _SAME).round()
+    order = keys.argsort(stable=True)
+    order = order[rounded[order].argsort(stable=True)]
+    return order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]
 
 
 def _table(changed: Iterable[list[Part]]) -> tuple[list[Part], Float[Tensor, "change part"]]:

@@ -4,22 +4,19 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from jaxtyping import Float
-from torch import Tensor
-
 from retrieval_interp.circuits.discovery.judge import Judge
 from retrieval_interp.circuits.discovery.steps import Doing
 from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.mechanisms import Cut
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.means import mean_attention
-from retrieval_interp.circuits.scores.control import allowed_attention, allowed_paths
+from retrieval_interp.circuits.scores.control import allowed_paths
 from retrieval_interp.circuits.scores.scorer import Progress, all_but_one, heads_of, no_progress
 from retrieval_interp.tasks import Task
 from retrieval_interp.tasks.structured import check_sampling
 
 Item = TypeVar("Item")
+Paths = tuple[HeadPath, ...]
 _WEAKEST = 0.05  # paths with less mean attention are not cut in the intact model
 
 
@@ -30,7 +27,7 @@ def needed_paths(
     examples: int = 512,
     seed: int = 0,
     progress: Progress = no_progress,
-) -> list[tuple[HeadPath, ...]]:
+) -> list[Paths]:
     """Find the paths that a model needs, by themselves or as one of several heads.
 
     With loss(S) the loss of the intact model with the paths S cut live, each set S that is
@@ -49,22 +46,14 @@ def needed_paths(
     check_sampling(examples, seed, tolerance)
     device = next(model.parameters()).device
     judge = Judge(model, task, draw_batch(task, examples, seed, device, "discovery"), tolerance)
-    attention = allowed_attention(
-        mean_attention(model, judge.batch).cpu(), judge.batch, is_causal(model)
-    )
-    found: list[tuple[HeadPath, ...]] = []
+    found: list[Paths] = []
     if judge.learned:
-        for _ in progress(cut_paths(judge, attention, heads_of(model), found), "cutting paths"):
+        for _ in progress(cut_paths(judge, heads_of(model), found), "cutting paths"):
             pass
     return found
 
 
-def cut_paths(
-    judge: Judge,
-    attention: Float[Tensor, "layer head dest src"],
-    heads: Sequence[Head],
-    found: list[tuple[HeadPath, ...]],
-) -> Doing[bool]:
+def cut_paths(judge: Judge, heads: Sequence[Head], found: list[Paths]) -> Doing[bool]:
     """Add what the intact model needs (`needed_paths`) to `found`; return that it is done.
 
     Where two heads do the same, cutting either one changes nothing. So a role path is cut in all
@@ -75,7 +64,7 @@ def cut_paths(
         return True  # no cut can be blamed
     near = judge.around(empty)
     paths = allowed_paths(near.batch, is_causal(near.model))
-    present = [HeadPath(h, p) for p in paths for h in heads if attention[h][p] >= _WEAKEST]
+    present = [HeadPath(h, p) for p in paths for h in heads if judge.attention[h][p] >= _WEAKEST]
     yield "ordering paths"
     changes = judge.changes(empty)
     effects = [changes.change(head, Cut((path,))).effect for head, path in present]

@@ -18,11 +18,8 @@ from retrieval_interp.circuits.discovery.judge import Judge, OutOfTime
 from retrieval_interp.circuits.discovery.needed import cut_paths
 from retrieval_interp.circuits.discovery.space import Space, rule_candidates
 from retrieval_interp.circuits.discovery.steps import Doing, Result, Steps
-from retrieval_interp.circuits.hooks import is_causal
 from retrieval_interp.circuits.paths import Head, HeadPath
 from retrieval_interp.circuits.runs.fits import draw_batch
-from retrieval_interp.circuits.runs.means import mean_attention
-from retrieval_interp.circuits.scores.control import allowed_attention
 from retrieval_interp.circuits.scores.scorer import Progress, heads_of, no_progress
 from retrieval_interp.tasks import InputError, Task
 from retrieval_interp.tasks.structured import check_sampling
@@ -154,10 +151,8 @@ class Search:
             others = draw_batch(task, options.examples, options.seed + _OTHER, device, "discovery")
             other = Judge(model, task, others, options.tolerance)
         self.judge = Judge(model, task, batch, options.tolerance, other)
-        means = mean_attention(model, batch).cpu()
-        self._attention = allowed_attention(means, batch, is_causal(model))
         rules = rule_candidates(model, batch, heads)
-        among = self.judge.empty, self._attention, heads, rules
+        among = self.judge.empty, self.judge.attention, heads, rules
         self.space = Space(*among, options.shared, options.fewest)
         self.steps, self.best, self._ranked = Steps(self.judge, self.space), self.judge.empty, 0
         self._last = SearchState("", 0, self.best)
@@ -173,7 +168,7 @@ class Search:
         before = [] if done else [late]
         unknown = "before all paths were cut; the intact model may need more"
         self.missing = [*before, f"cancelled {unknown}"]
-        doing = cut_paths(self.judge, self._attention, self.space.heads, self.needed)
+        doing = cut_paths(self.judge, self.space.heads, self.needed)
         done = yield from self._until(self._deadlines[1], doing)
         self.missing = before if done else [*before, f"stopped by its time limit {unknown}"]
 
