@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -169,6 +170,31 @@ def test_what_is_tried_corrects_what_is_predicted(small, monkeypatch):
         return sum((predicted[each] - risen[each]) ** 2 for each in known)
 
     assert len(known) > 5 and missed(after) < missed(before) / 2
+
+
+def test_a_stuck_search_goes_on_around_the_best_circuit_without_a_row(whole):
+    steps, best = whole[0].steps, whole[0].best
+    around = [centre for _, centre in steps._centres(best)]
+    less = around[around.count(best) :]
+    losses = [steps.judge.loss(centre, 1) for centre in less]
+    assert less and losses == sorted(losses)
+    busy = {head for head in steps.space.heads if best[head] not in (IDENTITY, UNIFORM)}
+    assert busy == {head for c in less for head in busy if c[head] in (IDENTITY, UNIFORM)}
+    for centre in less:
+        assert len(ri.circuit_diff(best, centre)) == 1
+        assert steps.space.cost(centre) < steps.space.cost(best)
+
+
+def test_idle_heads_are_settled_until_no_other_choice_of_one_loses_less(small, whole):
+    steps, best = whole[0].steps, whole[0].best
+    scorer = Scorer(small.model, small.task, steps.judge.batch[:16])
+    idle = [head for head in best.mechanisms if best[head] in (IDENTITY, UNIFORM)]
+    for kinds in itertools.product((IDENTITY, UNIFORM), repeat=len(idle)):
+        start = replace(best, mechanisms=best.mechanisms | dict(zip(idle, kinds)))
+        settled = steps._settle(start)
+        others = [settled.replace(h, m) for h in idle for m in (IDENTITY, UNIFORM)]
+        assert scorer.loss(settled) <= min(map(scorer.loss, [start, *others])) + 2e-4
+    assert len(idle) > 1
 
 
 def test_a_search_that_is_done_is_freed_at_once(small):
