@@ -193,7 +193,8 @@ def test_idle_heads_are_settled_until_no_other_choice_of_one_loses_less(small, w
         start = replace(best, mechanisms=best.mechanisms | dict(zip(idle, kinds)))
         settled = steps._settle(start)
         others = [settled.replace(h, m) for h in idle for m in (IDENTITY, UNIFORM)]
-        assert scorer.loss(settled) <= min(map(scorer.loss, [start, *others])) + 2e-4
+        least = min(map(scorer.loss, [start, *others]))
+        assert scorer.loss(settled) <= least + 1.01e-4  # it takes no gain of 1e-4
     assert len(idle) > 1
 
 

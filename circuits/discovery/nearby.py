@@ -54,6 +54,7 @@ class Front(NamedTuple):
         return Front(*(each[which] for each in self))
 
     def each(self) -> list[Near]:
+        """Every one of them by itself."""
         return [Near(tuple(made), *of) for made, *of in zip(*(x.tolist() for x in self[:3]))]
 
 

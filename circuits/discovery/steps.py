@@ -1,6 +1,6 @@
 """The search: look around a circuit, try what should be simpler, go on from what holds.
 
-Where no look at the best circuit helps, a row of one head is taken away from it and made up for.
+Where no look at the best circuit helps, a head or a path is taken away from it and made up for.
 
 It yields what is done, so that a search can be watched, and left, at any time. What to try is
 predicted (`nearby`); every decision is made by exact losses (`judge`).
@@ -26,12 +26,12 @@ _SAME = 1e-4  # difference of losses that is none
 _NO_LIMIT = sys.maxsize
 _ROUNDS = 4  # of trials in a look
 _FEW = 4  # heads in which circuits differ that say something of each other
-_LEFT = 12  # circuits with a row less than the best that are looked around
+_LEFT = 12  # circuits with a head or a path less than the best that are looked around
 _NEARER = 8  # looks at ever lower losses until a first circuit holds
 
 
 class Steps:
-    """Steps from circuits to simpler ones, and the greedy search that takes them."""
+    """Steps from circuits to simpler ones, and the search that takes them."""
 
     def __init__(self, judge: Judge, space: Space):
         self.judge, self.space, self._first_loss = judge, space, partial(judge.loss, parts=1)
@@ -49,7 +49,6 @@ class Steps:
     def simplify(self, circuit: Circuit) -> Doing[None]:
         """Look around ever simpler circuits that hold, until no look finds a simpler one."""
         found: Circuit | None = circuit
-        self.judge.holds(circuit)
         while found is not None:
             circuit, found = found, None
             for aim, centre in self._centres(circuit):
@@ -61,8 +60,8 @@ class Steps:
         """What to look around, and with which aim.
 
         The circuit comes first: what is reached on the way to one aim may be the best by the other.
-        Then come circuits that lack a row of the best: what made up for it may be simpler. It is
-        taken away first, as it takes many changes to do without, which together are not foreseen.
+        Then come circuits that lack a head or a path of the best. To do without it may take many
+        changes, which are predicted better from there than from the best circuit.
         """
         best = min(self.judge.holding, key=self.space.key, default=circuit)
         yield from dict.fromkeys([(0, circuit), (1, circuit), (0, best)])
