@@ -53,8 +53,8 @@ class Judge:
         self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
         self.known: dict[Circuit, bool] = {}
         self.holding: list[Circuit] = []  # those that are known to hold, as they were found
-        self._losses: dict[Circuit, list[Float[Tensor, " batch"]]] = {}
-        self.empty = self.parts[0].empty_circuit
+        self.scored: dict[Circuit, list[Float[Tensor, " part"]]] = {}  # losses, part by part
+        self._near = self.empty = self.parts[0].empty_circuit
         intact = self._losses_of(self.empty, len(self.parts))
         self.uninformed = uninformed_loss(model, task, batch, self.losses)
         self.bar = Bar(task, intact, self.uninformed.loss, tolerance)
@@ -81,20 +81,13 @@ class Judge:
         return (self.bar.loss + self.uninformed.loss) / 2
 
     @property
-    def scored(self) -> list[Circuit]:
-        """Circuits whose loss was measured, on some or all examples."""
-        return list(self._losses)
-
-    @property
     def fast(self) -> bool:
         """Whether a run computes only what differs, so that many cost little."""
         return self.parts[0].runs.compute_changes_only
 
     def around(self, circuit: Circuit) -> "Judge":
         """This judge for the neighbours of a circuit, of which only what differs from it is run."""
-        whole = len(self._losses.get(circuit, [])) == len(self.parts)
-        for part in self.parts if whole else self.parts[:2]:
-            part.rebase(circuit)
+        self._near = circuit
         return self
 
     def holds(self, circuit: Circuit) -> bool:
@@ -133,9 +126,12 @@ class Judge:
 
     def _losses_of(self, circuit: Circuit, parts: int) -> Float[Tensor, " few"]:
         """Each example's loss, on the first parts of the examples."""
-        seen = self._losses.setdefault(circuit, [])
-        for part in self.parts[len(seen) : parts]:
+        seen = self.scored.setdefault(circuit, [])
+        near = len(self.scored.get(self._near, []))  # parts on which the one near it was run
+        for number, part in enumerate(self.parts[len(seen) : parts], len(seen)):
             self.check_time()
+            if number < near:
+                part.rebase(self._near)
             seen.append(part.each(circuit))
         return torch.cat(seen[:parts])
 

@@ -26,7 +26,7 @@ _SAME = 1e-4  # difference of losses that is none
 _NO_LIMIT = sys.maxsize
 _ROUNDS = 4  # of trials in a look
 _FEW = 4  # heads in which circuits differ that say something of each other
-_LEFT = 12  # circuits with a head or a path less than the best that are looked around
+_LEFT = 8  # circuits with a head or a path less than the best that are looked around
 _NEARER = 8  # looks at ever lower losses until a first circuit holds
 
 
@@ -35,6 +35,7 @@ class Steps:
 
     def __init__(self, judge: Judge, space: Space):
         self.judge, self.space, self._first_loss = judge, space, partial(judge.loss, parts=1)
+        self._looked = set[tuple[int, int, Circuit]]()  # with which aim and limit, and around what
         other = "heads" if space.fewest == "paths" else "paths"
         self.aims = space, space.aiming(other)
 
@@ -64,7 +65,7 @@ class Steps:
         changes, which are predicted better from there than from the best circuit.
         """
         best = min(self.judge.holding, key=self.space.key, default=circuit)
-        yield from dict.fromkeys([(0, circuit), (1, circuit), (0, best)])
+        yield from [(0, circuit), (1, circuit), (0, best)]
         if self.judge.holds(best):
             self.judge.around(best)
             busy = [head for head in self.space.heads if best[head] not in _IDLE]
@@ -76,7 +77,9 @@ class Steps:
     def _near(self, aim: int, centre: Circuit) -> Doing[Circuit | None]:
         """A simpler circuit than the best that holds, near one or near the nearest to holding."""
         looks = 1 if self.judge.holds(centre) else 2 if self.judge.holding else _NEARER
-        for _ in range(looks):
+        while looks and (look := (aim, self._limits(aim)[0], centre)) not in self._looked:
+            looks -= 1
+            self._looked.add(look)
             yield f"looking for fewer {self.aims[aim].fewest}"
             found = yield from self._look(aim, centre)
             if found is not None and not self.judge.holds(found):
@@ -100,10 +103,7 @@ class Steps:
         return circuit
 
     def _limits(self, aim: int) -> tuple[int, int]:
-        """Below which key a circuit is simpler, and how large it may be.
-
-        With the other aim it has no more paths and heads than the best circuit.
-        """
+        """Below which key a circuit is simpler; for the other aim also how large it may be."""
         best = [min(map(space.key, self.judge.holding), default=_NO_LIMIT) for space in self.aims]
         return best[aim], self.space.size(best[0]) if aim else _NO_LIMIT
 
