@@ -218,6 +218,12 @@ def test_a_circuit_holds_where_it_holds_on_both_sets_of_examples(small, whole):
     assert not torch.equal(given.other.batch.inputs, given.batch.inputs)
 
 
+def test_where_no_tolerance_is_stated_the_first_examples_have_losses_like_all(small):
+    judge = Judge(small.model, Silent(small.task), small.task.sample(64, split="discovery"))
+    ranks = judge.losses(judge.empty).argsort().argsort()
+    assert sorted(ranks[:16].tolist()) == list(range(0, 64, 4))
+
+
 # Watching a search, and leaving it
 
 

@@ -77,8 +77,7 @@ def alternatives(
         time: seconds.
     """
     one_hot = all(isinstance(m, OneHot) or not m.paths for m in circuit.mechanisms.values())
-    options = SearchOptions(tolerance, examples, seed, shared=not one_hot)
-    search = Search(model, task, options)
+    search = Search(model, task, SearchOptions(tolerance, examples, seed, shared=not one_hot))
     judge, space = search.judge, search.space
     judge.deadline = monotonic() + time
     key, given = space.key(circuit), search.space.circuit([circuit[h] for h in space.heads])

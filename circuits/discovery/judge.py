@@ -48,6 +48,8 @@ class Judge:
         tolerance: float | None = None,
         other: "Judge | None" = None,
     ):
+        if tolerance is None and task.tolerance is None:  # few examples may make most of the loss
+            batch = batch[_spread(Scorer(model, task, batch).each(Circuit.empty(task)))]
         self.model, self.task, self.batch, self.other = model, task, batch, other
         ends = [*(count for count in _LOOKS if count < len(batch)), len(batch)]
         self.parts = [Scorer(model, task, batch[start:end]) for start, end in zip([0, *ends], ends)]
@@ -161,6 +163,12 @@ class Judge:
             if errors < 0 and last and self.bar.above(losses, expected + doubt) < 0:
                 return True
         return self.bar.above(self.losses(circuit), errors) < 0
+
+
+def _spread(losses: Float[Tensor, " batch"]) -> list[int]:
+    """An order in which the first examples have losses like those of all."""
+    ranked, digits = losses.argsort().tolist(), len(losses).bit_length()
+    return [ranked[n] for n in sorted(range(len(ranked)), key=lambda n: f"{n:0{digits}b}"[::-1])]
 
 
 class MeasuredChanges:

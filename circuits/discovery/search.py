@@ -151,8 +151,7 @@ class Search:
             others = draw_batch(task, options.examples, options.seed + _OTHER, device, "discovery")
             other = Judge(model, task, others, options.tolerance)
         self.judge = Judge(model, task, batch, options.tolerance, other)
-        rules = rule_candidates(model, batch, heads)
-        among = self.judge.empty, self.judge.attention, heads, rules
+        among = self.judge.empty, self.judge.attention, heads, rule_candidates(model, batch, heads)
         self.space = Space(*among, options.shared, options.fewest)
         self.steps, self.best, self._ranked = Steps(self.judge, self.space), self.judge.empty, 0
         self._last = SearchState("", 0, self.best)

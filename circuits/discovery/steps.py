@@ -121,21 +121,19 @@ class Steps:
         space, (limit, largest) = self.aims[aim], self._limits(aim)
         nearby, bar = Nearby(space, circuit, self.judge), self.judge.bar.loss
 
-        def differs(other: Circuit) -> int:  # in so many heads
-            return sum(circuit[head] != other[head] for head in space.heads)
-
         def price(near: Near) -> float:  # of what it saves in paths and heads
             return max(0.0, near.loss - bar) / max(space.size(limit) - space.size(near.key), 0.5)
 
-        nearby.learn([other for other in self.judge.known if 0 < differs(other) <= _FEW])
+        heads, known = space.heads, self.judge.known
+        nearby.learn([o for o in known if 0 < sum(circuit[h] != o[h] for h in heads) <= _FEW])
         chain, tried = nearby.chain(bar, self.judge.holds(circuit)), list[Circuit]()
         more = [chain[(len(chain) >> halved) - 1] for halved in range(len(chain).bit_length())]
         for _ in range(_ROUNDS):
-            known = set(map(nearby.made, self.judge.known))
+            made = set(map(nearby.made, known))
             found = [
                 each
                 for each in nearby.around(limit if limit < _NO_LIMIT else 0)
-                if each.key < limit and space.size(each.key) <= largest and each.made not in known
+                if each.key < limit and space.size(each.key) <= largest and each.made not in made
             ]
             hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
             bold = sorted(found, key=price)
