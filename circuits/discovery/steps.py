@@ -129,11 +129,11 @@ class Steps:
         chain, tried = nearby.chain(bar, self.judge.holds(circuit)), list[Circuit]()
         more = [chain[(len(chain) >> halved) - 1] for halved in range(len(chain).bit_length())]
         for _ in range(_ROUNDS):
-            made = set(map(nearby.made, known))
+            seen = set(map(nearby.made, known))
             found = [
                 each
                 for each in nearby.around(limit if limit < _NO_LIMIT else 0)
-                if each.key < limit and space.size(each.key) <= largest and each.made not in made
+                if each.key < limit and space.size(each.key) <= largest and each.made not in seen
             ]
             hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
             bold = sorted(found, key=price)
