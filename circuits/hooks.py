@@ -13,6 +13,7 @@ from torch import Tensor
 from retrieval_interp.circuits.attention import softmax_attention
 from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.mechanisms import Mechanism, Where
+from retrieval_interp.circuits.runs.onednn import FrozenWeights
 from retrieval_interp.tasks import Batch, InputError
 
 _USES_PATTERN: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
@@ -90,7 +91,8 @@ class Hooked:
         try:
             for block in skipped:
                 vars(block)["forward"] = lambda *_, **__: before  # found before the class's method
-            outputs: Tensor = self.model(batch.inputs, **call_options(batch))
+            with FrozenWeights():
+                outputs: Tensor = self.model(batch.inputs, **call_options(batch))
         finally:
             for block in skipped:
                 vars(block).pop("forward", None)

@@ -19,7 +19,7 @@ from retrieval_interp.circuits.discovery.nearby import Nearby
 from retrieval_interp.circuits.discovery.search import Search, SearchOptions, discover
 from retrieval_interp.circuits.discovery.space import propose
 from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
-from retrieval_interp.circuits.runs.means import mean_attention, mean_loss, standard_error
+from retrieval_interp.circuits.runs.means import mean_loss, standard_error
 from retrieval_interp.circuits.scores.score import score_circuit
 from retrieval_interp.circuits.scores.scorer import Scorer, is_unlearned
 from retrieval_interp.model import ModelConfig, build_model
@@ -149,27 +149,6 @@ def test_predicted_losses_are_those_of_estimates_and_measurements(small, whole, 
     less = [each for each in map(circuit.without, circuit.paths()) if each in predicted]
     rises = [judge.loss(c, 1) - judge.loss(circuit, 1) for c in less]  # on the first examples
     assert less and [predicted[c] - loss for c in less] == pytest.approx(rises, abs=1e-5)
-
-
-def test_what_is_tried_corrects_what_is_predicted(small, monkeypatch):
-    monkeypatch.setattr(nearby_module, "_MEASURED_FAST", 0)
-    search = Search(small.model, small.task, SearchOptions(examples=64, shared=False))
-    judge, space = search.judge, search.space
-    attention = mean_attention(small.model, judge.batch)
-    circuit = space.circuit([propose(attention[head], "one-hot", 0.3) for head in space.heads])
-    nearby = Nearby(space, circuit, judge)
-    before = {nearby.circuit_of(near): near.loss for near in nearby.around() if near.loss < 0.2}
-    tried = list(before)[::5]
-    nearby.learn(tried)
-    after = {nearby.circuit_of(near): near.loss for near in nearby.around()}
-    shift = judge.loss(circuit) - judge.loss(circuit, 1)  # it looks at the first examples alone
-    risen = {each: min(judge.most, judge.loss(each, 1) + shift) for each in tried}
-    known = [each for each in tried if each in after]
-
-    def missed(predicted):
-        return sum((predicted[each] - risen[each]) ** 2 for each in known)
-
-    assert len(known) > 5 and missed(after) < missed(before) / 2
 
 
 def test_a_stuck_search_goes_on_around_the_best_circuit_without_a_row(whole):

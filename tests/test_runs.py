@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from retrieval_interp.circuits import ablated, mean_attention
 from retrieval_interp.circuits.circuit import Circuit, Head, RolePath
@@ -21,6 +22,7 @@ from retrieval_interp.circuits.mechanisms import (
     Shared,
     Uniform,
 )
+from retrieval_interp.circuits.runs.onednn import FrozenWeights, linear
 from retrieval_interp.circuits.runs.role_runs import RoleRuns
 from retrieval_interp.circuits.runs.runs import HookRuns, make_runs
 from retrieval_interp.model import ModelConfig, build_model
@@ -160,3 +162,22 @@ def test_a_model_with_hooks_is_run_whole(monkeypatch):
         monkeypatch.setattr("retrieval_interp.circuits.runs.runs.WHOLE", 3)
         monkeypatch.setattr("retrieval_interp.circuits.runs.runs.PART", 3)
         torch.testing.assert_close(mean_attention(model, batch), whole)
+
+
+@pytest.mark.parametrize("by", [F.linear, torch.matmul, lambda x, w: torch.addmm(w[0], x[0], w)])
+def test_products_by_onednn_have_the_values_and_gradients_of_pytorchs(by):
+    x, w = torch.randn(3, 64, 96, requires_grad=True), torch.nn.Parameter(torch.randn(96, 96))
+    expected = by(x, w)
+    with FrozenWeights():
+        found, small = by(x, w), by(x[:1, :2], w)
+    assert "Frozen" in str(found.grad_fn) and "Frozen" not in str(small.grad_fn)
+    gradients = [torch.autograd.grad(y.square().sum(), x) for y in (found, expected)]
+    torch.testing.assert_close((found, gradients[0]), (expected, gradients[1]))
+
+
+@pytest.mark.parametrize("act", ["", "gelu", "relu"])
+def test_activations_are_the_same_without_onednn(act, monkeypatch):
+    given = torch.randn(2, 5, 8), torch.randn(6, 8), torch.randn(6), act
+    found = linear(*given)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    torch.testing.assert_close(found, linear(*given))

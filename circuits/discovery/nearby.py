@@ -5,11 +5,9 @@
 2. What makes one head simpler is measured on a few examples, as gradients miss what a layer norm
    hides and overrate large changes; predictions are scaled to that.
 3. A beam search then finds the circuits that should lose least, without a run.
-4. What these really lose corrects the next predictions, by ridge regression.
 """
 
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -29,7 +27,6 @@ _DEPTH = 8  # changes of a beam search, one after the other
 _STATES = 600  # circuits that it keeps after each of them, at most ...
 _CHANGES = 400_000  # ... and about as many as have so many changes
 _SAME = 1e-6  # difference of losses that is none
-_RIDGE = 1.0  # measurements that a change has to differ in before half of their error is its own
 Part = tuple[Head, Mechanism]
 
 
@@ -80,12 +77,9 @@ class Nearby:
     def __init__(self, space: Space, circuit: Circuit, judge: Judge):
         self.space, self.circuit, self.judge = space, circuit, judge.around(circuit)
         self._made: list[dict[Mechanism, int]] = [{} for _ in space.heads]
-        self._options: dict[tuple[int, int], tuple[Options, list[Part], Tensor]] = {}
-        self._corrected: dict[tuple[int, int], Options] = {}
+        self._options: dict[tuple[int, int], Options] = {}
         self._singles: dict[Part, Changed] = {}  # estimates scaled to what was measured
-        self._errors: dict[Part, float] = {}
-        self._rows: dict[Part, list[Part]] = {}
-        self._risen: dict[Circuit, float] = {}
+        self._sums: dict[Part, tuple[Tensor, Tensor]] = {}
         self._changes = judge.changes(circuit)
         mechanisms = tuple(circuit[head] for head in space.heads)
         nothing = torch.zeros_like(self._changes.change(space.heads[0], mechanisms[0]).second)
@@ -116,25 +110,6 @@ class Nearby:
     def _rise(self, circuit: Circuit) -> float:
         """What a circuit loses on the first examples."""
         return self.judge.loss(circuit, 1) - self.judge.loss(self.circuit, 1)
-
-    def learn(self, circuits: Iterable[Circuit]) -> None:
-        """Correct the predictions by what these circuits lose."""
-        self._risen.update({circuit: self._rise(circuit) for circuit in circuits})
-        if not self._risen:
-            return
-        heads = self.space.heads
-        parts, present = _table(
-            [part for head in heads for part in self._parts(head, circuit[head])]
-            for circuit in self._risen
-        )
-        first, second = self._added(parts, present)
-        limit = self.judge.most - float(self.start.losses)
-        risen = torch.tensor(list(self._risen.values())).clamp(max=limit)
-        missed = risen - (first + second.square().sum(1)).clamp(max=limit)
-        normal = present.T @ present + _RIDGE * torch.eye(len(parts))
-        errors = torch.linalg.solve(normal, present.T @ missed)
-        self._errors = dict(zip(parts, errors.tolist()))
-        self._corrected.clear()
 
     def around(self, limit: int = 0) -> list[Near]:
         """Of each key up to the start's or below a limit, circuits that should lose least.
@@ -209,32 +184,30 @@ class Nearby:
         return losses, keys, after
 
     def _of_head(self, place: int, number: int) -> Options:
-        """The options of a head with a mechanism, corrected by what was measured."""
-        at = place, number
-        if at not in self._options:
+        """The options of a head with a mechanism."""
+        if (place, number) not in self._options:
             head, mechanism = self.space.heads[place], list(self._made[place])[number]
             mechanisms = self.space.options(head, mechanism)
-            parts, present = _table(self._parts(head, each) for each in (mechanism, *mechanisms))
-            keys = torch.tensor([self.space.key_of(each) for each in (mechanism, *mechanisms)])
-            changed = (each[1:] - each[0] for each in (*self._added(parts, present), keys, present))
-            first, second, keys, more = changed
             made = torch.tensor([self._number(place, each) for each in mechanisms])
-            heads, losses = torch.full_like(made, place), first + second.square().sum(1)
-            self._options[at] = Options(heads, made, keys, losses, second), parts, more
-        if at not in self._corrected:
-            options, parts, more = self._options[at]
-            errors = torch.tensor([self._errors.get(part, 0.0) for part in parts])
-            self._corrected[at] = options._replace(losses=options.losses + more @ errors)
-        return self._corrected[at]
+            firsts, seconds = zip(*(self._added(head, each) for each in (mechanism, *mechanisms)))
+            first, second = (torch.stack(each)[1:] - each[0] for each in (firsts, seconds))
+            keys = torch.tensor([self.space.key_of(each) for each in mechanisms])
+            keys, losses = keys - self.space.key_of(mechanism), first + second.square().sum(1)
+            heads = torch.full_like(made, place)
+            self._options[place, number] = Options(heads, made, keys, losses, second)
+        return self._options[place, number]
 
     def _added(
-        self, parts: list[Part], present: Float[Tensor, "change part"]
-    ) -> tuple[Float[Tensor, " change"], Float[Tensor, "change number"]]:
-        """What each change adds to the loss by itself and to what is squared, uncorrected."""
-        singles = [self._singles.get(part) or self._changes.change(*part) for part in parts]
-        first = torch.tensor([single.first for single in singles])
-        second = [single.second for single in singles] or [self.start.second[0]]
-        return present @ first, present @ torch.stack(second)[: len(parts)]
+        self, head: Head, mechanism: Mechanism
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, " number"]]:
+        """What a mechanism adds to the loss by itself, and to what is squared."""
+        if (head, mechanism) not in self._sums:
+            parts = self._parts(head, mechanism)
+            each = [self._singles.get(part) or self._changes.change(*part) for part in parts]
+            first = torch.tensor(sum(change.first for change in each), dtype=torch.float32)
+            second = sum((change.second for change in each), self.start.second[0])
+            self._sums[head, mechanism] = first, second
+        return self._sums[head, mechanism]
 
     def _parts(self, head: Head, mechanism: Mechanism) -> list[Part]:
         """The changes of single rows that make up a mechanism along paths; any other as a whole."""
@@ -243,14 +216,12 @@ class Nearby:
             return []
         if not (base.follows_paths and mechanism.follows_paths):
             return [(head, mechanism)]
-        if (head, mechanism) not in self._rows:
-            changed = {path.dest for path in {*base.paths} ^ {*mechanism.paths}}
-            self._rows[head, mechanism] = [
-                (head, along([*(p for p in base.paths if p.dest != dest), *row]))
-                for dest in sorted(changed)
-                for row in [[p for p in mechanism.paths if p.dest == dest]]
-            ]
-        return self._rows[head, mechanism]
+        changed = {path.dest for path in {*base.paths} ^ {*mechanism.paths}}
+        return [
+            (head, along([*(p for p in base.paths if p.dest != dest), *row]))
+            for dest in sorted(changed)
+            for row in [[p for p in mechanism.paths if p.dest == dest]]
+        ]
 
 
 def _simplest(losses: Float[Tensor, " change"], keys: Int[Tensor, " change"]) -> Tensor:
@@ -259,16 +230,6 @@ def _simplest(losses: Float[Tensor, " change"], keys: Int[Tensor, " change"]) ->
     order = keys.argsort(stable=True)
     order = order[rounded[order].argsort(stable=True)]
     return order[rounded[order].diff(prepend=rounded.new_tensor([-torch.inf])) > 0]
-
-
-def _table(changed: Iterable[list[Part]]) -> tuple[list[Part], Float[Tensor, "change part"]]:
-    """The parts of all changes, and 1 where a change has one."""
-    rows = list(changed)
-    columns = {part: at for at, part in enumerate(dict.fromkeys(chain(*rows)))}
-    present = torch.zeros(len(rows), len(columns))
-    for row, parts in zip(present, rows):
-        row[[columns[part] for part in parts]] = 1
-    return list(columns), present
 
 
 def _scaled(change: Changed, measured: float) -> Changed:

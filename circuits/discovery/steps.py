@@ -20,12 +20,11 @@ from retrieval_interp.circuits.mechanisms import IDENTITY, UNIFORM
 Result = TypeVar("Result")
 Doing = Generator[str, None, Result]  # yields what is done and returns what comes of it
 
-_PROMISING = 8  # circuits of a look that should hold, and as many others, that are tried
+_PROMISING = 8  # circuits of a look that should hold, and as many others, that are tried ...
+_AROUND_BEST = 64  # ... or so many others, where the circuit itself holds
 _IDLE = IDENTITY, UNIFORM
 _SAME = 1e-4  # difference of losses that is none
 _NO_LIMIT = sys.maxsize
-_ROUNDS = 4  # of trials in a look
-_FEW = 4  # heads in which circuits differ that say something of each other
 _LEFT = 8  # circuits with a head or a path less than the best that are looked around
 _NEARER = 8  # looks at ever lower losses until a first circuit holds
 
@@ -114,39 +113,28 @@ class Steps:
         return not holds, 0.0 if holds else loss, self.space.simplicity(circuit), loss
 
     def _look(self, aim: int, circuit: Circuit) -> Doing[Circuit | None]:
-        """A simpler circuit than the best, near one: the first that holds, or that loses least.
-
-        What is tried corrects what is predicted, until nothing new is predicted to hold.
-        """
+        """A simpler circuit than the best, near one: the first that holds, or that loses least."""
         space, (limit, largest) = self.aims[aim], self._limits(aim)
         nearby, bar = Nearby(space, circuit, self.judge), self.judge.bar.loss
+
+        def simpler(near: Near) -> bool:
+            return near.key < limit and space.size(near.key) <= largest
 
         def price(near: Near) -> float:  # of what it saves in paths and heads
             return max(0.0, near.loss - bar) / max(space.size(limit) - space.size(near.key), 0.5)
 
-        heads, known = space.heads, self.judge.known
-        nearby.learn([o for o in known if 0 < sum(circuit[h] != o[h] for h in heads) <= _FEW])
-        chain, tried = nearby.chain(bar, self.judge.holds(circuit)), list[Circuit]()
+        holds, known = self.judge.holds(circuit), set(map(nearby.made, self.judge.known))
+        others = (_AROUND_BEST if holds else _PROMISING) // 2
+        chain = nearby.chain(bar, holds)
         more = [chain[(len(chain) >> halved) - 1] for halved in range(len(chain).bit_length())]
-        for _ in range(_ROUNDS):
-            seen = set(map(nearby.made, known))
-            found = [
-                each
-                for each in nearby.around(limit if limit < _NO_LIMIT else 0)
-                if each.key < limit and space.size(each.key) <= largest and each.made not in seen
-            ]
-            hold = sorted([each for each in found if each.loss < bar], key=lambda each: each.key)
-            bold = sorted(found, key=price)
-            more += [*hold[:_PROMISING], *found[: _PROMISING // 2], *bold[: _PROMISING // 2]]
-            more = [e for e in more if e.key < limit and space.size(e.key) <= largest]
-            more.sort(key=lambda each: (each.key, each.loss))
-            trials, more = list(dict.fromkeys(map(nearby.circuit_of, more))), []
-            for trial in trials:
-                yield ""
-                if self.judge.around(circuit).holds(trial):
-                    return trial
-            tried += trials
-            if not hold:
-                break
-            nearby.learn(trials)
-        return min(tried, key=self._first_loss, default=None)
+        around = nearby.around(limit if limit < _NO_LIMIT else 0)
+        found = [near for near in around if simpler(near) and near.made not in known]
+        hold = sorted([near for near in found if near.loss < bar], key=lambda near: near.key)
+        more += [*hold[:_PROMISING], *found[:others], *sorted(found, key=price)[:others]]
+        more = sorted(filter(simpler, more), key=lambda near: (near.key, near.loss))
+        trials = list(dict.fromkeys(map(nearby.circuit_of, more)))
+        for trial in trials:
+            yield ""
+            if self.judge.around(circuit).holds(trial):
+                return trial
+        return min(trials, key=self._first_loss, default=None)

@@ -8,7 +8,6 @@ base, and queries, keys and values, are computed when a run first needs them.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,12 +21,11 @@ from retrieval_interp.circuits.circuit import Circuit
 from retrieval_interp.circuits.hooks import has_hooks, is_causal, is_hooked_transformer
 from retrieval_interp.circuits.mechanisms import ORIGINAL, Mechanism, Where
 from retrieval_interp.circuits.models.either import plain_weights
+from retrieval_interp.circuits.runs.onednn import linear
 from retrieval_interp.tasks import Batch
 
 SCORED_ROLE = 0
-_ROWS = 512  # of an MLP's input at a time, to stay in the cache
-_GELU = partial(F.gelu, approximate="tanh")
-_ACTIVATIONS: dict[str, Any] = {"gelu_pytorch_tanh": _GELU, "gelu_new": _GELU, "relu": F.relu}
+_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "relu": "relu"}
 What = Literal["Q", "K", "V"]
 
 
@@ -236,11 +234,8 @@ class RoleRuns:
             out += self._head(head, row, dests, inputs)
         if not self.cfg.attn_only:
             mlp, act = block.mlp, _ACTIVATIONS[self.cfg.act_fn]
-            written = [
-                F.linear(act(F.linear(rows, mlp.W_in.T, mlp.b_in)), mlp.W_out.T, mlp.b_out)
-                for rows in norm(block.ln2, out).flatten(0, -2).split(_ROWS)
-            ]
-            out += torch.cat(written).view_as(out)
+            hidden = linear(norm(block.ln2, out), mlp.W_in.T, mlp.b_in, act)
+            out += linear(hidden, mlp.W_out.T, mlp.b_out)
         return dict(zip(dests, out))
 
     def _head(
@@ -268,7 +263,7 @@ class RoleRuns:
             else:
                 pattern = self._between(self._pattern(mechanism), chosen, sources)
             z[places] = self._by_role(pattern @ inputs.joined("V", head, sources))
-        written: Tensor = z @ attn.W_O[head]
+        written: Tensor = linear(z, attn.W_O[head].T)
         return written
 
     def _by_role(self, x: Shaped[Tensor, "batch dest d"]) -> Shaped[Tensor, "role batch chain d"]:
