@@ -94,7 +94,8 @@ class Nearby:
         few = _MEASURED_FAST if judge.fast else _MEASURED
         estimates = {each: self._changes.change(*each) for each in simpler}
         for each in sorted(simpler, key=lambda each: estimates[each].effect)[:few]:
-            self._singles[each] = _scaled(estimates[each], self._rise(circuit.replace(*each)))
+            risen = judge.loss(circuit.replace(*each), 1) - judge.loss(circuit, 1)
+            self._singles[each] = _scaled(estimates[each], risen)
 
     def made(self, circuit: Circuit) -> tuple[int, ...]:
         """The numbers of a circuit's mechanisms."""
@@ -106,10 +107,6 @@ class Nearby:
 
     def _number(self, place: int, mechanism: Mechanism) -> int:
         return self._made[place].setdefault(mechanism, len(self._made[place]))
-
-    def _rise(self, circuit: Circuit) -> float:
-        """What a circuit loses on the first examples."""
-        return self.judge.loss(circuit, 1) - self.judge.loss(self.circuit, 1)
 
     def around(self, limit: int = 0) -> list[Near]:
         """Of each key up to the start's or below a limit, circuits that should lose least.

@@ -1,7 +1,7 @@
 """Products with weights on CPUs by oneDNN, which on AMD's is twice as fast as MKL."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +21,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "")
     """act(x Wᵀ + b) for a weight [out in]; `act` is `gelu`, with tanh, `relu` or nothing."""
     if x.is_cpu and torch.backends.mkldnn.is_available():  # as compiled models do
         by_onednn = torch.ops.mkldnn._linear_pointwise
-        product: Tensor = by_onednn(x, weight, bias, act or "none", [], "tanh")
-        return product
+        return cast(Tensor, by_onednn(x, weight, bias, act or "none", [], "tanh"))
     x = F.linear(x, weight, bias)
     return F.gelu(x, approximate="tanh") if act == "gelu" else F.relu(x) if act else x
 
@@ -30,15 +29,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str = "")
 class FrozenWeights(TorchFunctionMode):
     """While it lasts, large float32 products with weights, which get no gradient, are `linear`."""
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function in _ARGUMENTS and not kwargs:
-            x, weight, bias = _ARGUMENTS[function](*args)
-            flat = x.numel() >= _LEAST and weight.ndim == 2 and (bias is None or bias.ndim == 1)
-            if flat and x.is_cpu and x.dtype == weight.dtype == torch.float32:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ARGUMENTS and not kwargs:
+            x, weight, bias = _ARGUMENTS[func](*args)
+            flat = x.ndim > 1 and weight.ndim == 2 and (bias is None or bias.ndim == 1)
+            same = x.is_cpu and x.dtype == weight.dtype == torch.float32
+            if flat and same and x.numel() >= _LEAST and _is_frozen(weight) and _is_frozen(bias):
                 return _Frozen.apply(x, weight, bias)
-        return function(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _is_frozen(weight: Tensor | None) -> bool:
+    """Whether it is a parameter or a view of one, or has no gradient: nobody asks for that here."""
+    base = weight if weight is None or weight._base is None else weight._base
+    return weight is None or not weight.requires_grad or isinstance(base, torch.nn.Parameter)
 
 
 class _Frozen(torch.autograd.Function):

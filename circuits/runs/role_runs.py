@@ -263,8 +263,7 @@ class RoleRuns:
             else:
                 pattern = self._between(self._pattern(mechanism), chosen, sources)
             z[places] = self._by_role(pattern @ inputs.joined("V", head, sources))
-        written: Tensor = linear(z, attn.W_O[head].T)
-        return written
+        return linear(z, attn.W_O[head].T)
 
     def _by_role(self, x: Shaped[Tensor, "batch dest d"]) -> Shaped[Tensor, "role batch chain d"]:
         return rearrange(x, "batch (role chain) d -> role batch chain d", chain=self.n_chains)
