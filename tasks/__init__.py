@@ -14,7 +14,6 @@ from typing import Any
 # OpenMP's threads spin while they wait, which slows every process that shares the cores. OpenMP
 # reads this once, when PyTorch is loaded, and every package here imports this one before PyTorch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")  # of 1,024, which take 0.7 GB
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
