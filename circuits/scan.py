@@ -156,7 +156,7 @@ def scan(
         replace(found, loss=losses.get(head, math.nan), replaced=joint.circuit.mechanisms.get(head))
         for head, found in described.items()
     ]
-    intact = (float(own.mean()), *judge.uninformed, judge.bar.loss)
+    intact = (float(own.mean()), *judge.uninformed[:2], judge.bar.loss)
     se, tried = scorer.Measured.of(each - own).se, frozenset(joint.tried)
     in_place = joint.circuit, float(each.mean()), se, tried
     return Scan(task, other, rows, *intact, *in_place, finished)

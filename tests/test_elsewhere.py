@@ -15,7 +15,7 @@ from retrieval_interp.circuits.discovery.needed import needed_paths
 from retrieval_interp.circuits.mechanisms import PREVIOUS, UNIFORM
 from retrieval_interp.circuits.scan import scan
 from retrieval_interp.circuits.scores.score import score_circuit
-from retrieval_interp.circuits.scores.scorer import Bar, Scorer, constant_loss
+from retrieval_interp.circuits.scores.scorer import Bar, Scorer, Uninformed, constant_losses
 from retrieval_interp.tasks import InputError
 from retrieval_interp.tasks.words.given_texts import NextTokenTask
 from retrieval_interp.views.scan_view import scan_verdict
@@ -75,9 +75,9 @@ def test_the_best_constant_of_few_examples_is_not_fitted_to_them():
 
     batch = Star().sample(8)
     batch = ri.Batch(batch.inputs, torch.arange(8)[:, None], batch.roles)
-    assert constant_loss(Star(), batch, 100) == pytest.approx(math.log(100))
+    assert constant_losses(Star(), batch, 100).mean() == pytest.approx(math.log(100))
     same = ri.Batch(batch.inputs, torch.full((8, 1), 3), batch.roles)
-    assert constant_loss(Star(), same, 100) < 0.7 * math.log(100)
+    assert constant_losses(Star(), same, 100).mean() < 0.7 * math.log(100)
 
     class Accuracy(Star):  # has no gradient: what is left is a guess, zeros, the first class
         def example_losses(self, outputs, batch):
@@ -85,10 +85,7 @@ def test_the_best_constant_of_few_examples_is_not_fitted_to_them():
 
     batch = Accuracy().sample(64)
     wrong = float((batch.targets != 0).float().mean())
-    assert constant_loss(Accuracy(), batch, 4) == pytest.approx(wrong)
-
-
-# What is decided, and by which error
+    assert constant_losses(Accuracy(), batch, 4).mean() == pytest.approx(wrong)
 
 
 def test_an_excess_is_judged_by_its_own_error():
@@ -106,6 +103,10 @@ def test_an_excess_is_judged_by_its_own_error():
     assert Bar(task, hard, 1.1, None).keeps(hard[:16] + 0.02) and float(hard[:16].mean()) > 0.8
     noise = torch.linspace(-2, 2, 100)
     assert relative.side(intact + allowed + noise) is None
+    judge = object.__new__(Judge)  # so is what the model knows: always a little more than nothing
+    judge.task, judge.empty, judge.losses = task, None, lambda _: intact
+    judge.uninformed = Uninformed(float(intact.mean()) + 0.01, "", intact + 0.01)
+    assert judge.learned
 
 
 def test_nothing_is_returned_that_is_worse_than_the_tolerance():

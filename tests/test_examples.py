@@ -243,7 +243,7 @@ SHOWN = {
         "scan": ["can be replaced together"],
         "why": ["of what is lost is recovered by"],
         "task": ["logit difference"],
-        "score": ["Holds so far (4 heads not replaced)"],
+        "score": ["Sufficient", "Minimal"],
         "own": ["accuracy 100%"],
     },
     "why_an_answer": {"keep-more": ["97% of what"], "why": ["by 3 paths of 3 heads"]},

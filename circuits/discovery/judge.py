@@ -73,9 +73,9 @@ class Judge:
     @property
     def learned(self) -> bool:
         """Whether the intact model does better than one that knows nothing, by two errors."""
-        intact = self.losses(self.empty)
-        high = float(intact.mean()) + 2 * standard_error(intact)
-        return has_learned(self.task, high, self.uninformed.loss)
+        ahead, nothing = self.losses(self.empty) - self.uninformed.each, self.uninformed.loss
+        high = nothing + float(ahead.mean()) + 2 * standard_error(ahead)
+        return has_learned(self.task, high, nothing)
 
     @property
     def most(self) -> float:

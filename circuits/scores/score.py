@@ -197,7 +197,7 @@ def score_circuit(
         paths.append(PathScore(**vars(cut[path]), ablated_loss=loss, se=se))
     combined = scorer.base_losses.mean(dim=1)
     enabling = tuple(cut[path] for path in circuit.enabling)
-    intact = (*Measured.of(own), *uninformed, tuple(heads), enabling, redundant)
+    intact = (*Measured.of(own), *uninformed[:2], tuple(heads), enabling, redundant)
     control = tuple(random_control(scorer, circuit, controls, progress=progress))
     in_place = (*Measured.of(combined), standard_error(combined - own), tuple(paths), control)
     score = CircuitScore(circuit, len(batch), bar.tolerance, task.loss_name, *intact, *in_place)

@@ -159,10 +159,11 @@ KEPT = 0.95
 
 
 class Uninformed(NamedTuple):
-    """The loss of a model that knows nothing, and what such a model is."""
+    """The loss of a model that knows nothing, what such a model is, and each example's loss."""
 
     loss: float
     what: str
+    each: Each
 
 
 def uninformed_loss(
@@ -174,32 +175,33 @@ def uninformed_loss(
     counts. `losses` gives the model's loss on each example with a circuit in place.
     """
     if task.plateau is not None:
-        return Uninformed(task.plateau, "the task's plateau")
+        guessing = torch.full((len(batch),), task.plateau, device=batch.inputs.device)
+        return Uninformed(task.plateau, "the task's plateau", guessing)
     empty = Circuit.empty(task)
     blind = losses(replace(empty, mechanisms=dict.fromkeys(heads_of(model), UNIFORM)))
     rise = blind - losses(empty)
     lost = float(rise.mean()) > 2 * standard_error(rise)
-    constant = constant_loss(task, batch, model.cfg.d_vocab_out)
-    if constant < float(blind.mean()) or not lost:
-        return Uninformed(constant, "the best constant output")
-    return Uninformed(float(blind.mean()), "every head uniform")
+    constant = constant_losses(task, batch, model.cfg.d_vocab_out)
+    if constant.mean() < blind.mean() or not lost:
+        return Uninformed(float(constant.mean()), "the best constant output", constant)
+    return Uninformed(float(blind.mean()), "every head uniform", blind)
 
 
 @torch.enable_grad()
-def constant_loss(task: Task, batch: Batch, d_out: int) -> float:
-    """The loss of the best output that is the same everywhere, or of zeros, a guess.
+def constant_losses(task: Task, batch: Batch, d_out: int) -> Each:
+    """The losses of the best output that is the same everywhere, or of zeros, a guess.
 
     It is fitted on each half of the examples and measured on the other one.
     """
     zeros = torch.zeros(d_out, device=batch.inputs.device)
-    guess = mean_loss(_constant_losses(task, batch, zeros))
+    guess = _constant_losses(task, batch, zeros).mean(dim=1)
     one, other = batch.parts(-(-len(batch) // 2)) if len(batch) > 1 else (batch, batch)
     try:
         fits = [_fitted(task, fitted, zeros) for fitted in (other, one)]
     except RuntimeError:  # there is nothing to differentiate
         return guess
-    losses = [_constant_losses(task, part, fit) for part, fit in zip((one, other), fits)]
-    return min(guess, float(torch.cat(losses).mean(dim=1).mean()))
+    parts = [_constant_losses(task, part, fit) for part, fit in zip((one, other), fits)]
+    return min(guess, torch.cat(parts)[: len(batch)].mean(dim=1), key=torch.mean)
 
 
 def _fitted(task: Task, batch: Batch, start: Float[Tensor, " d_out"]) -> Float[Tensor, " d_out"]:
