@@ -202,9 +202,6 @@ def test_where_no_tolerance_is_stated_the_first_examples_have_losses_like_all(sm
     assert sorted(ranks[:16].tolist()) == list(range(0, 64, 4))
 
 
-# Watching a search, and leaving it
-
-
 def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
     search, states = whole
     numbers = [state.scored for state in states]
@@ -212,6 +209,8 @@ def test_a_search_tells_what_is_tried_and_the_best_circuit_so_far(small, whole):
     doing = {state.doing for state in states}
     told = {f"looking for fewer {what}" for what in ("paths", "heads")}
     assert told | {"starting", "ordering paths"} < doing
+    looks = [state for state in states if state.doing in told]
+    assert len(looks) == len(search.steps._looked)  # nothing is looked around twice
     costs = [state.cost for state in states if state.cost is not None]
     assert costs == sorted(costs, reverse=True) and states[0].cost is None
     # The last one told is that of the circuit found, measured by another search.
