@@ -7,7 +7,7 @@ predicted (`nearby`); every decision is made by exact losses (`judge`).
 """
 
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import partial
 from typing import TypeVar
 
@@ -35,8 +35,7 @@ class Steps:
     def __init__(self, judge: Judge, space: Space):
         self.judge, self.space, self._first_loss = judge, space, partial(judge.loss, parts=1)
         self._looked = set[tuple[int, int, Circuit]]()  # with which aim and limit, and around what
-        other = "heads" if space.fewest == "paths" else "paths"
-        self.aims = space, space.aiming(other)
+        self.aims = space, space.aiming({"paths": "heads", "heads": "paths"}[space.fewest])
 
     def search(self) -> Doing[bool]:
         """Simplify the best circuit that treats all heads alike; return that it is done."""
@@ -47,31 +46,32 @@ class Steps:
         return True
 
     def simplify(self, circuit: Circuit) -> Doing[None]:
-        """Look around ever simpler circuits that hold, until no look finds a simpler one."""
+        """Look around ever simpler circuits that hold, until no look finds a simpler one.
+
+        The circuit comes first: what is reached on the way to one aim may be the best by the other.
+        """
         found: Circuit | None = circuit
         while found is not None:
             circuit, found = found, None
-            for aim, centre in self._centres(circuit):
-                found = yield from self._near(aim, centre)
-                if found is not None:
-                    break
+            best = min(self.judge.holding, key=self.space.key, default=circuit)
+            for aim, centre in [(0, circuit), (1, circuit), (0, best)]:
+                found = found or (yield from self._near(aim, centre))
+            for centre in [] if found else (yield from self._less(best)):
+                found = found or (yield from self._near(0, centre))
 
-    def _centres(self, circuit: Circuit) -> Iterator[tuple[int, Circuit]]:
-        """What to look around, and with which aim.
+    def _less(self, best: Circuit) -> Doing[list[Circuit]]:
+        """Circuits that lack a head or a path of the best, those that lose least first.
 
-        The circuit comes first: what is reached on the way to one aim may be the best by the other.
-        Then come circuits that lack a head or a path of the best. To do without it may take many
-        changes, which are predicted better from there than from the best circuit.
+        To do without it may take many changes, which are predicted better from there.
         """
-        best = min(self.judge.holding, key=self.space.key, default=circuit)
-        yield from [(0, circuit), (1, circuit), (0, best)]
+        left: list[Circuit] = []
         if self.judge.holds(best):
             self.judge.around(best)
-            busy = [head for head in self.space.heads if best[head] not in _IDLE]
-            kinds = ([best.replace(head, idle) for idle in _IDLE] for head in busy)
-            left = [min(each, key=self._first_loss) for each in kinds]
+            for head in [head for head in self.space.heads if best[head] not in _IDLE]:
+                yield f"trying without {head}"
+                left.append(min((best.replace(head, i) for i in _IDLE), key=self._first_loss))
             left += [best.without(path) for path in best.paths() if len(best[path.head].paths) > 1]
-            yield from ((0, each) for each in sorted(left, key=self._first_loss)[:_LEFT])
+        return sorted(left, key=self._first_loss)[:_LEFT]
 
     def _near(self, aim: int, centre: Circuit) -> Doing[Circuit | None]:
         """A simpler circuit than the best that holds, near one or near the nearest to holding."""
@@ -133,8 +133,8 @@ class Steps:
         more += [*hold[:_PROMISING], *found[:others], *sorted(found, key=price)[:others]]
         more = sorted(filter(simpler, more), key=lambda near: (near.key, near.loss))
         trials = list(dict.fromkeys(map(nearby.circuit_of, more)))
-        for trial in trials:
-            yield ""
+        for number, trial in enumerate(trials, 1):
+            yield f"trying circuits, {number} of {len(trials)}"
             if self.judge.around(circuit).holds(trial):
                 return trial
         return min(trials, key=self._first_loss, default=None)
