@@ -114,7 +114,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "plain": stepper(recipe, plain, batch, plain if quick else None),
         "stock": stepper(recipe, stock, batch, lambda x: stock(x @ stock.W_E, start_at_layer=0)),
     }
-    in_turns(contenders, 3)  # compiles, and records CUDA graphs
+    in_turns(contenders, 3)  # compiles
     times = in_turns(contenders, options.rounds)
     ratios = [hooked / plain for hooked, plain in zip(times["hooked"], times["plain"])]
     low, ratio, high = statistics.quantiles(ratios, method="inclusive")

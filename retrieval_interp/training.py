@@ -58,10 +58,9 @@ def compiled(model: nn.Module, inputs: Tensor) -> Callable[[Tensor], Tensor]:
     """
     # einops registers a type on first use, which in compiled code would trigger a recompilation.
     rearrange(nn.Parameter(torch.zeros(1)), "one -> one")
-    mode = "reduce-overhead" if inputs.is_cuda else "default"
     try:
         torch.compiler.reset()
-        forward = torch.compile(model, mode=mode, dynamic=False)
+        forward = torch.compile(model, dynamic=False)
         forward(inputs).sum().backward()
         return forward
     except Exception as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 import retrieval_interp as ri
 from retrieval_interp.circuits import Circuit
-from retrieval_interp.circuits.scores.scorer import constant_loss
+from retrieval_interp.circuits.scores.scorer import constant_losses
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 from measure import Rows, benchmark, timed
@@ -68,7 +68,7 @@ def row(model: Any, task: Foreign, examples: int, tested: int, **options: Any) -
     return {
         "model": task.title,
         "intact": score.baseline_loss,
-        "constant": constant_loss(task, batch, model.cfg.d_vocab_out),
+        "constant": float(constant_losses(task, batch, model.cfg.d_vocab_out).mean()),
         "circuit": score.combined_loss,
         "excess": excess,
         "error": error,
