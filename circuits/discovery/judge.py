@@ -150,8 +150,8 @@ class Judge:
         """Whether the loss, with so many standard errors added, is below the tolerance.
 
         The first examples decide if all of them would do otherwise only by a chance of two
-        standard errors. With errors taken away, where "above" is a claim, it is three, and only the
-        last look decides that it is below.
+        standard errors. With errors taken away, where "above" is a claim, it is three, and the first
+        look does not decide that it is below.
         """
         for parts in range(1, len(self.parts)):
             losses = self._losses_of(circuit, parts)
@@ -159,8 +159,7 @@ class Judge:
             doubt, expected = (3 if errors < 0 else 2) * (1 - seen) ** 0.5, errors * seen**0.5
             if self.bar.above(losses, expected - doubt) > 0:
                 return False
-            last = parts == len(self.parts) - 1
-            if errors < 0 and last and self.bar.above(losses, expected + doubt) < 0:
+            if errors < 0 and parts > 1 and self.bar.above(losses, expected + doubt) < 0:
                 return True
         return self.bar.above(self.losses(circuit), errors) < 0
 
